@@ -1,0 +1,146 @@
+//! The execution of an attempt: what is launched under which limits, and how it ended.
+
+use super::{AttemptId, Duration, NodeId, Program, ResourceSpec, TaskId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Everything that an executor needs to run one attempt.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchOrder {
+    pub attempt: AttemptId,
+    pub task: TaskId,
+    /// The node that owns the attempt; one executor may serve several.
+    pub node: NodeId,
+    pub program: Arc<Program>,
+    /// The product's own variables, added after the program's: `AMALGAM_JOB_ID` and the others. Those that name
+    /// directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `TMPDIR`) are the executor's to add.
+    pub variables: Vec<(String, String)>,
+    /// The job's directory of submission.
+    pub submit_dir: String,
+    pub limits: Limits,
+}
+
+/// What an attempt may use.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// CPU, memory and counts of devices; zero CPU or memory means no limit.
+    pub resources: ResourceSpec,
+    /// Indexes of the devices handed out, by kind: `("gpu", [0, 3])`.
+    pub devices: Vec<(String, Vec<u32>)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// How an attempt ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Ended {
+    pub reason: EndReason,
+    pub usage: Usage,
+    /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB.
+    pub message: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EndReason {
+    /// It exited by itself with this code.
+    Exit(u8),
+    /// A signal ended it.
+    Signal(u8),
+    OutOfMemory,
+    Timeout,
+    /// A guaranteed attempt needed its resources.
+    Preempted,
+    /// Discarded from an overlong queue before it started.
+    Shed,
+    NodeLost,
+    Cancelled,
+    DependencyFailed,
+    /// It never became a process; the text says why and what would help.
+    LaunchFailed(String),
+}
+
+/// What an attempt used.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Usage {
+    pub wall: Duration,
+    /// User and system time together.
+    pub cpu: Duration,
+    pub max_memory_bytes: u64,
+    /// Bytes written to each stream, kept or not.
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+    /// Bytes past the cap, which were dropped.
+    pub dropped_bytes: u64,
+}
+
+impl EndReason {
+    pub fn is_success(&self) -> bool {
+        *self == EndReason::Exit(0)
+    }
+
+    /// Whether the fault lies outside the task, so that trying again costs none of its retries.
+    pub fn is_infrastructure(&self) -> bool {
+        matches!(self, EndReason::NodeLost | EndReason::Preempted | EndReason::Shed)
+    }
+
+    /// The exit code that the command line passes on: the task's own, 128 + n for signal n, 124 for a timeout,
+    /// 137 for an out-of-memory kill, 126 for a failed launch, 130 for a cancelled task, 1 otherwise.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            EndReason::Exit(code) => *code,
+            EndReason::Signal(signal) => 128u8.saturating_add(*signal),
+            EndReason::OutOfMemory => 137,
+            EndReason::Timeout => 124,
+            EndReason::LaunchFailed(_) => 126,
+            EndReason::Cancelled => 130,
+            EndReason::Preempted | EndReason::Shed | EndReason::NodeLost | EndReason::DependencyFailed => 1,
+        }
+    }
+
+    /// One word for lists and metrics.
+    pub fn label(&self) -> &'static str {
+        match self {
+            EndReason::Exit(0) => "succeeded",
+            EndReason::Exit(_) => "exit",
+            EndReason::Signal(_) => "signal",
+            EndReason::OutOfMemory => "out-of-memory",
+            EndReason::Timeout => "timeout",
+            EndReason::Preempted => "preempted",
+            EndReason::Shed => "shed",
+            EndReason::NodeLost => "node-lost",
+            EndReason::Cancelled => "cancelled",
+            EndReason::DependencyFailed => "dependency-failed",
+            EndReason::LaunchFailed(_) => "launch-failed",
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndReason::Exit(0) => f.write_str("succeeded"),
+            EndReason::Exit(code) => write!(f, "exited with code {code}"),
+            EndReason::Signal(signal) => write!(f, "ended by signal {signal}"),
+            EndReason::OutOfMemory => f.write_str("out of memory: it passed its memory limit and was killed"),
+            EndReason::Timeout => f.write_str("timed out"),
+            EndReason::Preempted => f.write_str("preempted by guaranteed work"),
+            EndReason::Shed => f.write_str("shed from an overlong queue"),
+            EndReason::NodeLost => f.write_str("its node was lost"),
+            EndReason::Cancelled => f.write_str("cancelled"),
+            EndReason::DependencyFailed => f.write_str("a task that it depends on failed"),
+            EndReason::LaunchFailed(why) => write!(f, "could not be launched: {why}"),
+        }
+    }
+}
+
+impl Ended {
+    /// An end without a process behind it.
+    pub fn without_run(reason: EndReason) -> Ended {
+        Ended { reason, usage: Usage::default(), message: None }
+    }
+}

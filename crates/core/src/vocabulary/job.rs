@@ -1,0 +1,249 @@
+//! What a user submits: a job of stages of tasks.
+
+use super::{Constraint, Duration, JobId, ResourceSpec};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The most tasks that one job may have.
+pub const MAX_TASKS: u64 = 20_000_000;
+/// The most stages that one job may have.
+pub const MAX_STAGES: usize = 100_000;
+
+/// A whole job, validated: stages are in an order in which every stage comes after those it depends on.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct JobSpec {
+    pub name: String,
+    /// The full name of the queue, such as `root.analytics`; empty for the default one.
+    pub queue: String,
+    /// Who submitted it; the server overwrites what a client says.
+    pub user: String,
+    /// Higher goes first within its queue.
+    pub priority: i32,
+    /// The directory it was submitted from; absolute.
+    pub submit_dir: String,
+    pub stages: Vec<StageSpec>,
+    /// Other jobs that must have succeeded first.
+    pub after_jobs: Vec<JobId>,
+    /// Once more tasks than this have failed for good, the rest is cancelled.
+    pub max_fails: Option<u32>,
+    /// Accepted but not started until released.
+    pub held: bool,
+    /// Accepted although no known node could ever run it.
+    pub wait_for_nodes: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StageSpec {
+    pub name: String,
+    /// Indexes of the stages that must have succeeded first; all smaller than this stage's own.
+    pub after: Vec<u32>,
+    pub tasks: TaskSet,
+    pub program: Arc<Program>,
+    /// Per task.
+    pub resources: ResourceSpec,
+    /// How long the user expects a task to run.
+    pub expected: Option<Duration>,
+    pub execution: ExecutionType,
+    pub constraints: Vec<Constraint>,
+    /// How often a failed task is tried again. Attempts that were lost or preempted do not count.
+    pub retries: u32,
+    /// An attempt that runs longer is ended; `None` takes the queue's default.
+    pub timeout: Option<Duration>,
+}
+
+/// What an attempt executes.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Program {
+    /// The program and its arguments; never empty.
+    pub command: Vec<String>,
+    /// Added to the environment that the node's executor was started with.
+    pub env: Vec<(String, String)>,
+    pub workdir: Workdir,
+    /// Bytes of standard output, and of standard error, that are kept of an attempt; the rest is counted and dropped.
+    pub output_cap: u64,
+}
+
+/// Where a task runs.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum Workdir {
+    /// In the directory that the job was submitted from; a node that lacks it refuses the attempt.
+    #[default]
+    Submitted,
+    /// In an empty directory of its own, which is kept until the job is forgotten.
+    Own,
+    /// In this absolute directory.
+    Path(String),
+}
+
+/// Who may be preempted: an opportunistic attempt by a guaranteed one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+pub enum ExecutionType {
+    Guaranteed,
+    Opportunistic,
+    /// The preset decides.
+    #[default]
+    Auto,
+}
+
+/// The tasks of a stage, as one record however many they are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum TaskSet {
+    Count(u32),
+    /// An array with index values of the user's own, in ascending order without overlaps.
+    Indexes(Vec<IndexRange>),
+    /// One task per item.
+    Each(Items),
+}
+
+/// `first, first + step, ..` up to `last` inclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct IndexRange {
+    pub first: u64,
+    pub last: u64,
+    pub step: u64,
+}
+
+/// Many short texts in one allocation: a million lines cost their bytes and four more each.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Items {
+    text: String,
+    /// Where each item ends in `text`.
+    ends: Vec<u32>,
+}
+
+/// A configured queue. Children's guaranteed shares add up to at most their parent's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct QueueSpec {
+    /// Full name, such as `root.analytics`; the parent is the part before the last dot.
+    pub name: String,
+    /// Relative to its siblings, in thousandths (1000 is the usual weight).
+    pub weight: u32,
+    /// The share of the cluster, in millionths, that it is brought up to before any sibling gets more.
+    pub guaranteed: u32,
+    /// The share of the cluster, in millionths, that it never exceeds.
+    pub maximum: u32,
+    /// The share of the cluster, in millionths, that one user may take in it.
+    pub user_limit: u32,
+    /// The most jobs of it that run at once.
+    pub max_running_jobs: Option<u32>,
+    /// Ends attempts of stages that state none.
+    pub default_timeout: Option<Duration>,
+}
+
+impl JobSpec {
+    pub fn task_count(&self) -> u64 {
+        self.stages.iter().map(|stage| u64::from(stage.tasks.len())).sum()
+    }
+}
+
+impl TaskSet {
+    pub fn len(&self) -> u32 {
+        match self {
+            TaskSet::Count(count) => *count,
+            TaskSet::Indexes(ranges) => ranges.iter().map(|range| range.len() as u32).sum(),
+            TaskSet::Each(items) => items.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The user's index value of the task at `position`.
+    pub fn index_value(&self, position: u32) -> u64 {
+        let TaskSet::Indexes(ranges) = self else { return u64::from(position) };
+        let mut left = u64::from(position);
+        for range in ranges {
+            if left < range.len() {
+                return range.first + left * range.step;
+            }
+            left -= range.len();
+        }
+        u64::from(position)
+    }
+
+    pub fn item(&self, position: u32) -> Option<&str> {
+        match self {
+            TaskSet::Each(items) => items.get(position),
+            _ => None,
+        }
+    }
+}
+
+impl IndexRange {
+    /// How many values it has; 0 where `last` is below `first`.
+    pub fn len(&self) -> u64 {
+        if self.last < self.first { 0 } else { (self.last - self.first) / self.step.max(1) + 1 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Items {
+    /// # Errors
+    /// When the texts together pass 4 GiB.
+    pub fn push(&mut self, item: &str) -> Result<(), String> {
+        self.text.push_str(item);
+        let end = u32::try_from(self.text.len()).map_err(|_| "the items together are larger than 4 GiB".to_owned())?;
+        self.ends.push(end);
+        Ok(())
+    }
+
+    pub fn len(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub fn get(&self, position: u32) -> Option<&str> {
+        let position = position as usize;
+        let end = *self.ends.get(position)? as usize;
+        let start = if position == 0 { 0 } else { self.ends[position - 1] as usize };
+        // Lengths from another process are checked here rather than trusted.
+        self.text.get(start..end)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).filter_map(|position| self.get(position))
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.text.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+
+    pub fn shrink(&mut self) {
+        self.text.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn array_positions_map_to_the_users_values() {
+        let set = TaskSet::Indexes(vec![
+            IndexRange { first: 3, last: 9, step: 3 },
+            IndexRange { first: 20, last: 21, step: 1 },
+        ]);
+        assert_eq!(set.len(), 5);
+        let values: Vec<u64> = (0..5).map(|position| set.index_value(position)).collect();
+        assert_eq!(values, [3, 6, 9, 20, 21]);
+    }
+
+    #[test]
+    fn items_keep_their_texts() {
+        let mut items = Items::default();
+        for item in ["a b", "", "ü"] {
+            items.push(item).unwrap();
+        }
+        assert_eq!(items.iter().collect::<Vec<_>>(), ["a b", "", "ü"]);
+        assert_eq!(items.get(3), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! Resource vectors of a small fixed width, and the one fit test.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The width of a resource vector.
+pub const WIDTH: usize = 16;
+/// The first kind that a configuration names.
+pub const FIRST_CUSTOM: usize = 7;
+/// Names of the kinds below [`FIRST_CUSTOM`], in their order.
+pub const BUILT_IN: [&str; FIRST_CUSTOM] =
+    ["cpu", "memory", "disk-read", "disk-write", "network-in", "network-out", "gpu"];
+
+pub const CPU: usize = 0;
+pub const MEMORY: usize = 1;
+pub const GPU: usize = 6;
+
+/// An amount of every kind of resource. Units: CPU in thousandths of a core, memory in MiB, disk and network in
+/// MB/s, GPU and custom kinds in whole devices. One cache line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+#[repr(align(64))]
+pub struct Resources(pub [u32; WIDTH]);
+
+/// Sums of many vectors, in the same units.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+pub struct Totals(pub [u64; WIDTH]);
+
+impl Resources {
+    pub const ZERO: Resources = Resources([0; WIDTH]);
+
+    pub const fn new(cpu_millis: u32, memory_mib: u32) -> Resources {
+        let mut amounts = [0; WIDTH];
+        amounts[CPU] = cpu_millis;
+        amounts[MEMORY] = memory_mib;
+        Resources(amounts)
+    }
+
+    pub const fn with(mut self, kind: usize, amount: u32) -> Resources {
+        self.0[kind] = amount;
+        self
+    }
+
+    pub const fn cpu_millis(&self) -> u32 {
+        self.0[CPU]
+    }
+    pub const fn memory_mib(&self) -> u32 {
+        self.0[MEMORY]
+    }
+    pub const fn gpus(&self) -> u32 {
+        self.0[GPU]
+    }
+
+    /// The one fit test: proposers and verifiers both ask it.
+    #[inline]
+    pub fn fits_in(&self, room: &Resources) -> bool {
+        // No early exit: the compiler turns this into two vector comparisons.
+        let mut fits = true;
+        for kind in 0..WIDTH {
+            fits &= self.0[kind] <= room.0[kind];
+        }
+        fits
+    }
+
+    #[inline]
+    pub fn saturating_sub(&self, other: &Resources) -> Resources {
+        let mut left = *self;
+        for kind in 0..WIDTH {
+            left.0[kind] = left.0[kind].saturating_sub(other.0[kind]);
+        }
+        left
+    }
+
+    #[inline]
+    pub fn saturating_add(&self, other: &Resources) -> Resources {
+        let mut sum = *self;
+        for kind in 0..WIDTH {
+            sum.0[kind] = sum.0[kind].saturating_add(other.0[kind]);
+        }
+        sum
+    }
+
+    /// The larger of the two in every kind.
+    #[inline]
+    pub fn max(&self, other: &Resources) -> Resources {
+        let mut largest = *self;
+        for kind in 0..WIDTH {
+            largest.0[kind] = largest.0[kind].max(other.0[kind]);
+        }
+        largest
+    }
+
+    pub fn is_zero(&self) -> bool {
+        self.0 == [0; WIDTH]
+    }
+
+    /// What is missing in `room`, kind by kind; zero where it fits.
+    pub fn shortage(&self, room: &Resources) -> Resources {
+        self.saturating_sub(room)
+    }
+
+    /// How many times this vector fits into `room`; `u32::MAX` for a zero vector.
+    pub fn times_in(&self, room: &Resources) -> u32 {
+        (0..WIDTH).filter(|&kind| self.0[kind] > 0).map(|kind| room.0[kind] / self.0[kind]).min().unwrap_or(u32::MAX)
+    }
+}
+
+impl Totals {
+    pub const ZERO: Totals = Totals([0; WIDTH]);
+
+    #[inline]
+    pub fn add(&mut self, amount: &Resources) {
+        for kind in 0..WIDTH {
+            self.0[kind] += u64::from(amount.0[kind]);
+        }
+    }
+
+    /// # Panics
+    /// When more is taken than was added, which is our own bug.
+    #[inline]
+    pub fn sub(&mut self, amount: &Resources) {
+        for kind in 0..WIDTH {
+            self.0[kind] =
+                self.0[kind].checked_sub(u64::from(amount.0[kind])).expect("freed more than was taken from a total");
+        }
+    }
+
+    /// The largest fraction of `capacity` that this total takes in any kind, in millionths (DRF's dominant share).
+    /// A kind that the cluster does not have counts as fully used when anything of it is used.
+    #[inline]
+    pub fn dominant_share(&self, capacity: &Totals) -> u64 {
+        let mut largest = 0;
+        for kind in 0..WIDTH {
+            if self.0[kind] > 0 {
+                let share = (u128::from(self.0[kind]) * 1_000_000).checked_div(u128::from(capacity.0[kind]));
+                largest = largest.max(share.map_or(1_000_000, |millionths| millionths as u64));
+            }
+        }
+        largest
+    }
+}
+
+/// The names of all kinds of resources, resolved once per cluster: built-in ones, then the configured ones.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kinds {
+    custom: Vec<String>,
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Kinds::new()
+    }
+}
+
+impl Kinds {
+    pub const fn new() -> Kinds {
+        Kinds { custom: Vec::new() }
+    }
+
+    pub fn custom(&self) -> &[String] {
+        &self.custom
+    }
+
+    pub fn index(&self, name: &str) -> Option<usize> {
+        let built_in = BUILT_IN.iter().position(|known| *known == name);
+        built_in.or_else(|| self.custom.iter().position(|known| known == name).map(|at| at + FIRST_CUSTOM))
+    }
+
+    /// The name of a kind; `None` past the last one.
+    pub fn name(&self, kind: usize) -> Option<&str> {
+        match BUILT_IN.get(kind) {
+            Some(name) => Some(name),
+            None => self.custom.get(kind - FIRST_CUSTOM).map(String::as_str),
+        }
+    }
+
+    /// Adds a kind, or finds it.
+    ///
+    /// # Errors
+    /// When all of the vector's places are taken, or the name is not lower-case letters, digits and dashes.
+    pub fn add(&mut self, name: &str) -> Result<usize, String> {
+        if let Some(kind) = self.index(name) {
+            return Ok(kind);
+        }
+        let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+        if !well_formed {
+            return Err(format!("`{name}` cannot name a resource: use lower-case letters, digits and dashes"));
+        }
+        if self.custom.len() == WIDTH - FIRST_CUSTOM {
+            return Err(format!(
+                "`{name}` is one resource kind too many: a cluster has at most {}",
+                WIDTH - FIRST_CUSTOM
+            ));
+        }
+        self.custom.push(name.to_owned());
+        Ok(self.custom.len() - 1 + FIRST_CUSTOM)
+    }
+
+    /// Turns named amounts into a vector.
+    ///
+    /// # Errors
+    /// The first name that is not known.
+    pub fn resolve(&self, spec: &ResourceSpec) -> Result<Resources, String> {
+        let mut resources = spec.basic;
+        for (name, amount) in &spec.custom {
+            let kind = self.index(name).ok_or_else(|| name.clone())?;
+            resources.0[kind] = *amount;
+        }
+        Ok(resources)
+    }
+
+    /// `2 cpu, 512 MiB memory, 1 gpu`: every kind that is not zero.
+    pub fn describe(&self, resources: &Resources) -> String {
+        let mut parts = Vec::new();
+        for (kind, &amount) in resources.0.iter().enumerate() {
+            if amount == 0 {
+                continue;
+            }
+            let name = self.name(kind).unwrap_or("unnamed");
+            parts.push(match kind {
+                CPU => format!("{} cpu", Cores(amount)),
+                MEMORY => format!("{amount} MiB memory"),
+                2..GPU => format!("{amount} MB/s {name}"),
+                _ => format!("{amount} {name}"),
+            });
+        }
+        if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+    }
+}
+
+/// Thousandths of a core, shown as cores: `0.5`, `2`.
+pub struct Cores(pub u32);
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, thousandths) = (self.0 / 1000, self.0 % 1000);
+        match thousandths {
+            0 => write!(f, "{whole}"),
+            _ => write!(f, "{whole}.{}", format!("{thousandths:03}").trim_end_matches('0')),
+        }
+    }
+}
+
+/// Amounts as a job file or a node names them, before the cluster's kinds are known.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ResourceSpec {
+    /// The built-in kinds.
+    pub basic: Resources,
+    /// The others, by name; whole devices.
+    pub custom: Vec<(String, u32)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fits_needs_every_kind() {
+        let room = Resources::new(2_000, 1_024).with(GPU, 1);
+        assert!(Resources::new(2_000, 1_024).fits_in(&room));
+        assert!(!Resources::new(2_001, 0).fits_in(&room));
+        assert!(!Resources::ZERO.with(WIDTH - 1, 1).fits_in(&room));
+    }
+
+    #[test]
+    fn kinds_are_named_once_and_limited() {
+        let mut kinds = Kinds::default();
+        let fpga = kinds.add("fpga").unwrap();
+        assert_eq!((kinds.add("fpga"), kinds.index("fpga"), kinds.name(fpga)), (Ok(fpga), Some(fpga), Some("fpga")));
+        assert_eq!(kinds.add("gpu"), Ok(GPU));
+        assert!(kinds.add("Two Words").is_err());
+        for number in 1..WIDTH - FIRST_CUSTOM {
+            kinds.add(&format!("kind-{number}")).unwrap();
+        }
+        assert!(kinds.add("one-more").is_err());
+        assert_eq!(kinds.describe(&Resources::new(1_500, 64).with(fpga, 2)), "1.5 cpu, 64 MiB memory, 2 fpga");
+    }
+
+    #[test]
+    fn dominant_share_is_the_largest_fraction() {
+        let capacity = Totals([100; WIDTH]);
+        let mut used = Totals::ZERO;
+        used.add(&Resources::new(10, 25));
+        assert_eq!(used.dominant_share(&capacity), 250_000);
+    }
+}
