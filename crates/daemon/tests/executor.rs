@@ -7,7 +7,7 @@ use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorFrame, Mechanism, output_path, own_dir};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -284,6 +284,7 @@ fn tasks_die_with_their_executor_and_the_next_one_clears_up() {
         next.send(ToExecutor::List { node: NodeId(1) });
         let listed = next.report_within(Duration::from_secs(5));
         assert_eq!(listed, Some(ExecutorReport::Executing { attempts: Vec::new() }));
+        assert_eq!(agent::cgroups_of(agent.hello.pid), Vec::<PathBuf>::new());
     }
 }
 

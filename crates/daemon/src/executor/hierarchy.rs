@@ -337,9 +337,10 @@ pub fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<Pa
     })
 }
 
-/// `amalgam-<pid>-<start time>`: a pid alone comes back.
+/// `amalgam-<pid>-<start time>`: a pid alone comes back. Of a process that is dead it is a name that none has.
 fn parent_name(pid: u32) -> String {
-    let started = members::stat(pid as i32).map_or(0, |stat| stat.started_ticks);
+    let alive = members::stat(pid as i32).filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+    let started = alive.map_or(0, |stat| stat.started_ticks);
     format!("{PREFIX}{pid}-{started}")
 }
 
