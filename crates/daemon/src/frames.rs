@@ -26,10 +26,10 @@ pub fn encode<T: Serialize + ?Sized>(message: &T, out: &mut Vec<u8>) -> Result<(
     out.extend_from_slice(&[0; LENGTH]);
     let result = postcard::to_extend(message, Appender(out)).map(|_| ()).map_err(FrameError::from);
     let bytes = out.len() - start - LENGTH;
-    let result = result.and_then(|()| match bytes {
-        0..=MAX_FRAME => Ok(()),
+    let result = match bytes {
+        0..=MAX_FRAME => result,
         _ => Err(FrameError::TooLong { bytes, limit: MAX_FRAME }),
-    });
+    };
     match result {
         Ok(()) => out[start..start + LENGTH].copy_from_slice(&(bytes as u32).to_le_bytes()),
         Err(_) => out.truncate(start),
@@ -77,6 +77,8 @@ impl Decoder {
     }
 
     /// The next whole message, or `None` until more bytes come. After an error the stream is of no further use.
+    // Not an iterator: each call may ask for another type.
+    #[allow(clippy::should_implement_trait)]
     pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         let waiting = &self.buffer[self.start..];
         let Some((length, rest)) = waiting.split_first_chunk::<LENGTH>() else { return Ok(None) };

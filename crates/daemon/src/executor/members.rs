@@ -6,11 +6,11 @@
 
 use super::sys;
 use std::collections::{HashMap, HashSet};
-use std::ffi::c_int;
+use std::ffi::{OsStr, c_int};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The variable that marks everything that an attempt starts.
 pub const MARK: &str = "AMALGAM_TASK_DIR";
@@ -53,17 +53,18 @@ fn all_pids() -> impl Iterator<Item = i32> {
 }
 
 /// The value of [`MARK`] in the environment that a process was started with.
-fn mark(pid: i32) -> Option<Vec<u8>> {
+fn mark(pid: i32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);
-    variables.find_map(|variable| Some(variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?.to_vec()))
+    let value = variables.find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="))?;
+    Some(PathBuf::from(OsStr::from_bytes(value)))
 }
 
 /// Kills what an executor that died here left running: PDEATHSIG has ended its tasks, but not their children.
 pub fn kill_remains(task_dirs: &Path) {
     let own = std::process::id() as i32;
     for pid in all_pids().filter(|pid| *pid != own) {
-        if mark(pid).is_some_and(|value| Path::new(std::ffi::OsStr::from_bytes(&value)).starts_with(task_dirs)) {
+        if mark(pid).is_some_and(|directory| directory.starts_with(task_dirs)) {
             kill(pid);
         }
     }
@@ -112,7 +113,7 @@ enum Stray {
 /// The attempts as far as attribution needs them, by serial number of launch.
 pub trait Owners {
     fn by_main_process(&self, pid: i32) -> Option<u64>;
-    fn by_task_dir(&self, directory: &[u8]) -> Option<u64>;
+    fn by_task_dir(&self, directory: &Path) -> Option<u64>;
     fn latest(&self) -> u64;
     /// The oldest attempt whose main process still runs.
     fn oldest_running(&self) -> Option<u64>;

@@ -7,7 +7,8 @@
 //! * `serve.rs` the loop: lock, socket, the agent's link, when to exit
 //! * `tasks.rs` the life of an attempt: launch, output, exit, leftovers, end
 //! * `prepare.rs` environment, directories and the search for the program
-//! * `capture.rs` one stream of output; `members.rs` which processes belong to an attempt
+//! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
+//! * `members.rs` which processes belong to an attempt
 //! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
 //! * `sys.rs` the only unsafe code; `client.rs` the agent's side; `host.rs` what this machine has
 
@@ -20,6 +21,7 @@ mod members;
 mod prepare;
 mod serve;
 mod sys;
+mod task_dirs;
 mod tasks;
 
 pub use client::{Hello, connect, ensure_running};
@@ -147,10 +149,6 @@ fn output_dir(state: &Path, job: JobId) -> PathBuf {
 
 fn own_dirs(state: &Path, job: JobId) -> PathBuf {
     state.join("own").join(job.to_string())
-}
-
-fn task_dirs(state: &Path) -> PathBuf {
-    state.join("tasks")
 }
 
 impl FromStr for EnforcementChoice {

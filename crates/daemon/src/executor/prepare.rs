@@ -2,17 +2,16 @@
 
 use super::hierarchy::c_path;
 use super::members::MARK;
-use super::{own_dir, task_dirs};
+use super::own_dir;
+use super::task_dirs::error_file;
 use amalgam_core::vocabulary::{LaunchOrder, Workdir};
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How much of an error file is passed on.
-const MOST_MESSAGE: u64 = 4096;
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
@@ -22,7 +21,6 @@ pub struct Prepared {
     pub arguments: Vec<CString>,
     pub environment: Vec<CString>,
     pub directory: CString,
-    pub task_dir: PathBuf,
 }
 
 /// The environment that the executor was started with, as `NAME=value`.
@@ -66,18 +64,16 @@ fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
     environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))
 }
 
-/// Resolves an order and makes its directories.
+/// Resolves an order, and makes the working directory if it is to have one of its own.
 ///
 /// # Errors
-/// A sentence for the user that says what is missing and what would help. The task's directory may exist then.
-pub fn prepare(order: &LaunchOrder, state: &Path, base: &BaseEnvironment) -> Result<Prepared, String> {
+/// A sentence for the user that says what is missing and what would help.
+pub fn prepare(order: &LaunchOrder, task_dir: &Path, state: &Path, base: &BaseEnvironment) -> Result<Prepared, String> {
     let Some(command) = order.program.command.first().filter(|command| !command.is_empty()) else {
         return Err("the command is empty".to_owned());
     };
-    let task_dir = task_dirs(state).join(order.attempt.to_string());
-    make_dir(&task_dir)?;
     let directory = working_directory(order, state)?;
-    let environment = base.for_task(order, &task_dir);
+    let environment = base.for_task(order, task_dir);
     let program = match command.contains('/') {
         true => PathBuf::from(command),
         false => find_program(command, get(&environment, b"PATH").unwrap_or(DEFAULT_PATH), &directory)?,
@@ -89,7 +85,6 @@ pub fn prepare(order: &LaunchOrder, state: &Path, base: &BaseEnvironment) -> Res
         arguments: arguments.collect::<Result<_, _>>().map_err(no_zero)?,
         environment: environment.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(no_zero)?,
         directory: c_path(&directory).map_err(|error| error.to_string())?,
-        task_dir,
     })
 }
 
@@ -116,25 +111,6 @@ pub fn directory_failure(directory: &Path, error: &io::Error) -> String {
         io::ErrorKind::NotFound => format!("this node has no directory {shown}; {remedy}"),
         _ => format!("cannot enter the directory {shown} on this node: {error}; {remedy}"),
     }
-}
-
-/// What the task wrote to its error file.
-pub fn message_of(task_dir: &Path) -> Option<String> {
-    let mut text = Vec::new();
-    fs::File::open(error_file(task_dir)).ok()?.take(MOST_MESSAGE).read_to_end(&mut text).ok()?;
-    let text = String::from_utf8_lossy(&text).trim_end().to_owned();
-    (!text.is_empty()).then_some(text)
-}
-
-pub fn remove_task_dir(task_dir: &Path) {
-    // Most tasks leave it empty.
-    if fs::remove_dir(task_dir).is_err() {
-        let _ = fs::remove_dir_all(task_dir);
-    }
-}
-
-fn error_file(task_dir: &Path) -> PathBuf {
-    task_dir.join("error")
 }
 
 fn make_dir(directory: &Path) -> Result<(), String> {
@@ -202,14 +178,14 @@ mod tests {
             &[("AMALGAM_JOB_ID", "1"), ("OMP_NUM_THREADS", "2")],
             &[("OMP_NUM_THREADS", "9"), ("AMALGAM_JOB_ID", "forged"), ("HOME", "/home/me"), ("HOMEPAGE", "h")],
         );
-        let environment = base.for_task(&order, Path::new("/state/tasks/1-1-1"));
+        let environment = base.for_task(&order, Path::new("/state/tasks/1"));
         let value =
             |name: &str| get(&environment, name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned());
         assert_eq!(value("HOME").as_deref(), Some("/home/me"));
         assert_eq!(value("OMP_NUM_THREADS").as_deref(), Some("9"));
         assert_eq!(value("AMALGAM_JOB_ID").as_deref(), Some("1"));
-        assert_eq!(value("AMALGAM_TASK_DIR").as_deref(), Some("/state/tasks/1-1-1"));
-        assert_eq!(value("TMPDIR").as_deref(), Some("/state/tasks/1-1-1"));
+        assert_eq!(value("AMALGAM_TASK_DIR").as_deref(), Some("/state/tasks/1"));
+        assert_eq!(value("TMPDIR").as_deref(), Some("/state/tasks/1"));
         assert_eq!(environment.len(), 7);
     }
 

@@ -4,9 +4,10 @@ use super::capture::Capture;
 use super::cgroups::Cgroups;
 use super::hierarchy::{Leaf, Shape};
 use super::members::{Census, Children, Owners, Strays};
+use super::output_path;
 use super::prepare::{self, BaseEnvironment, Prepared};
 use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
-use super::{output_path, task_dirs};
+use super::task_dirs::TaskDirs;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary as words;
 use rustix::event::epoll;
@@ -36,6 +37,7 @@ pub enum Enforcer {
 pub struct Tasks {
     state: PathBuf,
     enforcer: Enforcer,
+    task_dirs: TaskDirs,
     base: BaseEnvironment,
     null: OwnedFd,
     open_files: Option<libc::rlimit>,
@@ -85,14 +87,12 @@ struct Leaving {
 
 impl Tasks {
     pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
-        // What is left there belonged to attempts that died with the executor before us.
-        let task_dirs = task_dirs(state);
-        super::members::kill_remains(&task_dirs);
-        let _ = std::fs::remove_dir_all(&task_dirs);
-        std::fs::create_dir_all(&task_dirs)?;
+        let scratch = state.join("tasks");
+        super::members::kill_remains(&scratch);
         Ok(Tasks {
             state: state.to_owned(),
             enforcer,
+            task_dirs: TaskDirs::new(scratch)?,
             base: BaseEnvironment::of_this_process(),
             null: std::fs::File::open("/dev/null")?.into(),
             open_files,
@@ -134,78 +134,93 @@ impl Tasks {
             return self.reports.push(ExecutorReport::Finished { attempt, ended: ended.clone() });
         }
         if let Some(running) = self.table.get(attempt) {
-            return self.reports.push(ExecutorReport::Started { attempt, pid: running.pid as u32 });
+            return self.reports.push(running.started());
         }
         let node = order.node;
-        match self.launch(order, poll) {
-            Ok(pid) => self.reports.push(ExecutorReport::Started { attempt, pid: pid as u32 }),
-            Err(why) => {
-                prepare::remove_task_dir(&task_dirs(&self.state).join(attempt.to_string()));
-                self.end(attempt, node, Ended::without_run(EndReason::LaunchFailed(why)));
-            }
+        if let Err(why) = self.launch(order, poll) {
+            self.end(attempt, node, Ended::without_run(EndReason::LaunchFailed(why)));
         }
     }
 
-    fn launch(&mut self, order: LaunchOrder, poll: &OwnedFd) -> Result<i32, String> {
-        let no_pipe = |error: io::Error| format!("this node cannot make a pipe for its output: {error}");
-        let prepared = prepare::prepare(&order, &self.state, &self.base)?;
-        let open = |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.program.output_cap);
-        let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
-        let (stderr, stderr_writer) = open(Stream::Stderr).map_err(no_pipe)?;
-        let captures = [stdout, stderr];
+    /// Takes what an attempt needs; what was taken is given back when it cannot be launched after all.
+    fn launch(&mut self, order: LaunchOrder, poll: &OwnedFd) -> Result<(), String> {
+        let task_dir = self.task_dirs.take();
+        let task_dir = task_dir.map_err(|error| format!("this node cannot make a directory for it: {error}"))?;
+        let leaf = match &mut self.enforcer {
+            Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order)).map(Some),
+            Enforcer::Census | Enforcer::Nothing => Ok(None),
+        };
+        let leaf = leaf.map_err(|error| format!("this node cannot make a cgroup for it: {error}"));
+        let leaf = leaf.inspect_err(|_| drop(self.task_dirs.give_back(task_dir.clone())))?;
+        let launched = Instant::now();
+        let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
+        let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
+            Ok(started) => started,
+            Err(why) => {
+                self.task_dirs.give_back(task_dir);
+                self.give_back(leaf);
+                return Err(why);
+            }
+        };
         let serial = self.next_serial;
+        self.next_serial += 1;
         for (place, capture) in captures.iter().enumerate() {
             if let Some(pipe) = capture.descriptor() {
                 let token = epoll::EventData::new_u64(token(serial, place));
-                epoll::add(poll, pipe, token, epoll::EventFlags::IN).map_err(|error| no_pipe(error.into()))?;
+                // Without memory for this the output still is read at the end.
+                let _ = epoll::add(poll, pipe, token, epoll::EventFlags::IN);
             }
         }
-        let leaf = match &mut self.enforcer {
-            Enforcer::Cgroups(cgroups) => {
-                let taken = cgroups.take(shape(&order));
-                Some(taken.map_err(|error| format!("this node cannot make a cgroup for it: {error}"))?)
-            }
-            Enforcer::Census | Enforcer::Nothing => None,
+        let limits_memory = order.limits.resources.basic.memory_mib() > 0;
+        if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
+            self.next_census = Some(launched + CENSUS_INTERVAL);
+        }
+        let attempt = Attempt {
+            order,
+            pid,
+            launched,
+            captures,
+            task_dir,
+            leaf,
+            oom_kills_before,
+            signalled: false,
+            over_memory: false,
         };
-        let launched = Instant::now();
-        let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
+        self.reports.push(attempt.started());
+        self.table.insert(serial, attempt);
+        Ok(())
+    }
+
+    /// From an order to a process and our ends of its pipes.
+    fn start(
+        &mut self,
+        order: &LaunchOrder,
+        task_dir: &Path,
+        leaf: Option<&Leaf>,
+    ) -> Result<(i32, [Capture; 2]), String> {
+        let no_pipe = |error: io::Error| format!("this node cannot make a pipe for its output: {error}");
+        let prepared = prepare::prepare(order, task_dir, &self.state, &self.base)?;
+        let open = |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.program.output_cap);
+        let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
+        let (stderr, stderr_writer) = open(Stream::Stderr).map_err(no_pipe)?;
         let request = Launch {
             program: &prepared.program,
             arguments: &prepared.arguments,
             environment: &prepared.environment,
             directory: &prepared.directory,
             stdio: [self.null.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd()],
-            join: leaf.as_ref().map_or(&[], |leaf| leaf.join.as_slice()),
-            born_in: leaf.as_ref().and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
+            join: leaf.map_or(&[], |leaf| leaf.join.as_slice()),
+            born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
             open_files: self.open_files,
         };
-        let pid = match sys::launch(&request, &mut self.stack) {
-            Ok(pid) => pid,
-            Err(error) => {
-                if let (Enforcer::Cgroups(cgroups), Some(leaf)) = (&mut self.enforcer, leaf) {
-                    cgroups.give_back(leaf);
-                }
-                return Err(explain(&error, &prepared));
-            }
-        };
-        let limits_memory = order.limits.resources.basic.memory_mib() > 0;
-        if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
-            self.next_census = Some(launched + CENSUS_INTERVAL);
+        let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
+        Ok((pid, [stdout, stderr]))
+    }
+
+    fn give_back(&mut self, leaf: Option<Leaf>) {
+        if let (Enforcer::Cgroups(cgroups), Some(leaf)) = (&mut self.enforcer, leaf) {
+            cgroups.give_back(leaf);
         }
-        self.next_serial += 1;
-        let attempt = Attempt {
-            order,
-            pid,
-            launched,
-            captures,
-            task_dir: prepared.task_dir,
-            leaf,
-            oom_kills_before,
-            signalled: false,
-            over_memory: false,
-        };
-        self.table.insert(serial, attempt);
-        Ok(pid)
     }
 
     fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal) {
@@ -297,7 +312,8 @@ impl Tasks {
         }
         let oom_killed = attempt.leaf.as_ref().is_some_and(|leaf| leaf.oom_kills() > attempt.oom_kills_before);
         let reason = attempt.reason(exit.status, oom_killed);
-        let mut messages: Vec<String> = prepare::message_of(&attempt.task_dir).into_iter().collect();
+        let usage = attempt.usage(&exit);
+        let mut messages: Vec<String> = self.task_dirs.give_back(attempt.task_dir).into_iter().collect();
         if oom_killed && reason != EndReason::OutOfMemory {
             messages.push("the kernel killed one of its processes at the memory limit".to_owned());
         }
@@ -305,12 +321,9 @@ impl Tasks {
             messages.push("a process that it left behind could not be killed".to_owned());
         }
         messages.extend(attempt.captures.iter_mut().filter_map(|capture| capture.trouble.take()));
-        let ended =
-            Ended { reason, usage: attempt.usage(&exit), message: (!messages.is_empty()).then(|| messages.join("\n")) };
-        prepare::remove_task_dir(&attempt.task_dir);
-        if let (Enforcer::Cgroups(cgroups), Some(leaf), true) = (&mut self.enforcer, attempt.leaf.take(), all_gone) {
-            cgroups.give_back(leaf);
-        }
+        let ended = Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) };
+        // A group that still has a member cannot be passed on.
+        self.give_back(attempt.leaf.filter(|_| all_gone));
         self.end(attempt.order.attempt, attempt.order.node, ended);
     }
 
@@ -390,6 +403,10 @@ impl Attempt {
         words::Duration::from_micros(self.launched.elapsed().as_micros() as u64)
     }
 
+    fn started(&self) -> ExecutorReport {
+        ExecutorReport::Started { attempt: self.order.attempt, pid: self.pid as u32 }
+    }
+
     fn describe(&self) -> Executing {
         Executing { order: self.order.clone(), running_for: self.running_for(), pid: self.pid as u32 }
     }
@@ -423,9 +440,9 @@ impl Owners for Table {
         self.serial_of_pid.get(&pid).copied()
     }
 
-    fn by_task_dir(&self, directory: &[u8]) -> Option<u64> {
-        let name = Path::new(OsStr::from_bytes(directory)).file_name()?.to_str()?;
-        self.serial_of.get(&AttemptId::parse(name)?).copied()
+    fn by_task_dir(&self, directory: &Path) -> Option<u64> {
+        let owner = self.by_serial.iter().find(|(_, attempt)| attempt.task_dir == directory);
+        owner.map(|(serial, _)| *serial)
     }
 
     fn latest(&self) -> u64 {

@@ -50,6 +50,14 @@ impl Home {
         fs::read_to_string(output_path(&self.state, attempt(number), stream)).unwrap()
     }
 
+    /// Files in tasks' scratch directories; a few empty directories are kept for the next tasks.
+    pub fn scratch_files(&self) -> usize {
+        let directories: Vec<PathBuf> =
+            fs::read_dir(self.state.join("tasks")).unwrap().map(|dir| dir.unwrap().path()).collect();
+        assert!(directories.len() <= 10, "{directories:?}");
+        directories.iter().map(|directory| fs::read_dir(directory).unwrap().count()).sum()
+    }
+
     pub fn pids(&self, file: &Path) -> Vec<i32> {
         fs::read_to_string(file).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
     }
