@@ -162,6 +162,7 @@ impl<'a> Executor<'a> {
                 }
             }
             self.tasks.settle();
+            self.tasks.announce(&self.poll);
             self.tasks.watch_memory();
             self.send_reports();
             if self.is_done() {
@@ -210,7 +211,7 @@ impl<'a> Executor<'a> {
         loop {
             let Some(link) = &mut self.link else { return };
             match link.decoder.next::<ExecutorFrame>() {
-                Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order, &self.poll),
+                Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order),
                 Ok(Some(ExecutorFrame::Order(_))) => {}
                 Ok(Some(ExecutorFrame::Shutdown)) => self.begin_to_stop(),
                 Ok(None) => break,

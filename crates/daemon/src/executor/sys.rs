@@ -219,10 +219,10 @@ extern "C" fn child(shared: *mut c_void) -> c_int {
 unsafe fn become_the_task(shared: &Shared) -> Step {
     // SAFETY: pointers come from `launch` and are valid; all calls are plain system calls.
     unsafe {
-        // Ignored signals stay ignored across exec, so every one goes back to its default.
+        // Ignored signals would stay ignored across exec.
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
-        for signal in 1..32 {
+        for signal in IGNORED {
             libc::sigaction(signal, &raw const default, ptr::null_mut());
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -297,12 +297,16 @@ pub fn reap(pid: i32) -> io::Result<Exit> {
     })
 }
 
-/// `SIGCHLD` and `SIGTERM` as a readable descriptor; the interrupt, quit and hang-up of a terminal are ignored.
+/// Those of a terminal, and that of a connection that breaks.
+const IGNORED: [c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE];
+
+/// `SIGCHLD` and `SIGTERM` as a readable descriptor. All other signals get their default, whatever our parent made of
+/// them, but for the few that are ignored.
 pub fn signal_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: signal sets are plain data and every pointer is valid; no handler runs, so no invariants are at stake.
     unsafe {
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE] {
-            libc::signal(signal, libc::SIG_IGN);
+        for signal in 1..=libc::SIGRTMAX() {
+            libc::signal(signal, if IGNORED.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL });
         }
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);

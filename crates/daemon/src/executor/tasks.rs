@@ -11,7 +11,7 @@ use super::task_dirs::TaskDirs;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary as words;
 use rustix::event::epoll;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,6 +26,10 @@ const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(10);
 /// How often memory is added up where no cgroup limits it.
 const CENSUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A task that ends within this time wakes nobody twice: it is reported as started and finished at once, and its
+/// output is read when it has ended. Until then the pipes hold what it writes.
+const YOUTH: Duration = Duration::from_millis(1);
 
 /// How limits are kept.
 pub enum Enforcer {
@@ -44,6 +48,8 @@ pub struct Tasks {
     stack: ChildStack,
     buffer: Vec<u8>,
     table: Table,
+    /// Those not yet reported as started and when they will be, in the order of their launches.
+    young: VecDeque<(Instant, u64)>,
     /// Ends that nobody has acknowledged.
     ends: BTreeMap<AttemptId, (NodeId, Ended)>,
     children: Children,
@@ -72,6 +78,8 @@ struct Attempt {
     task_dir: PathBuf,
     leaf: Option<Leaf>,
     oom_kills_before: u64,
+    /// It was reported as started.
+    announced: bool,
     /// We sent it a signal on the agent's behalf, so its end is no surprise.
     signalled: bool,
     /// We killed it because it passed its memory limit.
@@ -99,6 +107,7 @@ impl Tasks {
             stack: ChildStack::default(),
             buffer: Vec::new(),
             table: Table::default(),
+            young: VecDeque::new(),
             ends: BTreeMap::new(),
             children: Children::new(),
             strays: Strays::default(),
@@ -117,9 +126,9 @@ impl Tasks {
         !self.table.by_serial.is_empty()
     }
 
-    pub fn on_order(&mut self, order: ToExecutor, poll: &OwnedFd) {
+    pub fn on_order(&mut self, order: ToExecutor) {
         match order {
-            ToExecutor::Launch(order) => self.on_launch(*order, poll),
+            ToExecutor::Launch(order) => self.on_launch(*order),
             ToExecutor::Signal { attempt, signal } => self.on_signal(attempt, signal),
             ToExecutor::Acknowledge { attempt } => {
                 self.ends.remove(&attempt);
@@ -128,7 +137,7 @@ impl Tasks {
         }
     }
 
-    fn on_launch(&mut self, order: LaunchOrder, poll: &OwnedFd) {
+    fn on_launch(&mut self, order: LaunchOrder) {
         let attempt = order.attempt;
         if let Some((_, ended)) = self.ends.get(&attempt) {
             return self.reports.push(ExecutorReport::Finished { attempt, ended: ended.clone() });
@@ -137,13 +146,13 @@ impl Tasks {
             return self.reports.push(running.started());
         }
         let node = order.node;
-        if let Err(why) = self.launch(order, poll) {
+        if let Err(why) = self.launch(order) {
             self.end(attempt, node, Ended::without_run(EndReason::LaunchFailed(why)));
         }
     }
 
     /// Takes what an attempt needs; what was taken is given back when it cannot be launched after all.
-    fn launch(&mut self, order: LaunchOrder, poll: &OwnedFd) -> Result<(), String> {
+    fn launch(&mut self, order: LaunchOrder) -> Result<(), String> {
         let task_dir = self.task_dirs.take();
         let task_dir = task_dir.map_err(|error| format!("this node cannot make a directory for it: {error}"))?;
         let leaf = match &mut self.enforcer {
@@ -164,13 +173,6 @@ impl Tasks {
         };
         let serial = self.next_serial;
         self.next_serial += 1;
-        for (place, capture) in captures.iter().enumerate() {
-            if let Some(pipe) = capture.descriptor() {
-                let token = epoll::EventData::new_u64(token(serial, place));
-                // Without memory for this the output still is read at the end.
-                let _ = epoll::add(poll, pipe, token, epoll::EventFlags::IN);
-            }
-        }
         let limits_memory = order.limits.resources.basic.memory_mib() > 0;
         if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
             self.next_census = Some(launched + CENSUS_INTERVAL);
@@ -183,11 +185,12 @@ impl Tasks {
             task_dir,
             leaf,
             oom_kills_before,
+            announced: false,
             signalled: false,
             over_memory: false,
         };
-        self.reports.push(attempt.started());
         self.table.insert(serial, attempt);
+        self.young.push_back((launched + YOUTH, serial));
         Ok(())
     }
 
@@ -215,6 +218,26 @@ impl Tasks {
         };
         let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
         Ok((pid, [stdout, stderr]))
+    }
+
+    /// Reports those that have outlived their youth as started, and listens to their output from here on.
+    pub fn announce(&mut self, poll: &OwnedFd) {
+        let now = Instant::now();
+        // One that has ended leaves at once, so that nobody wakes up for it.
+        while let Some((_, serial)) =
+            self.young.pop_front_if(|(grown, serial)| *grown <= now || !self.table.by_serial.contains_key(serial))
+        {
+            let Some(attempt) = self.table.by_serial.get_mut(&serial) else { continue };
+            attempt.announced = true;
+            self.reports.push(attempt.started());
+            for (place, capture) in attempt.captures.iter().enumerate() {
+                if let Some(pipe) = capture.descriptor() {
+                    let token = epoll::EventData::new_u64(token(serial, place));
+                    // Should the kernel lack memory for this, the output is read at the end, as far as it fits.
+                    let _ = epoll::add(poll, pipe, token, epoll::EventFlags::IN);
+                }
+            }
+        }
     }
 
     fn give_back(&mut self, leaf: Option<Leaf>) {
@@ -283,16 +306,20 @@ impl Tasks {
         if self.table.leaving.is_empty() {
             return;
         }
+        // Whatever an attempt left behind lost its parent and is our child now, or a descendant of such a child.
+        let children = self.children.pids();
+        let none_left = children.iter().all(|pid| self.table.is_running_main(*pid));
         let unfinished = match self.enforcer {
             Enforcer::Cgroups(_) => HashSet::new(),
-            _ => self.strays.sweep(&self.children.pids(), &self.table),
+            _ if none_left => HashSet::new(),
+            _ => self.strays.sweep(&children, &self.table),
         };
         let mut ended = Vec::new();
         for (serial, leaving) in &mut self.table.leaving {
             let Some(attempt) = self.table.by_serial.get(serial) else { continue };
             leaving.group_gone = leaving.group_gone || !sys::kill(-attempt.pid, libc::SIGKILL);
             let others_gone = match &attempt.leaf {
-                Some(leaf) => leaf.kill_members(),
+                Some(leaf) => none_left || leaf.kill_members(),
                 None => !unfinished.contains(serial),
             };
             let all_gone = leaving.group_gone && others_gone;
@@ -307,6 +334,9 @@ impl Tasks {
 
     fn finish(&mut self, serial: u64, all_gone: bool) {
         let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
+        if !attempt.announced {
+            self.reports.push(attempt.started());
+        }
         for capture in &mut attempt.captures {
             capture.finish(&mut self.buffer);
         }
@@ -335,7 +365,8 @@ impl Tasks {
     /// When the loop must come back without an event.
     pub fn next_wakeup(&self) -> Option<Instant> {
         let leftovers = (!self.table.leaving.is_empty()).then(|| Instant::now() + LEFTOVER_INTERVAL);
-        leftovers.into_iter().chain(self.next_census).min()
+        let young = self.young.front().map(|(grown, _)| *grown);
+        leftovers.into_iter().chain(young).chain(self.next_census).min()
     }
 
     /// Kills what passed its memory limit, where no cgroup does it.
@@ -415,6 +446,10 @@ impl Attempt {
 impl Table {
     fn get(&self, attempt: AttemptId) -> Option<&Attempt> {
         self.by_serial.get(self.serial_of.get(&attempt)?)
+    }
+
+    fn is_running_main(&self, pid: i32) -> bool {
+        self.serial_of_pid.get(&pid).is_some_and(|serial| self.is_running(*serial))
     }
 
     fn insert(&mut self, serial: u64, attempt: Attempt) {
