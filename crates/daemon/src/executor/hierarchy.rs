@@ -98,6 +98,9 @@ impl Hierarchy {
         let parent = group.join(name);
         make(&parent)?;
         write(&parent.join("cgroup.subtree_control"), "+cpu +memory")?;
+        // All tasks together weigh as much as the machine's cores, not as one process.
+        let weight = (100 * host_cpus()).min(10_000);
+        let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
         Ok(Hierarchy::V2 { parent })
     }
 
@@ -111,6 +114,10 @@ impl Hierarchy {
             });
             result.map_err(|error| errors.push(error)).ok()
         });
+        if let Some(cpu) = &cpu {
+            // All tasks together weigh as much as the machine's cores, not as one process.
+            let _ = fs::write(cpu.join("cpu.shares"), (1024 * host_cpus()).min(262_144).to_string());
+        }
         let mut notes = Vec::new();
         if memory.is_none() {
             notes.push(format!("memory is not limited: its cgroup controller cannot be used ({})", errors.join("; ")));
@@ -266,6 +273,10 @@ fn counter(file: &File, name: Option<&str>) -> Option<u64> {
 fn pids_in(file: &Path) -> Vec<i32> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+fn host_cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
 }
 
 fn quota_micros(cpu_millis: u32) -> u64 {
