@@ -4,7 +4,7 @@ use crate::executor::{self, EnforcementChoice, ExecutorConfig, ExecutorFrame, Ex
 use crate::frames::{self, Decoder};
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, EndReason, Epoch, JobId, LaunchOrder, Limits, NodeId, Program, ResourceSpec, Resources, TaskId,
+    AttemptId, Carried, EndReason, Epoch, JobId, LaunchOrder, Limits, NodeId, Program, ResourceSpec, Resources, TaskId,
 };
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -147,5 +147,6 @@ fn order(number: u32, program: &Arc<Program>) -> LaunchOrder {
             resources: ResourceSpec { basic: Resources::new(1_000, 256), custom: Vec::new() },
             devices: Vec::new(),
         },
+        carried: Carried::default(),
     }
 }
