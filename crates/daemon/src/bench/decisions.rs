@@ -1,0 +1,433 @@
+//! How many placements a second the master decides, on its own: no store, no wire, no processes.
+//!
+//! The real `Master` role takes the messages that nodes and job managers would send it. A cluster of 50,000 nodes is
+//! filled until little that is pending fits anywhere. Then, step after step, one random task ends, the master gives
+//! its room away, and the jobs that were granted something ask for as much again, so that the same number of tasks
+//! stays pending. Only calls of `handle` are timed; they end with the ledger committed and the grants in the outbox.
+
+use amalgam_core::master::{Master, MasterSettings};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
+use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::vocabulary::resources::GPU;
+use amalgam_core::vocabulary::{
+    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program,
+    ResourceSpec, Resources, StageSpec, TaskSet, Totals,
+};
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub preset: Preset,
+    pub nodes: u32,
+    pub jobs: u32,
+    /// Tasks that are asked for and not granted, all the time.
+    pub pending: u64,
+    /// Tasks that end before the measurement begins.
+    pub warm_up: u32,
+    /// Tasks that end during it.
+    pub departures: u32,
+    pub seed: u64,
+}
+
+impl Scale {
+    pub fn full(preset: Preset, pending: u64) -> Scale {
+        Scale { preset, nodes: 50_000, jobs: 1_000, pending, warm_up: 300_000, departures: 600_000, seed: 1 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Decisions {
+    /// Grants while it was timed.
+    pub decisions: u64,
+    /// Calls of `handle` while it was timed.
+    pub events: u64,
+    /// Spent in those calls.
+    pub busy: Duration,
+    /// Of one call.
+    pub p50: Duration,
+    pub p99: Duration,
+    pub longest: Duration,
+    /// The booked parts of the cluster at the end.
+    pub cpu_full: f64,
+    pub memory_full: f64,
+    pub running: u64,
+    pub pending: u64,
+    /// What a decision cannot avoid, measured in the same run: see [`floor`].
+    pub floor: Duration,
+}
+
+impl Decisions {
+    pub fn per_second(&self) -> f64 {
+        self.decisions as f64 / self.busy.as_secs_f64()
+    }
+
+    pub fn each(&self) -> Duration {
+        self.busy.div_f64(self.decisions.max(1) as f64)
+    }
+}
+
+/// Fills a cluster and measures it in its steady state.
+pub fn measure(scale: &Scale) -> Decisions {
+    let mut cluster = Cluster::new(scale);
+    cluster.fill(scale.pending);
+    for _ in 0..scale.warm_up {
+        cluster.step();
+    }
+    cluster.timed = Some(Vec::with_capacity(scale.departures as usize * 2));
+    let before = cluster.granted;
+    for _ in 0..scale.departures {
+        cluster.step();
+    }
+    let mut nanoseconds = cluster.timed.take().unwrap_or_default();
+    let busy = Duration::from_nanos(nanoseconds.iter().map(|&each| u64::from(each)).sum());
+    nanoseconds.sort_unstable();
+    let percentile = |percent: usize| {
+        let at = (nanoseconds.len() * percent / 100).min(nanoseconds.len().saturating_sub(1));
+        Duration::from_nanos(nanoseconds.get(at).copied().unwrap_or(0).into())
+    };
+    let full = |kind: usize| cluster.booked.0[kind] as f64 / cluster.capacity.0[kind] as f64;
+    Decisions {
+        decisions: cluster.granted - before,
+        events: nanoseconds.len() as u64,
+        busy,
+        p50: percentile(50),
+        p99: percentile(99),
+        longest: percentile(100),
+        cpu_full: full(0),
+        memory_full: full(1),
+        running: cluster.running.len() as u64,
+        pending: cluster.jobs.iter().map(|job| job.wanted - job.granted).sum(),
+        floor: floor(scale.nodes, scale.jobs, cluster.running.len(), scale.departures),
+    }
+}
+
+/// The nodes and job managers around one master.
+struct Cluster {
+    master: Master,
+    out: Outbox,
+    now: Instant,
+    chance: Chance,
+    jobs: Vec<Job>,
+    running: Vec<Running>,
+    capacity: Totals,
+    booked: Totals,
+    granted: u64,
+    /// Open tasks of every job.
+    pending_each: u64,
+    /// Jobs that were granted something and ask for as much again.
+    topped_up: Vec<usize>,
+    /// Nanoseconds of every call.
+    timed: Option<Vec<u32>>,
+}
+
+struct Job {
+    id: JobId,
+    shape: Resources,
+    constraints: Arc<Vec<Constraint>>,
+    wanted: u64,
+    granted: u64,
+}
+
+struct Running {
+    grant: GrantId,
+    node: NodeId,
+    job: u32,
+}
+
+impl Cluster {
+    fn new(scale: &Scale) -> Cluster {
+        let mut cluster = Cluster {
+            master: scale.preset.master(Epoch(1), MasterSettings::default(), QueueTree::single()),
+            out: Outbox::default(),
+            now: Instant(1),
+            chance: Chance(scale.seed),
+            jobs: Vec::new(),
+            running: Vec::new(),
+            capacity: Totals::ZERO,
+            booked: Totals::ZERO,
+            granted: 0,
+            pending_each: 0,
+            topped_up: Vec::new(),
+            timed: None,
+        };
+        for node in 0..scale.nodes {
+            cluster.register(node);
+        }
+        cluster.submit(scale.jobs);
+        cluster
+    }
+
+    fn register(&mut self, number: u32) {
+        let (capacity, attributes) = random_node(&mut self.chance);
+        let node = self.master.name_node(&format!("node-{number}"), &mut self.out);
+        self.capacity.add(&capacity);
+        let registration = Registration {
+            node,
+            name: format!("node-{number}"),
+            capacity: ResourceSpec { basic: capacity, custom: Vec::new() },
+            attributes,
+            enforcement: Vec::new(),
+            live: Vec::new(),
+        };
+        self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
+    }
+
+    fn submit(&mut self, jobs: u32) {
+        let sets = constraint_sets();
+        let mut shapes = BTreeSet::new();
+        while self.jobs.len() < jobs as usize {
+            let number = self.jobs.len();
+            let constraints = Arc::clone(&sets[number % sets.len()]);
+            let shape = random_shape(&mut self.chance, &constraints);
+            if !shapes.insert(shape) {
+                continue;
+            }
+            let id = JobId(number as u64 + 1);
+            let spec = Arc::new(JobSpec {
+                name: format!("job-{number}"),
+                user: format!("user-{}", number % 50),
+                stages: vec![stage(shape, &constraints)],
+                ..JobSpec::default()
+            });
+            self.tell(Address::Client(ClientId(1)), ToMaster::Submit { spec, key: None });
+            self.jobs.push(Job { id, shape, constraints, wanted: 0, granted: 0 });
+        }
+    }
+
+    /// Asks for more, by equal parts, until hardly anything is granted; then for as much as is to stay pending.
+    fn fill(&mut self, pending: u64) {
+        const PART: u64 = 100;
+        let mut granted = u64::MAX;
+        while granted > self.jobs.len() as u64 {
+            let before = self.granted;
+            for job in 0..self.jobs.len() {
+                self.ask_for(job, PART);
+            }
+            granted = self.granted - before;
+        }
+        self.pending_each = pending / self.jobs.len() as u64;
+        for job in 0..self.jobs.len() {
+            self.ask_for(job, self.pending_each);
+        }
+        while let Some(job) = self.topped_up.pop() {
+            self.ask_for(job, self.pending_each);
+        }
+    }
+
+    /// One task ends.
+    fn step(&mut self) {
+        let at = self.chance.below(self.running.len() as u64) as usize;
+        let ended = self.running.swap_remove(at);
+        for kind in 0..self.booked.0.len() {
+            self.booked.0[kind] -= u64::from(self.jobs[ended.job as usize].shape.0[kind]);
+        }
+        self.now = Instant(self.now.0 + 5);
+        self.tell(Address::Node(ended.node), ToMaster::Freed { grants: vec![ended.grant] });
+        while let Some(job) = self.topped_up.pop() {
+            self.ask_for(job, self.pending_each);
+        }
+    }
+
+    fn ask_for(&mut self, job: usize, open: u64) {
+        let entry = &mut self.jobs[job];
+        entry.wanted = entry.granted + open;
+        let ask = Ask {
+            id: AskId { job: entry.id, number: 0 },
+            resources: entry.shape,
+            constraints: Arc::clone(&entry.constraints),
+            execution: ExecutionType::Guaranteed,
+            wanted: entry.wanted,
+        };
+        let id = entry.id;
+        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask] });
+    }
+
+    fn tell(&mut self, from: Address, body: ToMaster) {
+        match &mut self.timed {
+            None => self.master.handle(self.now, Event::Message { from, body }, &mut self.out),
+            Some(times) => {
+                let start = Clock::now();
+                self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
+                times.push(start.elapsed().as_nanos() as u32);
+            }
+        }
+        self.out.changes.clear();
+        self.out.records.clear();
+        for (to, message) in self.out.sends.drain(..) {
+            let (Address::JobManager(job), Message::ToJobManager(ToJobManager::Granted { grants })) = (to, message)
+            else {
+                continue;
+            };
+            let index = job.0 as usize - 1;
+            let entry = &mut self.jobs[index];
+            for grant in grants {
+                entry.granted += 1;
+                self.granted += 1;
+                self.booked.add(&entry.shape);
+                self.running.push(Running { grant: grant.id, node: grant.node, job: index as u32 });
+                self.topped_up.push(index);
+            }
+        }
+    }
+}
+
+// ---- what the cluster is made of -----------------------------------------------------------------------------------
+
+/// Cores, GiB, GPUs.
+const SIZES: [(u32, u32, u32); 4] = [(16, 64, 0), (32, 128, 0), (64, 192, 0), (64, 512, 8)];
+const KERNELS: [&str; 5] = ["5.4.0", "5.10.12", "5.15.3", "6.1.0", "6.8.4"];
+const ZONES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const GPU_MODELS: [&str; 3] = ["t4", "v100", "a100"];
+
+fn random_node(chance: &mut Chance) -> (Resources, Attributes) {
+    let (cores, gib, gpus) = SIZES[[0, 0, 0, 1, 1, 1, 1, 2, 2, 3][chance.below(10) as usize]];
+    let mut pairs = vec![
+        ("kernel", *chance.pick(&KERNELS)),
+        ("arch", if chance.below(5) == 0 { "arm64" } else { "x86_64" }),
+        ("zone", *chance.pick(&ZONES)),
+    ];
+    if gpus > 0 {
+        pairs.push(("gpu-model", *chance.pick(&GPU_MODELS)));
+    }
+    let owned = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    (Resources::new(cores * 1_000, gib * 1_024).with(GPU, gpus), Attributes::new(owned))
+}
+
+/// Twenty sets, from none to three constraints.
+fn constraint_sets() -> Vec<Arc<Vec<Constraint>>> {
+    const SETS: [&str; 20] = [
+        "",
+        "arch=x86_64",
+        "kernel>=5.10",
+        "kernel>=5.15 arch=x86_64",
+        "zone=a",
+        "zone!=b",
+        "zone=c arch=x86_64",
+        "kernel>=6.1",
+        "kernel<6",
+        "arch=arm64",
+        "arch=arm64 kernel>=5.10",
+        "zone=d kernel>=5.10",
+        "gpu-model=a100",
+        "gpu-model!=t4 arch=x86_64",
+        "zone!=e zone!=f arch=x86_64",
+        "kernel!=5.15.3",
+        "kernel>=5.10 kernel<=6.1 arch=x86_64",
+        "zone=f",
+        "arch=x86_64 zone!=a kernel>=5.10",
+        "kernel>=6.8",
+    ];
+    let parse = |text: &str| Constraint::parse(text).expect("a constraint of the list above");
+    SETS.iter().map(|set| Arc::new(set.split_whitespace().map(parse).collect())).collect()
+}
+
+/// Half a core to eight cores in steps of 1/8, with half a GiB to eight GiB for each core.
+fn random_shape(chance: &mut Chance, constraints: &[Constraint]) -> Resources {
+    let cpu_millis = 125 * (4 + chance.below(61) as u32);
+    let memory_mib = (cpu_millis * (512 + chance.below(7_680) as u32) / 1_000).max(256) / 64 * 64;
+    let wants_gpu = constraints.iter().any(|constraint| constraint.attribute == "gpu-model" && constraint.value == "a100");
+    Resources::new(cpu_millis, memory_mib).with(GPU, if wants_gpu { 1 + chance.below(2) as u32 } else { 0 })
+}
+
+fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {
+    StageSpec {
+        name: "only".to_owned(),
+        after: Vec::new(),
+        tasks: TaskSet::Count(1_000_000),
+        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        resources: ResourceSpec { basic: shape, custom: Vec::new() },
+        expected: None,
+        execution: ExecutionType::Guaranteed,
+        constraints: constraints.to_vec(),
+        retries: 0,
+        timeout: None,
+    }
+}
+
+/// A small generator of its own (splitmix64), so that a seed means the same cluster for ever.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+    }
+
+    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+}
+
+// ---- floor ---------------------------------------------------------------------------------------------------------
+
+/// What a decision cannot avoid, without any deciding: a random booking is read and written again, its node's vector
+/// is enlarged, tested and reduced, two jobs change their places in an ordered set, and one message is allocated and
+/// put into an outbox. The same sizes as in the measured run, so the same misses of the processor's caches.
+pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
+    #[derive(Clone, Copy)]
+    struct Held {
+        node: u32,
+        resources: Resources,
+    }
+    let mut chance = Chance(7);
+    let shape = Resources::new(1_000, 1_024);
+    let mut rooms = vec![Resources::new(500, 300); nodes as usize];
+    let mut held = vec![Held { node: 0, resources: shape }; bookings.max(1)];
+    for entry in &mut held {
+        entry.node = chance.below(u64::from(nodes)) as u32;
+    }
+    let mut shares = vec![0u64; jobs as usize];
+    let mut order: BTreeSet<(u64, u32)> = (0..jobs).map(|job| (0, job)).collect();
+    let mut outbox: Vec<Vec<Held>> = Vec::new();
+    let start = Clock::now();
+    for _ in 0..rounds {
+        let at = chance.below(held.len() as u64) as usize;
+        let Held { node, resources } = held[at];
+        let room = &mut rooms[node as usize];
+        *room = room.saturating_add(&resources);
+        if black_box(shape.fits_in(room)) {
+            *room = room.saturating_sub(&shape);
+        }
+        held[at] = Held { node, resources: shape };
+        for _ in 0..2 {
+            let job = chance.below(u64::from(jobs)) as u32;
+            let share = &mut shares[job as usize];
+            order.remove(&(*share, job));
+            *share = share.wrapping_add(chance.below(1_000));
+            order.insert((*share, job));
+        }
+        outbox.push(vec![held[at]]);
+        black_box(&outbox);
+        outbox.clear();
+    }
+    start.elapsed() / rounds.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_stays_full_and_the_pending_tasks_stay_pending() {
+        for preset in Preset::ALL {
+            let scale =
+                Scale { preset, nodes: 60, jobs: 40, pending: 400, warm_up: 200, departures: 300, seed: 3 };
+            let result = measure(&scale);
+            assert_eq!(result.pending, 400, "{preset:?}");
+            assert!(result.decisions > 150 && result.events > 300, "{preset:?}: {result:?}");
+            assert!(result.cpu_full.max(result.memory_full) > 0.8, "{preset:?}: {result:?}");
+        }
+    }
+}
