@@ -99,6 +99,8 @@ pub struct Choice {
     pub ask: AskSlot,
     /// Jobs before it whose asks did not go with the offer.
     pub passed_over: u32,
+    /// It found no room anywhere, and none of the room that was opened since.
+    pub parked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

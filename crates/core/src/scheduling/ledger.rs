@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const BLOCK: usize = 64;
+/// Nodes that are remembered because their room grew.
+const GROWN: usize = 64;
 /// No neighbour in a list of bookings.
 const NONE: u32 = u32::MAX;
 
@@ -21,6 +23,9 @@ pub struct Ledger {
     room: Vec<Resources>,
     block_room: Vec<Resources>,
     super_room: Vec<Resources>,
+    /// Nodes whose room grew last, in a ring, and how often any did.
+    grown: Vec<u32>,
+    growths: u64,
     bookings: Vec<Slot>,
     free_slots: Vec<u32>,
     /// Where bookings are kept whose grants come from an earlier life of the master.
@@ -119,6 +124,8 @@ impl Ledger {
         entry.attributes = attributes;
         entry.state = NodeState::Up;
         self.classify(index);
+        // With other attributes it may suit whom it did not suit: what was known of its room is void.
+        self.growths += GROWN as u64 + 1;
     }
 
     fn classify(&mut self, index: usize) {
@@ -322,8 +329,31 @@ impl Ledger {
 
     // ---- room ------------------------------------------------------------------------------------------------------
 
+    /// How often a node's room grew.
+    pub fn growths(&self) -> u64 {
+        self.growths
+    }
+
+    /// The nodes whose room grew since there were `since` growths; `None` when those are not all remembered.
+    pub fn grown_since(&self, since: u64) -> Option<impl Iterator<Item = usize>> {
+        let remembered = self.growths - since <= GROWN as u64 && self.grown.len() == GROWN;
+        remembered.then(|| (since..self.growths).map(|growth| self.grown[growth as usize % GROWN] as usize))
+    }
+
+    /// Whether a search would find this node.
+    pub fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
+        shape.fits_in(&self.room[index])
+            && self.nodes[index].state == NodeState::Up
+            && self.classes.meets(class, index)
+    }
+
     fn set_room(&mut self, index: usize, room: Resources) {
         let old = std::mem::replace(&mut self.room[index], room);
+        if !room.fits_in(&old) {
+            self.grown.resize(GROWN, 0);
+            self.grown[self.growths as usize % GROWN] = index as u32;
+            self.growths += 1;
+        }
         let block = index / BLOCK;
         let grows = old.fits_in(&room);
         if grows {
@@ -457,6 +487,7 @@ mod tests {
         ledger.check_invariants();
         assert_eq!(ledger.free(first.grant), Some(first));
         assert_eq!(ledger.free(first.grant), None, "freed once");
+        let second = booking(&ledger, 0, Resources::new(2_000, 100), 2);
         assert_eq!(ledger.claim(second), Ok(()));
         ledger.check_invariants();
     }

@@ -28,6 +28,8 @@ pub struct OpenRequest {
     pub granted: u64,
     /// Since when nothing of it was granted although something was open.
     pub waiting_since: Instant,
+    /// No node had room for it when the ledger counted so many growths of room.
+    pub no_room_at: Option<u64>,
 }
 
 #[derive(Clone, Debug)]

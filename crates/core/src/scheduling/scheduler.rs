@@ -26,6 +26,8 @@ pub struct Scheduler {
     settings: SchedulerSettings,
     reservation: Option<Reservation>,
     decisions: Vec<Decision>,
+    /// All growths of room up to this one were offered to whoever waits.
+    settled: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +41,14 @@ pub struct SchedulerSettings {
 struct Reservation {
     ask: AskSlot,
     node: NodeId,
+}
+
+/// Where there is room for an ask that found none when it last looked.
+enum RoomSince {
+    None,
+    On(NodeId),
+    /// Too much has changed; all nodes have to be searched.
+    Unknown,
 }
 
 /// A placement that the scheduler proposes.
@@ -67,6 +77,7 @@ impl Scheduler {
             settings,
             reservation: None,
             decisions: Vec::new(),
+            settled: 0,
         }
     }
 
@@ -114,6 +125,7 @@ impl Scheduler {
             wanted: 0,
             granted: 0,
             waiting_since: now,
+            no_room_at: None,
         });
         self.inter_job.on_change(&DemandChange::AskAdded { ask: slot, job, shape, class });
         slot
@@ -192,6 +204,21 @@ impl Scheduler {
     pub fn fill_cluster(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut Confirm<'_>) -> Vec<AskId> {
         let mut blocked = Vec::new();
         while let Some(choice) = self.inter_job.next(&Offer::Cluster) {
+            match self.room_since(choice.ask, ledger) {
+                RoomSince::Unknown => {}
+                RoomSince::None => {
+                    // Blocked as before: nothing new to say.
+                    self.queue.ask_mut(choice.ask).no_room_at = Some(ledger.growths());
+                    self.inter_job.outcome(choice.ask, Outcome::NoRoom);
+                    continue;
+                }
+                RoomSince::On(node) => {
+                    let rule = self.inter_job.rule();
+                    if self.grant(now, choice, node, rule, ledger, confirm).is_ok() {
+                        continue;
+                    }
+                }
+            }
             let request = self.queue.ask(choice.ask);
             let ask = OpenAsk { slot: choice.ask, shape: request.shape, class: request.class, count: request.open() };
             let mut decisions = std::mem::take(&mut self.decisions);
@@ -206,11 +233,25 @@ impl Scheduler {
             }
             self.decisions = decisions;
             if !started {
+                self.queue.ask_mut(choice.ask).no_room_at = Some(ledger.growths());
                 self.inter_job.outcome(choice.ask, Outcome::NoRoom);
                 blocked.push(self.queue.ask(choice.ask).id);
             }
         }
+        self.settled = ledger.growths();
         blocked
+    }
+
+    /// Where an ask can find room that found none before: only where room grew since.
+    fn room_since(&self, ask: AskSlot, ledger: &Ledger) -> RoomSince {
+        let request = self.queue.ask(ask);
+        let Some(mut grown) = request.no_room_at.and_then(|since| ledger.grown_since(since)) else {
+            return RoomSince::Unknown;
+        };
+        match grown.find(|&index| ledger.has_room(index, request.class, &request.shape)) {
+            Some(index) => RoomSince::On(NodeId(index as u32)),
+            None => RoomSince::None,
+        }
     }
 
     fn grant(
@@ -228,6 +269,9 @@ impl Scheduler {
         let grant = confirm(ledger, &proposal)?;
         request.granted += 1;
         request.waiting_since = now;
+        if choice.parked {
+            request.no_room_at = Some(self.settled);
+        }
         let job = request.job;
         self.queue.job_mut(job).bookings += 1;
         self.inter_job.outcome(choice.ask, Outcome::Started);
@@ -263,7 +307,7 @@ impl Scheduler {
         if !shape.fits_in(&ledger.offer(kept.node)) || self.inter_job.limit_on(kept.ask).is_some() {
             return;
         }
-        let choice = Choice { ask: kept.ask, passed_over: 0 };
+        let choice = Choice { ask: kept.ask, passed_over: 0, parked: false };
         if self.grant(now, choice, kept.node, Rule::Reservation, ledger, confirm).is_ok() {
             self.end_reservation(ledger);
             self.fill_node(now, kept.node, ledger, confirm);

@@ -185,7 +185,7 @@ impl InterJobPolicy for Drf {
         self.has_candidates(0, offer)
             .then(|| self.descend(0, offer, &mut passed_over))
             .flatten()
-            .map(|ask| Choice { ask, passed_over })
+            .map(|ask| Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {

@@ -65,7 +65,7 @@ impl InterJobPolicy for Fifo {
         let mut passed_over = 0;
         for &(_, _, job) in jobs {
             if let Some(ask) = self.accounts.first_fit(job, offer) {
-                return Some(Choice { ask, passed_over });
+                return Some(Choice { ask, passed_over, parked: self.accounts.ask(ask).parked });
             }
             passed_over += 1;
         }
