@@ -1,5 +1,6 @@
 //! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
 
+use super::FitIndex;
 use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, QueueId, QueueSpec, Resources, Totals, UserId};
@@ -172,7 +173,18 @@ pub struct Accounts {
     pub queues: Vec<QueueAccount>,
     pub jobs: Vec<Option<JobAccount>>,
     pub asks: Vec<Option<AskAccount>>,
+    /// The asks that go with the present offer.
+    index: FitIndex,
+    /// Whether some of them were left out again, because of one queue's limits.
+    narrowed: bool,
+    /// The only ask of a job, or [`SEVERAL`] (or none).
+    only_ask: Vec<AskSlot>,
+    /// Parked asks that only a limit kept from the present offer: there may be room for them from now on.
+    limited: Vec<AskSlot>,
 }
+
+/// Instead of a job's only ask.
+const SEVERAL: AskSlot = AskSlot::MAX;
 
 #[derive(Default)]
 pub struct QueueAccount {
@@ -214,7 +226,17 @@ pub struct AskAccount {
 impl Accounts {
     pub fn new(tree: QueueTree) -> Accounts {
         let queues = (0..tree.len()).map(|_| QueueAccount::default()).collect();
-        let mut accounts = Accounts { tree, capacity: Totals::ZERO, queues, jobs: Vec::new(), asks: Vec::new() };
+        let mut accounts = Accounts {
+            tree,
+            capacity: Totals::ZERO,
+            queues,
+            jobs: Vec::new(),
+            asks: Vec::new(),
+            index: FitIndex::default(),
+            narrowed: false,
+            only_ask: Vec::new(),
+            limited: Vec::new(),
+        };
         accounts.on_capacity(Totals::ZERO);
         accounts
     }
@@ -252,12 +274,16 @@ impl Accounts {
             DemandChange::AskAdded { ask, job, shape, class } => {
                 put(&mut self.asks, ask, AskAccount { job, shape, class, open: 0, parked: false });
                 self.job_mut(job).asks.push(ask);
+                self.index.add(ask, shape, class);
+                self.note_only_ask(job);
             }
             DemandChange::AskRemoved { ask } => {
                 self.set_open(ask, 0);
                 let job = self.ask(ask).job;
                 self.asks[ask as usize] = None;
                 self.job_mut(job).asks.retain(|&other| other != ask);
+                self.index.remove(ask);
+                self.note_only_ask(job);
                 return Some(job);
             }
             DemandChange::Open { ask, count } => {
@@ -304,6 +330,10 @@ impl Accounts {
         account.open = count;
         if count == 0 {
             account.parked = false;
+            self.index.set_parked(ask, false);
+        }
+        if was_open != (count > 0) {
+            self.index.set_open(ask, count > 0);
         }
         let (is_open, is_fresh) = (count > 0, count > 0 && !account.parked);
         let job = account.job;
@@ -317,16 +347,35 @@ impl Accounts {
         let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         if account.open > 0 && !account.parked {
             account.parked = true;
+            self.index.set_parked(ask, true);
             let job = account.job;
             self.job_mut(job).fresh_asks -= 1;
         }
     }
 
+    fn unpark(&mut self, ask: AskSlot) {
+        let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
+        if std::mem::take(&mut account.parked) {
+            self.index.set_parked(ask, false);
+            self.jobs[account.job as usize].as_mut().expect("a job slot in use").fresh_asks += 1;
+        }
+    }
+
+    fn note_only_ask(&mut self, job: JobSlot) {
+        let only = match self.job(job).asks[..] {
+            [only] => only,
+            _ => SEVERAL,
+        };
+        if self.only_ask.len() <= job as usize {
+            self.only_ask.resize(job as usize + 1, SEVERAL);
+        }
+        self.only_ask[job as usize] = only;
+    }
+
     fn unpark_all(&mut self) {
-        for ask in self.asks.iter_mut().flatten() {
-            if ask.parked {
-                ask.parked = false;
-                self.jobs[ask.job as usize].as_mut().expect("a job slot in use").fresh_asks += 1;
+        for ask in 0..self.asks.len() {
+            if self.asks[ask].is_some() {
+                self.unpark(ask as AskSlot);
             }
         }
     }
@@ -379,18 +428,80 @@ impl Accounts {
         }
     }
 
-    /// The job's first ask that goes with the offer.
+    /// Finds the asks that go with the offer, whatever their queue. Whether there are any.
+    pub fn find(&mut self, offer: &Offer<'_>) -> bool {
+        self.narrowed = false;
+        match offer {
+            Offer::Node { node, room, classes } => self.index.find_on(room, *node, classes),
+            Offer::Cluster => self.index.find_fresh(),
+        }
+    }
+
+    /// After [`Accounts::find`] found some: keeps those that the limits of this queue let through.
+    pub fn find_within(&mut self, leaf: QueueId, offer: &Offer<'_>) -> bool {
+        if self.narrowed {
+            self.find(offer);
+        }
+        if !self.queues[leaf.0 as usize].is_limited {
+            return true;
+        }
+        self.narrowed = true;
+        let headroom = self.headroom(leaf);
+        let parked: Vec<AskSlot> = self.index.found_and_parked().collect();
+        let found = self.index.keep_fitting(&headroom);
+        let Accounts { asks, jobs, index, limited, .. } = self;
+        limited.extend(parked.into_iter().filter(|&ask| {
+            let job = asks[ask as usize].as_ref().expect("a found ask is there").job;
+            jobs[job as usize].as_ref().is_some_and(|job| job.queue == leaf) && !index.is_found(ask)
+        }));
+        found
+    }
+
+    /// What a queue may still take, by its own maximum and those above it.
+    fn headroom(&self, leaf: QueueId) -> Resources {
+        let mut left = Resources([u32::MAX; WIDTH]);
+        let mut next = Some(leaf);
+        while let Some(id) = next {
+            let queue = &self.queues[id.0 as usize];
+            for kind in 0..WIDTH {
+                let here = queue.maximum.0[kind].saturating_sub(queue.used.0[kind]);
+                left.0[kind] = left.0[kind].min(u32::try_from(here).unwrap_or(u32::MAX));
+            }
+            next = self.tree.parent(id);
+        }
+        left
+    }
+
+    /// The job's first found ask that no limit keeps back.
     #[inline]
-    pub fn first_fit(&self, job: JobSlot, offer: &Offer<'_>) -> Option<AskSlot> {
-        let account = self.job(job);
-        account.asks.iter().copied().find(|&slot| {
+    pub fn first_found(&mut self, job: JobSlot) -> Option<AskSlot> {
+        let only = self.only_ask[job as usize];
+        if only != SEVERAL && !self.index.is_found(only) {
+            return None;
+        }
+        let account = self.jobs[job as usize].as_ref().expect("a job slot in use");
+        for &slot in &account.asks {
+            if !self.index.is_found(slot) {
+                continue;
+            }
             let ask = self.ask(slot);
-            let goes = match offer {
-                Offer::Node { node, room, classes } => ask.shape.fits_in(room) && classes.meets(ask.class, *node),
-                Offer::Cluster => !ask.parked,
-            };
-            goes && ask.open > 0 && !self.exceeds_limit(account, &ask.shape)
-        })
+            if !self.exceeds_limit(account, &ask.shape) {
+                return Some(slot);
+            }
+            if ask.parked {
+                self.limited.push(slot);
+            }
+        }
+        None
+    }
+
+    /// Jobs whose parked asks were kept back by a limit and nothing else; the asks are tried everywhere again.
+    pub fn unpark_limited(&mut self) -> Vec<JobSlot> {
+        let limited = std::mem::take(&mut self.limited);
+        for &ask in &limited {
+            self.unpark(ask);
+        }
+        limited.into_iter().map(|ask| self.ask(ask).job).collect()
     }
 
     #[inline]

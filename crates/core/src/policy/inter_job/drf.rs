@@ -120,11 +120,15 @@ impl Drf {
         found
     }
 
-    fn first_in_line(&self, leaf: u32, offer: &Offer<'_>, passed_over: &mut u32) -> Option<AskSlot> {
+    fn first_in_line(&mut self, leaf: u32, offer: &Offer<'_>, passed_over: &mut u32) -> Option<AskSlot> {
         let line = &self.lines[leaf as usize];
         let jobs = if matches!(offer, Offer::Cluster) { &line.fresh } else { &line.waiting };
+        if !self.accounts.find_within(QueueId(leaf), offer) {
+            *passed_over += jobs.len() as u32;
+            return None;
+        }
         for &(_, _, _, job) in jobs {
-            if let Some(ask) = self.accounts.first_fit(job, offer) {
+            if let Some(ask) = self.accounts.first_found(job) {
                 return Some(ask);
             }
             *passed_over += 1;
@@ -181,11 +185,15 @@ impl InterJobPolicy for Drf {
     }
 
     fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+        if !self.has_candidates(0, offer) || !self.accounts.find(offer) {
+            return None;
+        }
         let mut passed_over = 0;
-        self.has_candidates(0, offer)
-            .then(|| self.descend(0, offer, &mut passed_over))
-            .flatten()
-            .map(|ask| Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
+        let first = self.descend(0, offer, &mut passed_over);
+        for job in self.accounts.unpark_limited() {
+            self.put_in_place(job);
+        }
+        first.map(|ask| Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {

@@ -61,15 +61,17 @@ impl InterJobPolicy for Fifo {
     }
 
     fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
-        let jobs = if matches!(offer, Offer::Cluster) { &self.fresh } else { &self.waiting };
-        let mut passed_over = 0;
-        for &(_, _, job) in jobs {
-            if let Some(ask) = self.accounts.first_fit(job, offer) {
-                return Some(Choice { ask, passed_over, parked: self.accounts.ask(ask).parked });
-            }
-            passed_over += 1;
+        if !self.accounts.find(offer) {
+            return None;
         }
-        None
+        let Fifo { accounts, waiting, fresh } = self;
+        let mut jobs = if matches!(offer, Offer::Cluster) { fresh.iter() } else { waiting.iter() }.enumerate();
+        let first = jobs.find_map(|(before, &(_, _, job))| Some((accounts.first_found(job)?, before as u32)));
+        for job in self.accounts.unpark_limited() {
+            self.put_in_place(job);
+        }
+        let (ask, passed_over) = first?;
+        Some(Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {

@@ -3,7 +3,9 @@
 mod accounts;
 mod drf;
 mod fifo;
+mod fit_index;
 
 pub use accounts::{Accounts, QueueTree, QueueTreeError};
 pub use drf::Drf;
 pub use fifo::Fifo;
+pub use fit_index::FitIndex;
