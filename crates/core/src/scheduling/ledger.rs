@@ -26,7 +26,7 @@ pub struct Ledger {
     /// Nodes whose room grew last, in a ring, and how often any did.
     grown: Vec<u32>,
     growths: u64,
-    bookings: Vec<Slot>,
+    bookings: Slots,
     free_slots: Vec<u32>,
     /// Where bookings are kept whose grants come from an earlier life of the master.
     adopted: BTreeMap<(Epoch, u64), GrantId>,
@@ -73,6 +73,39 @@ struct Slot {
     booking: Option<Booking>,
     previous: u32,
     next: u32,
+}
+
+/// A growing list whose entries stay where they are: with a million of them, moving all takes half a second.
+#[derive(Default)]
+struct Slots {
+    chunks: Vec<Vec<Slot>>,
+}
+
+impl Slots {
+    const CHUNK: usize = 4_096;
+
+    fn len(&self) -> usize {
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * Slots::CHUNK + last.len())
+    }
+
+    fn get(&self, slot: u32) -> Option<&Slot> {
+        self.chunks.get(slot as usize / Slots::CHUNK)?.get(slot as usize % Slots::CHUNK)
+    }
+
+    fn at_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.chunks[slot as usize / Slots::CHUNK][slot as usize % Slots::CHUNK]
+    }
+
+    fn push(&mut self, slot: Slot) {
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < Slots::CHUNK => last.push(slot),
+            _ => {
+                let mut chunk = Vec::with_capacity(Slots::CHUNK);
+                chunk.push(slot);
+                self.chunks.push(chunk);
+            }
+        }
+    }
 }
 
 /// Why a claim was not accepted.
@@ -274,12 +307,12 @@ impl Ledger {
         let next = entry.first_booking;
         let content = Slot { booking: Some(booking), previous: NONE, next };
         if self.free_slots.pop().is_some() {
-            self.bookings[slot as usize] = content;
+            *self.bookings.at_mut(slot) = content;
         } else {
             self.bookings.push(content);
         }
         if next != NONE {
-            self.bookings[next as usize].previous = slot;
+            self.bookings.at_mut(next).previous = slot;
         }
         entry.first_booking = slot;
         entry.bookings += 1;
@@ -292,17 +325,17 @@ impl Ledger {
         let booking = self.booking(grant)?;
         let grant = booking.grant;
         self.adopted.remove(&(grant.epoch, grant.number));
-        let slot = &mut self.bookings[grant.slot as usize];
+        let slot = self.bookings.at_mut(grant.slot);
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
         self.free_slots.push(grant.slot);
         let index = booking.node.0 as usize;
         match previous {
             NONE => self.nodes[index].first_booking = next,
-            _ => self.bookings[previous as usize].next = next,
+            _ => self.bookings.at_mut(previous).next = next,
         }
         if next != NONE {
-            self.bookings[next as usize].previous = previous;
+            self.bookings.at_mut(next).previous = previous;
         }
         let entry = &mut self.nodes[index];
         entry.bookings -= 1;
@@ -313,7 +346,7 @@ impl Ledger {
 
     /// What a grant holds, also one that was adopted under the id of an earlier life.
     pub fn booking(&self, grant: GrantId) -> Option<Booking> {
-        let at = |grant: GrantId| self.bookings.get(grant.slot as usize)?.booking.filter(|held| held.grant == grant);
+        let at = |grant: GrantId| self.bookings.get(grant.slot)?.booking.filter(|held| held.grant == grant);
         at(grant).or_else(|| at(*self.adopted.get(&(grant.epoch, grant.number))?))
     }
 
@@ -321,7 +354,7 @@ impl Ledger {
     pub fn bookings_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
         let mut next = self.nodes.get(node.0 as usize).map_or(NONE, |entry| entry.first_booking);
         std::iter::from_fn(move || {
-            let slot = self.bookings.get(next as usize)?;
+            let slot = self.bookings.get(next)?;
             next = slot.next;
             slot.booking
         })
