@@ -10,7 +10,7 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
-use amalgam_core::vocabulary::resources::GPU;
+use amalgam_core::vocabulary::resources::{CPU, GPU, MEMORY};
 use amalgam_core::vocabulary::{
     AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program,
     ResourceSpec, Resources, StageSpec, TaskSet, Totals,
@@ -25,85 +25,90 @@ pub struct Scale {
     pub preset: Preset,
     pub nodes: u32,
     pub jobs: u32,
-    /// Tasks that are asked for and not granted, all the time.
-    pub pending: u64,
-    /// Tasks that end before the measurement begins.
+    /// Tasks that are asked for and not granted, all the time; in one cluster and in the other.
+    pub pending: [u64; 2],
+    /// Tasks that end in each before the measurement begins.
     pub warm_up: u32,
-    /// Tasks that end during it.
+    /// Both are measured in turns, so that whatever else the machine does meets both.
+    pub rounds: u32,
+    /// Tasks that end in each round.
     pub departures: u32,
     pub seed: u64,
 }
 
 impl Scale {
-    pub fn full(preset: Preset, pending: u64) -> Scale {
-        Scale { preset, nodes: 50_000, jobs: 1_000, pending, warm_up: 300_000, departures: 600_000, seed: 1 }
+    pub fn full(preset: Preset) -> Scale {
+        Scale {
+            preset,
+            nodes: 50_000,
+            jobs: 1_000,
+            pending: [1_000, 1_000_000],
+            warm_up: 400_000,
+            rounds: 21,
+            departures: 20_000,
+            seed: 1,
+        }
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Two clusters that differ in the depth of their queues.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    pub clusters: [Decisions; 2],
+    /// The time of a decision in the second cluster, for one in the first: the median over rounds.
+    pub slowdown: f64,
+    /// What a decision cannot avoid, the median over the same rounds: see [`floor`].
+    pub floor: Duration,
+}
+
+#[derive(Clone, Debug)]
 pub struct Decisions {
+    pub pending: u64,
+    pub running: u64,
+    /// The booked parts of the cluster at the end.
+    pub cpu_full: f64,
+    pub memory_full: f64,
     /// Grants while it was timed.
     pub decisions: u64,
     /// Calls of `handle` while it was timed.
     pub events: u64,
-    /// Spent in those calls.
-    pub busy: Duration,
+    /// Of the median round.
+    pub per_second: f64,
     /// Of one call.
     pub p50: Duration,
     pub p99: Duration,
     pub longest: Duration,
-    /// The booked parts of the cluster at the end.
-    pub cpu_full: f64,
-    pub memory_full: f64,
-    pub running: u64,
-    pub pending: u64,
-    /// What a decision cannot avoid, measured in the same run: see [`floor`].
-    pub floor: Duration,
 }
 
-impl Decisions {
-    pub fn per_second(&self) -> f64 {
-        self.decisions as f64 / self.busy.as_secs_f64()
+/// Fills two clusters and measures them in their steady state.
+pub fn compare(scale: &Scale) -> Comparison {
+    let mut clusters = scale.pending.map(|pending| Cluster::new(scale, pending));
+    for cluster in &mut clusters {
+        (0..scale.warm_up).for_each(|_| cluster.step());
+        cluster.is_timed = true;
+        cluster.granted = 0;
     }
-
-    pub fn each(&self) -> Duration {
-        self.busy.div_f64(self.decisions.max(1) as f64)
+    let mut each: [Vec<f64>; 2] = [Vec::new(), Vec::new()];
+    let mut floors = Vec::new();
+    for _ in 0..scale.rounds {
+        for (cluster, each) in clusters.iter_mut().zip(&mut each) {
+            each.push(cluster.round(scale.departures));
+        }
+        floors.push(floor(scale.nodes, scale.jobs, clusters[0].running.len(), scale.departures).as_secs_f64());
+    }
+    let slowdown = median(each[0].iter().zip(&each[1]).map(|(few, many)| many / few).collect());
+    let [few, many] = clusters;
+    let [few_each, many_each] = each;
+    Comparison {
+        clusters: [few.summary(median(few_each)), many.summary(median(many_each))],
+        slowdown,
+        floor: Duration::from_secs_f64(median(floors)),
     }
 }
 
-/// Fills a cluster and measures it in its steady state.
-pub fn measure(scale: &Scale) -> Decisions {
-    let mut cluster = Cluster::new(scale);
-    cluster.fill(scale.pending);
-    for _ in 0..scale.warm_up {
-        cluster.step();
-    }
-    cluster.timed = Some(Vec::with_capacity(scale.departures as usize * 2));
-    let before = cluster.granted;
-    for _ in 0..scale.departures {
-        cluster.step();
-    }
-    let mut nanoseconds = cluster.timed.take().unwrap_or_default();
-    let busy = Duration::from_nanos(nanoseconds.iter().map(|&each| u64::from(each)).sum());
-    nanoseconds.sort_unstable();
-    let percentile = |percent: usize| {
-        let at = (nanoseconds.len() * percent / 100).min(nanoseconds.len().saturating_sub(1));
-        Duration::from_nanos(nanoseconds.get(at).copied().unwrap_or(0).into())
-    };
-    let full = |kind: usize| cluster.booked.0[kind] as f64 / cluster.capacity.0[kind] as f64;
-    Decisions {
-        decisions: cluster.granted - before,
-        events: nanoseconds.len() as u64,
-        busy,
-        p50: percentile(50),
-        p99: percentile(99),
-        longest: percentile(100),
-        cpu_full: full(0),
-        memory_full: full(1),
-        running: cluster.running.len() as u64,
-        pending: cluster.jobs.iter().map(|job| job.wanted - job.granted).sum(),
-        floor: floor(scale.nodes, scale.jobs, cluster.running.len(), scale.departures),
-    }
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of.get(of.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// The nodes and job managers around one master.
@@ -121,8 +126,9 @@ struct Cluster {
     pending_each: u64,
     /// Jobs that were granted something and ask for as much again.
     topped_up: Vec<usize>,
-    /// Nanoseconds of every call.
-    timed: Option<Vec<u32>>,
+    /// Nanoseconds of every call, once it is timed.
+    times: Vec<u32>,
+    is_timed: bool,
 }
 
 struct Job {
@@ -140,7 +146,8 @@ struct Running {
 }
 
 impl Cluster {
-    fn new(scale: &Scale) -> Cluster {
+    /// A full one.
+    fn new(scale: &Scale, pending: u64) -> Cluster {
         let mut cluster = Cluster {
             master: scale.preset.master(Epoch(1), MasterSettings::default(), QueueTree::single()),
             out: Outbox::default(),
@@ -151,14 +158,16 @@ impl Cluster {
             capacity: Totals::ZERO,
             booked: Totals::ZERO,
             granted: 0,
-            pending_each: 0,
+            pending_each: pending / u64::from(scale.jobs),
             topped_up: Vec::new(),
-            timed: None,
+            times: Vec::new(),
+            is_timed: false,
         };
         for node in 0..scale.nodes {
             cluster.register(node);
         }
         cluster.submit(scale.jobs);
+        cluster.fill();
         cluster
     }
 
@@ -200,7 +209,7 @@ impl Cluster {
     }
 
     /// Asks for more, by equal parts, until hardly anything is granted; then for as much as is to stay pending.
-    fn fill(&mut self, pending: u64) {
+    fn fill(&mut self) {
         const PART: u64 = 100;
         let mut granted = u64::MAX;
         while granted > self.jobs.len() as u64 {
@@ -210,12 +219,41 @@ impl Cluster {
             }
             granted = self.granted - before;
         }
-        self.pending_each = pending / self.jobs.len() as u64;
         for job in 0..self.jobs.len() {
             self.ask_for(job, self.pending_each);
         }
         while let Some(job) = self.topped_up.pop() {
             self.ask_for(job, self.pending_each);
+        }
+    }
+
+    /// Lets so many tasks end. Seconds for each decision.
+    fn round(&mut self, departures: u32) -> f64 {
+        let (granted, calls) = (self.granted, self.times.len());
+        (0..departures).for_each(|_| self.step());
+        let busy: u64 = self.times[calls..].iter().map(|&nanoseconds| u64::from(nanoseconds)).sum();
+        busy as f64 / 1e9 / (self.granted - granted) as f64
+    }
+
+    fn summary(mut self, each: f64) -> Decisions {
+        self.times.sort_unstable();
+        let last = self.times.len().saturating_sub(1);
+        let percentile = |percent: usize| {
+            let nanoseconds = self.times.get((last * percent).div_ceil(100)).copied().unwrap_or(0);
+            Duration::from_nanos(nanoseconds.into())
+        };
+        let full = |kind: usize| self.booked.0[kind] as f64 / self.capacity.0[kind] as f64;
+        Decisions {
+            pending: self.jobs.iter().map(|job| job.wanted - job.granted).sum(),
+            running: self.running.len() as u64,
+            cpu_full: full(CPU),
+            memory_full: full(MEMORY),
+            decisions: self.granted,
+            events: self.times.len() as u64,
+            per_second: 1.0 / each,
+            p50: percentile(50),
+            p99: percentile(99),
+            longest: percentile(100),
         }
     }
 
@@ -248,13 +286,10 @@ impl Cluster {
     }
 
     fn tell(&mut self, from: Address, body: ToMaster) {
-        match &mut self.timed {
-            None => self.master.handle(self.now, Event::Message { from, body }, &mut self.out),
-            Some(times) => {
-                let start = Clock::now();
-                self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
-                times.push(start.elapsed().as_nanos() as u32);
-            }
+        let start = Clock::now();
+        self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
+        if self.is_timed {
+            self.times.push(start.elapsed().as_nanos() as u32);
         }
         self.out.changes.clear();
         self.out.records.clear();
@@ -279,7 +314,7 @@ impl Cluster {
 // ---- what the cluster is made of -----------------------------------------------------------------------------------
 
 /// Cores, GiB, GPUs.
-const SIZES: [(u32, u32, u32); 4] = [(16, 64, 0), (32, 128, 0), (64, 192, 0), (64, 512, 8)];
+const SIZES: [(u32, u32, u32); 4] = [(16, 64, 0), (32, 128, 0), (64, 256, 0), (64, 512, 8)];
 const KERNELS: [&str; 5] = ["5.4.0", "5.10.12", "5.15.3", "6.1.0", "6.8.4"];
 const ZONES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const GPU_MODELS: [&str; 3] = ["t4", "v100", "a100"];
@@ -326,10 +361,10 @@ fn constraint_sets() -> Vec<Arc<Vec<Constraint>>> {
     SETS.iter().map(|set| Arc::new(set.split_whitespace().map(parse).collect())).collect()
 }
 
-/// Half a core to eight cores in steps of 1/8, with half a GiB to eight GiB for each core.
+/// Up to eight cores in steps of 1/8, with half a GiB to six GiB for each core.
 fn random_shape(chance: &mut Chance, constraints: &[Constraint]) -> Resources {
-    let cpu_millis = 125 * (4 + chance.below(61) as u32);
-    let memory_mib = (cpu_millis * (512 + chance.below(7_680) as u32) / 1_000).max(256) / 64 * 64;
+    let cpu_millis = 125 * (1 + chance.below(64) as u32);
+    let memory_mib = (cpu_millis * (512 + chance.below(5_632) as u32) / 1_000).max(256) / 64 * 64;
     let wants_gpu = constraints.iter().any(|constraint| constraint.attribute == "gpu-model" && constraint.value == "a100");
     Resources::new(cpu_millis, memory_mib).with(GPU, if wants_gpu { 1 + chance.below(2) as u32 } else { 0 })
 }
@@ -420,14 +455,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cluster_stays_full_and_the_pending_tasks_stay_pending() {
+    fn the_clusters_stay_full_and_the_pending_tasks_stay_pending() {
         for preset in Preset::ALL {
-            let scale =
-                Scale { preset, nodes: 60, jobs: 40, pending: 400, warm_up: 200, departures: 300, seed: 3 };
-            let result = measure(&scale);
-            assert_eq!(result.pending, 400, "{preset:?}");
-            assert!(result.decisions > 150 && result.events > 300, "{preset:?}: {result:?}");
-            assert!(result.cpu_full.max(result.memory_full) > 0.8, "{preset:?}: {result:?}");
+            let small = Scale { nodes: 60, jobs: 40, pending: [40, 400], warm_up: 200, ..Scale::full(preset) };
+            let result = compare(&Scale { rounds: 3, departures: 100, ..small });
+            assert_eq!(result.clusters.each_ref().map(|cluster| cluster.pending), [40, 400], "{preset:?}");
+            for cluster in &result.clusters {
+                assert!(cluster.decisions > 150 && cluster.events > 300, "{preset:?}: {cluster:?}");
+                assert!(cluster.cpu_full.max(cluster.memory_full) > 0.8, "{preset:?}: {cluster:?}");
+            }
         }
     }
 }
