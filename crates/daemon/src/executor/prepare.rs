@@ -154,7 +154,7 @@ fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, Limits, NodeId, Program, TaskId};
+    use amalgam_core::vocabulary::{AttemptId, Carried, Epoch, JobId, Limits, NodeId, Program, TaskId};
     use std::sync::Arc;
 
     fn order(variables: &[(&str, &str)], env: &[(&str, &str)]) -> LaunchOrder {
@@ -167,6 +167,7 @@ mod tests {
             variables: owned(variables),
             submit_dir: "/".to_owned(),
             limits: Limits::default(),
+            carried: Carried::default(),
         }
     }
 
