@@ -375,9 +375,7 @@ impl Ledger {
 
     /// Whether a search would find this node.
     pub fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
-        shape.fits_in(&self.room[index])
-            && self.nodes[index].state == NodeState::Up
-            && self.classes.meets(class, index)
+        shape.fits_in(&self.room[index]) && self.nodes[index].state == NodeState::Up && self.classes.meets(class, index)
     }
 
     fn set_room(&mut self, index: usize, room: Resources) {

@@ -232,7 +232,8 @@ mod tests {
         let mut index = FitIndex::default();
         let mut asks: Vec<(Resources, u32, bool)> = Vec::new();
         for round in 0..2_000 {
-            let shape = Resources::new(1 + below(40), below(30) * 64).with(GPU, if below(9) == 0 { below(3) } else { 0 });
+            let shape =
+                Resources::new(1 + below(40), below(30) * 64).with(GPU, if below(9) == 0 { below(3) } else { 0 });
             let at = if asks.len() < 300 || below(3) > 0 { asks.len() as u32 } else { below(asks.len() as u32) };
             let (class, open) = (below(5), below(4) > 0);
             if (at as usize) < asks.len() {
