@@ -134,6 +134,7 @@ impl Master {
         capacity.custom.retain(|(name, _)| self.kinds.index(name).is_some());
         let capacity = self.kinds.resolve(&capacity).unwrap_or(capacity.basic);
 
+        let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
         self.ledger.join(node, capacity, registration.attributes);
         self.reconcile(node, &registration.live, out);
         let drained = self.nodes.entry(node).drained;
@@ -153,6 +154,12 @@ impl Master {
             heartbeat: self.settings.heartbeat,
         };
         out.send(node, welcome);
+        if was_lost {
+            let running: Vec<JobId> = self.admission.running().map(|(job, _)| job.id).collect();
+            for job in running {
+                out.send(job, ToJobManager::NodeReturned { node });
+            }
+        }
         self.scheduler.on_capacity(self.ledger.capacity());
         self.scheduler.on_room_opened();
         self.decide(now, &[], out);
@@ -192,9 +199,24 @@ impl Master {
         let entry = self.nodes.entry(node);
         entry.last_heard = Some(now);
         entry.report = report;
-        if self.ledger.state(node) == Some(NodeState::Up) {
-            self.decide_on_heartbeat(now, node, out);
+        match self.ledger.state(node) {
+            Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
+            // It was silent, but its connection held, so nothing was lost.
+            Some(NodeState::Unreachable) => self.take_back(now, node, out),
+            Some(NodeState::Lost) => out.send(node, ToNode::IntroduceYourself),
+            Some(NodeState::Expected) | None => {}
         }
+    }
+
+    fn take_back(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        let entry = self.nodes.entry(node);
+        entry.away_since = None;
+        let drained = entry.drained;
+        self.ledger.set_state(node, NodeState::Up);
+        self.ledger.set_open(node, !drained);
+        out.record(Record::NodeJoined { node });
+        self.scheduler.on_room_opened();
+        self.decide(now, &[], out);
     }
 
     pub(super) fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
