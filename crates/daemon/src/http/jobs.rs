@@ -81,7 +81,8 @@ pub struct ListParameters {
 }
 
 impl ListParameters {
-    fn split(self) -> Result<(JobFilter, Page), Error> {
+    /// `user=me` names the caller.
+    fn split(self, caller: Identity) -> Result<(JobFilter, Page), Error> {
         let states = words(
             self.state.as_deref(),
             "job state",
@@ -95,7 +96,8 @@ impl ListParameters {
                 JobState::Cancelled,
             ],
         )?;
-        let filter = JobFilter { states, user: self.user, queue: self.queue, name: self.name };
+        let user = self.user.map(|user| if user == "me" { caller.user } else { user });
+        let filter = JobFilter { states, user, queue: self.queue, name: self.name };
         Ok((filter, page(self.cursor, self.limit)))
     }
 }
@@ -117,17 +119,19 @@ fn words<T: Copy>(text: Option<&str>, what: &str, word: fn(T) -> &'static str, a
 
 pub async fn list(
     State(app): State<App>,
+    Extension(caller): Extension<Identity>,
     Parameters(parameters): Parameters<ListParameters>,
 ) -> Answer<Listing<JobSummary>> {
-    let (filter, page) = parameters.split()?;
+    let (filter, page) = parameters.split(caller)?;
     Ok(Json(app.backend.jobs(filter, page).await?))
 }
 
 pub async fn history(
     State(app): State<App>,
+    Extension(caller): Extension<Identity>,
     Parameters(parameters): Parameters<ListParameters>,
 ) -> Answer<Listing<JobSummary>> {
-    let (filter, page) = parameters.split()?;
+    let (filter, page) = parameters.split(caller)?;
     Ok(Json(app.backend.history(filter, page).await?))
 }
 
