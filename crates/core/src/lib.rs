@@ -1,4 +1,13 @@
 //! The scheduler without IO. See ARCHITECTURE.md for the picture.
 
+pub mod global_master;
+pub mod job_manager;
+pub mod master;
+pub mod node;
+pub mod policy;
+pub mod preset;
 pub mod protocol;
+pub mod role;
+pub mod scheduling;
 pub mod vocabulary;
+pub mod why;

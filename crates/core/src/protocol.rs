@@ -1,6 +1,297 @@
-//! Who tells whom what.
-use crate::vocabulary::*;
+//! Who tells whom what: every message of the system.
+//!
+//! # What delivery promises
+//! Messages are one-way. Between two peers they arrive **in order**; they **may be lost with the connection**, and
+//! they **may be repeated after a reconnect**. Nothing else is promised, and in particular nothing about the order of
+//! messages from different peers. Hence:
+//!
+//! * after `Connected`, both sides send their full sets of live attempts ([`ToMaster::Register`], [`ToNode::Claim`]);
+//! * a message that changes who owns what is repeated until it is answered: [`ToJobManager::Finished`] until
+//!   [`ToNode::Acknowledge`], [`ToNode::Claim`] until [`ToJobManager::Live`];
+//! * a node takes no launch before it was welcomed on the present connection, and none under a grant that is older
+//!   than that welcome: whatever was granted earlier was already written off;
+//! * late messages are recognised by attempt id or grant id, recorded and dropped.
+
+use crate::vocabulary::{
+    AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
+    Instant, JobId, JobSpec, Kinds, LaunchOrder, NodeId, Program, QueueId, ResourceSpec, Resources, TaskId, UserId,
+};
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// Everybody who can get a message.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Address {
+    Master,
+    GlobalMaster(u32),
+    JobManager(JobId),
+    Node(NodeId),
+    /// The executor that runs a node's processes.
+    Executor(NodeId),
+    Client(ClientId),
+}
+
+/// A message with its kind of receiver.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Message {
+    ToMaster(ToMaster),
+    ToGlobalMaster(ToGlobalMaster),
+    ToJobManager(ToJobManager),
+    ToNode(ToNode),
+    ToExecutor(ToExecutor),
+    ToClient(ToClient),
+}
+
+/// A receiver that knows which messages it takes, so that a wrong one does not compile.
+pub trait Peer {
+    type Message;
+    fn envelope(self, body: Self::Message) -> (Address, Message);
+}
+
+/// The cluster's master, as a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TheMaster;
+
+/// A node's executor, as a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TheExecutor(pub NodeId);
+
+/// A global master, as a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TheGlobalMaster(pub u32);
+
+macro_rules! peers {
+    ($($peer:ty => $message:ident, $self:ident => $address:expr;)*) => {$(
+        impl Peer for $peer {
+            type Message = $message;
+            fn envelope($self, body: $message) -> (Address, Message) {
+                ($address, Message::$message(body))
+            }
+        }
+    )*};
+}
+
+peers! {
+    TheMaster => ToMaster, self => Address::Master;
+    TheGlobalMaster => ToGlobalMaster, self => Address::GlobalMaster(self.0);
+    JobId => ToJobManager, self => Address::JobManager(self);
+    NodeId => ToNode, self => Address::Node(self);
+    TheExecutor => ToExecutor, self => Address::Executor(self.0);
+    ClientId => ToClient, self => Address::Client(self);
+}
+
+// ---- to the master -------------------------------------------------------------------------------------------------
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToMaster {
+    /// A client submits a job; answered by `Submitted` or `Refused`. The same key again returns the same job.
+    Submit { spec: Arc<JobSpec>, key: Option<String> },
+    /// A client asks for something to happen to a job; answered by `Done` or `Refused`.
+    Control { job: JobId, action: JobAction },
+    /// A client closes a node to new work, or opens it again; answered by `Done` or `Refused`.
+    Drain { node: NodeId, drained: bool },
+
+    /// A node agent introduces itself, first thing on every connection; answered by `Welcome`.
+    Register(Box<Registration>),
+    /// A node's state, on every heartbeat.
+    Report(NodeReport),
+    /// Granted resources are free again.
+    Freed { grants: Vec<GrantId> },
+
+    /// What a job wants; only what changed.
+    Demand { job: JobId, asks: Vec<Ask> },
+    /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
+    Claim { job: JobId, placements: Vec<Placement> },
+    /// A job manager has no use for a grant.
+    Return { grants: Vec<GrantId> },
+    /// A job has come to its end.
+    JobEnded { job: JobId, outcome: JobOutcome },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JobAction {
+    Cancel,
+    Hold,
+    Release,
+    RerunFailed,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Registration {
+    /// The number it was given before, if it remembers one.
+    pub node: NodeId,
+    pub name: String,
+    pub capacity: ResourceSpec,
+    pub attributes: Attributes,
+    /// How limits are enforced, and what cannot be: one sentence each.
+    pub enforcement: Vec<String>,
+    /// All attempts that hold resources there.
+    pub live: Vec<LiveAttempt>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LiveAttempt {
+    pub attempt: AttemptId,
+    pub grant: GrantId,
+    pub resources: Resources,
+}
+
+/// A node's load, as its agent knows it.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NodeReport {
+    pub free: Resources,
+    pub running: u32,
+    pub queued: u32,
+    /// What a new entry would wait for.
+    pub expected_wait: Duration,
+}
+
+/// A counted request: `wanted` such tasks have been asked for since the job began. What is still open is `wanted`
+/// less what was granted, so an update that crosses a grant on its way does no harm.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Ask {
+    pub id: AskId,
+    pub resources: Resources,
+    pub constraints: Arc<Vec<Constraint>>,
+    pub execution: ExecutionType,
+    pub wanted: u64,
+}
+
+/// A placement that a scheduler proposes to the owner of the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Placement {
+    pub ask: AskId,
+    pub node: NodeId,
+    pub resources: Resources,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JobOutcome {
+    Succeeded,
+    /// The exit code of the first task that failed for good.
+    Failed {
+        exit_code: u8,
+    },
+    Cancelled,
+    /// A job that it came after did not succeed.
+    DependencyFailed,
+}
+
+// ---- to a global master --------------------------------------------------------------------------------------------
+
+/// A global master sees its clusters' nodes through their masters.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToGlobalMaster {
+    /// A master's view of some nodes.
+    State { nodes: Vec<(NodeId, NodeReport)> },
+}
+
+// ---- to a job manager ----------------------------------------------------------------------------------------------
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToJobManager {
+    /// The job may start. Whoever hosts job managers makes one for a job that it does not know.
+    Begin {
+        job: Arc<AdmittedJob>,
+    },
+    Act(JobAction),
+    /// Resources for tasks of an ask; unused ones go back with `Return`.
+    Granted {
+        grants: Vec<Grant>,
+    },
+    /// A claim was refused; `state` is what the node's owner knows of it now.
+    Refused {
+        placement: Placement,
+        state: NodeReport,
+    },
+
+    /// The process runs, since so long; said again after a claim.
+    Started {
+        attempt: AttemptId,
+        running_for: Duration,
+    },
+    /// The attempt ended; repeated until acknowledged.
+    Finished {
+        attempt: AttemptId,
+        ended: Ended,
+    },
+    /// The node did not take the launch, and holds nothing for it.
+    NotTaken {
+        attempt: AttemptId,
+    },
+    /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
+    Live {
+        node: NodeId,
+        epoch: Epoch,
+        attempts: Vec<AttemptId>,
+    },
+    /// The master gave a node up: its attempts are lost.
+    NodeLost {
+        node: NodeId,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Grant {
+    pub id: GrantId,
+    pub ask: AskId,
+    pub node: NodeId,
+    /// The rule by which this ask was next.
+    pub rule: Rule,
+    /// How many jobs' asks stood before it and were passed over because they did not fit.
+    pub passed_over: u32,
+}
+
+/// Why an ask was next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Rule {
+    /// The higher priority, then the earlier submission.
+    Submission,
+    /// The queue furthest below its guarantee, then the smaller weighted dominant share.
+    DominantShare,
+    /// A node was kept free for it because it had waited long.
+    Reservation,
+    /// A scheduler outside the master proposed it.
+    Claim,
+}
+
+// ---- to a node agent -----------------------------------------------------------------------------------------------
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToNode {
+    /// The master knows the node; grants older than `first_grant` are void.
+    Welcome { node: NodeId, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
+    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
+    Launch(Box<Launch>),
+    /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
+    Claim { job: JobId, epoch: Epoch, attempts: Vec<AttemptId> },
+    /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
+    Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
+    /// The end of an attempt is durable: it can be forgotten.
+    Acknowledge { attempt: AttemptId },
+    /// No such job exists (any more): its attempts have no owner.
+    Disown { job: JobId },
+    /// From the node's executor.
+    Executor(ExecutorReport),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Launch {
+    pub attempt: AttemptId,
+    pub task: TaskId,
+    pub grant: GrantId,
+    pub execution: ExecutionType,
+    pub resources: Resources,
+    pub program: Arc<Program>,
+    pub submit_dir: String,
+    /// `AMALGAM_JOB_NAME`, `.._STAGE` and all the others that the job's side knows.
+    pub variables: Vec<(String, String)>,
+    pub timeout: Option<Duration>,
+    pub expected: Option<Duration>,
+}
+
+// ---- to and from an executor ---------------------------------------------------------------------------------------
 
 /// From a node agent to the executor that owns its processes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,8 +325,8 @@ pub enum ExecutorReport {
         attempt: AttemptId,
         ended: Ended,
     },
-    /// All attempts of one node that the executor has and that have not ended; the ends that were not yet
-    /// acknowledged follow as `Finished`.
+    /// All attempts of one node that the executor has and that have not ended. The ends that were not yet
+    /// acknowledged come before it as `Finished`, so whatever is in neither does not exist.
     Executing {
         attempts: Vec<Executing>,
     },
@@ -47,4 +338,59 @@ pub struct Executing {
     pub order: LaunchOrder,
     pub running_for: Duration,
     pub pid: u32,
+}
+
+// ---- to a client ---------------------------------------------------------------------------------------------------
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToClient {
+    /// The job is on disk.
+    Submitted {
+        job: JobId,
+    },
+    Done,
+    Refused(Refusal),
+}
+
+/// Why a client's request was not carried out, and what would help.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub message: String,
+    pub remedy: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RefusalKind {
+    Invalid,
+    NotFound,
+    /// It does not go with the present state.
+    Conflict,
+    /// A limit is reached; later it may go.
+    Busy,
+}
+
+/// A job as the master admitted it: names are resolved.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AdmittedJob {
+    pub id: JobId,
+    pub spec: Arc<JobSpec>,
+    pub user: UserId,
+    pub queue: QueueId,
+    /// Per stage, of one task.
+    pub resources: Vec<Resources>,
+    /// For stages that state no timeout.
+    pub default_timeout: Option<Duration>,
+    pub submitted_at: Instant,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rule::Submission => "priority, then order of submission",
+            Rule::DominantShare => "priority, then smallest dominant share",
+            Rule::Reservation => "a reservation after a long wait",
+            Rule::Claim => "a claim of another scheduler",
+        })
+    }
 }

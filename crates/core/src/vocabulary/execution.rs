@@ -1,6 +1,6 @@
 //! The execution of an attempt: what is launched under which limits, and how it ended.
 
-use super::{AttemptId, Duration, NodeId, Program, ResourceSpec, TaskId};
+use super::{AttemptId, Duration, ExecutionType, GrantId, NodeId, Program, ResourceSpec, Resources, TaskId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +19,18 @@ pub struct LaunchOrder {
     /// The job's directory of submission.
     pub submit_dir: String,
     pub limits: Limits,
+    /// What the node agent needs to adopt the attempt again; the executor only keeps it.
+    pub carried: Carried,
+}
+
+/// What a node agent knows of an attempt beside its process.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Carried {
+    pub grant: GrantId,
+    pub resources: Resources,
+    pub execution: ExecutionType,
+    pub timeout: Option<Duration>,
+    pub expected: Option<Duration>,
 }
 
 /// What an attempt may use.

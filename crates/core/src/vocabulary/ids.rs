@@ -52,11 +52,13 @@ pub struct AskId {
     pub number: u32,
 }
 
-/// Resources that the owner of a node gave, until they are freed. `epoch` is that of the granting master.
+/// Resources that the owner of a node gave, until they are freed. `epoch` is that of the granting master, `number`
+/// counts its grants, and `slot` says where its ledger keeps them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct GrantId {
     pub epoch: Epoch,
     pub number: u64,
+    pub slot: u32,
 }
 
 impl fmt::Display for JobId {

@@ -81,7 +81,7 @@ impl Resources {
 
     /// The larger of the two in every kind.
     #[inline]
-    pub fn max(&self, other: &Resources) -> Resources {
+    pub fn larger_of(&self, other: &Resources) -> Resources {
         let mut largest = *self;
         for kind in 0..WIDTH {
             largest.0[kind] = largest.0[kind].max(other.0[kind]);

@@ -28,6 +28,52 @@ pub trait NodeViews {
     fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize>;
 }
 
+/// Which nodes meet which set of constraints: one bit per node for every class of asks with the same constraints.
+/// Class 0 has none and is met by every node.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ClassTable {
+    bits: Vec<Vec<u64>>,
+}
+
+impl ClassTable {
+    #[inline]
+    pub fn meets(&self, class: u32, node: usize) -> bool {
+        self.bits[class as usize].get(node / 64).is_some_and(|word| word >> (node % 64) & 1 == 1)
+    }
+
+    /// The bits of 64 nodes, those numbered `64 * word` and up.
+    #[inline]
+    pub fn word(&self, class: u32, word: usize) -> u64 {
+        self.bits[class as usize].get(word).copied().unwrap_or(0)
+    }
+
+    pub fn classes(&self) -> u32 {
+        self.bits.len() as u32
+    }
+
+    pub fn add_class(&mut self) -> u32 {
+        self.bits.push(Vec::new());
+        self.classes() - 1
+    }
+
+    pub fn set(&mut self, class: u32, node: usize, met: bool) {
+        let words = &mut self.bits[class as usize];
+        if words.len() <= node / 64 {
+            words.resize(node / 64 + 1, 0);
+        }
+        let bit = 1 << (node % 64);
+        if met {
+            words[node / 64] |= bit;
+        } else {
+            words[node / 64] &= !bit;
+        }
+    }
+
+    pub fn is_met_by_any(&self, class: u32) -> bool {
+        self.bits[class as usize].iter().any(|word| *word != 0)
+    }
+}
+
 /// One entry that waits at a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueuedEntry {

@@ -1,0 +1,438 @@
+//! A job's stages and tasks: what has run, what can run, what never will.
+//!
+//! An array costs one record until its tasks run: untouched tasks are a number, and only those that were launched have
+//! a record each.
+
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, TaskSet};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::estimate::Estimate;
+
+/// Most messages of failed tasks that a stage keeps; the story has them all.
+const KEPT_MESSAGES: usize = 1_000;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Dag {
+    pub stages: Vec<Stage>,
+    /// Stages with tasks that could run now.
+    runnable: BTreeSet<u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stage {
+    pub total: u32,
+    /// Stages that must succeed first and have not.
+    pub inputs_missing: u32,
+    dependents: Vec<u32>,
+    /// Tasks from this one on were never launched.
+    next_fresh: u32,
+    /// Launched before, waiting for another attempt.
+    again: BTreeSet<u32>,
+    records: Vec<TaskRecord>,
+    /// What went wrong, for tasks whose reason has words.
+    messages: BTreeMap<u32, String>,
+    pub running: u32,
+    pub succeeded: u32,
+    pub failed: u32,
+    pub cancelled: u32,
+    /// Never to run: a stage before it failed, or the job was cancelled.
+    pub abandoned: bool,
+    pub estimate: Estimate,
+}
+
+/// A task that was launched at least once: its latest attempt, and how that went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// When the latest attempt ended, or was launched if it has not.
+    pub at: Instant,
+    pub wall: Duration,
+    pub cpu_millis: u32,
+    pub max_memory_kib: u32,
+    pub node: NodeId,
+    epoch: Epoch,
+    number: u32,
+    pub attempts: u16,
+    pub failures: u16,
+    pub losses: u8,
+    pub state: TaskState,
+    reason: u8,
+    code: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum TaskState {
+    /// Waits for inputs, for resources, or for another try.
+    Waiting,
+    Running,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+/// One task, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskStatus {
+    pub index: u32,
+    pub state: TaskState,
+    pub record: Option<TaskRecord>,
+    pub reason: Option<EndReason>,
+    pub message: Option<String>,
+}
+
+impl Dag {
+    pub fn new(spec: &JobSpec) -> Dag {
+        let mut stages: Vec<Stage> = spec
+            .stages
+            .iter()
+            .map(|stage| Stage::new(&stage.tasks, stage.after.len() as u32, stage.expected))
+            .collect();
+        let mut runnable = BTreeSet::new();
+        for (index, stage) in spec.stages.iter().enumerate() {
+            for &before in &stage.after {
+                stages[before as usize].dependents.push(index as u32);
+            }
+            if stage.after.is_empty() {
+                runnable.insert(index as u32);
+            }
+        }
+        Dag { stages, runnable }
+    }
+
+    /// Stages with tasks that could run now, in order.
+    pub fn runnable(&self) -> impl Iterator<Item = u32> {
+        self.runnable.iter().copied()
+    }
+
+    pub fn stage(&self, stage: u32) -> &Stage {
+        &self.stages[stage as usize]
+    }
+
+    fn review(&mut self, stage: u32) {
+        if self.stages[stage as usize].ready() > 0 {
+            self.runnable.insert(stage);
+        } else {
+            self.runnable.remove(&stage);
+        }
+    }
+
+    /// Takes out the task of a stage that starts next: one that is tried again, else the next untouched one.
+    pub fn take_next(&mut self, stage: u32) -> Option<u32> {
+        let entry = &self.stages[stage as usize];
+        if entry.ready() == 0 {
+            return None;
+        }
+        entry.again.first().copied().or(Some(entry.next_fresh))
+    }
+
+    /// An attempt of the task was launched.
+    pub fn launched(&mut self, stage: u32, index: u32, attempt: AttemptId, node: NodeId, at: Instant) {
+        let entry = &mut self.stages[stage as usize];
+        entry.grow_to(index);
+        entry.again.remove(&index);
+        entry.running += 1;
+        let record = &mut entry.records[index as usize];
+        record.attempts = record.attempts.saturating_add(1);
+        record.state = TaskState::Running;
+        (record.node, record.epoch, record.number, record.at) = (node, attempt.epoch, attempt.number, at);
+        self.review(stage);
+    }
+
+    /// The running attempt of the task ended; `last` if the task is not tried again. Returns the stages whose inputs
+    /// are complete with it.
+    pub fn ended(&mut self, stage: u32, index: u32, ended: &Ended, last: bool, at: Instant) -> Vec<u32> {
+        let entry = &mut self.stages[stage as usize];
+        entry.running -= 1;
+        let record = &mut entry.records[index as usize];
+        record.at = at;
+        record.wall = ended.usage.wall;
+        record.cpu_millis = u32::try_from(ended.usage.cpu.as_millis()).unwrap_or(u32::MAX);
+        record.max_memory_kib = u32::try_from(ended.usage.max_memory_bytes / 1024).unwrap_or(u32::MAX);
+        (record.reason, record.code) = pack(&ended.reason);
+        let text = match &ended.reason {
+            EndReason::LaunchFailed(why) => Some(why),
+            _ => ended.message.as_ref(),
+        };
+        if let Some(text) = text.filter(|_| entry.messages.len() < KEPT_MESSAGES) {
+            entry.messages.insert(index, text.clone());
+        }
+        let succeeded = ended.reason.is_success();
+        if !succeeded && !ended.reason.is_infrastructure() && ended.reason != EndReason::Cancelled {
+            record.failures = record.failures.saturating_add(1);
+        }
+        if ended.reason == EndReason::NodeLost {
+            record.losses = record.losses.saturating_add(1);
+        }
+        if succeeded {
+            record.state = TaskState::Succeeded;
+            entry.succeeded += 1;
+            entry.estimate.learn(ended.usage.wall);
+        } else {
+            entry.settle(index, last, ended.reason == EndReason::Cancelled);
+        }
+        self.review(stage);
+        if succeeded { self.release_dependents(stage) } else { Vec::new() }
+    }
+
+    /// The running attempt of the task was written off.
+    pub fn lost(&mut self, stage: u32, index: u32, last: bool, at: Instant) {
+        let entry = &mut self.stages[stage as usize];
+        entry.running -= 1;
+        let record = &mut entry.records[index as usize];
+        record.at = at;
+        record.losses = record.losses.saturating_add(1);
+        (record.reason, record.code) = pack(&EndReason::NodeLost);
+        entry.settle(index, last, false);
+        self.review(stage);
+    }
+
+    fn release_dependents(&mut self, stage: u32) -> Vec<u32> {
+        if !self.stages[stage as usize].is_complete() {
+            return Vec::new();
+        }
+        let mut released = Vec::new();
+        for dependent in self.stages[stage as usize].dependents.clone() {
+            let entry = &mut self.stages[dependent as usize];
+            entry.inputs_missing -= 1;
+            if entry.inputs_missing == 0 && !entry.abandoned {
+                released.push(dependent);
+            }
+            self.review(dependent);
+        }
+        released
+    }
+
+    /// Gives up all stages that depend on a failed one, directly or through others.
+    pub fn abandon_dependents(&mut self, stage: u32) {
+        let mut failed = vec![stage];
+        while let Some(stage) = failed.pop() {
+            for dependent in self.stages[stage as usize].dependents.clone() {
+                if !std::mem::replace(&mut self.stages[dependent as usize].abandoned, true) {
+                    failed.push(dependent);
+                }
+                self.review(dependent);
+            }
+        }
+    }
+
+    /// Nothing more of the job starts.
+    pub fn abandon_all(&mut self) {
+        for stage in 0..self.stages.len() {
+            if !self.stages[stage].is_complete() {
+                self.stages[stage].abandoned = true;
+            }
+            self.review(stage as u32);
+        }
+    }
+
+    /// Everything that did not succeed waits again.
+    pub fn rerun(&mut self) {
+        for stage in 0..self.stages.len() {
+            self.stages[stage].reopen();
+            self.review(stage as u32);
+        }
+    }
+
+    /// Whether no task runs and none ever will.
+    pub fn is_finished(&self) -> bool {
+        self.stages.iter().all(|stage| stage.running == 0 && (stage.abandoned || stage.waiting() == 0))
+    }
+
+    pub fn has_failures(&self) -> bool {
+        self.stages.iter().any(|stage| stage.failed > 0)
+    }
+
+    pub fn failed_tasks(&self) -> u64 {
+        self.stages.iter().map(|stage| u64::from(stage.failed)).sum()
+    }
+
+    /// The exit code of the first failed task in the order of stages.
+    pub fn first_failure(&self) -> Option<u8> {
+        self.stages.iter().find_map(|stage| {
+            let failed = stage.records.iter().find(|record| record.state == TaskState::Failed)?;
+            Some(unpack(failed.reason, failed.code, "").exit_code())
+        })
+    }
+}
+
+impl Stage {
+    fn new(tasks: &TaskSet, inputs_missing: u32, expected: Option<Duration>) -> Stage {
+        Stage {
+            total: tasks.len(),
+            inputs_missing,
+            dependents: Vec::new(),
+            next_fresh: 0,
+            again: BTreeSet::new(),
+            records: Vec::new(),
+            messages: BTreeMap::new(),
+            running: 0,
+            succeeded: 0,
+            failed: 0,
+            cancelled: 0,
+            abandoned: false,
+            estimate: Estimate::new(expected),
+        }
+    }
+
+    /// Tasks that could start now.
+    pub fn ready(&self) -> u32 {
+        if self.inputs_missing > 0 || self.abandoned { 0 } else { self.waiting() }
+    }
+
+    /// Tasks that have not ended and do not run.
+    pub fn waiting(&self) -> u32 {
+        self.total - self.next_fresh + self.again.len() as u32
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.succeeded == self.total
+    }
+
+    fn grow_to(&mut self, index: u32) {
+        let wanted = index as usize + 1;
+        if self.records.len() < wanted {
+            // By an eighth at most: with a million tasks, doubling would waste as much as it holds.
+            if self.records.capacity() < wanted {
+                let more = (wanted / 8).max(64).min(self.total as usize - self.records.len());
+                self.records.reserve_exact(more.max(wanted - self.records.len()));
+            }
+            self.records.resize(wanted, TaskRecord::UNTOUCHED);
+            // Recovery may name a task before the ones below it.
+            self.again.extend(self.next_fresh..index);
+            self.next_fresh = index + 1;
+        }
+    }
+
+    fn settle(&mut self, index: u32, last: bool, cancelled: bool) {
+        let record = &mut self.records[index as usize];
+        if !last {
+            record.state = TaskState::Waiting;
+            self.again.insert(index);
+        } else if cancelled {
+            record.state = TaskState::Cancelled;
+            self.cancelled += 1;
+        } else {
+            record.state = TaskState::Failed;
+            self.failed += 1;
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.abandoned = false;
+        for (index, record) in self.records.iter_mut().enumerate() {
+            if matches!(record.state, TaskState::Failed | TaskState::Cancelled) {
+                *record = TaskRecord { state: TaskState::Waiting, failures: 0, losses: 0, ..*record };
+                self.again.insert(index as u32);
+            }
+        }
+        (self.failed, self.cancelled) = (0, 0);
+    }
+
+    pub fn record(&self, index: u32) -> Option<&TaskRecord> {
+        self.records.get(index as usize)
+    }
+
+    /// One task, for people; `None` past the last.
+    pub fn status(&self, index: u32) -> Option<TaskStatus> {
+        if index >= self.total {
+            return None;
+        }
+        let record = self.records.get(index as usize).copied().filter(|record| record.attempts > 0);
+        let waiting = if self.abandoned { TaskState::Cancelled } else { TaskState::Waiting };
+        let state = record.map(|record| record.state).filter(|state| *state != TaskState::Waiting).unwrap_or(waiting);
+        let message = self.messages.get(&index).cloned();
+        let ended = record.filter(|record| record.reason != NOT_ENDED && record.state != TaskState::Running);
+        let reason = ended.map(|record| unpack(record.reason, record.code, message.as_deref().unwrap_or("")));
+        Some(TaskStatus { index, state, record, reason, message })
+    }
+
+    /// Bytes held for its tasks.
+    pub fn bytes(&self) -> usize {
+        self.records.capacity() * size_of::<TaskRecord>() + self.again.len() * 16
+    }
+}
+
+const NOT_ENDED: u8 = u8::MAX;
+
+impl TaskRecord {
+    const UNTOUCHED: TaskRecord = TaskRecord {
+        at: Instant::ZERO,
+        wall: Duration::ZERO,
+        cpu_millis: 0,
+        max_memory_kib: 0,
+        node: NodeId(0),
+        epoch: Epoch(0),
+        number: 0,
+        attempts: 0,
+        failures: 0,
+        losses: 0,
+        state: TaskState::Waiting,
+        reason: NOT_ENDED,
+        code: 0,
+    };
+
+    /// The latest attempt.
+    pub fn attempt(&self, job: crate::vocabulary::JobId) -> AttemptId {
+        AttemptId { job, epoch: self.epoch, number: self.number }
+    }
+}
+
+fn pack(reason: &EndReason) -> (u8, u8) {
+    match reason {
+        EndReason::Exit(code) => (0, *code),
+        EndReason::Signal(signal) => (1, *signal),
+        EndReason::OutOfMemory => (2, 0),
+        EndReason::Timeout => (3, 0),
+        EndReason::Preempted => (4, 0),
+        EndReason::Shed => (5, 0),
+        EndReason::NodeLost => (6, 0),
+        EndReason::Cancelled => (7, 0),
+        EndReason::DependencyFailed => (8, 0),
+        EndReason::LaunchFailed(_) => (9, 0),
+    }
+}
+
+fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
+    match reason {
+        0 => EndReason::Exit(code),
+        1 => EndReason::Signal(code),
+        2 => EndReason::OutOfMemory,
+        3 => EndReason::Timeout,
+        4 => EndReason::Preempted,
+        5 => EndReason::Shed,
+        6 => EndReason::NodeLost,
+        7 => EndReason::Cancelled,
+        8 => EndReason::DependencyFailed,
+        _ => EndReason::LaunchFailed(message.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_ran_costs_less_than_100_bytes() {
+        assert!(size_of::<TaskRecord>() <= 56, "{}", size_of::<TaskRecord>());
+    }
+
+    #[test]
+    fn every_reason_survives_packing() {
+        let reasons = [
+            EndReason::Exit(3),
+            EndReason::Signal(9),
+            EndReason::OutOfMemory,
+            EndReason::Timeout,
+            EndReason::Preempted,
+            EndReason::Shed,
+            EndReason::NodeLost,
+            EndReason::Cancelled,
+            EndReason::DependencyFailed,
+            EndReason::LaunchFailed("why".to_owned()),
+        ];
+        for reason in reasons {
+            let (kind, code) = pack(&reason);
+            assert_eq!(unpack(kind, code, "why"), reason);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! How long a task of a stage runs, learned from those that finished.
+
+use crate::vocabulary::Duration;
+use serde::{Deserialize, Serialize};
+
+/// Two buckets for every doubling, from 1 us to 2^31.5 us (50 minutes), and the last for all that is longer.
+const BUCKETS: usize = 64;
+
+/// What is known of the run times of a stage's tasks; a few hundred bytes however many there are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Estimate {
+    /// What the job file says.
+    prior: Option<Duration>,
+    finished: u32,
+    sum: Duration,
+    longest: Duration,
+    histogram: Vec<u32>,
+}
+
+impl Estimate {
+    pub fn new(prior: Option<Duration>) -> Estimate {
+        Estimate { prior, finished: 0, sum: Duration::ZERO, longest: Duration::ZERO, histogram: Vec::new() }
+    }
+
+    pub fn learn(&mut self, wall: Duration) {
+        if self.histogram.is_empty() {
+            self.histogram = vec![0; BUCKETS];
+        }
+        self.histogram[bucket(wall)] += 1;
+        self.finished += 1;
+        self.sum += wall;
+        self.longest = self.longest.max(wall);
+    }
+
+    /// The expected run time: the mean of finished tasks, else what was stated.
+    pub fn expected(&self) -> Option<Duration> {
+        if self.finished == 0 { self.prior } else { Some(Duration(self.sum.0 / u64::from(self.finished))) }
+    }
+
+    /// The time below which `percent` of the finished tasks stayed, to within a factor of the square root of 2.
+    pub fn percentile(&self, percent: u32) -> Option<Duration> {
+        let rank = (u64::from(self.finished) * u64::from(percent)).div_ceil(100).max(1);
+        let mut seen = 0;
+        let bucket = self.histogram.iter().position(|&count| {
+            seen += u64::from(count);
+            seen >= rank
+        })?;
+        Some(upper_edge(bucket).min(self.longest))
+    }
+
+    pub fn finished(&self) -> u32 {
+        self.finished
+    }
+}
+
+fn bucket(wall: Duration) -> usize {
+    let micros = wall.0.max(1);
+    let doublings = micros.ilog2() as usize;
+    let upper_half = micros > root_two_times(1 << doublings);
+    (doublings * 2 + usize::from(upper_half)).min(BUCKETS - 1)
+}
+
+fn upper_edge(bucket: usize) -> Duration {
+    let base = 1u64 << (bucket / 2);
+    Duration(if bucket.is_multiple_of(2) { root_two_times(base) } else { base * 2 })
+}
+
+fn root_two_times(value: u64) -> u64 {
+    (u128::from(value) * 1_414_214 / 1_000_000) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finished_tasks_replace_the_prior() {
+        let mut estimate = Estimate::new(Some(Duration::from_secs(9)));
+        assert_eq!((estimate.expected(), estimate.percentile(50)), (Some(Duration::from_secs(9)), None));
+        for seconds in [1, 2, 3] {
+            estimate.learn(Duration::from_secs(seconds));
+        }
+        assert_eq!(estimate.expected(), Some(Duration::from_secs(2)));
+        let median = estimate.percentile(50).unwrap().as_secs_f64();
+        assert!((2.0..2.0 * 1.4143).contains(&median), "{median}");
+        assert_eq!(estimate.percentile(100), Some(Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,605 @@
+//! The manager of one job: it knows the DAG, asks for resources, binds grants to tasks, issues attempts and commits one
+//! result per task. Only it makes new attempts.
+//!
+//! Each handler below follows in the order of a job's life.
+
+mod dag;
+mod environment;
+mod estimate;
+mod requests;
+
+pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
+pub use estimate::Estimate;
+
+use crate::policy::IntraJobPolicy;
+use crate::protocol::{
+    Address, AdmittedJob, Grant, JobAction, JobOutcome, Launch, TheMaster, ToJobManager, ToMaster, ToNode,
+};
+use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, TaskId};
+use requests::Requests;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A task whose attempts were lost this often takes its nodes down with it, most likely; it fails.
+const MAX_LOSSES: u8 = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JobManagerSettings {
+    /// Between the request to terminate and the kill.
+    pub stop_grace: Duration,
+    /// An unanswered claim is repeated after so long.
+    pub repeat_claims: Duration,
+}
+
+impl Default for JobManagerSettings {
+    fn default() -> Self {
+        JobManagerSettings { stop_grace: Duration::from_secs(10), repeat_claims: Duration::from_secs(5) }
+    }
+}
+
+pub struct JobManager {
+    job: Arc<AdmittedJob>,
+    epoch: Epoch,
+    settings: JobManagerSettings,
+    intra_job: Box<dyn IntraJobPolicy>,
+    dag: Dag,
+    requests: Requests,
+    begun: bool,
+    held: bool,
+    cancelled: bool,
+    /// Running attempts are to end: the job was cancelled, or too many tasks failed.
+    stopping: bool,
+    /// Said to the master and not taken back since.
+    outcome: Option<JobOutcome>,
+    next_attempt: u32,
+    running: BTreeMap<AttemptId, RunningAttempt>,
+    /// Nodes that may still run attempts which were written off.
+    estranged: BTreeSet<NodeId>,
+    claims: BTreeMap<NodeId, OpenClaim>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct RunningAttempt {
+    task: TaskId,
+    node: NodeId,
+    launched_at: Instant,
+    started_at: Option<Instant>,
+    life: Life,
+}
+
+/// In which life of the job manager an attempt was launched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Life {
+    Present,
+    /// In an earlier one, and its node has not confirmed it yet.
+    Earlier,
+    /// In an earlier one, and its node has it.
+    Adopted,
+}
+
+/// A claim that the node has not answered.
+struct OpenClaim {
+    attempts: Vec<AttemptId>,
+    repeat_at: Instant,
+}
+
+/// A job's progress as a snapshot keeps it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SavedProgress {
+    dag: Dag,
+    cancelled: bool,
+    stopping: bool,
+    running: Vec<(AttemptId, TaskId, NodeId, Instant)>,
+    estranged: BTreeSet<NodeId>,
+}
+
+/// A job's state for people and for a simulator that starts from it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobDescription {
+    pub job: Arc<AdmittedJob>,
+    pub held: bool,
+    pub cancelled: bool,
+    pub outcome: Option<JobOutcome>,
+    pub dag: Dag,
+    pub running: Vec<RunningDescription>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunningDescription {
+    pub attempt: AttemptId,
+    pub task: TaskId,
+    pub node: NodeId,
+    /// Since it was launched.
+    pub age: Duration,
+    /// Since its process started; `None` while it waits at the node.
+    pub running_for: Option<Duration>,
+}
+
+impl JobManager {
+    pub fn new(
+        job: Arc<AdmittedJob>,
+        epoch: Epoch,
+        settings: JobManagerSettings,
+        intra_job: Box<dyn IntraJobPolicy>,
+    ) -> JobManager {
+        let dag = Dag::new(&job.spec);
+        let requests = Requests::new(&job);
+        JobManager {
+            job,
+            epoch,
+            settings,
+            intra_job,
+            dag,
+            requests,
+            begun: false,
+            held: false,
+            cancelled: false,
+            stopping: false,
+            outcome: None,
+            next_attempt: 0,
+            running: BTreeMap::new(),
+            estranged: BTreeSet::new(),
+            claims: BTreeMap::new(),
+        }
+    }
+
+    fn id(&self) -> JobId {
+        self.job.id
+    }
+
+    fn on_message(&mut self, now: Instant, from: Address, body: ToJobManager, out: &mut Outbox) {
+        match body {
+            ToJobManager::Begin { .. } => self.on_begin(now, out),
+            ToJobManager::Act(action) => self.on_act(now, action, out),
+            ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
+            // Nobody here claims yet; the ask stays open at the master.
+            ToJobManager::Refused { .. } => {}
+            ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
+            ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
+            ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
+            ToJobManager::Live { node, epoch, attempts } => self.on_live(now, node, epoch, &attempts, out),
+            ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
+        }
+    }
+
+    fn on_begin(&mut self, now: Instant, out: &mut Outbox) {
+        self.begun = true;
+        self.outcome = None;
+        self.update_demand(now, out);
+    }
+
+    /// Tells the master what is wanted, where that changed; ends the job where nothing is left to want.
+    fn update_demand(&mut self, now: Instant, out: &mut Outbox) {
+        if !self.begun {
+            return;
+        }
+        let asks = self.requests.update(now, &self.job, &self.dag, self.intra_job.as_mut(), self.held);
+        if !asks.is_empty() {
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks });
+        }
+        if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
+            let outcome = self.final_outcome();
+            self.outcome = Some(outcome);
+            out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome });
+        }
+    }
+
+    fn final_outcome(&self) -> JobOutcome {
+        match self.dag.first_failure() {
+            _ if self.cancelled => JobOutcome::Cancelled,
+            Some(exit_code) => JobOutcome::Failed { exit_code },
+            None => JobOutcome::Succeeded,
+        }
+    }
+
+    // ---- grants and launches ---------------------------------------------------------------------------------------
+
+    fn on_granted(&mut self, now: Instant, grants: &[Grant], out: &mut Outbox) {
+        let mut unused = Vec::new();
+        for grant in grants {
+            let stage = self.requests.on_grant(grant, &self.dag).filter(|_| !self.held);
+            match stage.and_then(|stage| Some((stage, self.dag.take_next(stage)?))) {
+                Some((stage, index)) => self.launch(now, grant, stage, index, out),
+                None => unused.push(grant.id),
+            }
+        }
+        if !unused.is_empty() {
+            out.send(TheMaster, ToMaster::Return { grants: unused });
+            self.update_demand(now, out);
+        }
+    }
+
+    fn launch(&mut self, now: Instant, grant: &Grant, stage: u32, index: u32, out: &mut Outbox) {
+        let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
+        self.next_attempt += 1;
+        let task = TaskId { job: self.id(), stage, index };
+        let node = grant.node;
+        self.dag.launched(stage, index, attempt, node, now);
+        let running = RunningAttempt { task, node, launched_at: now, started_at: None, life: Life::Present };
+        self.running.insert(attempt, running);
+        out.persist(Change::Launched {
+            attempt,
+            task,
+            node,
+            grant: grant.id,
+            rule: grant.rule,
+            passed_over: grant.passed_over,
+            at: now,
+        });
+        out.send(node, ToNode::Launch(Box::new(self.launch_message(attempt, task, grant.id))));
+    }
+
+    fn launch_message(&self, attempt: AttemptId, task: TaskId, grant: GrantId) -> Launch {
+        let stage = &self.job.spec.stages[task.stage as usize];
+        Launch {
+            attempt,
+            task,
+            grant,
+            execution: stage.execution,
+            resources: self.job.resources[task.stage as usize],
+            program: Arc::clone(&stage.program),
+            submit_dir: self.job.spec.submit_dir.clone(),
+            variables: environment::variables(&self.job, task, attempt),
+            timeout: stage.timeout.or(self.job.default_timeout),
+            expected: self.dag.stage(task.stage).estimate.expected(),
+        }
+    }
+
+    fn on_started(&mut self, now: Instant, from: Address, attempt: AttemptId, running_for: Duration, out: &mut Outbox) {
+        let Some(running) = self.running.get_mut(&attempt) else {
+            return out.record(Record::Stale { from, attempt });
+        };
+        if running.started_at.is_none() {
+            running.started_at = Some(now.before(running_for));
+            // Of a recovered attempt the record was written in an earlier life.
+            if running.life == Life::Present {
+                let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
+                out.record(Record::Started { task, attempt, node, waited });
+            }
+        }
+    }
+
+    fn on_not_taken(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
+        if self.running.contains_key(&attempt) {
+            self.write_off(now, attempt, LostCause::NotTaken, out);
+            self.update_demand(now, out);
+        } else {
+            out.record(Record::Stale { from, attempt });
+        }
+    }
+
+    // ---- ends ------------------------------------------------------------------------------------------------------
+
+    /// The end of an attempt, once; repeated messages are acknowledged again.
+    fn on_finished(&mut self, now: Instant, from: Address, attempt: AttemptId, ended: Ended, out: &mut Outbox) {
+        if let Address::Node(node) = from {
+            // Leaves only after what this handler persists is durable.
+            out.send(node, ToNode::Acknowledge { attempt });
+        }
+        let Some(running) = self.running.remove(&attempt) else {
+            return out.record(Record::Stale { from, attempt });
+        };
+        let RunningAttempt { task, node, .. } = running;
+        let last = self.is_last(task, &ended.reason);
+        let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
+        let succeeded = ended.reason.is_success();
+        out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
+        for &stage in &ready {
+            out.record(Record::StageReady { job: self.id(), stage });
+        }
+        if !last {
+            self.record_retry(task, out);
+        } else if !succeeded && !self.cancelled {
+            self.on_task_failed(task, out);
+        }
+        // A success that frees no stage changes nothing that is asked for.
+        if !succeeded || !ready.is_empty() || self.running.is_empty() {
+            self.update_demand(now, out);
+        }
+    }
+
+    fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
+        let stage = &self.job.spec.stages[task.stage as usize];
+        let record = self.dag.stage(task.stage).record(task.index).expect("a task with an attempt has a record");
+        match reason {
+            _ if self.cancelled => true,
+            EndReason::Exit(0) | EndReason::Cancelled => true,
+            EndReason::NodeLost => record.losses >= MAX_LOSSES,
+            reason if reason.is_infrastructure() => false,
+            _ => u32::from(record.failures) >= stage.retries,
+        }
+    }
+
+    fn record_retry(&self, task: TaskId, out: &mut Outbox) {
+        let record = self.dag.stage(task.stage).record(task.index).expect("a retried task has a record");
+        let retries = self.job.spec.stages[task.stage as usize].retries;
+        out.record(Record::Retried { task, failures: u32::from(record.failures), retries });
+    }
+
+    /// A task failed for good: what depends on it never runs, and too many failures end the job.
+    fn on_task_failed(&mut self, task: TaskId, out: &mut Outbox) {
+        self.dag.abandon_dependents(task.stage);
+        if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
+            self.stop_everything(out);
+        }
+    }
+
+    fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
+        let Some(RunningAttempt { task, node, .. }) = self.running.remove(&attempt) else { return };
+        let last = self.is_last(task, &EndReason::NodeLost);
+        self.dag.lost(task.stage, task.index, last, now);
+        if cause == LostCause::NodeLost {
+            self.estranged.insert(node);
+        }
+        out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
+        if !last {
+            self.record_retry(task, out);
+        } else if !self.cancelled {
+            self.on_task_failed(task, out);
+        }
+    }
+
+    // ---- nodes that come and go ------------------------------------------------------------------------------------
+
+    /// Says to a node which attempts there are ours; it kills the others.
+    fn claim(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        let attempts: Vec<AttemptId> =
+            self.running.iter().filter(|(_, running)| running.node == node).map(|(id, _)| *id).collect();
+        if attempts.is_empty() && !self.estranged.contains(&node) {
+            return;
+        }
+        let repeat_at = now + self.settings.repeat_claims;
+        self.claims.insert(node, OpenClaim { attempts: attempts.clone(), repeat_at });
+        out.send(node, ToNode::Claim { job: self.id(), epoch: self.epoch, attempts });
+    }
+
+    /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its
+    /// executor.
+    fn on_live(&mut self, now: Instant, node: NodeId, epoch: Epoch, live: &[AttemptId], out: &mut Outbox) {
+        if epoch != self.epoch {
+            return;
+        }
+        let Some(claim) = self.claims.remove(&node) else { return };
+        self.estranged.remove(&node);
+        for attempt in claim.attempts {
+            let Some(running) = self.running.get_mut(&attempt) else { continue };
+            if !live.contains(&attempt) {
+                self.write_off(now, attempt, LostCause::Unknown, out);
+            } else if running.life == Life::Earlier {
+                running.life = Life::Adopted;
+                let task = running.task;
+                out.record(Record::Adopted { task, attempt, node });
+            }
+            if let Some(running) = self.running.get(&attempt).filter(|_| self.stopping) {
+                // The request may have been lost with the connection.
+                self.stop(attempt, running, out);
+            }
+        }
+        self.update_demand(now, out);
+    }
+
+    fn on_node_lost(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        self.claims.remove(&node);
+        let lost: Vec<AttemptId> =
+            self.running.iter().filter(|(_, running)| running.node == node).map(|(id, _)| *id).collect();
+        for attempt in lost {
+            self.write_off(now, attempt, LostCause::NodeLost, out);
+        }
+        self.update_demand(now, out);
+    }
+
+    fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
+        let due: Vec<NodeId> =
+            self.claims.iter().filter(|(_, claim)| claim.repeat_at <= now).map(|(node, _)| *node).collect();
+        for node in due {
+            self.claims.remove(&node);
+            self.claim(now, node, out);
+        }
+    }
+
+    // ---- the user's wishes -----------------------------------------------------------------------------------------
+
+    fn on_act(&mut self, now: Instant, action: JobAction, out: &mut Outbox) {
+        match action {
+            JobAction::Hold => self.held = true,
+            JobAction::Release => self.held = false,
+            JobAction::Cancel => {
+                if !self.cancelled && self.outcome.is_none() {
+                    out.persist(Change::Cancelled { job: self.id(), at: now });
+                    self.cancelled = true;
+                    self.stop_everything(out);
+                }
+            }
+            JobAction::RerunFailed => {
+                out.persist(Change::Rerun { job: self.id() });
+                self.rerun();
+            }
+        }
+        self.update_demand(now, out);
+    }
+
+    fn rerun(&mut self) {
+        self.cancelled = false;
+        self.stopping = false;
+        self.outcome = None;
+        self.dag.rerun();
+    }
+
+    fn stop_everything(&mut self, out: &mut Outbox) {
+        self.stopping = true;
+        self.dag.abandon_all();
+        for (&attempt, running) in &self.running {
+            self.stop(attempt, running, out);
+        }
+    }
+
+    fn stop(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
+        let (task, node, reason) = (running.task, running.node, EndReason::Cancelled);
+        out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
+        out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
+    }
+
+    /// In tests and debug builds, after every event.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let running: u32 = self.dag.stages.iter().map(|stage| stage.running).sum();
+        assert_eq!(running as usize, self.running.len(), "running tasks and running attempts");
+        for (index, stage) in self.dag.stages.iter().enumerate() {
+            let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
+            assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");
+        }
+    }
+
+    // ---- questions from the interface ------------------------------------------------------------------------------
+
+    pub fn dag(&self) -> &Dag {
+        &self.dag
+    }
+
+    pub fn job(&self) -> &Arc<AdmittedJob> {
+        &self.job
+    }
+
+    pub fn outcome(&self) -> Option<JobOutcome> {
+        self.outcome
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled
+    }
+
+    /// When the process of a running attempt started.
+    pub fn started_at(&self, attempt: AttemptId) -> Option<Instant> {
+        self.running.get(&attempt)?.started_at
+    }
+
+    /// The running attempts.
+    pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
+        self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
+    }
+}
+
+impl Role for JobManager {
+    type Message = ToJobManager;
+    type Description = JobDescription;
+
+    fn handle(&mut self, now: Instant, event: Event<ToJobManager>, out: &mut Outbox) {
+        match event {
+            Event::Message { from, body } => self.on_message(now, from, body, out),
+            Event::Connected { peer: Address::Master, .. } => {
+                self.requests.restart();
+                // Said again below if it still holds.
+                self.outcome = None;
+                self.update_demand(now, out);
+            }
+            Event::Connected { peer: Address::Node(node), .. } => self.claim(now, node, out),
+            Event::Connected { .. } | Event::Disconnected { .. } => {}
+            Event::Wakeup => self.on_wakeup(now, out),
+        }
+        self.check_invariants();
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        self.claims.values().map(|claim| claim.repeat_at).min()
+    }
+
+    fn recover(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::JobBegun { .. } => self.begun = true,
+                Change::JobHeld { held, .. } => self.held = *held,
+                Change::Launched { attempt, task, node, at, .. } => {
+                    self.dag.launched(task.stage, task.index, *attempt, *node, *at);
+                    self.recover_running(*attempt, *task, *node, *at);
+                }
+                Change::Finished { attempt, task, ended, last, at, .. } => {
+                    if self.running.remove(attempt).is_some() {
+                        self.dag.ended(task.stage, task.index, ended, *last, *at);
+                        let failed = *last && !ended.reason.is_success() && !self.cancelled;
+                        self.recover_failure(failed, task.stage);
+                    }
+                }
+                Change::Lost { attempt, task, node, cause, last, at } => {
+                    if self.running.remove(attempt).is_some() {
+                        self.dag.lost(task.stage, task.index, *last, *at);
+                        if *cause == LostCause::NodeLost {
+                            self.estranged.insert(*node);
+                        }
+                        self.recover_failure(*last && !self.cancelled, task.stage);
+                    }
+                }
+                Change::Cancelled { .. } => {
+                    (self.cancelled, self.stopping) = (true, true);
+                    self.dag.abandon_all();
+                }
+                Change::JobEnded { outcome, .. } => {
+                    self.begun = true;
+                    self.outcome = Some(*outcome);
+                }
+                Change::JobReopened { .. } => self.outcome = None,
+                Change::Rerun { .. } => self.rerun(),
+                Change::Progress { progress, .. } => {
+                    let SavedProgress { dag, cancelled, stopping, running, estranged } = progress.as_ref().clone();
+                    (self.dag, self.estranged) = (dag, estranged);
+                    (self.cancelled, self.stopping) = (cancelled, stopping);
+                    for (attempt, task, node, at) in running {
+                        self.recover_running(attempt, task, node, at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.check_invariants();
+    }
+
+    fn durable(&self) -> Vec<Change> {
+        let running = self.running.iter().map(|(attempt, run)| (*attempt, run.task, run.node, run.launched_at));
+        let progress = SavedProgress {
+            dag: self.dag.clone(),
+            cancelled: self.cancelled,
+            stopping: self.stopping,
+            running: running.collect(),
+            estranged: self.estranged.clone(),
+        };
+        vec![Change::Progress { job: self.id(), progress: Box::new(progress) }]
+    }
+
+    fn describe(&self, now: Instant) -> JobDescription {
+        let running = self.running.iter().map(|(attempt, running)| RunningDescription {
+            attempt: *attempt,
+            task: running.task,
+            node: running.node,
+            age: now.since(running.launched_at),
+            running_for: running.started_at.map(|at| now.since(at)),
+        });
+        JobDescription {
+            job: Arc::clone(&self.job),
+            held: self.held,
+            cancelled: self.cancelled,
+            outcome: self.outcome,
+            dag: self.dag.clone(),
+            running: running.collect(),
+        }
+    }
+}
+
+impl JobManager {
+    fn recover_running(&mut self, attempt: AttemptId, task: TaskId, node: NodeId, launched_at: Instant) {
+        let running = RunningAttempt { task, node, launched_at, started_at: None, life: Life::Earlier };
+        self.running.insert(attempt, running);
+    }
+
+    fn recover_failure(&mut self, failed: bool, stage: u32) {
+        if failed {
+            self.dag.abandon_dependents(stage);
+            if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
+                self.stopping = true;
+                self.dag.abandon_all();
+            }
+        }
+    }
+}

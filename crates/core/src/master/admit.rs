@@ -1,0 +1,455 @@
+//! Duty: admit. Jobs come in, wait for their turn (held, after other jobs, queue full), get a job manager, end.
+
+use super::{JobEnd, Master, refuse};
+use crate::policy::inter_job::QueueTree;
+use crate::protocol::{AdmittedJob, JobAction, JobOutcome, RefusalKind, ToClient, ToJobManager};
+use crate::role::{Change, Outbox, Record};
+use crate::scheduling::NodeState;
+use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, UserId};
+use crate::why::Why;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub(super) struct Admission {
+    queues: QueueTree,
+    jobs: BTreeMap<JobId, JobEntry>,
+    next_job: u64,
+    users: BTreeMap<String, UserId>,
+    by_key: BTreeMap<String, JobId>,
+    ended: BTreeSet<JobId>,
+    /// Jobs that have not ended.
+    unended: BTreeSet<JobId>,
+    /// Those of them without a job manager.
+    pending: BTreeSet<JobId>,
+}
+
+struct JobEntry {
+    job: Arc<AdmittedJob>,
+    queue: QueueId,
+    key: Option<String>,
+    held: bool,
+    state: JobState,
+}
+
+/// Where a job is in its life, as the master sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum JobState {
+    /// Admitted, without a job manager yet.
+    Pending,
+    /// Its job manager has it; whether anything runs, that one knows.
+    Begun,
+    Ended(JobEnd),
+}
+
+impl Admission {
+    pub(super) fn new(queues: QueueTree) -> Admission {
+        Admission {
+            queues,
+            jobs: BTreeMap::new(),
+            next_job: 1,
+            users: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            ended: Default::default(),
+            unended: Default::default(),
+            pending: Default::default(),
+        }
+    }
+
+    pub(super) fn queues(&self) -> &QueueTree {
+        &self.queues
+    }
+
+    pub(super) fn job(&self, job: JobId) -> Option<(&Arc<AdmittedJob>, &JobState)> {
+        self.jobs.get(&job).map(|entry| (&entry.job, &entry.state))
+    }
+
+    pub(super) fn jobs_from(&self, from: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
+        self.jobs.range(from..).map(|(_, entry)| (&entry.job, &entry.state))
+    }
+
+    pub(super) fn is_running(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|entry| entry.state == JobState::Begun)
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = (&Arc<AdmittedJob>, QueueId)> {
+        let entries = self.unended.iter().filter_map(|id| self.jobs.get(id));
+        entries.filter(|entry| entry.state == JobState::Begun).map(|entry| (&entry.job, entry.queue))
+    }
+
+    /// Begun and not begun jobs of a queue.
+    pub(super) fn count_jobs(&self, queue: QueueId) -> (u32, u32) {
+        let of_queue = self.unended.iter().filter_map(|id| self.jobs.get(id)).filter(|entry| entry.queue == queue);
+        of_queue.fold((0, 0), |(running, pending), entry| match entry.state {
+            JobState::Begun => (running + 1, pending),
+            _ => (running, pending + 1),
+        })
+    }
+
+    /// What keeps a job from getting its job manager; `None` once it has one, or for an unknown job.
+    pub(super) fn why_not_begun(&self, job: JobId) -> Option<Why> {
+        let entry = self.jobs.get(&job)?;
+        if entry.held && !matches!(entry.state, JobState::Ended(_)) {
+            return Some(Why::Held);
+        }
+        if entry.state != JobState::Pending {
+            return None;
+        }
+        let open = |id: &JobId| self.outcome(*id) != Some(JobOutcome::Succeeded);
+        let jobs: Vec<JobId> = entry.job.spec.after_jobs.iter().copied().filter(open).collect();
+        if !jobs.is_empty() {
+            return Some(Why::AfterJobs { jobs });
+        }
+        let limit = self.queues.spec(entry.queue).max_running_jobs?;
+        (self.count_jobs(entry.queue).0 >= limit)
+            .then(|| Why::QueueJobs { queue: self.queues.spec(entry.queue).name.clone(), limit })
+    }
+
+    fn outcome(&self, job: JobId) -> Option<JobOutcome> {
+        match self.jobs.get(&job)?.state {
+            JobState::Ended(end) => Some(end.outcome),
+            _ => None,
+        }
+    }
+
+    fn user(&mut self, name: &str, out: &mut Outbox) -> UserId {
+        let next = UserId(self.users.len() as u32);
+        *self.users.entry(name.to_owned()).or_insert_with(|| {
+            out.persist(Change::UserSeen { user: next, name: name.to_owned() });
+            next
+        })
+    }
+
+    fn insert(&mut self, job: Arc<AdmittedJob>, key: Option<String>) {
+        let id = job.id;
+        self.next_job = self.next_job.max(id.0 + 1);
+        if let Some(key) = &key {
+            self.by_key.insert(key.clone(), id);
+        }
+        // The configuration may have changed since: the name decides, not the number.
+        let queue = self.queues.leaf(&job.spec.queue).or_else(|_| self.queues.leaf("")).unwrap_or(job.queue);
+        let held = job.spec.held;
+        self.jobs.insert(id, JobEntry { job, queue, key, held, state: JobState::Pending });
+        self.unended.insert(id);
+        self.pending.insert(id);
+    }
+
+    fn set_state(&mut self, job: JobId, state: JobState) {
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            let ended = matches!(state, JobState::Ended(_));
+            entry.state = state;
+            self.pending.remove(&job);
+            let (from, to) =
+                if ended { (&mut self.unended, &mut self.ended) } else { (&mut self.ended, &mut self.unended) };
+            from.remove(&job);
+            to.insert(job);
+        }
+    }
+
+    fn forget(&mut self, job: JobId) {
+        self.ended.remove(&job);
+        self.unended.remove(&job);
+        self.pending.remove(&job);
+        if let Some(key) = self.jobs.remove(&job).and_then(|entry| entry.key) {
+            self.by_key.remove(&key);
+        }
+    }
+
+    pub(super) fn recover(&mut self, change: &Change) {
+        match change {
+            Change::UserSeen { user, name } => {
+                self.users.insert(name.clone(), *user);
+            }
+            Change::JobAdmitted { job, key } => self.insert(Arc::clone(job), key.clone()),
+            Change::JobHeld { job, held } => {
+                if let Some(entry) = self.jobs.get_mut(job) {
+                    entry.held = *held;
+                }
+            }
+            Change::JobBegun { job } | Change::JobReopened { job } => self.set_state(*job, JobState::Begun),
+            Change::JobEnded { job, outcome, at } => {
+                self.set_state(*job, JobState::Ended(JobEnd { outcome: *outcome, at: *at }));
+            }
+            Change::JobForgotten { job } => {
+                self.next_job = self.next_job.max(job.0 + 1);
+                self.forget(*job);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn durable(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.next_job > 1 {
+            // Numbers are never used twice, even when the newest jobs are forgotten.
+            changes.push(Change::JobForgotten { job: JobId(self.next_job - 1) });
+        }
+        changes.extend(self.users.iter().map(|(name, user)| Change::UserSeen { user: *user, name: name.clone() }));
+        for (&id, entry) in &self.jobs {
+            changes.push(Change::JobAdmitted { job: Arc::clone(&entry.job), key: entry.key.clone() });
+            if entry.held != entry.job.spec.held {
+                changes.push(Change::JobHeld { job: id, held: entry.held });
+            }
+            match &entry.state {
+                JobState::Pending => {}
+                JobState::Begun => changes.push(Change::JobBegun { job: id }),
+                JobState::Ended(end) => {
+                    changes.push(Change::JobEnded { job: id, outcome: end.outcome, at: end.at });
+                }
+            }
+        }
+        changes
+    }
+}
+
+/// A refusal in the making: kind, message, remedy.
+type Wrong = (RefusalKind, String, String);
+
+impl Master {
+    pub(super) fn on_submit(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        spec: Arc<JobSpec>,
+        key: Option<String>,
+        out: &mut Outbox,
+    ) {
+        if let Some(job) = key.as_ref().and_then(|key| self.admission.by_key.get(key)) {
+            let job = *job;
+            return out.send(client, ToClient::Submitted { job });
+        }
+        let (queue, resources) = match self.check_submission(&spec) {
+            Ok(resolved) => resolved,
+            Err((kind, message, remedy)) => return refuse(client, kind, &message, &remedy, out),
+        };
+        let user = self.admission.user(&spec.user, out);
+        let job = JobId(self.admission.next_job);
+        let default_timeout = self.admission.queues.spec(queue).default_timeout;
+        let tasks = spec.task_count();
+        let admitted =
+            Arc::new(AdmittedJob { id: job, spec, user, queue, resources, default_timeout, submitted_at: now });
+        out.persist(Change::JobAdmitted { job: Arc::clone(&admitted), key: key.clone() });
+        out.record(Record::Submitted { job, tasks });
+        self.admission.insert(admitted, key);
+        out.send(client, ToClient::Submitted { job });
+        self.begin_what_may(now, out);
+        if let Some(why) = self.admission.why_not_begun(job) {
+            out.record(Record::Blocked { job, why });
+        }
+    }
+
+    /// Resolves names, and refuses what could never run here.
+    fn check_submission(&mut self, spec: &JobSpec) -> Result<(QueueId, Vec<Resources>), Wrong> {
+        check_shape(spec)?;
+        let queue = self
+            .admission
+            .queues
+            .leaf(&spec.queue)
+            .map_err(|message| (RefusalKind::Invalid, message, "name one of these in `queue`".to_owned()))?;
+        for &after in &spec.after_jobs {
+            match self.admission.jobs.get(&after).map(|entry| &entry.state) {
+                None => {
+                    let message = format!("job {after}, which this one is to come after, is not known");
+                    return Err((
+                        RefusalKind::NotFound,
+                        message,
+                        "`amalgam list --all` shows the known jobs".to_owned(),
+                    ));
+                }
+                Some(JobState::Ended(end)) if end.outcome != JobOutcome::Succeeded => {
+                    let message = format!("job {after}, which this one is to come after, did not succeed");
+                    let remedy = format!("`amalgam rerun-failed {after}` first");
+                    return Err((RefusalKind::Conflict, message, remedy));
+                }
+                Some(_) => {}
+            }
+        }
+        let mut resources = Vec::with_capacity(spec.stages.len());
+        for stage in &spec.stages {
+            let shape =
+                self.kinds.resolve(&stage.resources).map_err(|unknown| self.unknown_kind(&stage.name, &unknown))?;
+            if !spec.wait_for_nodes {
+                self.check_possible(&stage.name, &shape, &stage.constraints)?;
+            }
+            resources.push(shape);
+        }
+        Ok((queue, resources))
+    }
+
+    fn unknown_kind(&self, stage: &str, unknown: &str) -> Wrong {
+        let known: Vec<&str> = crate::vocabulary::resources::BUILT_IN
+            .into_iter()
+            .chain(self.kinds.custom().iter().map(String::as_str))
+            .collect();
+        let message =
+            format!("stage `{stage}` asks for `{unknown}`, which no node has; known are {}", known.join(", "));
+        (RefusalKind::Invalid, message, format!("start an agent with `--resource {unknown}=N`, or mend the name"))
+    }
+
+    /// Whether some node that is known now could run the task if it were empty.
+    fn check_possible(
+        &mut self,
+        stage: &str,
+        shape: &Resources,
+        constraints: &[crate::vocabulary::Constraint],
+    ) -> Result<(), Wrong> {
+        let joined = |index: usize| {
+            matches!(self.ledger.state(NodeId(index as u32)), Some(NodeState::Up | NodeState::Unreachable))
+        };
+        let (mut any, mut possible) = (false, false);
+        for index in (0..self.ledger.len()).filter(|&index| joined(index)) {
+            any = true;
+            let node = NodeId(index as u32);
+            let meets = || constraints.iter().all(|constraint| constraint.is_met_by(self.ledger.attributes(node)));
+            if shape.fits_in(&self.ledger.node_capacity(node)) && meets() {
+                possible = true;
+                break;
+            }
+        }
+        if possible || !any {
+            return Ok(());
+        }
+        let class = self.ledger.class(&Arc::new(constraints.to_vec()));
+        let why = crate::scheduling::explain_fit(class, shape, &self.ledger);
+        let what = why.map_or_else(|| "no node can run it".to_owned(), |why| why.describe(&self.kinds));
+        let message = format!("stage `{stage}` can never start on the nodes of this cluster: {what}");
+        let remedy = "ask for less, or say `wait_for_nodes = true` if such a node will join".to_owned();
+        Err((RefusalKind::Invalid, message, remedy))
+    }
+
+    pub(super) fn on_control(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        job: JobId,
+        action: JobAction,
+        out: &mut Outbox,
+    ) {
+        let Some(entry) = self.admission.jobs.get(&job) else {
+            let message = format!("there is no job {job}");
+            return refuse(client, RefusalKind::NotFound, &message, "`amalgam list --all` shows the known jobs", out);
+        };
+        let state = entry.state.clone();
+        let refused = match (action, &state) {
+            (JobAction::RerunFailed, JobState::Ended(end)) if end.outcome == JobOutcome::Succeeded => {
+                Some(("it succeeded: nothing failed", "submit it again to run all of it"))
+            }
+            (JobAction::RerunFailed, JobState::Pending | JobState::Begun) => {
+                Some(("it has not ended", "wait for it, or cancel it first"))
+            }
+            (JobAction::Cancel | JobAction::Hold | JobAction::Release, JobState::Ended(_)) => {
+                Some(("it has ended", "`amalgam info` shows how"))
+            }
+            _ => None,
+        };
+        if let Some((what, remedy)) = refused {
+            return refuse(client, RefusalKind::Conflict, &format!("job {job}: {what}"), remedy, out);
+        }
+        out.send(client, ToClient::Done);
+        match action {
+            JobAction::Cancel if state == JobState::Pending => {
+                self.end(now, job, JobOutcome::Cancelled, out);
+                self.begin_what_may(now, out);
+            }
+            JobAction::Cancel => out.send(job, ToJobManager::Act(JobAction::Cancel)),
+            JobAction::Hold | JobAction::Release => self.set_held(now, job, action == JobAction::Hold, &state, out),
+            JobAction::RerunFailed => self.reopen(job, out),
+        }
+    }
+
+    fn set_held(&mut self, now: Instant, job: JobId, held: bool, state: &JobState, out: &mut Outbox) {
+        let entry = self.admission.jobs.get_mut(&job).expect("found by the caller");
+        if entry.held == held {
+            return;
+        }
+        entry.held = held;
+        out.persist(Change::JobHeld { job, held });
+        out.record(Record::Held { job, held });
+        if *state == JobState::Begun {
+            out.send(job, ToJobManager::Act(if held { JobAction::Hold } else { JobAction::Release }));
+        }
+        self.begin_what_may(now, out);
+    }
+
+    fn reopen(&mut self, job: JobId, out: &mut Outbox) {
+        out.persist(Change::JobReopened { job });
+        self.admission.set_state(job, JobState::Begun);
+        let entry = &self.admission.jobs[&job];
+        let admitted = Arc::clone(&entry.job);
+        self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
+        out.send(job, ToJobManager::Begin { job: admitted });
+        out.send(job, ToJobManager::Act(JobAction::RerunFailed));
+    }
+
+    /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission.
+    fn begin_what_may(&mut self, now: Instant, out: &mut Outbox) {
+        let mut ended_some = true;
+        while std::mem::take(&mut ended_some) {
+            let pending = self.admission.pending.iter().map(|id| &self.admission.jobs[id]).filter(|entry| !entry.held);
+            let mut candidates: Vec<(std::cmp::Reverse<i32>, JobId)> =
+                pending.map(|entry| (std::cmp::Reverse(entry.job.spec.priority), entry.job.id)).collect();
+            candidates.sort_unstable();
+            for (_, job) in candidates {
+                let failed = |after: &JobId| {
+                    self.admission.outcome(*after).is_some_and(|outcome| outcome != JobOutcome::Succeeded)
+                };
+                if self.admission.jobs[&job].job.spec.after_jobs.iter().any(failed) {
+                    self.end(now, job, JobOutcome::DependencyFailed, out);
+                    ended_some = true;
+                } else if self.admission.why_not_begun(job).is_none() {
+                    self.begin(job, out);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, job: JobId, out: &mut Outbox) {
+        out.persist(Change::JobBegun { job });
+        self.admission.set_state(job, JobState::Begun);
+        let entry = &self.admission.jobs[&job];
+        let admitted = Arc::clone(&entry.job);
+        self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
+        out.send(job, ToJobManager::Begin { job: admitted });
+    }
+
+    pub(super) fn on_job_ended(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
+        if self.admission.is_running(job) {
+            self.scheduler.end_job(job, &mut self.ledger);
+            self.end(now, job, outcome, out);
+            self.begin_what_may(now, out);
+        }
+    }
+
+    fn end(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
+        out.persist(Change::JobEnded { job, outcome, at: now });
+        self.admission.set_state(job, JobState::Ended(JobEnd { outcome, at: now }));
+        while self.admission.ended.len() > self.settings.kept_jobs {
+            let Some(&oldest) = self.admission.ended.first() else { break };
+            out.persist(Change::JobForgotten { job: oldest });
+            self.admission.forget(oldest);
+        }
+    }
+}
+
+/// What a client's specification must keep to, however it was made.
+fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
+    let invalid = |message: String| Err((RefusalKind::Invalid, message, "mend the job".to_owned()));
+    if spec.stages.is_empty() || spec.stages.len() > MAX_STAGES {
+        return invalid(format!("a job has 1 to {MAX_STAGES} stages, this one has {}", spec.stages.len()));
+    }
+    if spec.task_count() > MAX_TASKS {
+        return invalid(format!("a job has at most {MAX_TASKS} tasks, this one has {}", spec.task_count()));
+    }
+    for (index, stage) in spec.stages.iter().enumerate() {
+        if stage.program.command.is_empty() {
+            return invalid(format!("stage `{}` has no command", stage.name));
+        }
+        if stage.tasks.is_empty() {
+            return invalid(format!("stage `{}` has no tasks", stage.name));
+        }
+        if stage.after.iter().any(|&after| after as usize >= index) {
+            return invalid(format!("stage `{}` comes before a stage that it depends on", stage.name));
+        }
+    }
+    Ok(())
+}

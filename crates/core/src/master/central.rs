@@ -1,0 +1,64 @@
+//! Duty: schedule centrally. Something changed, so the scheduler is asked; on events at once, or on heartbeats only.
+
+use super::{Decide, Master};
+use crate::protocol::{Address, Ask};
+use crate::role::{Outbox, Record};
+use crate::vocabulary::{GrantId, Instant, NodeId};
+
+impl Master {
+    pub(super) fn on_demand(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
+        for ask in asks {
+            self.scheduler.on_ask(now, ask, &mut self.ledger);
+        }
+        self.decide(now, &[], out);
+    }
+
+    pub(super) fn on_freed(&mut self, now: Instant, from: Address, grants: &[GrantId], out: &mut Outbox) {
+        let mut nodes = Vec::with_capacity(1);
+        for &grant in grants {
+            let Some(booking) = self.ledger.free(grant) else {
+                out.record(Record::StaleGrant { from, grant });
+                continue;
+            };
+            self.scheduler.on_freed(booking.job, booking.resources);
+            if !nodes.contains(&booking.node) {
+                nodes.push(booking.node);
+            }
+        }
+        self.decide(now, &nodes, out);
+    }
+
+    /// Gives away the room on `nodes`, then tries what is new everywhere.
+    pub(super) fn decide(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
+        if self.settings.decide == Decide::OnEvents {
+            self.fill(now, nodes, out);
+            self.fill_cluster(now, out);
+        }
+    }
+
+    /// In heartbeat mode, a node's report is the moment at which its room is given away.
+    pub(super) fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        if self.settings.decide == Decide::OnHeartbeats {
+            self.fill(now, &[node], out);
+        }
+    }
+
+    fn fill(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
+        let Master { scheduler, ledger, claims, .. } = self;
+        for &node in nodes {
+            scheduler.fill_node(now, node, ledger, &mut |ledger, proposal| claims.confirm(ledger, proposal));
+        }
+        claims.announce(out);
+    }
+
+    fn fill_cluster(&mut self, now: Instant, out: &mut Outbox) {
+        let Master { scheduler, ledger, claims, .. } = self;
+        let blocked = scheduler.fill_cluster(now, ledger, &mut |ledger, proposal| claims.confirm(ledger, proposal));
+        claims.announce(out);
+        for ask in blocked {
+            if let Some(why) = self.scheduler.explain_blocked(ask, &self.ledger) {
+                out.record(Record::Blocked { job: ask.job, why });
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Duty: confirm placements against the ledger. The master's own scheduler and schedulers elsewhere come the same way.
+
+use super::Master;
+use crate::protocol::{Grant, NodeReport, Placement, Rule, ToJobManager};
+use crate::role::Outbox;
+use crate::scheduling::{Booking, ClaimError, Granting, Ledger};
+use crate::vocabulary::{Epoch, GrantId, JobId};
+
+/// Numbers grants, and collects those of one event.
+pub(super) struct Claims {
+    epoch: Epoch,
+    next: u64,
+    confirmed: Vec<Grant>,
+}
+
+impl Claims {
+    pub(super) fn new(epoch: Epoch) -> Claims {
+        Claims { epoch, next: 1, confirmed: Vec::new() }
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Grants that are issued from now on are not older than this one.
+    pub(super) fn first_to_come(&self) -> GrantId {
+        GrantId { epoch: self.epoch, number: self.next, slot: 0 }
+    }
+
+    pub(super) fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
+        let id = GrantId { epoch: self.epoch, number: self.next, slot: ledger.next_slot() };
+        let Granting { ask, node, resources, rule, passed_over } = *proposal;
+        ledger.claim(Booking { grant: id, job: ask.job, node, resources })?;
+        self.next += 1;
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over });
+        Ok(id)
+    }
+
+    /// Sends what was confirmed, one message per job.
+    pub(super) fn announce(&mut self, out: &mut Outbox) {
+        self.confirmed.sort_by_key(|grant| (grant.ask.job, grant.id.number));
+        for grants in self.confirmed.chunk_by(|a, b| a.ask.job == b.ask.job) {
+            out.send(grants[0].ask.job, ToJobManager::Granted { grants: grants.to_vec() });
+        }
+        self.confirmed.clear();
+    }
+}
+
+impl Master {
+    pub(super) fn on_claim(&mut self, job: JobId, placements: &[Placement], out: &mut Outbox) {
+        for placement in placements.iter().filter(|placement| placement.ask.job == job) {
+            let proposal = Granting {
+                ask: placement.ask,
+                node: placement.node,
+                resources: placement.resources,
+                rule: Rule::Claim,
+                passed_over: 0,
+            };
+            let known = self.scheduler.knows_job(job);
+            if known && self.claims.confirm(&mut self.ledger, &proposal).is_ok() {
+                self.scheduler.on_adopted(job, placement.resources);
+            } else {
+                let state = self.present_state(placement);
+                out.send(job, ToJobManager::Refused { placement: *placement, state });
+            }
+        }
+        self.claims.announce(out);
+    }
+
+    /// What the ledger knows of the node now; queue and wait are as last reported.
+    fn present_state(&self, placement: &Placement) -> NodeReport {
+        let reported = self.nodes.report(placement.node).cloned().unwrap_or_default();
+        let free = self.ledger.state(placement.node).map(|_| self.ledger.offer(placement.node)).unwrap_or_default();
+        NodeReport { free, ..reported }
+    }
+}

@@ -1,0 +1,313 @@
+//! Duty: know the nodes: who is there, how loaded, and who is gone for good.
+
+use super::Master;
+use crate::protocol::{LiveAttempt, NodeReport, RefusalKind, Registration, ToClient, ToJobManager, ToNode};
+use crate::role::{Change, Outbox, Record};
+use crate::scheduling::{Booking, NodeState};
+use crate::vocabulary::{Attributes, ClientId, Duration, Instant, JobId, NodeId, QueueId, Resources};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is known of every node beside its resources.
+#[derive(Default)]
+pub(super) struct Nodes {
+    entries: Vec<NodeEntry>,
+    by_name: BTreeMap<String, NodeId>,
+    /// When silence is looked at next.
+    review_at: Option<Instant>,
+}
+
+#[derive(Default)]
+struct NodeEntry {
+    name: String,
+    drained: bool,
+    report: NodeReport,
+    enforcement: Vec<String>,
+    last_heard: Option<Instant>,
+    /// Since when it is unreachable or expected.
+    away_since: Option<Instant>,
+}
+
+/// One node, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeStatus {
+    pub node: NodeId,
+    pub name: String,
+    pub state: NodeState,
+    pub drained: bool,
+    pub capacity: Resources,
+    pub free: Resources,
+    /// Grants that are not free again.
+    pub bookings: u32,
+    pub report: NodeReport,
+    pub attributes: Attributes,
+    pub enforcement: Vec<String>,
+    /// Since it was last heard; `None` before the first time.
+    pub silent_for: Option<Duration>,
+    pub reserved: bool,
+}
+
+/// One queue, for people.
+#[derive(Clone, PartialEq, Debug)]
+pub struct QueueStatus {
+    pub queue: QueueId,
+    pub spec: crate::vocabulary::QueueSpec,
+    pub usage: crate::policy::QueueUsage,
+    pub running_jobs: u32,
+    pub pending_jobs: u32,
+}
+
+impl Nodes {
+    /// The number of this name, and whether it is new.
+    pub(super) fn number(&mut self, name: &str) -> (NodeId, bool) {
+        if let Some(&node) = self.by_name.get(name) {
+            return (node, false);
+        }
+        let node = NodeId(self.entries.len() as u32);
+        self.recover(node, name);
+        (node, true)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn recover(&mut self, node: NodeId, name: &str) {
+        self.entry(node).name = name.to_owned();
+        self.by_name.insert(name.to_owned(), node);
+        // Its grace period begins with the first event of this life.
+        self.review_at = Some(Instant::ZERO);
+    }
+
+    fn entry(&mut self, node: NodeId) -> &mut NodeEntry {
+        let index = node.0 as usize;
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, NodeEntry::default);
+        }
+        &mut self.entries[index]
+    }
+
+    pub(super) fn set_drained(&mut self, node: NodeId, drained: bool) {
+        self.entry(node).drained = drained;
+    }
+
+    pub(super) fn durable(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let node = NodeId(index as u32);
+            changes.push(Change::NodeNamed { node, name: entry.name.clone() });
+            if entry.drained {
+                changes.push(Change::NodeDrained { node, drained: true });
+            }
+        }
+        changes
+    }
+
+    pub(super) fn report(&self, node: NodeId) -> Option<&NodeReport> {
+        self.entries.get(node.0 as usize).map(|entry| &entry.report)
+    }
+
+    pub(super) fn next_review(&self) -> Option<Instant> {
+        self.review_at
+    }
+}
+
+impl Master {
+    pub(super) fn on_node_connected(&mut self, now: Instant, node: NodeId) {
+        self.ledger.expect_node(node);
+        self.nodes.entry(node).last_heard = Some(now);
+    }
+
+    /// A node introduces itself with everything that holds resources there; the ledger is brought in line with it.
+    pub(super) fn on_register(&mut self, now: Instant, node: NodeId, registration: Registration, out: &mut Outbox) {
+        let mut kinds = self.kinds.clone();
+        let mut enforcement = registration.enforcement;
+        for (name, _) in &registration.capacity.custom {
+            if let Err(why) = kinds.add(name) {
+                enforcement.push(format!("not offered: {why}"));
+            }
+        }
+        if kinds != self.kinds {
+            out.persist(Change::KindsNamed { kinds: kinds.clone() });
+            self.kinds = kinds;
+        }
+        let mut capacity = registration.capacity;
+        capacity.custom.retain(|(name, _)| self.kinds.index(name).is_some());
+        let capacity = self.kinds.resolve(&capacity).unwrap_or(capacity.basic);
+
+        self.ledger.join(node, capacity, registration.attributes);
+        self.reconcile(node, &registration.live, out);
+        let drained = self.nodes.entry(node).drained;
+        self.ledger.set_open(node, !drained);
+        let entry = self.nodes.entry(node);
+        entry.enforcement = enforcement;
+        entry.last_heard = Some(now);
+        entry.away_since = None;
+        self.nodes.review_at.get_or_insert(now + self.settings.heartbeat);
+
+        out.record(Record::NodeJoined { node });
+        let welcome = ToNode::Welcome {
+            node,
+            epoch: self.claims.epoch(),
+            first_grant: self.claims.first_to_come(),
+            kinds: self.kinds.clone(),
+            heartbeat: self.settings.heartbeat,
+        };
+        out.send(node, welcome);
+        self.scheduler.on_capacity(self.ledger.capacity());
+        self.scheduler.on_room_opened();
+        self.decide(now, &[], out);
+    }
+
+    /// Frees what the node does not have (its launch was lost on the way), and books what it has and the ledger
+    /// forgot (in an earlier life).
+    fn reconcile(&mut self, node: NodeId, live: &[LiveAttempt], out: &mut Outbox) {
+        let held: BTreeSet<_> = live.iter().map(|attempt| (attempt.grant.epoch, attempt.grant.number)).collect();
+        let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
+        for booking in booked {
+            if !held.contains(&(booking.grant.epoch, booking.grant.number)) {
+                self.ledger.free(booking.grant);
+                self.scheduler.on_freed(booking.job, booking.resources);
+            }
+        }
+        let mut without_owner = BTreeSet::new();
+        for attempt in live {
+            let mut job = attempt.attempt.job;
+            if !self.admission.is_running(job) {
+                without_owner.insert(job);
+                // Booked for nobody until the node has ended it.
+                job = JobId(0);
+            }
+            if self.ledger.booking(attempt.grant).is_none() {
+                let booking = Booking { grant: attempt.grant, job, node, resources: attempt.resources };
+                self.ledger.adopt(booking);
+                self.scheduler.on_adopted(job, attempt.resources);
+            }
+        }
+        for job in without_owner {
+            out.send(node, ToNode::Disown { job });
+        }
+    }
+
+    pub(super) fn on_report(&mut self, now: Instant, node: NodeId, report: NodeReport, out: &mut Outbox) {
+        let entry = self.nodes.entry(node);
+        entry.last_heard = Some(now);
+        entry.report = report;
+        if self.ledger.state(node) == Some(NodeState::Up) {
+            self.decide_on_heartbeat(now, node, out);
+        }
+    }
+
+    pub(super) fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        if self.ledger.state(node) == Some(NodeState::Up) {
+            self.ledger.set_open(node, false);
+            self.ledger.set_state(node, NodeState::Unreachable);
+            self.nodes.entry(node).away_since = Some(now);
+            out.record(Record::NodeUnreachable { node });
+        }
+    }
+
+    pub(super) fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
+        if self.nodes.review_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.nodes.review_at = Some(now + self.settings.heartbeat);
+        let silence = Duration(self.settings.heartbeat.0 * u64::from(self.settings.missed_heartbeats));
+        for index in 0..self.nodes.entries.len() {
+            let node = NodeId(index as u32);
+            match self.ledger.state(node) {
+                Some(NodeState::Up) => {
+                    let heard = self.nodes.entries[index].last_heard.unwrap_or(now);
+                    if now.since(heard) > silence {
+                        self.on_node_disconnected(now, node, out);
+                    }
+                }
+                Some(NodeState::Expected | NodeState::Unreachable) => {
+                    let since = *self.nodes.entries[index].away_since.get_or_insert(now);
+                    if now.since(since) >= self.settings.node_grace {
+                        self.give_up(now, node, out);
+                    }
+                }
+                Some(NodeState::Lost) | None => {}
+            }
+        }
+        self.scheduler.review_reservation(now, &mut self.ledger);
+        self.decide(now, &[], out);
+    }
+
+    /// A node stayed away for longer than its grace period: its attempts are lost.
+    fn give_up(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        self.ledger.set_state(node, NodeState::Lost);
+        let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
+        for booking in booked {
+            self.ledger.free(booking.grant);
+            self.scheduler.on_freed(booking.job, booking.resources);
+        }
+        self.scheduler.on_capacity(self.ledger.capacity());
+        out.record(Record::NodeLost { node });
+        // The ledger of a restarted master does not know whose attempts were there; each job manager does.
+        let running: Vec<JobId> = self.admission.running().map(|(job, _)| job.id).collect();
+        for job in running {
+            out.send(job, ToJobManager::NodeLost { node });
+        }
+        self.decide(now, &[], out);
+    }
+
+    pub(super) fn on_drain(&mut self, now: Instant, client: ClientId, node: NodeId, drained: bool, out: &mut Outbox) {
+        if self.ledger.state(node).is_none() {
+            let message = format!("there is no node {node}");
+            super::refuse(client, RefusalKind::NotFound, &message, "`amalgam node list` shows the nodes", out);
+            return;
+        }
+        out.send(client, ToClient::Done);
+        if self.nodes.entry(node).drained == drained {
+            return;
+        }
+        self.nodes.set_drained(node, drained);
+        out.persist(Change::NodeDrained { node, drained });
+        out.record(Record::NodeDrained { node, drained });
+        if self.ledger.state(node) == Some(NodeState::Up) {
+            self.ledger.set_open(node, !drained);
+            if !drained {
+                self.scheduler.on_room_opened();
+                self.decide(now, &[], out);
+            }
+        }
+    }
+
+    pub(super) fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
+        let status = |(index, entry): (usize, &NodeEntry)| {
+            let node = NodeId(index as u32);
+            Some(NodeStatus {
+                node,
+                name: entry.name.clone(),
+                state: self.ledger.state(node)?,
+                drained: entry.drained,
+                capacity: self.ledger.node_capacity(node),
+                free: self.ledger.node_free(node),
+                bookings: self.ledger.node_bookings(node),
+                report: entry.report.clone(),
+                attributes: self.ledger.attributes(node).clone(),
+                enforcement: entry.enforcement.clone(),
+                silent_for: entry.last_heard.map(|heard| now.since(heard)),
+                reserved: self.scheduler.reserved_node() == Some(node),
+            })
+        };
+        self.nodes.entries.iter().enumerate().filter_map(status).collect()
+    }
+
+    pub(super) fn queue_statuses(&self) -> Vec<QueueStatus> {
+        let tree = self.admission.queues();
+        let status = |index: usize| {
+            let queue = QueueId(index as u32);
+            let (running_jobs, pending_jobs) = self.admission.count_jobs(queue);
+            QueueStatus {
+                queue,
+                spec: tree.spec(queue).clone(),
+                usage: self.scheduler.queue_usage(queue),
+                running_jobs,
+                pending_jobs,
+            }
+        };
+        (0..tree.len()).map(status).collect()
+    }
+}

@@ -1,0 +1,242 @@
+//! The master of a cluster: it owns the nodes and keeps the only ledger of them.
+//!
+//! Its four duties are in four files: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there,
+//! [`claims`] confirms placements against the ledger, [`central`] decides placements itself.
+
+mod admit;
+mod central;
+mod claims;
+mod load;
+
+pub use admit::JobState;
+pub use load::{NodeStatus, QueueStatus};
+
+use crate::policy::inter_job::QueueTree;
+use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
+use crate::role::{Change, Event, Outbox, Role};
+use crate::scheduling::{Ledger, Scheduler};
+use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId};
+use crate::why::Why;
+use std::sync::Arc;
+
+/// How a master behaves; every part is a setting of the configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MasterSettings {
+    /// How often nodes report.
+    pub heartbeat: Duration,
+    /// Heartbeats that may be missing before a node counts as unreachable.
+    pub missed_heartbeats: u32,
+    /// How long an unreachable node may stay away before its attempts are given up.
+    pub node_grace: Duration,
+    pub decide: Decide,
+    /// Ended jobs that are remembered.
+    pub kept_jobs: usize,
+}
+
+/// When the central path decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decide {
+    /// As soon as something changed.
+    OnEvents,
+    /// Per node, when it reports (what the papers' systems do).
+    OnHeartbeats,
+}
+
+impl Default for MasterSettings {
+    fn default() -> Self {
+        MasterSettings {
+            heartbeat: Duration::from_secs(1),
+            missed_heartbeats: 5,
+            node_grace: Duration::from_secs(30),
+            decide: Decide::OnEvents,
+            kept_jobs: 10_000,
+        }
+    }
+}
+
+pub struct Master {
+    settings: MasterSettings,
+    kinds: Kinds,
+    ledger: Ledger,
+    admission: admit::Admission,
+    nodes: load::Nodes,
+    claims: claims::Claims,
+    scheduler: Scheduler,
+}
+
+/// A master's state for people and for a simulator that starts from it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MasterDescription {
+    pub nodes: Vec<NodeStatus>,
+    pub queues: Vec<QueueStatus>,
+    pub jobs: Vec<JobStatus>,
+    pub open_tasks: u64,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobStatus {
+    pub job: Arc<AdmittedJob>,
+    pub state: JobState,
+    pub age: Duration,
+}
+
+impl Master {
+    pub fn new(epoch: Epoch, settings: MasterSettings, queues: QueueTree, scheduler: Scheduler) -> Master {
+        Master {
+            settings,
+            kinds: Kinds::new(),
+            ledger: Ledger::new(),
+            admission: admit::Admission::new(queues),
+            nodes: load::Nodes::default(),
+            claims: claims::Claims::new(epoch),
+            scheduler,
+        }
+    }
+
+    pub fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.claims.epoch()
+    }
+
+    fn on_message(&mut self, now: Instant, from: Address, body: ToMaster, out: &mut Outbox) {
+        match (from, body) {
+            (Address::Client(client), ToMaster::Submit { spec, key }) => self.on_submit(now, client, spec, key, out),
+            (Address::Client(client), ToMaster::Control { job, action }) => {
+                self.on_control(now, client, job, action, out);
+            }
+            (Address::Client(client), ToMaster::Drain { node, drained }) => {
+                self.on_drain(now, client, node, drained, out);
+            }
+            (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
+            (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, report, out),
+            (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
+            (Address::JobManager(sender), ToMaster::Demand { job, asks }) if sender == job => {
+                self.on_demand(now, &asks, out);
+            }
+            (Address::JobManager(sender), ToMaster::Claim { job, placements }) if sender == job => {
+                self.on_claim(job, &placements, out);
+            }
+            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome }) if sender == job => {
+                self.on_job_ended(now, job, outcome, out);
+            }
+            (Address::Client(client), _) => {
+                refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
+            }
+            // A peer that speaks for somebody else is not believed.
+            _ => {}
+        }
+    }
+
+    /// In tests and debug builds, after every event.
+    fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.ledger.check_invariants();
+        }
+    }
+
+    // ---- questions from the interface ------------------------------------------------------------------------------
+
+    /// Why nothing (more) of the job starts: the most telling reason first.
+    pub fn explain(&self, job: JobId) -> Vec<Why> {
+        match self.admission.why_not_begun(job) {
+            Some(why) => vec![why],
+            None => self.scheduler.explain(job, &self.ledger),
+        }
+    }
+
+    pub fn job(&self, job: JobId) -> Option<(&Arc<AdmittedJob>, &JobState)> {
+        self.admission.job(job)
+    }
+
+    /// Known jobs with ids of at least `from`, in ascending order.
+    pub fn jobs_from(&self, from: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
+        self.admission.jobs_from(from)
+    }
+
+    /// The number of a node of this name; a new name gets the next number.
+    pub fn name_node(&mut self, name: &str, out: &mut Outbox) -> NodeId {
+        let (node, is_new) = self.nodes.number(name);
+        if is_new {
+            self.ledger.expect_node(node);
+            out.persist(Change::NodeNamed { node, name: name.to_owned() });
+        }
+        node
+    }
+
+    pub fn node_by_name(&self, name: &str) -> Option<NodeId> {
+        self.nodes.find(name)
+    }
+}
+
+impl Role for Master {
+    type Message = ToMaster;
+    type Description = MasterDescription;
+
+    fn handle(&mut self, now: Instant, event: Event<ToMaster>, out: &mut Outbox) {
+        match event {
+            Event::Message { from, body } => self.on_message(now, from, body, out),
+            Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node),
+            Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
+            Event::Connected { .. } | Event::Disconnected { .. } => {}
+            Event::Wakeup => self.on_wakeup(now, out),
+        }
+        self.check_invariants();
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        self.nodes.next_review()
+    }
+
+    fn recover(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::KindsNamed { kinds } => self.kinds = kinds.clone(),
+                Change::NodeNamed { node, name } => {
+                    self.nodes.recover(*node, name);
+                    self.ledger.expect_node(*node);
+                }
+                Change::NodeDrained { node, drained } => self.nodes.set_drained(*node, *drained),
+                other => self.admission.recover(other),
+            }
+        }
+        for (job, queue) in self.admission.running() {
+            self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
+        }
+    }
+
+    fn durable(&self) -> Vec<Change> {
+        let mut changes = vec![Change::KindsNamed { kinds: self.kinds.clone() }];
+        changes.extend(self.nodes.durable());
+        changes.extend(self.admission.durable());
+        changes
+    }
+
+    fn describe(&self, now: Instant) -> MasterDescription {
+        let jobs = self.admission.jobs_from(JobId(0)).map(|(job, state)| JobStatus {
+            job: Arc::clone(job),
+            state: state.clone(),
+            age: now.since(job.submitted_at),
+        });
+        MasterDescription {
+            nodes: self.node_statuses(now),
+            queues: self.queue_statuses(),
+            jobs: jobs.collect(),
+            open_tasks: self.scheduler.open_tasks(),
+        }
+    }
+}
+
+fn refuse(client: ClientId, kind: RefusalKind, message: &str, remedy: &str, out: &mut Outbox) {
+    let refusal = crate::protocol::Refusal { kind, message: message.to_owned(), remedy: remedy.to_owned() };
+    out.send(client, ToClient::Refused(refusal));
+}
+
+/// What the master knows of a job that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JobEnd {
+    pub outcome: JobOutcome,
+    pub at: Instant,
+}

@@ -1,0 +1,597 @@
+//! The agent of a node: takes launches, queues what does not fit yet, hands out devices, has the executor run
+//! processes, ends them in time, and keeps every end until its owner has it on disk.
+//!
+//! The executor owns the processes and outlives the agent; a new agent begins by asking what there is.
+
+mod devices;
+
+use crate::policy::QueuePolicy;
+use crate::protocol::{
+    Address, Executing, ExecutorReport, Launch, LiveAttempt, NodeReport, Registration, TaskSignal, TheExecutor,
+    TheMaster, ToExecutor, ToJobManager, ToMaster, ToNode,
+};
+use crate::role::{Change, Event, Outbox, Record, Role};
+use crate::scheduling::NodeQueue;
+use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
+use crate::vocabulary::{
+    AttemptId, Attributes, Carried, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, Kinds, LaunchOrder,
+    Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
+};
+use devices::Devices;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a node is and how it behaves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeSettings {
+    pub name: String,
+    pub capacity: ResourceSpec,
+    pub attributes: Attributes,
+    /// How limits are enforced and what cannot be, one sentence each.
+    pub enforcement: Vec<String>,
+    /// Attempts whose owner stays away for longer are killed.
+    pub orphan_lease: Duration,
+    /// Between the request to terminate and the kill, for timeouts and attempts without an owner.
+    pub stop_grace: Duration,
+}
+
+pub struct NodeAgent {
+    node: NodeId,
+    settings: NodeSettings,
+    kinds: Kinds,
+    capacity: Resources,
+    free: Resources,
+    devices: Devices,
+    queue: NodeQueue,
+    queue_policy: Box<dyn QueuePolicy>,
+    attempts: BTreeMap<AttemptId, Attempt>,
+    /// In the order of launch.
+    running: Vec<RunningEntry>,
+    /// When something is due for an attempt: its timeout, or its kill.
+    due: BTreeSet<(Instant, AttemptId)>,
+    master: MasterLink,
+    executor: ExecutorLink,
+    /// The newest epoch that launched here.
+    newest_epoch: Epoch,
+    /// Claims that came before the executor had said what there is.
+    early_claims: Vec<(JobId, Epoch, Vec<AttemptId>)>,
+}
+
+enum MasterLink {
+    Down {
+        orphans_at: Option<Instant>,
+    },
+    /// Connected, and told what is here as soon as that is known.
+    Connected {
+        registered: bool,
+    },
+    Welcomed {
+        first_grant: GrantId,
+        heartbeat: Duration,
+        next_report: Instant,
+    },
+}
+
+#[derive(PartialEq, Eq)]
+enum ExecutorLink {
+    Down,
+    /// Asked what it runs.
+    Asked,
+    Known,
+}
+
+struct Attempt {
+    task: TaskId,
+    carried: Carried,
+    devices: Vec<(String, Vec<u32>)>,
+    state: State,
+}
+
+enum State {
+    Queued(Box<Launch>),
+    /// Ordered from the executor.
+    Starting,
+    Running,
+    /// Asked to end for this reason; killed at the instant in `due`.
+    Stopping {
+        reason: EndReason,
+        killed: bool,
+    },
+    /// Kept until acknowledged.
+    Ended(Ended),
+}
+
+impl NodeAgent {
+    pub fn new(node: NodeId, settings: NodeSettings, queue_policy: Box<dyn QueuePolicy>) -> NodeAgent {
+        let capacity = settings.capacity.basic;
+        NodeAgent {
+            node,
+            kinds: Kinds::new(),
+            capacity,
+            free: capacity,
+            devices: Devices::new(&capacity),
+            queue: NodeQueue::default(),
+            queue_policy,
+            attempts: BTreeMap::new(),
+            running: Vec::new(),
+            due: BTreeSet::new(),
+            master: MasterLink::Down { orphans_at: None },
+            executor: ExecutorLink::Down,
+            newest_epoch: Epoch(0),
+            early_claims: Vec::new(),
+            settings,
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
+        match body {
+            ToNode::Welcome { epoch, first_grant, kinds, heartbeat, .. } => {
+                self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
+            }
+            ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
+            ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
+            ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
+            ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
+            ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
+            ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
+            ToNode::Claim { job, epoch, attempts } => self.on_claim(now, job, epoch, attempts, out),
+            ToNode::Disown { job } => self.on_disown(now, job, out),
+        }
+    }
+
+    // ---- joining the cluster ---------------------------------------------------------------------------------------
+
+    fn on_executor_connected(&mut self, out: &mut Outbox) {
+        self.executor = ExecutorLink::Asked;
+        out.send(TheExecutor(self.node), ToExecutor::List { node: self.node });
+    }
+
+    /// What the executor runs. What it does not mention died with an earlier one.
+    fn on_executing(&mut self, now: Instant, executing: Vec<Executing>, out: &mut Outbox) {
+        self.executor = ExecutorLink::Known;
+        let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
+        let gone: Vec<AttemptId> = self
+            .attempts
+            .iter()
+            .filter(|(id, attempt)| !there.contains(id) && attempt.is_at_executor())
+            .map(|(id, _)| *id)
+            .collect();
+        for attempt in gone {
+            self.finish(now, attempt, Ended::without_run(EndReason::NodeLost), out);
+        }
+        for entry in executing {
+            if !self.attempts.contains_key(&entry.order.attempt) {
+                self.adopt(now, entry, out);
+            }
+        }
+        for (job, epoch, attempts) in std::mem::take(&mut self.early_claims) {
+            self.on_claim(now, job, epoch, attempts, out);
+        }
+        self.register(out);
+        self.start_what_fits(now, out);
+    }
+
+    fn adopt(&mut self, now: Instant, entry: Executing, out: &mut Outbox) {
+        let Executing { order, running_for, .. } = entry;
+        let since = now.before(running_for);
+        self.free = self.free.saturating_sub(&order.carried.resources);
+        self.devices.hold(&order.limits.devices, &self.kinds);
+        self.running.push(running_entry(order.attempt, &order.carried, since));
+        if let Some(timeout) = order.carried.timeout {
+            self.due.insert((since + timeout, order.attempt));
+        }
+        out.record(Record::Adopted { task: order.task, attempt: order.attempt, node: self.node });
+        let attempt =
+            Attempt { task: order.task, carried: order.carried, devices: order.limits.devices, state: State::Running };
+        self.attempts.insert(order.attempt, attempt);
+    }
+
+    fn register(&mut self, out: &mut Outbox) {
+        let MasterLink::Connected { registered } = &mut self.master else { return };
+        if *registered || self.executor != ExecutorLink::Known {
+            return;
+        }
+        *registered = true;
+        let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
+        let live = live.map(|(id, attempt)| LiveAttempt {
+            attempt: *id,
+            grant: attempt.carried.grant,
+            resources: attempt.carried.resources,
+        });
+        let registration = Registration {
+            node: self.node,
+            name: self.settings.name.clone(),
+            capacity: self.settings.capacity.clone(),
+            attributes: self.settings.attributes.clone(),
+            enforcement: self.settings.enforcement.clone(),
+            live: live.collect(),
+        };
+        out.send(TheMaster, ToMaster::Register(Box::new(registration)));
+    }
+
+    fn on_welcome(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        first_grant: GrantId,
+        kinds: Kinds,
+        heartbeat: Duration,
+        out: &mut Outbox,
+    ) {
+        self.newest_epoch = self.newest_epoch.max(epoch);
+        if kinds != self.kinds {
+            self.on_kinds(kinds);
+        }
+        self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
+        for (&attempt, entry) in &self.attempts {
+            if let State::Ended(ended) = &entry.state {
+                out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone() });
+            }
+        }
+        self.report(out);
+    }
+
+    /// The places of custom kinds are known now: capacity and devices are resolved anew.
+    fn on_kinds(&mut self, kinds: Kinds) {
+        let mut offered = self.settings.capacity.clone();
+        offered.custom.retain(|(name, _)| kinds.index(name).is_some());
+        self.capacity = kinds.resolve(&offered).unwrap_or(offered.basic);
+        self.kinds = kinds;
+        self.devices = Devices::new(&self.capacity);
+        self.free = self.capacity;
+        for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
+            self.free = self.free.saturating_sub(&attempt.carried.resources);
+            self.devices.hold(&attempt.devices, &self.kinds);
+        }
+    }
+
+    fn report(&self, out: &mut Outbox) {
+        let running = self.running.len() as u32;
+        let queued = self.queue.len() as u32;
+        let expected_wait = self.queue.expected_work();
+        out.send(TheMaster, ToMaster::Report(NodeReport { free: self.free, running, queued, expected_wait }));
+    }
+
+    // ---- an attempt's life -----------------------------------------------------------------------------------------
+
+    fn on_launch(&mut self, now: Instant, from: Address, launch: Box<Launch>, out: &mut Outbox) {
+        let attempt = launch.attempt;
+        if self.attempts.contains_key(&attempt) {
+            return out.record(Record::Stale { from, attempt });
+        }
+        let welcome = match &self.master {
+            MasterLink::Welcomed { first_grant, .. } => Some(*first_grant),
+            _ => None,
+        };
+        let current = attempt.epoch >= self.newest_epoch
+            && welcome.is_some_and(|first| (launch.grant.epoch, launch.grant.number) >= (first.epoch, first.number));
+        if !current {
+            return out.send(attempt.job, ToJobManager::NotTaken { attempt });
+        }
+        self.newest_epoch = attempt.epoch;
+        let carried = Carried {
+            grant: launch.grant,
+            resources: launch.resources,
+            execution: launch.execution,
+            timeout: launch.timeout,
+            expected: launch.expected,
+        };
+        self.queue.push(QueuedEntry {
+            attempt,
+            resources: carried.resources,
+            execution: carried.execution,
+            queued_at: now,
+            expected: carried.expected,
+        });
+        let task = launch.task;
+        let entry = Attempt { task, carried, devices: Vec::new(), state: State::Queued(launch) };
+        self.attempts.insert(attempt, entry);
+        self.start_what_fits(now, out);
+        if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
+            out.record(Record::Queued { task, attempt, node: self.node });
+        }
+    }
+
+    fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
+        while self.executor == ExecutorLink::Known {
+            let picked = self.queue.pick(now, self.queue_policy.as_mut(), &self.running, &self.free);
+            let Some(entry) = picked else { return };
+            self.start(now, entry.attempt, out);
+        }
+    }
+
+    fn start(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
+        let entry = self.attempts.get_mut(&id).expect("a queued attempt is known");
+        let State::Queued(launch) = std::mem::replace(&mut entry.state, State::Starting) else {
+            unreachable!("only queued attempts are in the queue")
+        };
+        entry.devices = self.devices.take(&launch.resources, &self.kinds);
+        self.free = self.free.saturating_sub(&launch.resources);
+        self.running.push(running_entry(id, &entry.carried, now));
+        let mut variables = launch.variables;
+        variables.extend(self.devices.variables(&entry.devices));
+        let order = LaunchOrder {
+            attempt: id,
+            task: launch.task,
+            node: self.node,
+            program: launch.program,
+            variables,
+            submit_dir: launch.submit_dir,
+            limits: Limits { resources: named(&launch.resources, &self.kinds), devices: entry.devices.clone() },
+            carried: entry.carried,
+        };
+        out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
+    }
+
+    fn on_started(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
+        let Some(entry) = self.attempts.get_mut(&id) else {
+            return out.record(Record::Stale { from, attempt: id });
+        };
+        if let State::Starting = entry.state {
+            entry.state = State::Running;
+            if let Some(timeout) = entry.carried.timeout {
+                self.due.insert((now + timeout, id));
+            }
+        }
+        out.send(id.job, ToJobManager::Started { attempt: id, running_for: Duration::ZERO });
+    }
+
+    /// The executor says that an attempt ended; repeated until acknowledged.
+    fn on_finished(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
+        match self.attempts.get(&id).map(|entry| &entry.state) {
+            Some(State::Ended(_)) => {}
+            Some(_) => self.finish(now, id, ended, out),
+            None => {
+                // From before this agent's time.
+                out.send(id.job, ToJobManager::Finished { attempt: id, ended: ended.clone() });
+                let task = TaskId { job: id.job, ..TaskId::default() };
+                let entry =
+                    Attempt { task, carried: Carried::default(), devices: Vec::new(), state: State::Ended(ended) };
+                self.attempts.insert(id, entry);
+            }
+        }
+    }
+
+    /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
+    fn finish(&mut self, now: Instant, id: AttemptId, mut ended: Ended, out: &mut Outbox) {
+        let entry = self.attempts.get_mut(&id).expect("the caller found it");
+        if let State::Stopping { reason, .. } = &entry.state {
+            ended.reason = reason.clone();
+        }
+        let held = entry.is_at_executor();
+        entry.state = State::Ended(ended.clone());
+        let devices = std::mem::take(&mut entry.devices);
+        if held {
+            self.free = self.free.saturating_add(&entry.carried.resources);
+            self.devices.give_back(&devices, &self.kinds);
+            self.running.retain(|other| other.attempt != id);
+            self.due.retain(|(_, other)| *other != id);
+        }
+        let grants = vec![self.attempts[&id].carried.grant];
+        out.send(id.job, ToJobManager::Finished { attempt: id, ended });
+        out.send(TheMaster, ToMaster::Freed { grants });
+        self.start_what_fits(now, out);
+    }
+
+    fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
+        match self.attempts.get(&id).map(|entry| &entry.state) {
+            Some(State::Ended(_)) => {
+                self.attempts.remove(&id);
+                out.send(TheExecutor(self.node), ToExecutor::Acknowledge { attempt: id });
+            }
+            _ => out.record(Record::Stale { from, attempt: id }),
+        }
+    }
+
+    // ---- stopping --------------------------------------------------------------------------------------------------
+
+    fn on_stop(&mut self, now: Instant, id: AttemptId, reason: EndReason, grace: Duration, out: &mut Outbox) {
+        let Some(entry) = self.attempts.get_mut(&id) else { return };
+        match &entry.state {
+            State::Queued(_) => {
+                self.queue.remove(id);
+                self.finish(now, id, Ended::without_run(reason), out);
+            }
+            State::Starting | State::Running => {
+                entry.state = State::Stopping { reason, killed: false };
+                self.due.retain(|(_, other)| *other != id);
+                self.due.insert((now + grace, id));
+                let signal = TaskSignal::Terminate;
+                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal });
+            }
+            State::Stopping { .. } | State::Ended(_) => {}
+        }
+    }
+
+    fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
+        while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.due.remove(&(at, id));
+            self.on_due(now, id, out);
+        }
+        match &mut self.master {
+            MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
+                *next_report = now + *heartbeat;
+                self.report(out);
+            }
+            MasterLink::Down { orphans_at } if orphans_at.is_some_and(|at| at <= now) => {
+                *orphans_at = None;
+                let all: Vec<AttemptId> = self.attempts.keys().copied().collect();
+                self.stop_orphans(now, &all, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_due(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
+        let Some(entry) = self.attempts.get_mut(&id) else { return };
+        match &mut entry.state {
+            State::Stopping { killed, .. } if !*killed => {
+                *killed = true;
+                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal: TaskSignal::Kill });
+            }
+            State::Running => {
+                let (task, node, reason) = (entry.task, self.node, EndReason::Timeout);
+                out.record(Record::Stopping { task, attempt: id, node, reason: reason.clone() });
+                self.on_stop(now, id, reason, self.settings.stop_grace, out);
+            }
+            _ => {}
+        }
+    }
+
+    // ---- owners ----------------------------------------------------------------------------------------------------
+
+    /// A job manager says which attempts are its own.
+    fn on_claim(&mut self, now: Instant, job: JobId, epoch: Epoch, claimed: Vec<AttemptId>, out: &mut Outbox) {
+        if self.executor != ExecutorLink::Known {
+            return self.early_claims.push((job, epoch, claimed));
+        }
+        if epoch < self.newest_epoch {
+            return;
+        }
+        self.newest_epoch = epoch;
+        let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
+        let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
+        out.send(job, ToJobManager::Live { node: self.node, epoch, attempts });
+        for entry in self.running.iter().filter(|entry| claimed.contains(&entry.attempt)) {
+            if !matches!(self.attempts[&entry.attempt].state, State::Starting) {
+                let running_for = now.since(entry.started_at);
+                out.send(job, ToJobManager::Started { attempt: entry.attempt, running_for });
+            }
+        }
+        let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id)).collect();
+        self.stop_orphans(now, &foreign, out);
+    }
+
+    fn on_disown(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
+        let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
+        self.stop_orphans(now, &here, out);
+    }
+
+    /// Ends attempts without an owner; their ends interest nobody.
+    fn stop_orphans(&mut self, now: Instant, orphans: &[AttemptId], out: &mut Outbox) {
+        for &id in orphans {
+            let Some(entry) = self.attempts.get(&id) else { continue };
+            if let State::Ended(_) = entry.state {
+                self.attempts.remove(&id);
+                out.send(TheExecutor(self.node), ToExecutor::Acknowledge { attempt: id });
+                continue;
+            }
+            out.record(Record::Orphaned { task: entry.task, attempt: id, node: self.node });
+            self.on_stop(now, id, EndReason::NodeLost, self.settings.stop_grace, out);
+        }
+    }
+
+    /// In tests and debug builds, after every event.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let at_executor = self.attempts.values().filter(|attempt| attempt.is_at_executor()).count();
+        assert_eq!(self.running.len(), at_executor, "running entries and attempts at the executor");
+        let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
+        assert_eq!(self.queue.len(), queued, "queue entries and queued attempts");
+        let mut held = Resources::ZERO;
+        for entry in &self.running {
+            held = held.saturating_add(&entry.resources);
+        }
+        if held.fits_in(&self.capacity) {
+            assert_eq!(self.free, self.capacity.saturating_sub(&held), "free and held make up the capacity");
+        }
+    }
+}
+
+impl Attempt {
+    /// Whether it holds resources, because the executor runs it.
+    fn is_at_executor(&self) -> bool {
+        matches!(self.state, State::Starting | State::Running | State::Stopping { .. })
+    }
+}
+
+fn running_entry(attempt: AttemptId, carried: &Carried, started_at: Instant) -> RunningEntry {
+    let Carried { resources, execution, expected, .. } = *carried;
+    RunningEntry { attempt, resources, execution, started_at, expected }
+}
+
+fn named(resources: &Resources, kinds: &Kinds) -> ResourceSpec {
+    let mut spec = ResourceSpec { basic: *resources, custom: Vec::new() };
+    for kind in FIRST_CUSTOM..WIDTH {
+        let amount = std::mem::take(&mut spec.basic.0[kind]);
+        if let Some(name) = kinds.name(kind).filter(|_| amount > 0) {
+            spec.custom.push((name.to_owned(), amount));
+        }
+    }
+    spec
+}
+
+/// A node's state for people and for a simulator that starts from it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeDescription {
+    pub node: NodeId,
+    pub name: String,
+    pub capacity: Resources,
+    pub free: Resources,
+    /// With the time since each was launched.
+    pub running: Vec<(AttemptId, TaskId, Resources, Duration)>,
+    pub queued: Vec<(AttemptId, Resources, Duration)>,
+    /// Ends that their owners have not acknowledged.
+    pub unacknowledged: u32,
+}
+
+impl Role for NodeAgent {
+    type Message = ToNode;
+    type Description = NodeDescription;
+
+    fn handle(&mut self, now: Instant, event: Event<ToNode>, out: &mut Outbox) {
+        match event {
+            Event::Message { from, body } => self.on_message(now, from, body, out),
+            Event::Connected { peer: Address::Executor(_), .. } => self.on_executor_connected(out),
+            Event::Disconnected { peer: Address::Executor(_) } => self.executor = ExecutorLink::Down,
+            Event::Connected { peer: Address::Master, .. } => {
+                self.master = MasterLink::Connected { registered: false };
+                self.register(out);
+            }
+            Event::Disconnected { peer: Address::Master } => {
+                let orphans_at = Some(now + self.settings.orphan_lease);
+                self.master = MasterLink::Down { orphans_at };
+            }
+            Event::Connected { .. } | Event::Disconnected { .. } => {}
+            Event::Wakeup => self.on_wakeup(now, out),
+        }
+        self.check_invariants();
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        let due = self.due.first().map(|(at, _)| *at);
+        let link = match &self.master {
+            MasterLink::Down { orphans_at } => *orphans_at,
+            MasterLink::Connected { .. } => None,
+            MasterLink::Welcomed { next_report, .. } => Some(*next_report),
+        };
+        [due, link].into_iter().flatten().min()
+    }
+
+    /// A node keeps nothing of its own on disk: its executor remembers.
+    fn recover(&mut self, _: &[Change]) {}
+
+    fn durable(&self) -> Vec<Change> {
+        Vec::new()
+    }
+
+    fn describe(&self, now: Instant) -> NodeDescription {
+        let running = self.running.iter().map(|entry| {
+            let task = self.attempts[&entry.attempt].task;
+            (entry.attempt, task, entry.resources, now.since(entry.started_at))
+        });
+        let queued =
+            self.queue.entries().iter().map(|entry| (entry.attempt, entry.resources, now.since(entry.queued_at)));
+        let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));
+        NodeDescription {
+            node: self.node,
+            name: self.settings.name.clone(),
+            capacity: self.capacity,
+            free: self.free,
+            running: running.collect(),
+            queued: queued.collect(),
+            unacknowledged: ended.count() as u32,
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
+
+use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, QueueUsage};
+use crate::vocabulary::resources::WIDTH;
+use crate::vocabulary::{JobId, QueueId, QueueSpec, Resources, Totals, UserId};
+use crate::why::Why;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A share of everything, in millionths.
+const WHOLE: u32 = 1_000_000;
+
+/// The configured queues as a tree; `QueueId` 0 is the root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueTree {
+    specs: Vec<QueueSpec>,
+    parents: Vec<Option<u32>>,
+    children: Vec<Vec<u32>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueTreeError(pub String);
+
+impl QueueTree {
+    /// The root and one leaf, `root.default`.
+    pub fn single() -> QueueTree {
+        QueueTree::new(Vec::new()).expect("the default tree is well-formed")
+    }
+
+    /// Builds the tree; the root, and a `root.default` where no leaf is named, are added.
+    ///
+    /// # Errors
+    /// Names the queue that has no parent, is named twice, or asks for more than its parent has.
+    pub fn new(mut specs: Vec<QueueSpec>) -> Result<QueueTree, QueueTreeError> {
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        if specs.first().is_none_or(|first| first.name != "root") {
+            specs.insert(0, QueueSpec::named("root"));
+        }
+        if specs.len() == 1 {
+            specs.push(QueueSpec::named("root.default"));
+        }
+        let mut tree = QueueTree { parents: vec![None], children: vec![Vec::new()], specs: vec![specs[0].clone()] };
+        for spec in specs.into_iter().skip(1) {
+            tree.add(spec)?;
+        }
+        for (index, spec) in tree.specs.iter().enumerate() {
+            let granted: u64 = tree.children[index].iter().map(|&c| u64::from(tree.specs[c as usize].guaranteed)).sum();
+            if granted > u64::from(spec.guaranteed) {
+                return Err(QueueTreeError(format!(
+                    "the queues below `{}` are guaranteed {:.1} % together, more than its own {:.1} %",
+                    spec.name,
+                    granted as f64 / 1e4,
+                    f64::from(spec.guaranteed) / 1e4
+                )));
+            }
+        }
+        Ok(tree)
+    }
+
+    fn add(&mut self, spec: QueueSpec) -> Result<(), QueueTreeError> {
+        if self.find(&spec.name).is_some() {
+            return Err(QueueTreeError(format!("queue `{}` is configured twice", spec.name)));
+        }
+        let (parent_name, own_name) = spec.name.rsplit_once('.').unwrap_or(("", &spec.name));
+        if own_name.is_empty() || own_name.contains(char::is_whitespace) {
+            return Err(QueueTreeError(format!(
+                "`{}` is not a queue's name; write for instance `root.research`",
+                spec.name
+            )));
+        }
+        let Some(parent) = self.find(parent_name) else {
+            return Err(QueueTreeError(format!(
+                "queue `{}` has no parent: configure `{}` first, or name it `root.{own_name}`",
+                spec.name,
+                if parent_name.is_empty() { "root" } else { parent_name }
+            )));
+        };
+        if spec.weight == 0 {
+            return Err(QueueTreeError(format!("queue `{}` has weight 0; a weight is at least 0.001", spec.name)));
+        }
+        if spec.guaranteed > spec.maximum {
+            return Err(QueueTreeError(format!("queue `{}` is guaranteed more than its maximum", spec.name)));
+        }
+        let index = self.specs.len() as u32;
+        self.children[parent.0 as usize].push(index);
+        self.parents.push(Some(parent.0));
+        self.children.push(Vec::new());
+        self.specs.push(spec);
+        Ok(())
+    }
+
+    pub fn find(&self, name: &str) -> Option<QueueId> {
+        self.specs.iter().position(|spec| spec.name == name).map(|index| QueueId(index as u32))
+    }
+
+    /// The leaf that a job file means: a full name, a name below the root, or nothing for the default.
+    ///
+    /// # Errors
+    /// A sentence that lists the queues there are.
+    pub fn leaf(&self, name: &str) -> Result<QueueId, String> {
+        let found = match name {
+            "" => self.find("root.default").or_else(|| self.leaves().next()),
+            _ => self.find(name).or_else(|| self.find(&format!("root.{name}"))),
+        };
+        match found {
+            Some(queue) if self.children[queue.0 as usize].is_empty() => Ok(queue),
+            Some(queue) => Err(format!(
+                "queue `{}` holds other queues and takes no jobs; use one of: {}",
+                self.spec(queue).name,
+                self.leaf_names()
+            )),
+            None => Err(format!("there is no queue `{name}`; there are: {}", self.leaf_names())),
+        }
+    }
+
+    fn leaves(&self) -> impl Iterator<Item = QueueId> {
+        (0..self.specs.len()).filter(|&index| self.children[index].is_empty()).map(|index| QueueId(index as u32))
+    }
+
+    fn leaf_names(&self) -> String {
+        self.leaves().map(|queue| self.spec(queue).name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    pub fn spec(&self, queue: QueueId) -> &QueueSpec {
+        &self.specs[queue.0 as usize]
+    }
+
+    pub fn len(&self) -> usize {
+        self.specs.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
+    pub fn parent(&self, queue: QueueId) -> Option<QueueId> {
+        self.parents[queue.0 as usize].map(QueueId)
+    }
+
+    pub fn children(&self, queue: QueueId) -> &[u32] {
+        &self.children[queue.0 as usize]
+    }
+}
+
+impl QueueSpec {
+    /// A queue without a guarantee or limits; the root is guaranteed everything.
+    pub fn named(name: &str) -> QueueSpec {
+        QueueSpec {
+            name: name.to_owned(),
+            weight: 1_000,
+            guaranteed: if name == "root" { WHOLE } else { 0 },
+            maximum: WHOLE,
+            user_limit: WHOLE,
+            max_running_jobs: None,
+            default_timeout: None,
+        }
+    }
+}
+
+impl fmt::Display for QueueTreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for QueueTreeError {}
+
+/// Usage of queues, users and jobs, and the open asks. Slots are those of the scheduler's request queue.
+pub struct Accounts {
+    pub tree: QueueTree,
+    pub capacity: Totals,
+    pub queues: Vec<QueueAccount>,
+    pub jobs: Vec<Option<JobAccount>>,
+    pub asks: Vec<Option<AskAccount>>,
+}
+
+#[derive(Default)]
+pub struct QueueAccount {
+    pub used: Totals,
+    /// In millionths of the cluster.
+    pub share: u64,
+    maximum: Totals,
+    user_maximum: Totals,
+    users: BTreeMap<UserId, Totals>,
+    /// Whether this queue or one above it has a maximum below the whole cluster.
+    is_limited: bool,
+    limits_users: bool,
+}
+
+pub struct JobAccount {
+    pub id: JobId,
+    pub queue: QueueId,
+    pub user: UserId,
+    pub priority: i32,
+    pub used: Totals,
+    /// In millionths of the cluster.
+    pub share: u64,
+    pub asks: Vec<AskSlot>,
+    /// Asks with open tasks.
+    pub open_asks: u32,
+    /// Asks with open tasks that have not been found without room.
+    pub fresh_asks: u32,
+}
+
+pub struct AskAccount {
+    pub job: JobSlot,
+    pub shape: Resources,
+    pub class: u32,
+    pub open: u64,
+    /// No open node had room for it when it was last tried everywhere.
+    pub parked: bool,
+}
+
+impl Accounts {
+    pub fn new(tree: QueueTree) -> Accounts {
+        let queues = (0..tree.len()).map(|_| QueueAccount::default()).collect();
+        let mut accounts = Accounts { tree, capacity: Totals::ZERO, queues, jobs: Vec::new(), asks: Vec::new() };
+        accounts.on_capacity(Totals::ZERO);
+        accounts
+    }
+
+    pub fn job(&self, job: JobSlot) -> &JobAccount {
+        self.jobs[job as usize].as_ref().expect("a job slot in use")
+    }
+
+    pub fn ask(&self, ask: AskSlot) -> &AskAccount {
+        self.asks[ask as usize].as_ref().expect("an ask slot in use")
+    }
+
+    /// Takes in a change. Returns the job whose place in an order may have moved.
+    pub fn on_change(&mut self, change: &DemandChange) -> Option<JobSlot> {
+        match *change {
+            DemandChange::Capacity(total) => self.on_capacity(total),
+            DemandChange::JobAdded { job, id, queue, user, priority } => {
+                let account = JobAccount {
+                    id,
+                    queue,
+                    user,
+                    priority,
+                    used: Totals::ZERO,
+                    share: 0,
+                    asks: Vec::new(),
+                    open_asks: 0,
+                    fresh_asks: 0,
+                };
+                put(&mut self.jobs, job, account);
+            }
+            DemandChange::JobRemoved { job } => {
+                assert!(self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO, "a job left something");
+                self.jobs[job as usize] = None;
+            }
+            DemandChange::AskAdded { ask, job, shape, class } => {
+                put(&mut self.asks, ask, AskAccount { job, shape, class, open: 0, parked: false });
+                self.job_mut(job).asks.push(ask);
+            }
+            DemandChange::AskRemoved { ask } => {
+                self.set_open(ask, 0);
+                let job = self.ask(ask).job;
+                self.asks[ask as usize] = None;
+                self.job_mut(job).asks.retain(|&other| other != ask);
+                return Some(job);
+            }
+            DemandChange::Open { ask, count } => {
+                self.set_open(ask, count);
+                return Some(self.ask(ask).job);
+            }
+            DemandChange::Taken { job, resources } => {
+                self.take(job, &resources);
+                return Some(job);
+            }
+            DemandChange::Freed { job, resources } => {
+                self.free(job, &resources);
+                return Some(job);
+            }
+            DemandChange::RoomOpened => self.unpark_all(),
+        }
+        None
+    }
+
+    fn job_mut(&mut self, job: JobSlot) -> &mut JobAccount {
+        self.jobs[job as usize].as_mut().expect("a job slot in use")
+    }
+
+    fn on_capacity(&mut self, total: Totals) {
+        self.capacity = total;
+        for index in 0..self.queues.len() {
+            let spec = &self.tree.specs[index];
+            let parent_limited = self.tree.parents[index].is_some_and(|parent| self.queues[parent as usize].is_limited);
+            let queue = &mut self.queues[index];
+            queue.is_limited = parent_limited || spec.maximum < WHOLE;
+            queue.limits_users = spec.user_limit < WHOLE;
+            queue.maximum = fraction(&total, spec.maximum);
+            queue.user_maximum = fraction(&total, spec.user_limit);
+            queue.share = queue.used.dominant_share(&total);
+        }
+        for job in self.jobs.iter_mut().flatten() {
+            job.share = job.used.dominant_share(&total);
+        }
+    }
+
+    fn set_open(&mut self, ask: AskSlot, count: u64) {
+        let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
+        let (was_open, was_fresh) = (account.open > 0, account.open > 0 && !account.parked);
+        account.open = count;
+        if count == 0 {
+            account.parked = false;
+        }
+        let (is_open, is_fresh) = (count > 0, count > 0 && !account.parked);
+        let job = account.job;
+        let job = self.job_mut(job);
+        job.open_asks = job.open_asks + u32::from(is_open) - u32::from(was_open);
+        job.fresh_asks = job.fresh_asks + u32::from(is_fresh) - u32::from(was_fresh);
+    }
+
+    /// No open node has room for it.
+    pub fn park(&mut self, ask: AskSlot) {
+        let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
+        if account.open > 0 && !account.parked {
+            account.parked = true;
+            let job = account.job;
+            self.job_mut(job).fresh_asks -= 1;
+        }
+    }
+
+    fn unpark_all(&mut self) {
+        for ask in self.asks.iter_mut().flatten() {
+            if ask.parked {
+                ask.parked = false;
+                self.jobs[ask.job as usize].as_mut().expect("a job slot in use").fresh_asks += 1;
+            }
+        }
+    }
+
+    /// One task of the ask got resources.
+    pub fn start(&mut self, ask: AskSlot) -> JobSlot {
+        let account = self.ask(ask);
+        let (job, shape, open) = (account.job, account.shape, account.open);
+        self.set_open(ask, open.saturating_sub(1));
+        self.take(job, &shape);
+        job
+    }
+
+    fn take(&mut self, job: JobSlot, resources: &Resources) {
+        let capacity = self.capacity;
+        let account = self.job_mut(job);
+        account.used.add(resources);
+        account.share = account.used.dominant_share(&capacity);
+        let (queue, user) = (account.queue, account.user);
+        self.queues[queue.0 as usize].users.entry(user).or_default().add(resources);
+        self.up_from(queue, |queue, capacity| {
+            queue.used.add(resources);
+            queue.share = queue.used.dominant_share(capacity);
+        });
+    }
+
+    fn free(&mut self, job: JobSlot, resources: &Resources) {
+        let capacity = self.capacity;
+        let account = self.job_mut(job);
+        account.used.sub(resources);
+        account.share = account.used.dominant_share(&capacity);
+        let (queue, user) = (account.queue, account.user);
+        let users = &mut self.queues[queue.0 as usize].users;
+        let used = users.get_mut(&user).expect("a user that frees had taken");
+        used.sub(resources);
+        if *used == Totals::ZERO {
+            users.remove(&user);
+        }
+        self.up_from(queue, |queue, capacity| {
+            queue.used.sub(resources);
+            queue.share = queue.used.dominant_share(capacity);
+        });
+    }
+
+    fn up_from(&mut self, leaf: QueueId, mut change: impl FnMut(&mut QueueAccount, &Totals)) {
+        let mut next = Some(leaf);
+        while let Some(queue) = next {
+            change(&mut self.queues[queue.0 as usize], &self.capacity);
+            next = self.tree.parent(queue);
+        }
+    }
+
+    /// The job's first ask that goes with the offer.
+    #[inline]
+    pub fn first_fit(&self, job: JobSlot, offer: &Offer<'_>) -> Option<AskSlot> {
+        let account = self.job(job);
+        account.asks.iter().copied().find(|&slot| {
+            let ask = self.ask(slot);
+            let goes = match offer {
+                Offer::Node { node, room, classes } => ask.shape.fits_in(room) && classes.meets(ask.class, *node),
+                Offer::Cluster => !ask.parked,
+            };
+            goes && ask.open > 0 && !self.exceeds_limit(account, &ask.shape)
+        })
+    }
+
+    #[inline]
+    fn exceeds_limit(&self, job: &JobAccount, shape: &Resources) -> bool {
+        let leaf = &self.queues[job.queue.0 as usize];
+        (leaf.is_limited || leaf.limits_users) && self.limit_hit(job, shape).is_some()
+    }
+
+    fn limit_hit(&self, job: &JobAccount, shape: &Resources) -> Option<Why> {
+        let leaf = &self.queues[job.queue.0 as usize];
+        if leaf.limits_users {
+            let used = leaf.users.get(&job.user).copied().unwrap_or_default();
+            if let Some(kind) = first_excess(&used, shape, &leaf.user_maximum) {
+                return Some(Why::UserLimit {
+                    queue: self.tree.spec(job.queue).name.clone(),
+                    kind,
+                    used: used.0[kind],
+                    limit: leaf.user_maximum.0[kind],
+                    wants: shape.0[kind],
+                });
+            }
+        }
+        let mut next = Some(job.queue);
+        while let Some(id) = next.filter(|_| leaf.is_limited) {
+            let queue = &self.queues[id.0 as usize];
+            if let Some(kind) = first_excess(&queue.used, shape, &queue.maximum) {
+                return Some(Why::QueueLimit {
+                    queue: self.tree.spec(id).name.clone(),
+                    kind,
+                    used: queue.used.0[kind],
+                    limit: queue.maximum.0[kind],
+                    wants: shape.0[kind],
+                });
+            }
+            next = self.tree.parent(id);
+        }
+        None
+    }
+
+    pub fn limit_on(&self, ask: AskSlot) -> Option<Why> {
+        let ask = self.ask(ask);
+        self.limit_hit(self.job(ask.job), &ask.shape)
+    }
+
+    pub fn queue_usage(&self, queue: QueueId) -> QueueUsage {
+        let account = &self.queues[queue.0 as usize];
+        QueueUsage { used: account.used, maximum: account.maximum, dominant_share: account.share }
+    }
+}
+
+fn put<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) {
+    let slot = slot as usize;
+    if slots.len() <= slot {
+        slots.resize_with(slot + 1, || None);
+    }
+    assert!(slots[slot].is_none(), "slot {slot} is in use");
+    slots[slot] = Some(value);
+}
+
+fn fraction(total: &Totals, millionths: u32) -> Totals {
+    let mut part = *total;
+    for amount in &mut part.0 {
+        *amount = (u128::from(*amount) * u128::from(millionths) / u128::from(WHOLE)) as u64;
+    }
+    part
+}
+
+/// The first kind of which `used` and `more` together pass `limit`.
+fn first_excess(used: &Totals, more: &Resources, limit: &Totals) -> Option<usize> {
+    (0..WIDTH).find(|&kind| more.0[kind] > 0 && used.0[kind] + u64::from(more.0[kind]) > limit.0[kind])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, guaranteed: u32, maximum: u32) -> QueueSpec {
+        QueueSpec { guaranteed, maximum, ..QueueSpec::named(name) }
+    }
+
+    #[test]
+    fn queues_find_their_parents_and_refuse_nonsense() {
+        let tree = QueueTree::new(vec![spec("root.a.x", 0, WHOLE), spec("root.a", 0, WHOLE), spec("root.b", 0, WHOLE)])
+            .unwrap();
+        assert_eq!(tree.leaf("a.x"), Ok(tree.find("root.a.x").unwrap()));
+        assert!(tree.leaf("a").unwrap_err().contains("takes no jobs"));
+        assert!(tree.leaf("c").unwrap_err().contains("root.a.x, root.b"));
+        let wrong = |specs| QueueTree::new(specs).unwrap_err().0;
+        assert!(wrong(vec![spec("root.a.x", 0, WHOLE)]).contains("has no parent"));
+        assert!(wrong(vec![spec("root.a", 600_000, WHOLE), spec("root.b", 600_000, WHOLE)]).contains("120.0 %"));
+        assert!(wrong(vec![spec("root.a", 600_000, 500_000)]).contains("more than its maximum"));
+        assert!(wrong(vec![spec("root.a", 0, WHOLE), spec("root.a", 0, WHOLE)]).contains("twice"));
+    }
+}

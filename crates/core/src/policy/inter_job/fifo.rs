@@ -1,0 +1,115 @@
+//! First come, first served: the higher priority, then the earlier submission, over all queues. Whoever does not fit
+//! is passed over; queue and user limits hold.
+
+use super::{Accounts, QueueTree};
+use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use crate::protocol::Rule;
+use crate::vocabulary::{JobId, QueueId, Totals};
+use crate::why::Why;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+type Key = (Reverse<i32>, JobId, JobSlot);
+
+pub struct Fifo {
+    accounts: Accounts,
+    /// Jobs with open asks.
+    waiting: BTreeSet<Key>,
+    /// Those of them with an ask that was not yet found without room.
+    fresh: BTreeSet<Key>,
+}
+
+impl Fifo {
+    pub fn new(tree: QueueTree) -> Fifo {
+        Fifo { accounts: Accounts::new(tree), waiting: BTreeSet::new(), fresh: BTreeSet::new() }
+    }
+
+    fn key(&self, slot: JobSlot) -> Key {
+        let job = self.accounts.job(slot);
+        (Reverse(job.priority), job.id, slot)
+    }
+
+    fn put_in_place(&mut self, slot: JobSlot) {
+        let key = self.key(slot);
+        let job = self.accounts.job(slot);
+        let (open, fresh) = (job.open_asks > 0, job.fresh_asks > 0);
+        place(&mut self.waiting, key, open);
+        place(&mut self.fresh, key, fresh);
+    }
+}
+
+fn place(set: &mut BTreeSet<Key>, key: Key, belongs: bool) {
+    if belongs {
+        set.insert(key);
+    } else {
+        set.remove(&key);
+    }
+}
+
+impl InterJobPolicy for Fifo {
+    fn on_change(&mut self, change: &DemandChange) {
+        if let Some(job) = self.accounts.on_change(change) {
+            self.put_in_place(job);
+        }
+        if *change == DemandChange::RoomOpened {
+            self.fresh = self.waiting.clone();
+        }
+    }
+
+    fn share(&self, _: JobSlot) -> Totals {
+        self.accounts.capacity
+    }
+
+    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+        let jobs = if matches!(offer, Offer::Cluster) { &self.fresh } else { &self.waiting };
+        let mut passed_over = 0;
+        for &(_, _, job) in jobs {
+            if let Some(ask) = self.accounts.first_fit(job, offer) {
+                return Some(Choice { ask, passed_over });
+            }
+            passed_over += 1;
+        }
+        None
+    }
+
+    fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {
+        match outcome {
+            Outcome::Started => {
+                let job = self.accounts.start(ask);
+                self.put_in_place(job);
+            }
+            Outcome::NoRoom => {
+                self.accounts.park(ask);
+                self.put_in_place(self.accounts.ask(ask).job);
+            }
+            Outcome::Refused => {}
+        }
+    }
+
+    fn longest_blocked(&self) -> Option<AskSlot> {
+        let blocked = |&(_, _, job): &Key| {
+            let asks = &self.accounts.job(job).asks;
+            asks.iter().copied().find(|&ask| self.accounts.ask(ask).parked && self.accounts.limit_on(ask).is_none())
+        };
+        self.waiting.iter().find_map(blocked)
+    }
+
+    fn limit_on(&self, ask: AskSlot) -> Option<Why> {
+        self.accounts.limit_on(ask)
+    }
+
+    fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)> {
+        let key = self.key(self.accounts.ask(ask).job);
+        let mut ahead = self.waiting.range(..key);
+        let (_, first, _) = *ahead.next()?;
+        Some((ahead.count() as u32 + 1, first))
+    }
+
+    fn rule(&self) -> Rule {
+        Rule::Submission
+    }
+
+    fn queue_usage(&self, queue: QueueId) -> QueueUsage {
+        self.accounts.queue_usage(queue)
+    }
+}

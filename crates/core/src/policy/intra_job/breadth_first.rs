@@ -1,0 +1,13 @@
+//! Everything that can run is asked for at once, in the order of the stages. (Carbyne 4.1, the baseline.)
+
+use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageDemand};
+use crate::vocabulary::{Instant, Totals};
+
+pub struct BreadthFirst;
+
+impl IntraJobPolicy for BreadthFirst {
+    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: &Totals) -> JobDemand {
+        let needed = dag.runnable.iter().map(|stage| StageDemand { stage: stage.stage, count: stage.ready }).collect();
+        JobDemand { needed, deferrable: Vec::new() }
+    }
+}

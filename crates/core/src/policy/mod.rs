@@ -1,0 +1,192 @@
+//! The four kinds of decision that a policy takes. A policy sees values and returns values; it knows no roles and
+//! sends no messages. Which policies a cluster uses is said in `preset.rs`.
+
+pub mod inter_job;
+pub mod intra_job;
+pub mod node_queue;
+pub mod placement;
+
+use crate::protocol::Rule;
+use crate::vocabulary::{
+    ClassTable, Duration, Instant, JobId, NodeViews, QueueId, QueueView, Resources, RunningEntry, Totals, UserId,
+};
+use crate::why::Why;
+
+/// An ask's place in the scheduler's request queue; policies keep dense vectors by it.
+pub type AskSlot = u32;
+/// A job's place in the scheduler's request queue.
+pub type JobSlot = u32;
+
+/// Whose turn is it? Incremental: it is told what changed and asked for the next best.
+pub trait InterJobPolicy: Send {
+    fn on_change(&mut self, change: &DemandChange);
+
+    /// What the job is entitled to now, of the whole cluster.
+    fn share(&self, job: JobSlot) -> Totals;
+
+    /// The next ask for this offer; `None` where nothing that is open goes with it.
+    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice>;
+
+    /// What became of the ask that `next` returned.
+    fn outcome(&mut self, ask: AskSlot, outcome: Outcome);
+
+    /// The first ask of all that found no room.
+    fn longest_blocked(&self) -> Option<AskSlot>;
+
+    /// Which limit keeps the ask from starting, if one does.
+    fn limit_on(&self, ask: AskSlot) -> Option<Why>;
+
+    /// Jobs with open asks that come before this one's: how many, and the first of them.
+    fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)>;
+
+    fn rule(&self) -> Rule;
+
+    fn queue_usage(&self, queue: QueueId) -> QueueUsage;
+}
+
+/// What changed for an [`InterJobPolicy`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DemandChange {
+    /// The sum of all nodes' capacities.
+    Capacity(Totals),
+    JobAdded {
+        job: JobSlot,
+        id: JobId,
+        queue: QueueId,
+        user: UserId,
+        priority: i32,
+    },
+    JobRemoved {
+        job: JobSlot,
+    },
+    AskAdded {
+        ask: AskSlot,
+        job: JobSlot,
+        shape: Resources,
+        class: u32,
+    },
+    AskRemoved {
+        ask: AskSlot,
+    },
+    /// So many tasks of the ask are open.
+    Open {
+        ask: AskSlot,
+        count: u64,
+    },
+    /// The job holds more than the policy granted, for instance attempts found again after a restart.
+    Taken {
+        job: JobSlot,
+        resources: Resources,
+    },
+    Freed {
+        job: JobSlot,
+        resources: Resources,
+    },
+    /// Nodes were added or opened: asks that found no room may find some.
+    RoomOpened,
+}
+
+/// What is to be given away.
+pub enum Offer<'a> {
+    /// One node's room.
+    Node { node: usize, room: Resources, classes: &'a ClassTable },
+    /// Any room anywhere: the next ask that has not been found without room.
+    Cluster,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    pub ask: AskSlot,
+    /// Jobs before it whose asks did not go with the offer.
+    pub passed_over: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// One task of it got resources.
+    Started,
+    /// No open node has room for it. It is passed over in cluster offers until room is opened.
+    NoRoom,
+    /// The owner of the node refused; it is open still.
+    Refused,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct QueueUsage {
+    pub used: Totals,
+    pub maximum: Totals,
+    /// In millionths of the cluster.
+    pub dominant_share: u64,
+}
+
+/// What does a job ask for now? (Carbyne's half of a scheduler lives here.)
+pub trait IntraJobPolicy: Send {
+    fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> JobDemand;
+}
+
+/// A job's stages that have tasks ready to run, in the order of the job file.
+pub struct DagProgress<'a> {
+    pub runnable: &'a [RunnableStage],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunnableStage {
+    pub stage: u32,
+    pub resources: Resources,
+    pub ready: u32,
+    /// Of one task, as learned or as stated.
+    pub expected: Option<Duration>,
+}
+
+/// Tasks to ask for, per stage: those that must start now, and those that could wait.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct JobDemand {
+    pub needed: Vec<StageDemand>,
+    pub deferrable: Vec<StageDemand>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StageDemand {
+    pub stage: u32,
+    pub count: u32,
+}
+
+/// Which node for which ask?
+pub trait PlacementPolicy: Send {
+    fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
+}
+
+/// An ask to be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenAsk {
+    pub slot: AskSlot,
+    pub shape: Resources,
+    pub class: u32,
+    pub count: u64,
+}
+
+/// How much a placement policy may decide in one call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    pub starts: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// One task of the ask on this node (a dense index).
+    Start { ask: AskSlot, node: usize },
+    /// No open node has room.
+    Wait { ask: AskSlot },
+}
+
+/// Which waiting entry starts next at a node?
+pub trait QueuePolicy: Send {
+    /// The position in `queue` of the entry to start, if one fits into `free`.
+    fn pick(
+        &mut self,
+        now: Instant,
+        queue: &QueueView<'_>,
+        running: &[RunningEntry],
+        free: &Resources,
+    ) -> Option<usize>;
+}

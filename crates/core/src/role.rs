@@ -1,0 +1,324 @@
+//! What every role is: a state machine that takes an event and leaves its effects in an outbox.
+
+use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
+use crate::vocabulary::{AttemptId, Duration, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId, UserId};
+use crate::why::Why;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A state machine without IO, driven by a daemon or by the simulator.
+pub trait Role {
+    type Message;
+    type Description;
+
+    /// Takes one event. Effects are left in `out`; there are no others.
+    fn handle(&mut self, now: Instant, event: Event<Self::Message>, out: &mut Outbox);
+
+    /// When it wants a `Wakeup`; asked after every `handle`.
+    fn next_wakeup(&self) -> Option<Instant>;
+
+    /// Takes in what an earlier life persisted, in order, before the first event.
+    fn recover(&mut self, changes: &[Change]);
+
+    /// Changes that lead a fresh role to this one's durable state: what a snapshot of the store holds.
+    fn durable(&self) -> Vec<Change>;
+
+    /// Its state for people, and for a simulator that starts from it: ages, no instants.
+    fn describe(&self, now: Instant) -> Self::Description;
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event<M> {
+    Message {
+        from: Address,
+        body: M,
+    },
+    /// A connection to `peer` stands. `incarnation` tells one life of the peer from the next.
+    Connected {
+        peer: Address,
+        incarnation: u64,
+    },
+    /// The connection to `peer` broke. A driver that cannot notice need not say it: silence has the same effect later.
+    Disconnected {
+        peer: Address,
+    },
+    Wakeup,
+}
+
+/// The effects of one or several events.
+#[derive(Default, Debug)]
+pub struct Outbox {
+    pub sends: Vec<(Address, Message)>,
+    pub changes: Vec<Change>,
+    pub records: Vec<Record>,
+}
+
+impl Outbox {
+    pub fn send<P: Peer>(&mut self, to: P, body: P::Message) {
+        self.sends.push(to.envelope(body));
+    }
+
+    /// Durable before any send of this or a later handle leaves the process.
+    pub fn persist(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// A fact for metrics, stories, transcripts and reasons; nothing waits for it.
+    pub fn record(&mut self, fact: Record) {
+        self.records.push(fact);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sends.is_empty() && self.changes.is_empty() && self.records.is_empty()
+    }
+}
+
+/// What must survive a crash.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    // The master's.
+    KindsNamed {
+        kinds: Kinds,
+    },
+    UserSeen {
+        user: UserId,
+        name: String,
+    },
+    NodeNamed {
+        node: NodeId,
+        name: String,
+    },
+    NodeDrained {
+        node: NodeId,
+        drained: bool,
+    },
+    JobAdmitted {
+        job: Arc<AdmittedJob>,
+        key: Option<String>,
+    },
+    JobHeld {
+        job: JobId,
+        held: bool,
+    },
+    /// The job was let go to its job manager.
+    JobBegun {
+        job: JobId,
+    },
+    JobEnded {
+        job: JobId,
+        outcome: JobOutcome,
+        at: Instant,
+    },
+    JobReopened {
+        job: JobId,
+    },
+    JobForgotten {
+        job: JobId,
+    },
+
+    // A job manager's.
+    Launched {
+        attempt: AttemptId,
+        task: TaskId,
+        node: NodeId,
+        grant: GrantId,
+        rule: Rule,
+        passed_over: u32,
+        at: Instant,
+    },
+    /// An attempt's end, with what became of the task: `last` when the task is not tried again.
+    Finished {
+        attempt: AttemptId,
+        task: TaskId,
+        node: NodeId,
+        ended: Ended,
+        last: bool,
+        at: Instant,
+    },
+    /// An attempt that will never report.
+    Lost {
+        attempt: AttemptId,
+        task: TaskId,
+        node: NodeId,
+        cause: LostCause,
+        last: bool,
+        at: Instant,
+    },
+    /// No task of the job starts any more.
+    Cancelled {
+        job: JobId,
+        at: Instant,
+    },
+    /// Failed, skipped and cancelled tasks wait again.
+    Rerun {
+        job: JobId,
+    },
+    /// The whole progress of a job, in a snapshot.
+    Progress {
+        job: JobId,
+        progress: Box<crate::job_manager::SavedProgress>,
+    },
+}
+
+/// Why an attempt was written off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LostCause {
+    /// Its node was silent for longer than the grace period.
+    NodeLost,
+    /// The node answered that it does not have it: the launch was lost on the way, or its executor died.
+    Unknown,
+    /// The node did not take it.
+    NotTaken,
+}
+
+/// A fact.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Record {
+    Submitted {
+        job: JobId,
+        tasks: u64,
+    },
+    Held {
+        job: JobId,
+        held: bool,
+    },
+    /// A job's ask was considered and could not be met.
+    Blocked {
+        job: JobId,
+        why: Why,
+    },
+    /// The attempt waits at its node.
+    Queued {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
+    Started {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        waited: Duration,
+    },
+    /// A running attempt was found again after its owner or its node's agent was away.
+    Adopted {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
+    /// The node was asked to end the attempt.
+    Stopping {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        reason: crate::vocabulary::EndReason,
+    },
+    /// The task is tried again.
+    Retried {
+        task: TaskId,
+        failures: u32,
+        retries: u32,
+    },
+    /// A stage's inputs are there.
+    StageReady {
+        job: JobId,
+        stage: u32,
+    },
+    /// Something about an attempt that is not current any more came late; it was dropped.
+    Stale {
+        from: Address,
+        attempt: AttemptId,
+    },
+    /// The same about a grant.
+    StaleGrant {
+        from: Address,
+        grant: GrantId,
+    },
+    NodeJoined {
+        node: NodeId,
+    },
+    NodeUnreachable {
+        node: NodeId,
+    },
+    NodeLost {
+        node: NodeId,
+    },
+    NodeDrained {
+        node: NodeId,
+        drained: bool,
+    },
+    /// An attempt without an owner was killed.
+    Orphaned {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
+}
+
+impl Change {
+    /// The job it is about; `None` for the cluster's own.
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Change::KindsNamed { .. }
+            | Change::UserSeen { .. }
+            | Change::NodeNamed { .. }
+            | Change::NodeDrained { .. } => None,
+            Change::JobAdmitted { job, .. } => Some(job.id),
+            Change::JobHeld { job, .. }
+            | Change::JobBegun { job }
+            | Change::JobEnded { job, .. }
+            | Change::JobReopened { job }
+            | Change::JobForgotten { job }
+            | Change::Cancelled { job, .. }
+            | Change::Rerun { job }
+            | Change::Progress { job, .. } => Some(*job),
+            Change::Launched { attempt, .. } | Change::Finished { attempt, .. } | Change::Lost { attempt, .. } => {
+                Some(attempt.job)
+            }
+        }
+    }
+
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Change::Launched { task, .. } | Change::Finished { task, .. } | Change::Lost { task, .. } => Some(*task),
+            _ => None,
+        }
+    }
+
+    /// Whether a job manager keeps it, rather than the master.
+    pub fn is_job_managers(&self) -> bool {
+        matches!(
+            self,
+            Change::Launched { .. }
+                | Change::Finished { .. }
+                | Change::Lost { .. }
+                | Change::Cancelled { .. }
+                | Change::Rerun { .. }
+                | Change::Progress { .. }
+        )
+    }
+}
+
+impl Record {
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Record::Submitted { job, .. }
+            | Record::Held { job, .. }
+            | Record::Blocked { job, .. }
+            | Record::StageReady { job, .. } => Some(*job),
+            Record::Stale { attempt, .. } => Some(attempt.job),
+            _ => self.task().map(|task| task.job),
+        }
+    }
+
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Record::Queued { task, .. }
+            | Record::Started { task, .. }
+            | Record::Adopted { task, .. }
+            | Record::Stopping { task, .. }
+            | Record::Retried { task, .. }
+            | Record::Orphaned { task, .. } => Some(*task),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! What the owner of the nodes knows: capacities, what is booked on them and by whom. The only place that accepts a
+//! claim, and, behind [`NodeViews`], the view of a scheduler that sits beside it.
+//!
+//! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search passes over the occupied
+//! part of a cluster without visiting it. The maxima are upper bounds, kind by kind; only the node itself decides.
+
+use crate::vocabulary::{
+    Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Resources, Totals,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const BLOCK: usize = 64;
+/// No neighbour in a list of bookings.
+const NONE: u32 = u32::MAX;
+
+#[derive(Default)]
+pub struct Ledger {
+    nodes: Vec<LedgerNode>,
+    /// Free resources of open nodes, apart from the rest for the sake of the search.
+    room: Vec<Resources>,
+    block_room: Vec<Resources>,
+    super_room: Vec<Resources>,
+    bookings: Vec<Slot>,
+    free_slots: Vec<u32>,
+    /// Where bookings are kept whose grants come from an earlier life of the master.
+    adopted: BTreeMap<(Epoch, u64), GrantId>,
+    classes: ClassTable,
+    class_constraints: Vec<Arc<Vec<Constraint>>>,
+    capacity: Totals,
+}
+
+struct LedgerNode {
+    state: NodeState,
+    capacity: Resources,
+    booked: Resources,
+    attributes: Attributes,
+    first_booking: u32,
+    bookings: u32,
+    /// Whether it takes new work.
+    open: bool,
+    /// Kept free for one ask only.
+    reserved: bool,
+}
+
+/// Whether a node takes work.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum NodeState {
+    /// Known from an earlier life, not seen in this one.
+    Expected,
+    Up,
+    /// Silent, its attempts are still believed to run.
+    Unreachable,
+    /// Its attempts were given up.
+    Lost,
+}
+
+/// Resources that are taken on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Booking {
+    pub grant: GrantId,
+    pub job: JobId,
+    pub node: NodeId,
+    pub resources: Resources,
+}
+
+struct Slot {
+    booking: Option<Booking>,
+    previous: u32,
+    next: u32,
+}
+
+/// Why a claim was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClaimError {
+    UnknownNode,
+    Closed,
+    NoRoom,
+}
+
+impl Ledger {
+    pub fn new() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.class(&Arc::new(Vec::new()));
+        ledger
+    }
+
+    // ---- nodes -----------------------------------------------------------------------------------------------------
+
+    /// Makes sure that a node is known under this number.
+    pub fn expect_node(&mut self, node: NodeId) {
+        while self.nodes.len() <= node.0 as usize {
+            self.nodes.push(LedgerNode {
+                state: NodeState::Expected,
+                capacity: Resources::ZERO,
+                booked: Resources::ZERO,
+                attributes: Attributes::default(),
+                first_booking: NONE,
+                bookings: 0,
+                open: false,
+                reserved: false,
+            });
+            self.room.push(Resources::ZERO);
+            self.block_room.resize(self.nodes.len().div_ceil(BLOCK), Resources::ZERO);
+            self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
+            let index = self.nodes.len() - 1;
+            self.classify(index);
+        }
+    }
+
+    /// A node is there, with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
+    pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: Attributes) {
+        self.expect_node(node);
+        let index = node.0 as usize;
+        let entry = &mut self.nodes[index];
+        self.capacity.sub(&entry.capacity);
+        self.capacity.add(&capacity);
+        entry.capacity = capacity;
+        entry.attributes = attributes;
+        entry.state = NodeState::Up;
+        self.classify(index);
+    }
+
+    fn classify(&mut self, index: usize) {
+        for class in 0..self.classes.classes() {
+            let met = self.meets(class, index);
+            self.classes.set(class, index, met);
+        }
+    }
+
+    fn meets(&self, class: u32, index: usize) -> bool {
+        let attributes = &self.nodes[index].attributes;
+        self.class_constraints[class as usize].iter().all(|constraint| constraint.is_met_by(attributes))
+    }
+
+    /// Opens a node to claims, or closes it.
+    pub fn set_open(&mut self, node: NodeId, open: bool) {
+        let index = node.0 as usize;
+        self.nodes[index].open = open;
+        self.nodes[index].reserved = false;
+        self.show_room(index);
+    }
+
+    fn show_room(&mut self, index: usize) {
+        let entry = &self.nodes[index];
+        let shown = entry.open && !entry.reserved;
+        let room = if shown { entry.capacity.saturating_sub(&entry.booked) } else { Resources::ZERO };
+        self.set_room(index, room);
+    }
+
+    pub fn set_state(&mut self, node: NodeId, state: NodeState) {
+        let entry = &mut self.nodes[node.0 as usize];
+        if state == NodeState::Lost {
+            let capacity = std::mem::take(&mut entry.capacity);
+            self.capacity.sub(&capacity);
+        }
+        self.nodes[node.0 as usize].state = state;
+    }
+
+    pub fn state(&self, node: NodeId) -> Option<NodeState> {
+        self.nodes.get(node.0 as usize).map(|entry| entry.state)
+    }
+
+    /// The capacity of all nodes that are not lost.
+    pub fn capacity(&self) -> &Totals {
+        &self.capacity
+    }
+
+    pub fn node_capacity(&self, node: NodeId) -> Resources {
+        self.nodes[node.0 as usize].capacity
+    }
+
+    pub fn node_free(&self, node: NodeId) -> Resources {
+        let entry = &self.nodes[node.0 as usize];
+        entry.capacity.saturating_sub(&entry.booked)
+    }
+
+    pub fn node_bookings(&self, node: NodeId) -> u32 {
+        self.nodes[node.0 as usize].bookings
+    }
+
+    pub fn attributes(&self, node: NodeId) -> &Attributes {
+        &self.nodes[node.0 as usize].attributes
+    }
+
+    /// Hides a node's room from searches, so that it can fill up for one ask.
+    pub fn reserve(&mut self, node: NodeId) {
+        self.nodes[node.0 as usize].reserved = true;
+        self.show_room(node.0 as usize);
+    }
+
+    pub fn is_open(&self, node: NodeId) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|entry| entry.open)
+    }
+
+    /// What an offer of this node may give away; nothing where it is closed.
+    #[inline]
+    pub fn offer(&self, node: NodeId) -> Resources {
+        let entry = &self.nodes[node.0 as usize];
+        if entry.open && entry.state == NodeState::Up {
+            entry.capacity.saturating_sub(&entry.booked)
+        } else {
+            Resources::ZERO
+        }
+    }
+
+    // ---- classes of constraints ------------------------------------------------------------------------------------
+
+    /// The class of asks with these constraints; made when it is new.
+    pub fn class(&mut self, constraints: &Arc<Vec<Constraint>>) -> u32 {
+        if let Some(class) = self.class_constraints.iter().position(|known| known == constraints) {
+            return class as u32;
+        }
+        let class = self.classes.add_class();
+        self.class_constraints.push(Arc::clone(constraints));
+        for index in 0..self.nodes.len() {
+            let met = self.meets(class, index);
+            self.classes.set(class, index, met);
+        }
+        class
+    }
+
+    pub fn classes(&self) -> &ClassTable {
+        &self.classes
+    }
+
+    pub fn class_constraints(&self, class: u32) -> &Arc<Vec<Constraint>> {
+        &self.class_constraints[class as usize]
+    }
+
+    // ---- claims ----------------------------------------------------------------------------------------------------
+
+    /// Where the next booking will be kept; a part of its grant's id.
+    pub fn next_slot(&self) -> u32 {
+        self.free_slots.last().copied().unwrap_or(self.bookings.len() as u32)
+    }
+
+    /// Books resources on a node that has room for them.
+    ///
+    /// # Errors
+    /// When the node is not known, is closed, or has no room. Nothing has changed then.
+    pub fn claim(&mut self, booking: Booking) -> Result<(), ClaimError> {
+        let index = booking.node.0 as usize;
+        let entry = self.nodes.get(index).ok_or(ClaimError::UnknownNode)?;
+        if entry.state != NodeState::Up || !entry.open {
+            return Err(ClaimError::Closed);
+        }
+        if !booking.resources.fits_in(&entry.capacity.saturating_sub(&entry.booked)) {
+            return Err(ClaimError::NoRoom);
+        }
+        self.book(booking);
+        Ok(())
+    }
+
+    /// Books what runs already, whether it fits or not.
+    pub fn adopt(&mut self, booking: Booking) {
+        let grant = GrantId { slot: self.next_slot(), ..booking.grant };
+        self.adopted.insert((grant.epoch, grant.number), grant);
+        self.book(Booking { grant, ..booking });
+    }
+
+    fn book(&mut self, booking: Booking) {
+        let slot = self.next_slot();
+        assert_eq!(slot, booking.grant.slot, "a grant is booked where its id says");
+        let index = booking.node.0 as usize;
+        let entry = &mut self.nodes[index];
+        let next = entry.first_booking;
+        let content = Slot { booking: Some(booking), previous: NONE, next };
+        if self.free_slots.pop().is_some() {
+            self.bookings[slot as usize] = content;
+        } else {
+            self.bookings.push(content);
+        }
+        if next != NONE {
+            self.bookings[next as usize].previous = slot;
+        }
+        entry.first_booking = slot;
+        entry.bookings += 1;
+        entry.booked = entry.booked.saturating_add(&booking.resources);
+        self.show_room(index);
+    }
+
+    /// Frees what a grant holds; `None` for a grant that holds nothing (any more).
+    pub fn free(&mut self, grant: GrantId) -> Option<Booking> {
+        let booking = self.booking(grant)?;
+        let grant = booking.grant;
+        self.adopted.remove(&(grant.epoch, grant.number));
+        let slot = &mut self.bookings[grant.slot as usize];
+        slot.booking = None;
+        let (previous, next) = (slot.previous, slot.next);
+        self.free_slots.push(grant.slot);
+        let index = booking.node.0 as usize;
+        match previous {
+            NONE => self.nodes[index].first_booking = next,
+            _ => self.bookings[previous as usize].next = next,
+        }
+        if next != NONE {
+            self.bookings[next as usize].previous = previous;
+        }
+        let entry = &mut self.nodes[index];
+        entry.bookings -= 1;
+        entry.booked = entry.booked.saturating_sub(&booking.resources);
+        self.show_room(index);
+        Some(booking)
+    }
+
+    /// What a grant holds, also one that was adopted under the id of an earlier life.
+    pub fn booking(&self, grant: GrantId) -> Option<Booking> {
+        let at = |grant: GrantId| self.bookings.get(grant.slot as usize)?.booking.filter(|held| held.grant == grant);
+        at(grant).or_else(|| at(*self.adopted.get(&(grant.epoch, grant.number))?))
+    }
+
+    /// All bookings on a node, the newest first.
+    pub fn bookings_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
+        let mut next = self.nodes.get(node.0 as usize).map_or(NONE, |entry| entry.first_booking);
+        std::iter::from_fn(move || {
+            let slot = self.bookings.get(next as usize)?;
+            next = slot.next;
+            slot.booking
+        })
+    }
+
+    // ---- room ------------------------------------------------------------------------------------------------------
+
+    fn set_room(&mut self, index: usize, room: Resources) {
+        let old = std::mem::replace(&mut self.room[index], room);
+        let block = index / BLOCK;
+        let grows = old.fits_in(&room);
+        if grows {
+            let more = self.block_room[block].larger_of(&room);
+            self.block_room[block] = more;
+            let above = &mut self.super_room[block / BLOCK];
+            *above = above.larger_of(&more);
+            return;
+        }
+        // Only where the node held a maximum can the block's maximum sink.
+        let was = self.block_room[block];
+        if old.0.iter().zip(was.0).any(|(&mine, maximum)| mine == maximum && mine > 0) || !room.fits_in(&was) {
+            let now = maximum(&self.room[block * BLOCK..((block + 1) * BLOCK).min(self.room.len())]);
+            self.block_room[block] = now;
+            let above = block / BLOCK;
+            if was != now {
+                let blocks = &self.block_room[above * BLOCK..((above + 1) * BLOCK).min(self.block_room.len())];
+                self.super_room[above] = maximum(blocks);
+            }
+        }
+    }
+
+    fn find_in(&self, class: u32, shape: &Resources, from: usize, to: usize) -> Option<usize> {
+        let mut index = from;
+        while index < to {
+            let block = index / BLOCK;
+            if index.is_multiple_of(BLOCK * BLOCK) && !shape.fits_in(&self.super_room[block / BLOCK]) {
+                index += BLOCK * BLOCK;
+                continue;
+            }
+            let end = ((block + 1) * BLOCK).min(to);
+            if shape.fits_in(&self.block_room[block]) {
+                let mut candidates = self.classes.word(class, block) & (u64::MAX << (index % BLOCK));
+                while candidates != 0 {
+                    let at = block * BLOCK + candidates.trailing_zeros() as usize;
+                    if at >= end {
+                        break;
+                    }
+                    if shape.fits_in(&self.room[at]) && self.nodes[at].state == NodeState::Up {
+                        return Some(at);
+                    }
+                    candidates &= candidates - 1;
+                }
+            }
+            index = end;
+        }
+        None
+    }
+
+    /// What must hold after every event, in tests and debug builds.
+    ///
+    /// # Panics
+    /// When it does not: that is our own bug.
+    pub fn check_invariants(&self) {
+        for (index, entry) in self.nodes.iter().enumerate() {
+            let mut booked = Totals::ZERO;
+            let mut count = 0;
+            for booking in self.bookings_on(NodeId(index as u32)) {
+                assert_eq!(booking.node.0 as usize, index, "a booking in the list of another node");
+                booked.add(&booking.resources);
+                count += 1;
+            }
+            assert_eq!(count, entry.bookings, "bookings of n{index}");
+            assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
+            assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");
+            assert!(self.room[index].fits_in(&self.block_room[index / BLOCK]), "n{index} is hidden from searches");
+            let above = &self.super_room[index / BLOCK / BLOCK];
+            assert!(self.block_room[index / BLOCK].fits_in(above), "the block of n{index} is hidden from searches");
+        }
+    }
+}
+
+fn maximum(of: &[Resources]) -> Resources {
+    of.iter().fold(Resources::ZERO, |largest, next| largest.larger_of(next))
+}
+
+impl NodeViews for Ledger {
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn view(&self, index: usize) -> NodeView {
+        let entry = &self.nodes[index];
+        NodeView {
+            node: NodeId(index as u32),
+            capacity: entry.capacity,
+            free: self.room[index],
+            open: entry.state == NodeState::Up,
+            expected_wait: Duration::ZERO,
+            age: Duration::ZERO,
+        }
+    }
+
+    fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize> {
+        let len = self.nodes.len();
+        if len == 0 {
+            return None;
+        }
+        let start = start % len;
+        self.find_in(class, shape, start, len).or_else(|| self.find_in(class, shape, 0, start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::Epoch;
+
+    fn booking(ledger: &Ledger, node: u32, resources: Resources, number: u64) -> Booking {
+        let grant = GrantId { epoch: Epoch(1), number, slot: ledger.next_slot() };
+        Booking { grant, job: JobId(1), node: NodeId(node), resources }
+    }
+
+    fn ledger_of(nodes: u32) -> Ledger {
+        let mut ledger = Ledger::new();
+        for node in 0..nodes {
+            ledger.join(NodeId(node), Resources::new(4_000, 1_024), Attributes::default());
+            ledger.set_open(NodeId(node), true);
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_claim_is_accepted_once_and_only_where_there_is_room() {
+        let mut ledger = ledger_of(2);
+        let first = booking(&ledger, 0, Resources::new(3_000, 100), 1);
+        assert_eq!(ledger.claim(first), Ok(()));
+        let second = booking(&ledger, 0, Resources::new(2_000, 100), 2);
+        assert_eq!(ledger.claim(second), Err(ClaimError::NoRoom));
+        assert_eq!(ledger.claim(Booking { node: NodeId(7), ..second }), Err(ClaimError::UnknownNode));
+        ledger.check_invariants();
+        assert_eq!(ledger.free(first.grant), Some(first));
+        assert_eq!(ledger.free(first.grant), None, "freed once");
+        assert_eq!(ledger.claim(second), Ok(()));
+        ledger.check_invariants();
+    }
+
+    #[test]
+    fn closed_and_lost_nodes_take_nothing() {
+        let mut ledger = ledger_of(1);
+        ledger.set_open(NodeId(0), false);
+        assert_eq!(ledger.find_room(0, &Resources::new(1, 0), 0), None);
+        ledger.set_open(NodeId(0), true);
+        ledger.set_state(NodeId(0), NodeState::Unreachable);
+        let claim = booking(&ledger, 0, Resources::new(1, 0), 1);
+        assert_eq!(ledger.claim(claim), Err(ClaimError::Closed));
+        assert_eq!(ledger.find_room(0, &Resources::new(1, 0), 0), None);
+    }
+
+    #[test]
+    fn a_search_finds_the_only_node_with_room_from_anywhere() {
+        let mut ledger = ledger_of(9_000);
+        let full = Resources::new(4_000, 1_024);
+        for node in (0..9_000).filter(|&node| node != 5_432) {
+            let claim = booking(&ledger, node, full, u64::from(node));
+            ledger.claim(claim).unwrap();
+        }
+        for start in [0, 1, 5_431, 5_432, 5_433, 8_999, 12_345] {
+            assert_eq!(ledger.find_room(0, &Resources::new(1, 1), start), Some(5_432));
+        }
+        let constraint = Arc::new(vec![Constraint::parse("arch=arm64").unwrap()]);
+        let class = ledger.class(&constraint);
+        assert_eq!(ledger.find_room(class, &Resources::new(1, 1), 0), None);
+        ledger.check_invariants();
+    }
+}

@@ -1,0 +1,13 @@
+//! The parts that roles own: what waits, what is believed, what is known, and the scheduler over them.
+
+mod ledger;
+mod node_queue;
+mod request_queue;
+mod scheduler;
+mod view;
+
+pub use ledger::{Booking, ClaimError, Ledger, NodeState};
+pub use node_queue::NodeQueue;
+pub use request_queue::RequestQueue;
+pub use scheduler::{Granting, Scheduler, SchedulerSettings, explain_fit};
+pub use view::ClusterView;

@@ -1,0 +1,120 @@
+//! What jobs ask for, by slots that policies index their vectors with.
+
+use crate::policy::{AskSlot, JobSlot};
+use crate::vocabulary::{AskId, ExecutionType, Instant, JobId, Resources};
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct RequestQueue {
+    asks: Vec<Option<OpenRequest>>,
+    free_asks: Vec<AskSlot>,
+    ask_slots: BTreeMap<AskId, AskSlot>,
+    jobs: Vec<Option<JobEntry>>,
+    free_jobs: Vec<JobSlot>,
+    job_slots: BTreeMap<JobId, JobSlot>,
+}
+
+/// A counted request and how much of it was met.
+#[derive(Clone, Debug)]
+pub struct OpenRequest {
+    pub id: AskId,
+    pub job: JobSlot,
+    pub shape: Resources,
+    pub class: u32,
+    pub execution: ExecutionType,
+    /// Since the job began.
+    pub wanted: u64,
+    /// Since the job began.
+    pub granted: u64,
+    /// Since when nothing of it was granted although something was open.
+    pub waiting_since: Instant,
+}
+
+#[derive(Clone, Debug)]
+pub struct JobEntry {
+    pub id: JobId,
+    pub asks: Vec<AskSlot>,
+    /// Grants that are not free again.
+    pub bookings: u32,
+    pub ended: bool,
+}
+
+impl OpenRequest {
+    pub fn open(&self) -> u64 {
+        self.wanted.saturating_sub(self.granted)
+    }
+}
+
+impl RequestQueue {
+    pub fn add_job(&mut self, id: JobId) -> JobSlot {
+        let slot = self.free_jobs.pop().unwrap_or(self.jobs.len() as JobSlot);
+        let entry = Some(JobEntry { id, asks: Vec::new(), bookings: 0, ended: false });
+        if slot as usize == self.jobs.len() {
+            self.jobs.push(entry);
+        } else {
+            self.jobs[slot as usize] = entry;
+        }
+        self.job_slots.insert(id, slot);
+        slot
+    }
+
+    pub fn job_slot(&self, id: JobId) -> Option<JobSlot> {
+        self.job_slots.get(&id).copied()
+    }
+
+    pub fn job(&self, slot: JobSlot) -> &JobEntry {
+        self.jobs[slot as usize].as_ref().expect("a job slot in use")
+    }
+
+    pub fn job_mut(&mut self, slot: JobSlot) -> &mut JobEntry {
+        self.jobs[slot as usize].as_mut().expect("a job slot in use")
+    }
+
+    /// Removes a job that has no asks and no bookings left.
+    pub fn remove_job(&mut self, slot: JobSlot) {
+        let job = self.jobs[slot as usize].take().expect("a job slot in use");
+        assert!(job.asks.is_empty() && job.bookings == 0, "job {} left something in the queue", job.id);
+        self.job_slots.remove(&job.id);
+        self.free_jobs.push(slot);
+    }
+
+    pub fn add_ask(&mut self, request: OpenRequest) -> AskSlot {
+        let slot = self.free_asks.pop().unwrap_or(self.asks.len() as AskSlot);
+        self.ask_slots.insert(request.id, slot);
+        self.job_mut(request.job).asks.push(slot);
+        if slot as usize == self.asks.len() {
+            self.asks.push(Some(request));
+        } else {
+            self.asks[slot as usize] = Some(request);
+        }
+        slot
+    }
+
+    pub fn ask_slot(&self, id: AskId) -> Option<AskSlot> {
+        self.ask_slots.get(&id).copied()
+    }
+
+    pub fn ask(&self, slot: AskSlot) -> &OpenRequest {
+        self.asks[slot as usize].as_ref().expect("an ask slot in use")
+    }
+
+    pub fn ask_mut(&mut self, slot: AskSlot) -> &mut OpenRequest {
+        self.asks[slot as usize].as_mut().expect("an ask slot in use")
+    }
+
+    pub fn is_used(&self, slot: AskSlot) -> bool {
+        self.asks.get(slot as usize).is_some_and(Option::is_some)
+    }
+
+    pub fn remove_ask(&mut self, slot: AskSlot) {
+        let ask = self.asks[slot as usize].take().expect("an ask slot in use");
+        self.ask_slots.remove(&ask.id);
+        self.job_mut(ask.job).asks.retain(|&other| other != slot);
+        self.free_asks.push(slot);
+    }
+
+    /// Tasks that were asked for and not granted.
+    pub fn open_tasks(&self) -> u64 {
+        self.asks.iter().flatten().map(OpenRequest::open).sum()
+    }
+}

@@ -1,0 +1,406 @@
+//! The scheduler: a request queue, whose turn it is (inter-job policy) and where it goes (placement policy). It is
+//! hosted by a role, which confirms what it proposes; here, in the master, against the ledger.
+//!
+//! Room on one node is offered to whoever is next and fits; an ask that is new is tried on the whole cluster once and
+//! then waits for room on some node. So the work of an event does not grow with the number of open tasks.
+
+use super::ledger::{ClaimError, Ledger};
+use super::request_queue::{OpenRequest, RequestQueue};
+use crate::policy::{
+    AskSlot, Budget, Choice, Decision, DemandChange, InterJobPolicy, Offer, OpenAsk, Outcome, PlacementPolicy,
+    QueueUsage,
+};
+use crate::protocol::{Ask, Rule};
+use crate::vocabulary::{
+    AskId, Duration, GrantId, Instant, JobId, NodeId, NodeViews, QueueId, Resources, Totals, UserId,
+};
+use crate::why::Why;
+
+/// Nodes that an explanation looks at to find the closest one.
+const EXPLAINED_NODES: usize = 4_096;
+
+pub struct Scheduler {
+    queue: RequestQueue,
+    inter_job: Box<dyn InterJobPolicy>,
+    placement: Box<dyn PlacementPolicy>,
+    settings: SchedulerSettings,
+    reservation: Option<Reservation>,
+    decisions: Vec<Decision>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SchedulerSettings {
+    /// An ask that found no room for so long gets a node kept free for it; `None`: never.
+    pub reserve_after: Option<Duration>,
+}
+
+/// A node that fills up for the ask that waited longest.
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    ask: AskSlot,
+    node: NodeId,
+}
+
+/// A placement that the scheduler proposes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Granting {
+    pub ask: AskId,
+    pub node: NodeId,
+    pub resources: Resources,
+    pub rule: Rule,
+    pub passed_over: u32,
+}
+
+/// Confirms a proposal, and passes on the grant.
+pub type Confirm<'a> = dyn FnMut(&mut Ledger, &Granting) -> Result<GrantId, ClaimError> + 'a;
+
+impl Scheduler {
+    pub fn new(
+        inter_job: Box<dyn InterJobPolicy>,
+        placement: Box<dyn PlacementPolicy>,
+        settings: SchedulerSettings,
+    ) -> Scheduler {
+        Scheduler {
+            queue: RequestQueue::default(),
+            inter_job,
+            placement,
+            settings,
+            reservation: None,
+            decisions: Vec::new(),
+        }
+    }
+
+    // ---- what jobs want --------------------------------------------------------------------------------------------
+
+    pub fn add_job(&mut self, id: JobId, queue: QueueId, user: UserId, priority: i32) {
+        if self.queue.job_slot(id).is_some() {
+            // A job that ended and was opened again before its last resources were freed.
+            let slot = self.queue.job_slot(id).expect("just found");
+            self.queue.job_mut(slot).ended = false;
+            return;
+        }
+        let job = self.queue.add_job(id);
+        self.inter_job.on_change(&DemandChange::JobAdded { job, id, queue, user, priority });
+    }
+
+    pub fn knows_job(&self, id: JobId) -> bool {
+        self.queue.job_slot(id).is_some()
+    }
+
+    /// Takes in one ask of a job; ignored for a job that is not known.
+    pub fn on_ask(&mut self, now: Instant, ask: &Ask, ledger: &mut Ledger) {
+        let Some(job) = self.queue.job_slot(ask.id.job) else { return };
+        let slot = match self.queue.ask_slot(ask.id) {
+            Some(slot) => slot,
+            None => self.add_ask(now, ask, job, ledger),
+        };
+        let request = self.queue.ask_mut(slot);
+        if request.open() == 0 {
+            request.waiting_since = now;
+        }
+        request.wanted = ask.wanted;
+        let count = request.open();
+        self.inter_job.on_change(&DemandChange::Open { ask: slot, count });
+    }
+
+    fn add_ask(&mut self, now: Instant, ask: &Ask, job: u32, ledger: &mut Ledger) -> AskSlot {
+        let (shape, class) = (ask.resources, ledger.class(&ask.constraints));
+        let slot = self.queue.add_ask(OpenRequest {
+            id: ask.id,
+            job,
+            shape,
+            class,
+            execution: ask.execution,
+            wanted: 0,
+            granted: 0,
+            waiting_since: now,
+        });
+        self.inter_job.on_change(&DemandChange::AskAdded { ask: slot, job, shape, class });
+        slot
+    }
+
+    /// The job wants nothing more; it is forgotten when its last resources are free.
+    pub fn end_job(&mut self, id: JobId, ledger: &mut Ledger) {
+        let Some(job) = self.queue.job_slot(id) else { return };
+        for ask in self.queue.job(job).asks.clone() {
+            if self.reservation.is_some_and(|reservation| reservation.ask == ask) {
+                self.end_reservation(ledger);
+            }
+            self.inter_job.on_change(&DemandChange::AskRemoved { ask });
+            self.queue.remove_ask(ask);
+        }
+        self.queue.job_mut(job).ended = true;
+        self.forget_if_done(job);
+    }
+
+    fn forget_if_done(&mut self, job: u32) {
+        let entry = self.queue.job(job);
+        if entry.ended && entry.bookings == 0 {
+            self.queue.remove_job(job);
+            self.inter_job.on_change(&DemandChange::JobRemoved { job });
+        }
+    }
+
+    /// The job holds resources that this scheduler did not give it.
+    pub fn on_adopted(&mut self, id: JobId, resources: Resources) {
+        if let Some(job) = self.queue.job_slot(id) {
+            self.queue.job_mut(job).bookings += 1;
+            self.inter_job.on_change(&DemandChange::Taken { job, resources });
+        }
+    }
+
+    pub fn on_freed(&mut self, id: JobId, resources: Resources) {
+        if let Some(job) = self.queue.job_slot(id) {
+            self.queue.job_mut(job).bookings -= 1;
+            self.inter_job.on_change(&DemandChange::Freed { job, resources });
+            self.forget_if_done(job);
+        }
+    }
+
+    pub fn on_capacity(&mut self, capacity: &Totals) {
+        self.inter_job.on_change(&DemandChange::Capacity(*capacity));
+    }
+
+    pub fn on_room_opened(&mut self) {
+        self.inter_job.on_change(&DemandChange::RoomOpened);
+    }
+
+    // ---- decisions -------------------------------------------------------------------------------------------------
+
+    /// Gives one node's room away.
+    pub fn fill_node(&mut self, now: Instant, node: NodeId, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+        if let Some(reservation) = self.reservation.filter(|reservation| reservation.node == node) {
+            self.try_reservation(now, reservation, ledger, confirm);
+            return;
+        }
+        loop {
+            let room = ledger.offer(node);
+            if room.is_zero() {
+                return;
+            }
+            let offer = Offer::Node { node: node.0 as usize, room, classes: ledger.classes() };
+            let Some(choice) = self.inter_job.next(&offer) else { return };
+            let rule = self.inter_job.rule();
+            if self.grant(now, choice, node, rule, ledger, confirm).is_err() {
+                self.inter_job.outcome(choice.ask, Outcome::Refused);
+                return;
+            }
+        }
+    }
+
+    /// Tries every ask that is new on the whole cluster. Returns the asks that found no room.
+    pub fn fill_cluster(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut Confirm<'_>) -> Vec<AskId> {
+        let mut blocked = Vec::new();
+        while let Some(choice) = self.inter_job.next(&Offer::Cluster) {
+            let request = self.queue.ask(choice.ask);
+            let ask = OpenAsk { slot: choice.ask, shape: request.shape, class: request.class, count: request.open() };
+            let mut decisions = std::mem::take(&mut self.decisions);
+            decisions.clear();
+            self.placement.place(now, &[ask], Budget { starts: 1 }, &*ledger, &mut decisions);
+            let mut started = false;
+            for decision in &decisions {
+                if let Decision::Start { node, .. } = *decision {
+                    let (node, rule) = (NodeId(node as u32), self.inter_job.rule());
+                    started |= self.grant(now, choice, node, rule, ledger, confirm).is_ok();
+                }
+            }
+            self.decisions = decisions;
+            if !started {
+                self.inter_job.outcome(choice.ask, Outcome::NoRoom);
+                blocked.push(self.queue.ask(choice.ask).id);
+            }
+        }
+        blocked
+    }
+
+    fn grant(
+        &mut self,
+        now: Instant,
+        choice: Choice,
+        node: NodeId,
+        rule: Rule,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) -> Result<GrantId, ClaimError> {
+        let request = self.queue.ask_mut(choice.ask);
+        let proposal =
+            Granting { ask: request.id, node, resources: request.shape, rule, passed_over: choice.passed_over };
+        let grant = confirm(ledger, &proposal)?;
+        request.granted += 1;
+        request.waiting_since = now;
+        let job = request.job;
+        self.queue.job_mut(job).bookings += 1;
+        self.inter_job.outcome(choice.ask, Outcome::Started);
+        Ok(grant)
+    }
+
+    // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
+
+    /// Keeps a node free for the first ask that has found no room for too long.
+    pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
+        let Some(reserve_after) = self.settings.reserve_after else { return };
+        if let Some(reservation) = self.reservation {
+            if self.queue.ask(reservation.ask).open() > 0 && ledger.is_open(reservation.node) {
+                return;
+            }
+            self.end_reservation(ledger);
+        }
+        let Some(ask) = self.inter_job.longest_blocked() else { return };
+        let request = self.queue.ask(ask);
+        if now.since(request.waiting_since) < reserve_after {
+            return;
+        }
+        if let Some(node) = closest(ledger, request.class, &request.shape, &|view| {
+            view.open && request.shape.fits_in(&view.capacity) && ledger.is_open(view.node)
+        }) {
+            ledger.reserve(node);
+            self.reservation = Some(Reservation { ask, node });
+        }
+    }
+
+    fn try_reservation(&mut self, now: Instant, kept: Reservation, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+        let shape = self.queue.ask(kept.ask).shape;
+        if !shape.fits_in(&ledger.offer(kept.node)) || self.inter_job.limit_on(kept.ask).is_some() {
+            return;
+        }
+        let choice = Choice { ask: kept.ask, passed_over: 0 };
+        if self.grant(now, choice, kept.node, Rule::Reservation, ledger, confirm).is_ok() {
+            self.end_reservation(ledger);
+            self.fill_node(now, kept.node, ledger, confirm);
+        }
+    }
+
+    /// Shows the kept node's room again.
+    fn end_reservation(&mut self, ledger: &mut Ledger) {
+        if let Some(reservation) = self.reservation.take() {
+            let open = ledger.is_open(reservation.node);
+            ledger.set_open(reservation.node, open);
+            self.inter_job.on_change(&DemandChange::RoomOpened);
+        }
+    }
+
+    // ---- reasons ---------------------------------------------------------------------------------------------------
+
+    /// Why nothing more of the job starts now: for its first ask with open tasks. `None` where nothing is open.
+    pub fn explain(&self, job: JobId, ledger: &Ledger) -> Vec<Why> {
+        let Some(slot) = self.queue.job_slot(job) else { return Vec::new() };
+        let asks = &self.queue.job(slot).asks;
+        let open = asks.iter().copied().filter(|&ask| self.queue.ask(ask).open() > 0);
+        open.flat_map(|ask| self.explain_ask(ask, ledger)).fold(Vec::new(), |mut reasons, why| {
+            if !reasons.contains(&why) {
+                reasons.push(why);
+            }
+            reasons
+        })
+    }
+
+    fn explain_ask(&self, ask: AskSlot, ledger: &Ledger) -> Vec<Why> {
+        let request = self.queue.ask(ask);
+        if let Some(limit) = self.inter_job.limit_on(ask) {
+            return vec![limit];
+        }
+        let fit = explain_fit(request.class, &request.shape, ledger);
+        let mut reasons: Vec<Why> = fit.into_iter().collect();
+        let hopeless =
+            matches!(reasons.first(), Some(Why::NoNode { .. } | Why::Constraints { .. } | Why::TooLarge { .. }));
+        if hopeless {
+            return reasons;
+        }
+        if let Some(kept) =
+            self.reservation.filter(|kept| kept.ask != ask && request.shape.fits_in(&ledger.offer(kept.node)))
+        {
+            let job = self.queue.ask(kept.ask).id.job;
+            reasons.insert(0, Why::Reserved { node: kept.node, job });
+        }
+        if let Some((jobs, first)) = self.inter_job.ahead_of(ask) {
+            reasons.push(Why::Ahead { jobs, first, rule: self.inter_job.rule() });
+        }
+        if reasons.is_empty() {
+            reasons.push(Why::NextHeartbeat);
+        }
+        reasons
+    }
+
+    /// Which limit or lack the ask of this id ran into.
+    pub fn explain_blocked(&self, ask: AskId, ledger: &Ledger) -> Option<Why> {
+        let slot = self.queue.ask_slot(ask)?;
+        self.explain_ask(slot, ledger).into_iter().next()
+    }
+
+    pub fn queue_usage(&self, queue: QueueId) -> QueueUsage {
+        self.inter_job.queue_usage(queue)
+    }
+
+    pub fn share(&self, job: JobId) -> Option<Totals> {
+        self.queue.job_slot(job).map(|slot| self.inter_job.share(slot))
+    }
+
+    pub fn open_tasks(&self) -> u64 {
+        self.queue.open_tasks()
+    }
+
+    pub fn reserved_node(&self) -> Option<NodeId> {
+        self.reservation.map(|reservation| reservation.node)
+    }
+}
+
+/// Why a task of this shape and class finds no node; `None` where one has room.
+pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why> {
+    let is_alive = |index: usize| ledger.view(index).open;
+    let known = ledger.len() as u32;
+    if !(0..ledger.len()).any(is_alive) {
+        return Some(Why::NoNode { known });
+    }
+    if !(0..ledger.len()).any(|index| is_alive(index) && ledger.classes().meets(class, index)) {
+        return Some(Why::Constraints { unmet: unmet_constraints(class, ledger) });
+    }
+    if ledger.find_room(class, shape, 0).is_some() {
+        return None;
+    }
+    let large_enough = |view: &crate::vocabulary::NodeView| view.open && shape.fits_in(&view.capacity);
+    if let Some(node) = closest(ledger, class, shape, &|view| large_enough(view) && ledger.is_open(view.node)) {
+        return Some(Why::Occupied { closest: node, short: shape.shortage(&ledger.offer(node)) });
+    }
+    if (0..ledger.len()).any(|index| large_enough(&ledger.view(index)) && ledger.classes().meets(class, index)) {
+        return Some(Why::NoNode { known });
+    }
+    let node = largest(ledger, class, shape)?;
+    Some(Why::TooLarge { closest: node, short: shape.shortage(&ledger.node_capacity(node)) })
+}
+
+/// Constraints that no node meets; where each is met by some node, all of them.
+fn unmet_constraints(class: u32, ledger: &Ledger) -> Vec<crate::vocabulary::Constraint> {
+    let all = ledger.class_constraints(class);
+    let nodes = || (0..ledger.len()).filter(|&index| ledger.view(index).open);
+    let met_by_none = all
+        .iter()
+        .filter(|constraint| !nodes().any(|index| constraint.is_met_by(ledger.attributes(NodeId(index as u32)))));
+    let unmet: Vec<_> = met_by_none.cloned().collect();
+    if unmet.is_empty() { all.to_vec() } else { unmet }
+}
+
+/// The node that lacks least of its free room, among those that count.
+fn closest(
+    ledger: &Ledger,
+    class: u32,
+    shape: &Resources,
+    counts: &dyn Fn(&crate::vocabulary::NodeView) -> bool,
+) -> Option<NodeId> {
+    let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(class, index));
+    let views = meeting.map(|index| ledger.view(index)).filter(|view| counts(view)).take(EXPLAINED_NODES);
+    views.map(|view| (lack(shape, &ledger.offer(view.node)), view.node)).min().map(|(_, node)| node)
+}
+
+/// The node whose whole capacity lacks least.
+fn largest(ledger: &Ledger, class: u32, shape: &Resources) -> Option<NodeId> {
+    let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(class, index));
+    let views = meeting.map(|index| ledger.view(index)).filter(|view| view.open).take(EXPLAINED_NODES);
+    views.map(|view| (lack(shape, &view.capacity), view.node)).min().map(|(_, node)| node)
+}
+
+/// How much of `shape` is missing, summed over kinds in millionths of what is wanted of each.
+fn lack(shape: &Resources, room: &Resources) -> u64 {
+    let short = shape.shortage(room);
+    let kinds = shape.0.iter().zip(short.0).filter(|(wanted, _)| **wanted > 0);
+    kinds.map(|(&wanted, short)| u64::from(short) * 1_000_000 / u64::from(wanted)).sum()
+}

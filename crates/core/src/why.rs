@@ -1,0 +1,96 @@
+//! Why a job waits: what a decision ran into, as a value that can be stored and put into words.
+
+use crate::protocol::Rule;
+use crate::vocabulary::resources::CPU;
+use crate::vocabulary::{Constraint, JobId, Kinds, NodeId, Resources};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Why {
+    /// A user holds it.
+    Held,
+    /// It waits for other jobs to succeed.
+    AfterJobs { jobs: Vec<JobId> },
+    /// Its queue runs as many jobs as it may.
+    QueueJobs { queue: String, limit: u32 },
+    /// No node has joined, or none is open.
+    NoNode { known: u32 },
+    /// No node meets all of these.
+    Constraints { unmet: Vec<Constraint> },
+    /// No node is large enough even when empty; `closest` comes closest.
+    TooLarge { closest: NodeId, short: Resources },
+    /// Nodes are large enough but occupied; `closest` lacks least.
+    Occupied { closest: NodeId, short: Resources },
+    /// The node is kept for a job that has waited longer.
+    Reserved { node: NodeId, job: JobId },
+    /// The queue's maximum share, in this kind of resource.
+    QueueLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u32 },
+    /// The share of one user in this queue.
+    UserLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u32 },
+    /// Others come first.
+    Ahead { jobs: u32, first: JobId, rule: Rule },
+    /// It is decided at the next heartbeat.
+    NextHeartbeat,
+    /// Stages that must succeed first.
+    AfterStages { stages: Vec<String> },
+}
+
+impl Why {
+    /// One line for people.
+    pub fn describe(&self, kinds: &Kinds) -> String {
+        match self {
+            Why::Held => "held by its user (release starts it)".to_owned(),
+            Why::AfterJobs { jobs } => format!("waits for job {} to succeed", join(jobs)),
+            Why::QueueJobs { queue, limit } => {
+                format!("queue {queue} already runs {limit} jobs, which is its limit")
+            }
+            Why::NoNode { known: 0 } => "no node has joined the cluster yet".to_owned(),
+            Why::NoNode { known } => format!("none of the {known} known nodes takes work (unreachable or drained)"),
+            Why::Constraints { unmet } => format!("no node meets {}", join_with(unmet, " and ")),
+            Why::TooLarge { closest, short } => {
+                format!("larger than every node: {closest} comes closest and is short of {}", kinds.describe(short))
+            }
+            Why::Occupied { closest, short } => {
+                format!("no room: {closest} comes closest and is short of {}", kinds.describe(short))
+            }
+            Why::Reserved { node, job } => format!("{node} is being kept free for job {job}, which has waited longer"),
+            Why::QueueLimit { queue, kind, used, limit, wants } => format!(
+                "queue {queue} is at its maximum share: {} of {} in use, a task wants {} more",
+                amount(kinds, *kind, *used),
+                amount(kinds, *kind, *limit),
+                amount(kinds, *kind, u64::from(*wants))
+            ),
+            Why::UserLimit { queue, kind, used, limit, wants } => format!(
+                "its user is at the limit for one user in queue {queue}: {} of {} in use, a task wants {} more",
+                amount(kinds, *kind, *used),
+                amount(kinds, *kind, *limit),
+                amount(kinds, *kind, u64::from(*wants))
+            ),
+            Why::Ahead { jobs: 1, first, rule } => format!("job {first} is ahead, by {rule}"),
+            Why::Ahead { jobs, first, rule } => format!("{jobs} jobs are ahead, job {first} first, by {rule}"),
+            Why::NextHeartbeat => "decided at the next heartbeat".to_owned(),
+            Why::AfterStages { stages } => format!("waits for stage {} to succeed", join(stages)),
+        }
+    }
+}
+
+fn join<T: ToString>(parts: &[T]) -> String {
+    join_with(parts, ", ")
+}
+
+fn join_with<T: ToString>(parts: &[T], separator: &str) -> String {
+    const SHOWN: usize = 5;
+    let mut texts: Vec<String> = parts.iter().take(SHOWN).map(T::to_string).collect();
+    if parts.len() > SHOWN {
+        texts.push(format!("{} more", parts.len() - SHOWN));
+    }
+    texts.join(separator)
+}
+
+fn amount(kinds: &Kinds, kind: usize, units: u64) -> String {
+    match kind {
+        CPU => format!("{}.{:01} cpu", units / 1000, units % 1000 / 100),
+        1 => format!("{units} MiB memory"),
+        _ => format!("{units} {}", kinds.name(kind).unwrap_or("unnamed")),
+    }
+}
