@@ -73,7 +73,7 @@ impl Duration {
 }
 
 fn from_seconds(seconds: f64) -> Option<Duration> {
-    (seconds.is_finite() && seconds >= 0.0 && seconds < 1e12).then(|| Duration((seconds * 1e6).round() as u64))
+    (0.0..1e12).contains(&seconds).then(|| Duration((seconds * 1e6).round() as u64))
 }
 
 fn parse_clock(text: &str) -> Option<Duration> {
