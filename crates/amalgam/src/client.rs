@@ -3,9 +3,10 @@
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{self, Action, ActionRequest, ActionResult, Event, JobDetail, Listing, Submitted, Waited};
+use amalgam_daemon::http::MAX_BODY;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -61,7 +62,7 @@ impl Client {
     }
 
     fn check(&self, answer: std::result::Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
-        let answer = answer.map_err(|error| self.unreachable(&error.to_string()))?;
+        let answer = answer.map_err(|error| self.unanswered(&error))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -82,7 +83,7 @@ impl Client {
             .into_body()
             .into_reader()
             .read_to_end(&mut bytes)
-            .map_err(|error| self.unreachable(&error.to_string()))?;
+            .map_err(|error| self.unanswered(&ureq::Error::Io(error)))?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Failure::new(
                 format!("the server's answer is not understood: {error}"),
@@ -91,16 +92,31 @@ impl Client {
         })
     }
 
-    fn unreachable(&self, why: &str) -> Failure {
+    fn unanswered(&self, error: &ureq::Error) -> Failure {
         let remedy = "check that it runs, and the address in --server or AMALGAM_SERVER";
-        Failure::unreachable(format!("the server at {} does not answer: {why}", self.base), remedy)
+        let failure = Failure::unreachable(format!("the server at {} does not answer: {error}", self.base), remedy);
+        let connected = match error {
+            ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+            ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,
+            ureq::Error::Timeout(phase) => !matches!(phase, ureq::Timeout::Connect | ureq::Timeout::Resolve),
+            _ => true,
+        };
+        if connected { Failure { kind: Kind::Broken, ..failure } } else { failure }
     }
 
     /// Submits once, however often the connection breaks: the key makes repetitions harmless.
     pub fn submit(&self, job: &JobSpec, key: &str) -> Result<Submitted> {
         let body =
             postcard::to_stdvec(job).map_err(|error| Failure::new(format!("cannot encode the job: {error}"), ""))?;
-        self.decode(self.send("/v1/jobs", "application/postcard", &body, Some(key))?)
+        if body.len() > MAX_BODY {
+            let what = format!("the job is {} MiB large, and {} are accepted", body.len() >> 20, MAX_BODY >> 20);
+            return Err(Failure::new(what, "split it, or give each task an index instead of a line"));
+        }
+        let send = || self.decode(self.send("/v1/jobs", "application/postcard", &body, Some(key))?);
+        match send() {
+            Err(failure) if failure.kind == Kind::Broken => patiently(send),
+            answer => answer,
+        }
     }
 
     pub fn job(&self, job: u64) -> Result<JobDetail> {
@@ -151,7 +167,7 @@ pub fn patiently<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     let started = Instant::now();
     loop {
         match call() {
-            Err(failure) if failure.kind == Kind::Unreachable && started.elapsed() < RETURN_PATIENCE => {
+            Err(failure) if failure.kind != Kind::Refused && started.elapsed() < RETURN_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(200));
             }
             answer => return answer,

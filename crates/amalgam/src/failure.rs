@@ -19,8 +19,10 @@ pub struct Failure {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The server was not reached, or went away: trying again may help.
+    /// Nobody listens where the server should be.
     Unreachable,
+    /// The connection broke while the call was under way; whether it was done is not known.
+    Broken,
     Refused,
 }
 

@@ -4,6 +4,7 @@ use crate::client::{Client, Query, patiently};
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, EventKind, TaskState, TaskSummary};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -130,6 +131,7 @@ pub fn copy_as_tasks_end(
     sink: &mut dyn Sink,
 ) -> Result<()> {
     let mut failing_since: Option<Instant> = None;
+    let mut shown = BTreeSet::new();
     loop {
         let events = patiently(|| client.events(job, from))?;
         for event in events {
@@ -137,7 +139,26 @@ pub fn copy_as_tasks_end(
             from = event.sequence + 1;
             match event.kind {
                 EventKind::JobEnded => return Ok(()),
-                EventKind::TaskEnded if wanted(&event) => copy_ended(client, job, &event, streams, sink)?,
+                EventKind::TaskEnded if wanted(&event) => {
+                    if let Some(task) = event.task.as_deref().and_then(parse_task).filter(|task| shown.insert(*task)) {
+                        copy_ended(client, job, task, &event, streams, sink)?;
+                    }
+                }
+                // What happened unseen is read from the state that it led to.
+                EventKind::Gap => {
+                    let ended = Query::default().with("state", "succeeded,failed,cancelled");
+                    let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{job}/tasks"), &ended, usize::MAX)?;
+                    for task in tasks {
+                        let event = Event { stage: Some(task.stage), ..Event::default() };
+                        if let Some(task) = parse_task(&task.task).filter(|task| wanted(&event) && shown.insert(*task))
+                        {
+                            copy_ended(client, job, task, &event, streams, sink)?;
+                        }
+                    }
+                    if client.wait(job, Duration::ZERO)?.state.has_ended() {
+                        return Ok(());
+                    }
+                }
                 _ => {}
             }
         }
@@ -150,8 +171,14 @@ pub fn copy_as_tasks_end(
     }
 }
 
-fn copy_ended(client: &Client, job: u64, event: &Event, streams: &[Stream], sink: &mut dyn Sink) -> Result<()> {
-    let Some((stage, index)) = event.task.as_deref().and_then(parse_task) else { return Ok(()) };
+fn copy_ended(
+    client: &Client,
+    job: u64,
+    (stage, index): (u32, u32),
+    event: &Event,
+    streams: &[Stream],
+    sink: &mut dyn Sink,
+) -> Result<()> {
     let name = event.stage.clone().unwrap_or_else(|| stage.to_string());
     let source = Source { job, stage, index, prefix: Some(prefix(&name, index)) };
     for stream in streams {

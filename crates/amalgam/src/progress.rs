@@ -32,7 +32,7 @@ impl Progress {
     /// Takes the bars off the screen, but for what remains interesting.
     pub fn finish(&mut self) {
         if let Progress::Bars(bars) = self {
-            bars.stages.values().for_each(ProgressBar::abandon);
+            bars.stages.values().filter(|bar| !bar.is_finished()).for_each(ProgressBar::abandon);
         }
     }
 
@@ -106,7 +106,7 @@ impl Bars {
                 bar.set_message(format!("waiting: {reason}"));
                 bar.tick();
             }
-            _ => self.stages.values().for_each(ProgressBar::finish_and_clear),
+            _ => self.stages.values().filter(|bar| !bar.is_finished()).for_each(ProgressBar::finish_and_clear),
         }
     }
 }

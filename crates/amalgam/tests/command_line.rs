@@ -246,6 +246,31 @@ fn a_reader_that_goes_away_is_no_panic() {
 }
 
 #[test]
+fn a_million_tasks_are_submitted_quickly() {
+    let cluster = Cluster::start();
+    let lines: String = (0..1_000_000).map(|number| format!("input/file-{number:07}.dat\n")).collect();
+    std::fs::write(cluster.state.path().join("lines"), lines).unwrap();
+    for tasks in [["--array", "0-999999"], ["--each-line", "lines"]] {
+        let started = Instant::now();
+        let told = cluster.run(&[&["submit", "-q", "--hold"], &tasks[..], &["--", "x"]].concat());
+        println!("{}: {:?}", tasks[0], started.elapsed());
+        assert_eq!(told.code, 0, "{told:?}");
+        // The fake cluster, in a debug build, has a record for each task.
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_not_waited_for() {
+    let cluster = Cluster::start();
+    let started = Instant::now();
+    for verb in [&["submit", "--", "x"][..], &["run", "--", "x"], &["wait", "all"]] {
+        assert_eq!(cluster.run(&[&["--server", "127.0.0.1:1"], verb].concat()).code, 1);
+    }
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
 fn completions_and_manual_pages_are_made() {
     let state = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {

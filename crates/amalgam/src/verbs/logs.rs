@@ -44,7 +44,7 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
     };
     match single(&job, stage, args.target.index) {
         Some(source) => follow_one(&client, &source, streams, args.follow)?,
-        None if args.follow => {
+        None if args.follow && !job.summary.state.has_ended() => {
             let name = stage.and_then(|stage| job.stages.get(stage as usize)).map(|stage| stage.name.clone());
             let wanted = |event: &Event| name.is_none() || event.stage == name;
             following::copy_as_tasks_end(&client, id, 0, streams, &wanted, &mut *sink(args.both))?;

@@ -50,8 +50,7 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())
         }
     };
-    let key = idempotency_key()?;
-    let submitted = patiently(|| client.submit(&job, &key))?;
+    let submitted = client.submit(&job, &idempotency_key()?)?;
     let cancelled = cancel_on_interrupt(&client, submitted.job)?;
     let mut progress = Progress::new();
     let output = follow(&client, &submitted, job.task_count(), &progress);

@@ -1,7 +1,6 @@
 //! `amalgam submit`
 
 use crate::arguments::Connection;
-use crate::client::patiently;
 use crate::failure::Result;
 use crate::job_arguments::{JobArgs, idempotency_key};
 use crate::{discovery, show};
@@ -27,8 +26,7 @@ pub struct SubmitArgs {
 pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
     let job = args.job.read()?;
     let client = discovery::connect(connection)?;
-    let key = idempotency_key()?;
-    let submitted = patiently(|| client.submit(&job, &key))?;
+    let submitted = client.submit(&job, &idempotency_key()?)?;
     match (args.json, args.quiet) {
         (true, _) => show::json(&submitted)?,
         (_, true) => show::print(&format!("{}\n", submitted.job))?,

@@ -4,8 +4,8 @@ use super::backend::{JobFilter, Page, TaskFilter};
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::{App, admission};
 use crate::api::{
-    ActionRequest, ActionResult, Error, JobDetail, JobState, JobSummary, Listing, StoryLine, Submitted, TaskState,
-    TaskSummary, Waited,
+    ActionRequest, ActionResult, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine, Submitted,
+    TaskState, TaskSummary, Waited,
 };
 use crate::auth::Identity;
 use amalgam_core::vocabulary::{JobId, JobSpec, TaskId};
@@ -34,17 +34,15 @@ pub async fn submit(
     let body = body.map_err(bad_body)?;
     let binary = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == b"application/postcard");
     let key = idempotency_key(&headers)?;
+    let large = body.len() > LARGE_BODY;
     let decode = move || decode(&body, binary, caller.user);
-    let large = headers.get(axum::http::header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let job = if large.is_none_or(|length: usize| length > LARGE_BODY) {
-        tokio::task::spawn_blocking(decode).await.map_err(|error| {
-            Error::new(crate::api::ErrorCode::Internal, format!("reading the job failed: {error}"), "report this")
-        })??
-    } else {
-        decode()?
-    };
+    let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
     let submitted = app.backend.submit(job, key).await?;
     Ok((StatusCode::CREATED, Json(submitted)))
+}
+
+fn died(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorCode::Internal, format!("reading the job failed: {error}"), "report this with the job")
 }
 
 fn decode(body: &[u8], binary: bool, user: String) -> Result<JobSpec, Error> {

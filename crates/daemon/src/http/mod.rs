@@ -37,7 +37,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// The largest submission that is read. Twenty million short lines fit.
-const MAX_BODY: usize = 256 << 20;
+pub const MAX_BODY: usize = 256 << 20;
 
 /// Answers calls until `shutdown`; then streams end and calls in flight are answered.
 ///
