@@ -30,13 +30,13 @@ const REFRESH: Duration = Duration::from_millis(250);
 Without a server, a cluster on this machine is started for the duration.
 Ctrl-C cancels the job; a second one leaves at once.")]
 pub struct RunArgs {
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten, next_help_heading = "Cluster, when no server runs")]
     size: Size,
-    /// Show no progress
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {

@@ -13,14 +13,14 @@ use std::process::ExitCode;
   amalgam submit --array 0-99 -r cpu=2,memory=1GiB --retries 2 -- ./step
   amalgam wait $(amalgam submit -q -- make)")]
 pub struct SubmitArgs {
-    #[command(flatten)]
-    job: JobArgs,
     /// Print only the job's id
     #[arg(short, long)]
     quiet: bool,
     /// Print the answer as JSON
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
+    #[command(flatten)]
+    job: JobArgs,
 }
 
 pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
