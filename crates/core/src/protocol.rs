@@ -221,11 +221,7 @@ pub enum ToJobManager {
         attempt: AttemptId,
     },
     /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
-    Live {
-        node: NodeId,
-        epoch: Epoch,
-        attempts: Vec<AttemptId>,
-    },
+    Live { node: NodeId, epoch: Epoch, number: u32, attempts: Vec<AttemptId> },
     /// The master gave a node up: its attempts are lost.
     NodeLost {
         node: NodeId,
@@ -265,7 +261,8 @@ pub enum ToNode {
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
     /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
-    Claim { job: JobId, epoch: Epoch, attempts: Vec<AttemptId> },
+    /// The answer repeats `number`: an answer to an earlier claim says nothing of launches since.
+    Claim { job: JobId, epoch: Epoch, number: u32, attempts: Vec<AttemptId> },
     /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
     /// The end of an attempt is durable: it can be forgotten.

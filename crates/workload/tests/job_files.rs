@@ -304,6 +304,14 @@ fn broken_syntax_is_pointed_at_in_every_format() {
         let message = told(text, format);
         assert!(message.starts_with(start), "{message}");
     }
+    for (text, format) in [
+        ("command = 'x'\ntasks = 99999999999999999999", Format::Toml),
+        ("command: x\ntasks: 99999999999999999999", Format::Yaml),
+        ("{\"command\": \"x\",\n\"tasks\": 99999999999999999999}", Format::Json),
+    ] {
+        let wrong = read(text, format).unwrap_err();
+        assert!(wrong.at.line == 2 && (wrong.at.column > 7), "{wrong}");
+    }
     assert_eq!(
         told("command: x\nretires: 2", Format::Yaml),
         "job.yaml:2:1: unknown key `retires`\n  help: did you mean `retries`?"

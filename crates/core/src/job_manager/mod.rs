@@ -58,6 +58,7 @@ pub struct JobManager {
     /// Nodes that may still run attempts which were written off.
     estranged: BTreeSet<NodeId>,
     claims: BTreeMap<NodeId, OpenClaim>,
+    next_claim: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -81,6 +82,7 @@ enum Life {
 
 /// A claim that the node has not answered.
 struct OpenClaim {
+    number: u32,
     attempts: Vec<AttemptId>,
     repeat_at: Instant,
 }
@@ -142,6 +144,7 @@ impl JobManager {
             running: BTreeMap::new(),
             estranged: BTreeSet::new(),
             claims: BTreeMap::new(),
+            next_claim: 0,
         }
     }
 
@@ -159,15 +162,17 @@ impl JobManager {
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
             ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
-            ToJobManager::Live { node, epoch, attempts } => self.on_live(now, node, epoch, &attempts, out),
+            ToJobManager::Live { node, epoch, number, attempts } => {
+                self.on_live(now, node, (epoch, number), &attempts, out);
+            },
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
     }
 
     fn on_begin(&mut self, now: Instant, out: &mut Outbox) {
-        self.begun = true;
-        self.outcome = None;
-        self.update_demand(now, out);
+        if !std::mem::replace(&mut self.begun, true) {
+            self.update_demand(now, out);
+        }
     }
 
     /// Tells the master what is wanted, where that changed; ends the job where nothing is left to want.
@@ -351,14 +356,17 @@ impl JobManager {
             return;
         }
         let repeat_at = now + self.settings.repeat_claims;
-        self.claims.insert(node, OpenClaim { attempts: attempts.clone(), repeat_at });
-        out.send(node, ToNode::Claim { job: self.id(), epoch: self.epoch, attempts });
+        let number = self.next_claim;
+        self.next_claim += 1;
+        self.claims.insert(node, OpenClaim { number, attempts: attempts.clone(), repeat_at });
+        out.send(node, ToNode::Claim { job: self.id(), epoch: self.epoch, number, attempts });
     }
 
     /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its
     /// executor.
-    fn on_live(&mut self, now: Instant, node: NodeId, epoch: Epoch, live: &[AttemptId], out: &mut Outbox) {
-        if epoch != self.epoch {
+    fn on_live(&mut self, now: Instant, node: NodeId, answered: (Epoch, u32), live: &[AttemptId], out: &mut Outbox) {
+        let is_open = |claim: &OpenClaim| (self.epoch, claim.number) == answered;
+        if !self.claims.get(&node).is_some_and(is_open) {
             return;
         }
         let Some(claim) = self.claims.remove(&node) else { return };
@@ -539,6 +547,8 @@ impl Role for JobManager {
                 Change::JobEnded { outcome, .. } => {
                     self.begun = true;
                     self.outcome = Some(*outcome);
+                    // A job that ended before it began left its tasks untouched.
+                    self.dag.abandon_all();
                 }
                 Change::JobReopened { .. } => self.outcome = None,
                 Change::Rerun { .. } => self.rerun(),

@@ -53,7 +53,7 @@ pub struct NodeAgent {
     /// The newest epoch that launched here.
     newest_epoch: Epoch,
     /// Claims that came before the executor had said what there is.
-    early_claims: Vec<(JobId, Epoch, Vec<AttemptId>)>,
+    early_claims: Vec<(JobId, (Epoch, u32), Vec<AttemptId>)>,
 }
 
 enum MasterLink {
@@ -133,7 +133,9 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
-            ToNode::Claim { job, epoch, attempts } => self.on_claim(now, job, epoch, attempts, out),
+            ToNode::Claim { job, epoch, number, attempts } => {
+                self.on_claim(now, job, (epoch, number), attempts, out);
+            },
             ToNode::Disown { job } => self.on_disown(now, job, out),
         }
     }
@@ -163,8 +165,8 @@ impl NodeAgent {
                 self.adopt(now, entry, out);
             }
         }
-        for (job, epoch, attempts) in std::mem::take(&mut self.early_claims) {
-            self.on_claim(now, job, epoch, attempts, out);
+        for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
+            self.on_claim(now, job, claim, attempts, out);
         }
         self.register(out);
         self.start_what_fits(now, out);
@@ -440,9 +442,16 @@ impl NodeAgent {
     // ---- owners ----------------------------------------------------------------------------------------------------
 
     /// A job manager says which attempts are its own.
-    fn on_claim(&mut self, now: Instant, job: JobId, epoch: Epoch, claimed: Vec<AttemptId>, out: &mut Outbox) {
+    fn on_claim(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        (epoch, number): (Epoch, u32),
+        claimed: Vec<AttemptId>,
+        out: &mut Outbox,
+    ) {
         if self.executor != ExecutorLink::Known {
-            return self.early_claims.push((job, epoch, claimed));
+            return self.early_claims.push((job, (epoch, number), claimed));
         }
         if epoch < self.newest_epoch {
             return;
@@ -450,7 +459,7 @@ impl NodeAgent {
         self.newest_epoch = epoch;
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
-        out.send(job, ToJobManager::Live { node: self.node, epoch, attempts });
+        out.send(job, ToJobManager::Live { node: self.node, epoch, number, attempts });
         for entry in self.running.iter().filter(|entry| claimed.contains(&entry.attempt)) {
             if !matches!(self.attempts[&entry.attempt].state, State::Starting) {
                 let running_for = now.since(entry.started_at);

@@ -1,6 +1,6 @@
 //! JSON to nodes.
 
-use super::{Complaint, Key, Lines, MAX_DEPTH, Node, Value, number_out_of_range, too_deep};
+use super::{Complaint, Key, Lines, MAX_DEPTH, Node, Value, too_deep};
 use jiter::{Jiter, JiterError, JiterErrorType, NumberAny, NumberInt, Peek};
 
 pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
@@ -30,9 +30,6 @@ impl Reader<'_> {
             Peek::Object => return Ok(Node { at, value: self.table(depth)? }),
             _ => match self.json.known_number(first) {
                 Ok(NumberAny::Int(NumberInt::Int(value))) => Ok(Value::Integer(value)),
-                Ok(NumberAny::Int(NumberInt::BigInt(value))) => {
-                    return Err(number_out_of_range(&value.to_string()).at(at));
-                }
                 Ok(NumberAny::Float(value)) => Ok(Value::Float(value)),
                 Err(error) => Err(error),
             },

@@ -1,0 +1,202 @@
+//! Every protocol story as a transcript: a script goes in, everything that happened comes out, and is compared with
+//! tests/transcripts/*.txt. `UPDATE_TRANSCRIPTS=1 cargo test -p amalgam-core --test transcripts` writes them anew.
+
+#[allow(dead_code)]
+mod world;
+
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{JobAction, JobOutcome};
+use amalgam_core::vocabulary::{Duration, JobId, Resources};
+use world::{World, job, stage};
+
+const CORE: Resources = Resources::new(1_000, 0);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Compares with the stored transcript of this name.
+#[allow(clippy::disallowed_methods)]
+fn check(name: &str, world: &World) {
+    let path = format!("{}/tests/transcripts/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let heard: String = world.log.iter().map(|line| format!("{line}\n")).collect();
+    if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
+        std::fs::write(&path, heard).expect("the transcript can be written");
+        return;
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = heard.lines().zip(stored.lines()).position(|(heard, stored)| heard != stored);
+    if let Some(line) = differs {
+        let (heard, stored) = (heard.lines().nth(line).unwrap(), stored.lines().nth(line).unwrap());
+        panic!("{name}.txt:{}\n  stored: {stored}\n  heard:  {heard}", line + 1);
+    }
+    assert_eq!(heard.lines().count(), stored.lines().count(), "{name}.txt has another length");
+}
+
+fn listening(preset: Preset, nodes: u32) -> World {
+    let mut world = World::new(preset);
+    world.verbose = true;
+    world.start_server();
+    for _ in 0..nodes {
+        world.add_node(CORE, &[]);
+    }
+    world.settle();
+    world
+}
+
+#[test]
+fn a_task_runs_from_submission_to_acknowledged_end() {
+    let mut world = listening(Preset::Fifo, 1);
+    let id = world.submit(job(vec![stage("only", 1, "500ms", 1_000)]));
+    world.run_for(Duration::from_millis(900));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("one_task", &world);
+}
+
+#[test]
+fn a_failing_task_of_a_diamond_is_tried_again_and_the_rest_waits() {
+    let mut world = listening(Preset::Drf, 2);
+    world.verbose = false;
+    let mut failing = stage("left", 1, "1s 3", 1_000);
+    failing.after = vec![0];
+    failing.retries = 1;
+    let mut right = stage("right", 1, "2s", 1_000);
+    right.after = vec![0];
+    let mut bottom = stage("bottom", 1, "1s", 1_000);
+    bottom.after = vec![1, 2];
+    let id = world.submit(job(vec![stage("top", 1, "1s", 1_000), failing, right, bottom]));
+    world.run_for(seconds(10));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 3 }));
+    check("diamond_with_failure", &world);
+}
+
+#[test]
+fn a_killed_server_adopts_what_runs_and_loses_nothing() {
+    let mut world = listening(Preset::Fifo, 1);
+    let id = world.submit(job(vec![stage("only", 2, "3s", 1_000)]));
+    world.run_for(seconds(1));
+    world.kill_server();
+    world.run_for(seconds(1));
+    world.start_server();
+    world.settle();
+    world.run_for(seconds(6));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert!(world.launches().values().all(|attempts| attempts.len() == 1), "nothing ran twice");
+    check("server_killed", &world);
+}
+
+#[test]
+fn an_end_that_happens_while_the_server_is_away_is_kept_for_it() {
+    let mut world = listening(Preset::Fifo, 1);
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_millis(500));
+    world.kill_server();
+    world.run_for(seconds(2));
+    world.start_server();
+    world.settle();
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(world.launches().len(), 1);
+    check("end_kept_for_absent_server", &world);
+}
+
+#[test]
+fn a_killed_agent_returns_in_time_and_its_tasks_go_on() {
+    let mut world = listening(Preset::Fifo, 1);
+    let id = world.submit(job(vec![stage("only", 1, "5s", 1_000)]));
+    world.run_for(seconds(1));
+    world.kill_agent(0);
+    world.run_for(seconds(2));
+    world.start_agent(0);
+    world.settle();
+    world.run_for(seconds(4));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(world.losses().len(), 0);
+    check("agent_killed_and_back", &world);
+}
+
+#[test]
+fn a_node_that_stays_away_loses_its_attempts_and_its_late_results_are_refused() {
+    let mut world = listening(Preset::Fifo, 2);
+    world.verbose = false;
+    let id = world.submit(job(vec![stage("only", 1, "30s", 1_000)]));
+    world.run_for(seconds(1));
+    world.unlink(0);
+    world.run_for(seconds(25));
+    world.verbose = true;
+    world.link(0);
+    world.settle();
+    world.verbose = false;
+    world.run_for(seconds(40));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(world.losses().len(), 1);
+    check("node_away_too_long", &world);
+}
+
+#[test]
+fn a_launch_that_is_lost_with_the_connection_is_issued_anew() {
+    let mut world = listening(Preset::Fifo, 1);
+    let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.unlink(0);
+    world.link(0);
+    world.settle();
+    world.run_for(seconds(3));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(world.launches().values().map(|attempts| attempts.len()).sum::<usize>(), 1);
+    check("launch_lost", &world);
+}
+
+#[test]
+fn an_executor_that_dies_takes_its_tasks_along_and_they_run_again() {
+    let mut world = listening(Preset::Fifo, 1);
+    let id = world.submit(job(vec![stage("only", 1, "2s", 1_000)]));
+    world.run_for(seconds(1));
+    world.kill_executor(0);
+    world.settle();
+    world.run_for(seconds(3));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("executor_killed", &world);
+}
+
+#[test]
+fn a_cancelled_job_ends_its_running_tasks_and_starts_no_more() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.verbose = false;
+    let id = world.submit(job(vec![stage("only", 3, "10s", 1_000)]));
+    world.run_for(seconds(1));
+    world.control(id, JobAction::Cancel);
+    world.run_for(seconds(1));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Cancelled));
+    assert_eq!(world.launches().len(), 1);
+    check("cancelled", &world);
+}
+
+#[test]
+fn a_timeout_ends_an_attempt_and_says_so() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.verbose = false;
+    let mut slow = stage("slow", 1, "60s", 1_000);
+    slow.timeout = Some(seconds(2));
+    let id = world.submit(job(vec![slow]));
+    world.run_for(seconds(5));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 124 }));
+    check("timeout", &world);
+}
+
+#[test]
+fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.verbose = false;
+    let first = world.submit(job(vec![stage("only", 1, "1s 7", 1_000)]));
+    let mut second = job(vec![stage("only", 1, "1s", 1_000)]);
+    second.after_jobs = vec![first];
+    let waiting = world.submit(second.clone());
+    assert_eq!(world.why(waiting), ["waits for job 1 to succeed"]);
+    world.run_for(seconds(2));
+    assert_eq!(world.outcome(waiting), Some(JobOutcome::DependencyFailed));
+    assert!(world.refusal(second).message.contains("did not succeed"));
+    world.control(first, JobAction::RerunFailed);
+    world.run_for(seconds(2));
+    assert_eq!(world.outcome(JobId(1)), Some(JobOutcome::Failed { exit_code: 7 }));
+    assert_eq!(world.launches().values().map(|attempts| attempts.len()).sum::<usize>(), 2);
+    check("dependency_failed_and_rerun", &world);
+}

@@ -1,0 +1,600 @@
+//! A small world around the roles: a server (master and job managers over one log), nodes, executors that only pretend.
+//! Everything happens in one thread and in a fixed order; connections break and processes die when a test says so.
+
+use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::master::{JobState, Master, MasterSettings};
+use amalgam_core::node::{NodeAgent, NodeSettings};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::*;
+use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
+use amalgam_core::vocabulary::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub struct World {
+    pub now: Instant,
+    pub preset: Preset,
+    pub settings: MasterSettings,
+    pub queues: QueueTree,
+    pub server: Option<Server>,
+    epoch: Epoch,
+    /// What is on disk.
+    pub disk: Vec<Change>,
+    pub nodes: Vec<NodeHost>,
+    mail: VecDeque<(Address, Address, Message)>,
+    pub log: Vec<String>,
+    pub records: Vec<Record>,
+    pub answers: Vec<(ClientId, ToClient)>,
+    next_client: u64,
+    pub orphan_lease: Duration,
+    /// Whether the log shows messages, too.
+    pub verbose: bool,
+}
+
+pub struct Server {
+    pub master: Master,
+    pub jobs: BTreeMap<JobId, JobManager>,
+    /// Not on disk yet, and the messages that wait for it.
+    unsynced: Vec<Change>,
+    gated: Vec<(Address, Address, Message)>,
+}
+
+pub struct NodeHost {
+    pub name: String,
+    pub agent: Option<NodeAgent>,
+    pub linked: bool,
+    pub executor: PretendedExecutor,
+    capacity: Resources,
+    attributes: Vec<(String, String)>,
+}
+
+/// Runs for as long as the command says: `["run", "5s", "exit code"]`.
+#[derive(Default)]
+pub struct PretendedExecutor {
+    pub running: BTreeMap<AttemptId, (LaunchOrder, Instant, Instant)>,
+    pub ends: BTreeMap<AttemptId, Ended>,
+    /// Every attempt that ever became a process.
+    pub launched: Vec<(TaskId, AttemptId)>,
+}
+
+impl World {
+    pub fn new(preset: Preset) -> World {
+        let settings = MasterSettings { node_grace: Duration::from_secs(20), ..MasterSettings::default() };
+        World {
+            now: Instant(0),
+            preset,
+            settings,
+            queues: QueueTree::single(),
+            server: None,
+            epoch: Epoch(0),
+            disk: Vec::new(),
+            nodes: Vec::new(),
+            mail: VecDeque::new(),
+            log: Vec::new(),
+            records: Vec::new(),
+            answers: Vec::new(),
+            next_client: 0,
+            orphan_lease: Duration::from_secs(600),
+            verbose: false,
+        }
+    }
+
+    pub fn with_nodes(preset: Preset, count: u32, capacity: Resources) -> World {
+        let mut world = World::new(preset);
+        world.start_server();
+        for _ in 0..count {
+            world.add_node(capacity, &[]);
+        }
+        world.settle();
+        world
+    }
+
+    pub fn say(&mut self, what: impl AsRef<str>) {
+        let seconds = self.now.0 as f64 / 1e6;
+        self.log.push(format!("{seconds:8.3} {}", what.as_ref()));
+    }
+
+    // ---- processes that come and go --------------------------------------------------------------------------------
+
+    pub fn start_server(&mut self) {
+        assert!(self.server.is_none(), "the server runs");
+        self.epoch.0 += 1;
+        let mut master = self.preset.master(self.epoch, self.settings.clone(), self.queues.clone());
+        master.recover(&self.disk);
+        let mut jobs = BTreeMap::new();
+        for (job, state) in master.jobs_from(JobId(0)) {
+            if *state != JobState::Pending {
+                let mut manager =
+                    self.preset.job_manager(Arc::clone(job), self.epoch, JobManagerSettings::default());
+                let own: Vec<Change> =
+                    self.disk.iter().filter(|change| change.job() == Some(job.id)).cloned().collect();
+                manager.recover(&own);
+                jobs.insert(job.id, manager);
+            }
+        }
+        self.server = Some(Server { master, jobs, unsynced: Vec::new(), gated: Vec::new() });
+        self.say(format!("server starts, epoch {}", self.epoch.0));
+        let managers: Vec<JobId> = self.server.as_ref().unwrap().jobs.keys().copied().collect();
+        for job in managers {
+            let incarnation = u64::from(self.epoch.0);
+            self.at_manager(job, Event::Connected { peer: Address::Master, incarnation });
+        }
+        for node in 0..self.nodes.len() {
+            self.link(node);
+        }
+    }
+
+    /// What is not on disk is gone, with the messages that waited for it.
+    pub fn kill_server(&mut self) {
+        if self.server.take().is_some() {
+            self.say("server killed");
+            for node in 0..self.nodes.len() {
+                self.unlink(node);
+            }
+        }
+    }
+
+    pub fn add_node(&mut self, capacity: Resources, attributes: &[(&str, &str)]) {
+        let name = format!("host{}", self.nodes.len());
+        let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let executor = PretendedExecutor::default();
+        self.nodes.push(NodeHost { name, agent: None, linked: false, executor, capacity, attributes });
+        self.start_agent(self.nodes.len() - 1);
+    }
+
+    pub fn start_agent(&mut self, node: usize) {
+        let host = &mut self.nodes[node];
+        let settings = NodeSettings {
+            name: host.name.clone(),
+            capacity: ResourceSpec { basic: host.capacity, custom: Vec::new() },
+            attributes: Attributes::new(host.attributes.clone()),
+            enforcement: vec!["pretended".to_owned()],
+            orphan_lease: self.orphan_lease,
+            stop_grace: Duration::from_secs(2),
+        };
+        let id = NodeId(node as u32);
+        host.agent = Some(self.preset.node_agent(id, settings));
+        self.say(format!("agent of {id} starts"));
+        self.at_node(node, Event::Connected { peer: Address::Executor(id), incarnation: 1 });
+        self.link(node);
+    }
+
+    pub fn kill_agent(&mut self, node: usize) {
+        if self.nodes[node].agent.is_some() {
+            self.unlink(node);
+            self.nodes[node].agent = None;
+            self.say(format!("agent of n{node} killed"));
+            let id = NodeId(node as u32);
+            self.mail.retain(|(from, to, _)| *to != Address::Node(id) && *from != Address::Node(id));
+        }
+    }
+
+    /// The executor dies with its tasks; another takes its place.
+    pub fn kill_executor(&mut self, node: usize) {
+        self.say(format!("executor of n{node} killed"));
+        let launched = std::mem::take(&mut self.nodes[node].executor.launched);
+        self.nodes[node].executor = PretendedExecutor { launched, ..PretendedExecutor::default() };
+        let id = NodeId(node as u32);
+        self.mail.retain(|(from, to, _)| *to != Address::Executor(id) && *from != Address::Executor(id));
+        self.at_node(node, Event::Disconnected { peer: Address::Executor(id) });
+        self.at_node(node, Event::Connected { peer: Address::Executor(id), incarnation: 2 });
+    }
+
+    pub fn link(&mut self, node: usize) {
+        let id = NodeId(node as u32);
+        if self.nodes[node].linked || self.nodes[node].agent.is_none() {
+            return;
+        }
+        let Some(server) = &mut self.server else { return };
+        let mut out = Outbox::default();
+        let named = server.master.name_node(&self.nodes[node].name, &mut out);
+        assert_eq!(named, id, "nodes keep their numbers");
+        self.take_effects(Address::Master, out);
+        // A node hears its number only when that is durable.
+        self.sync();
+        self.nodes[node].linked = true;
+        self.at_master(Event::Connected { peer: Address::Node(id), incarnation: 0 });
+        let managers: Vec<JobId> = self.server.as_ref().unwrap().jobs.keys().copied().collect();
+        for job in managers {
+            self.at_manager(job, Event::Connected { peer: Address::Node(id), incarnation: 0 });
+        }
+        let incarnation = u64::from(self.epoch.0);
+        self.at_node(node, Event::Connected { peer: Address::Master, incarnation });
+    }
+
+    /// The connection breaks: what was on its way is lost.
+    pub fn unlink(&mut self, node: usize) {
+        if !std::mem::take(&mut self.nodes[node].linked) {
+            return;
+        }
+        let id = NodeId(node as u32);
+        let crosses = |from: &Address, to: &Address| {
+            (*from == Address::Node(id) && is_served(to)) || (*to == Address::Node(id) && is_served(from))
+        };
+        self.mail.retain(|(from, to, _)| !crosses(from, to));
+        if let Some(server) = &mut self.server {
+            server.gated.retain(|(from, to, _)| !crosses(from, to));
+            self.at_master(Event::Disconnected { peer: Address::Node(id) });
+        }
+        self.at_node(node, Event::Disconnected { peer: Address::Master });
+    }
+
+    // ---- events and effects ----------------------------------------------------------------------------------------
+
+    fn at_master(&mut self, event: Event<ToMaster>) {
+        let Some(server) = &mut self.server else { return };
+        let mut out = Outbox::default();
+        server.master.handle(self.now, event, &mut out);
+        self.take_effects(Address::Master, out);
+    }
+
+    fn at_manager(&mut self, job: JobId, event: Event<ToJobManager>) {
+        let Some(server) = &mut self.server else { return };
+        if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
+            let (preset, epoch) = (self.preset, self.epoch);
+            let make = || preset.job_manager(Arc::clone(admitted), epoch, JobManagerSettings::default());
+            server.jobs.entry(job).or_insert_with(make);
+        }
+        let Some(manager) = server.jobs.get_mut(&job) else { return };
+        let mut out = Outbox::default();
+        manager.handle(self.now, event, &mut out);
+        self.take_effects(Address::JobManager(job), out);
+    }
+
+    fn at_node(&mut self, node: usize, event: Event<ToNode>) {
+        let Some(agent) = &mut self.nodes[node].agent else { return };
+        let mut out = Outbox::default();
+        agent.handle(self.now, event, &mut out);
+        self.take_effects(Address::Node(NodeId(node as u32)), out);
+    }
+
+    fn take_effects(&mut self, from: Address, out: Outbox) {
+        for record in out.records {
+            self.say(format!("  {}", show_record(&record)));
+            self.records.push(record);
+        }
+        for change in &out.changes {
+            if let Some(line) = show_change(change) {
+                self.say(format!("  {line}"));
+            }
+        }
+        if let Some(server) = self.server.as_mut().filter(|_| is_served(&from)) {
+            server.unsynced.extend(out.changes);
+            for (to, message) in out.sends {
+                if is_served(&to) {
+                    self.mail.push_back((from, to, message));
+                } else {
+                    server.gated.push((from, to, message));
+                }
+            }
+        } else {
+            self.mail.extend(out.sends.into_iter().map(|(to, message)| (from, to, message)));
+        }
+    }
+
+    /// Everything the server did so far is durable, and what waited for that leaves.
+    pub fn sync(&mut self) {
+        if let Some(server) = &mut self.server {
+            self.disk.append(&mut server.unsynced);
+            self.mail.extend(server.gated.drain(..));
+        }
+    }
+
+    /// Delivers one message; false if there is none.
+    pub fn deliver_one(&mut self) -> bool {
+        let Some((from, to, message)) = self.mail.pop_front() else { return false };
+        if self.verbose {
+            self.say(format!("{} -> {}: {}", show_address(&from), show_address(&to), show_message(&message)));
+        }
+        self.deliver(from, to, message);
+        true
+    }
+
+    fn deliver(&mut self, from: Address, to: Address, message: Message) {
+        match (to, message) {
+            (Address::Master, Message::ToMaster(body)) => self.at_master(Event::Message { from, body }),
+            (Address::JobManager(job), Message::ToJobManager(body)) => {
+                self.at_manager(job, Event::Message { from, body });
+            }
+            (Address::Node(node), Message::ToNode(body)) => {
+                let linked = self.nodes[node.0 as usize].linked || !is_served(&from);
+                if linked {
+                    self.at_node(node.0 as usize, Event::Message { from, body });
+                }
+            }
+            (Address::Executor(node), Message::ToExecutor(body)) => self.at_executor(node, body),
+            (Address::Client(client), Message::ToClient(body)) => self.answers.push((client, body)),
+            (to, message) => panic!("{message:?} cannot go to {to:?}"),
+        }
+    }
+
+    fn at_executor(&mut self, node: NodeId, body: ToExecutor) {
+        let now = self.now;
+        let executor = &mut self.nodes[node.0 as usize].executor;
+        let mut reports = Vec::new();
+        match body {
+            ToExecutor::Launch(order) => {
+                let length = Duration::parse(&order.program.command[1]).expect("a run time");
+                let attempt = order.attempt;
+                executor.launched.push((order.task, attempt));
+                executor.running.insert(attempt, (*order, now, now + length));
+                reports.push(ExecutorReport::Started { attempt, pid: 1 });
+            }
+            ToExecutor::Signal { attempt, .. } => {
+                if executor.running.remove(&attempt).is_some() {
+                    let ended = Ended::without_run(EndReason::Signal(15));
+                    executor.ends.insert(attempt, ended.clone());
+                    reports.push(ExecutorReport::Finished { attempt, ended });
+                }
+            }
+            ToExecutor::Acknowledge { attempt } => {
+                executor.ends.remove(&attempt);
+            }
+            ToExecutor::List { .. } => {
+                let ends = executor.ends.iter();
+                reports.extend(ends.map(|(id, end)| ExecutorReport::Finished { attempt: *id, ended: end.clone() }));
+                let running = executor.running.values();
+                let attempts = running.map(|(order, since, _)| Executing {
+                    order: order.clone(),
+                    running_for: now.since(*since),
+                    pid: 1,
+                });
+                reports.push(ExecutorReport::Executing { attempts: attempts.collect() });
+            }
+        }
+        for report in reports {
+            self.mail.push_back((Address::Executor(node), Address::Node(node), Message::ToNode(ToNode::Executor(report))));
+        }
+    }
+
+    /// Delivers and syncs until nothing is on its way.
+    pub fn settle(&mut self) {
+        loop {
+            while self.deliver_one() {}
+            self.sync();
+            if self.mail.is_empty() {
+                return;
+            }
+        }
+    }
+
+    // ---- time ------------------------------------------------------------------------------------------------------
+
+    /// Lets time pass, event by event.
+    pub fn run_for(&mut self, length: Duration) {
+        let end = self.now + length;
+        while let Some(at) = self.next_event().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.happen();
+            self.settle();
+        }
+        self.now = end;
+    }
+
+    pub fn next_event(&self) -> Option<Instant> {
+        let server = self.server.iter().flat_map(|server| {
+            let managers = server.jobs.values().filter_map(JobManager::next_wakeup);
+            managers.chain(server.master.next_wakeup())
+        });
+        let agents = self.nodes.iter().filter_map(|host| host.agent.as_ref()?.next_wakeup());
+        let ends = self.nodes.iter().flat_map(|host| host.executor.running.values().map(|(_, _, end)| *end));
+        server.chain(agents).chain(ends).min()
+    }
+
+    /// What is due now happens.
+    pub fn happen(&mut self) {
+        let now = self.now;
+        for node in 0..self.nodes.len() {
+            let executor = &mut self.nodes[node].executor;
+            let due: Vec<AttemptId> =
+                executor.running.iter().filter(|(_, (_, _, end))| *end <= now).map(|(id, _)| *id).collect();
+            for attempt in due {
+                let (order, since, _) = executor.running.remove(&attempt).expect("just found");
+                let code = order.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
+                let usage = Usage { wall: now.since(since), ..Usage::default() };
+                let ended = Ended { reason: EndReason::Exit(code), usage, message: None };
+                executor.ends.insert(attempt, ended.clone());
+                let id = NodeId(node as u32);
+                let report = ExecutorReport::Finished { attempt, ended };
+                self.mail.push_back((Address::Executor(id), Address::Node(id), Message::ToNode(ToNode::Executor(report))));
+            }
+            if self.nodes[node].agent.as_ref().and_then(NodeAgent::next_wakeup).is_some_and(|at| at <= now) {
+                self.at_node(node, Event::Wakeup);
+            }
+        }
+        let Some(server) = &self.server else { return };
+        let master_due = server.master.next_wakeup().is_some_and(|at| at <= now);
+        let due = |(id, manager): (&JobId, &JobManager)| manager.next_wakeup().filter(|at| *at <= now).map(|_| *id);
+        let managers: Vec<JobId> = server.jobs.iter().filter_map(due).collect();
+        if master_due {
+            self.at_master(Event::Wakeup);
+        }
+        for job in managers {
+            self.at_manager(job, Event::Wakeup);
+        }
+    }
+
+    // ---- a client --------------------------------------------------------------------------------------------------
+
+    pub fn ask_master(&mut self, body: ToMaster) -> ToClient {
+        let client = ClientId(self.next_client);
+        self.next_client += 1;
+        self.at_master(Event::Message { from: Address::Client(client), body });
+        self.settle();
+        let answer = self.answers.iter().find(|(to, _)| *to == client);
+        answer.map(|(_, answer)| answer.clone()).expect("every request is answered")
+    }
+
+    pub fn submit(&mut self, spec: JobSpec) -> JobId {
+        match self.ask_master(ToMaster::Submit { spec: Arc::new(spec), key: None }) {
+            ToClient::Submitted { job } => job,
+            other => panic!("not submitted: {other:?}"),
+        }
+    }
+
+    /// Submits, and lets the server finish with it, but delivers nothing to the nodes.
+    pub fn submit_without_delivery(&mut self, spec: JobSpec) -> JobId {
+        let before = self.server.as_ref().map_or(0, |server| server.master.jobs_from(JobId(0)).count());
+        let client = Address::Client(ClientId(u64::MAX));
+        self.at_master(Event::Message { from: client, body: ToMaster::Submit { spec: Arc::new(spec), key: None } });
+        while self.deliver_one() {}
+        JobId(before as u64 + 1)
+    }
+
+    pub fn refusal(&mut self, spec: JobSpec) -> Refusal {
+        match self.ask_master(ToMaster::Submit { spec: Arc::new(spec), key: None }) {
+            ToClient::Refused(refusal) => refusal,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    pub fn control(&mut self, job: JobId, action: JobAction) -> ToClient {
+        self.ask_master(ToMaster::Control { job, action })
+    }
+
+    // ---- what came of it -------------------------------------------------------------------------------------------
+
+    pub fn outcome(&self, job: JobId) -> Option<JobOutcome> {
+        match self.server.as_ref()?.master.job(job)?.1 {
+            JobState::Ended(end) => Some(end.outcome),
+            _ => None,
+        }
+    }
+
+    pub fn why(&self, job: JobId) -> Vec<String> {
+        let master = &self.server.as_ref().expect("the server runs").master;
+        master.explain(job).iter().map(|why| why.describe(master.kinds())).collect()
+    }
+
+    /// Attempts of each task that became a process, on any node.
+    pub fn launches(&self) -> BTreeMap<TaskId, BTreeSet<AttemptId>> {
+        let mut launches: BTreeMap<TaskId, BTreeSet<AttemptId>> = BTreeMap::new();
+        for (task, attempt) in self.nodes.iter().flat_map(|host| &host.executor.launched) {
+            assert!(launches.entry(*task).or_default().insert(*attempt), "{attempt} was launched twice");
+        }
+        launches
+    }
+
+    /// Attempts that were written off, with the cause.
+    pub fn losses(&self) -> BTreeMap<AttemptId, LostCause> {
+        let lost = self.disk.iter().filter_map(|change| match change {
+            Change::Lost { attempt, cause, .. } => Some((*attempt, *cause)),
+            _ => None,
+        });
+        lost.collect()
+    }
+
+    pub fn running_tasks(&self) -> Vec<TaskId> {
+        self.nodes.iter().flat_map(|host| host.executor.running.values().map(|(order, ..)| order.task)).collect()
+    }
+}
+
+fn is_served(address: &Address) -> bool {
+    matches!(address, Address::Master | Address::JobManager(_))
+}
+
+fn show_address(address: &Address) -> String {
+    match address {
+        Address::Master => "master".to_owned(),
+        Address::GlobalMaster(number) => format!("global-{number}"),
+        Address::JobManager(job) => format!("job-{job}"),
+        Address::Node(node) => node.to_string(),
+        Address::Executor(node) => format!("executor-{node}"),
+        Address::Client(_) => "client".to_owned(),
+    }
+}
+
+fn show_message(message: &Message) -> String {
+    match message {
+        Message::ToMaster(ToMaster::Submit { spec, .. }) => format!("submit {}", spec.name),
+        Message::ToMaster(ToMaster::Register(registration)) => format!("register with {} live", registration.live.len()),
+        Message::ToMaster(ToMaster::Report(report)) => format!("report {} running", report.running),
+        Message::ToMaster(ToMaster::Freed { grants }) => format!("freed {}", list(grants)),
+        Message::ToMaster(ToMaster::Return { grants }) => format!("return {}", list(grants)),
+        Message::ToMaster(ToMaster::Demand { asks, .. }) => {
+            let asks: Vec<String> = asks.iter().map(|ask| format!("{} x{}", ask.id, ask.wanted)).collect();
+            format!("demand {}", asks.join(" "))
+        }
+        Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
+        Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),
+        Message::ToJobManager(ToJobManager::Granted { grants }) => {
+            let grants: Vec<String> = grants.iter().map(|grant| format!("{} on {}", grant.id, grant.node)).collect();
+            format!("granted {}", grants.join(" "))
+        }
+        Message::ToJobManager(ToJobManager::Started { attempt, .. }) => format!("started {attempt}"),
+        Message::ToJobManager(ToJobManager::Finished { attempt, ended }) => format!("finished {attempt}: {}", ended.reason),
+        Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),
+        Message::ToJobManager(ToJobManager::Live { attempts, .. }) => format!("live: [{}]", list(attempts)),
+        Message::ToNode(ToNode::Welcome { epoch, first_grant, .. }) => {
+            format!("welcome in epoch {}, grants from {first_grant}", epoch.0)
+        }
+        Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
+        Message::ToNode(ToNode::Claim { attempts, .. }) => format!("claim [{}]", list(attempts)),
+        Message::ToNode(ToNode::Stop { attempt, reason, .. }) => format!("stop {attempt}: {reason}"),
+        Message::ToNode(ToNode::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
+        Message::ToNode(ToNode::Executor(ExecutorReport::Started { attempt, .. })) => format!("started {attempt}"),
+        Message::ToNode(ToNode::Executor(ExecutorReport::Finished { attempt, ended })) => {
+            format!("finished {attempt}: {}", ended.reason)
+        }
+        Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts })) => {
+            format!("executing {}", attempts.len())
+        }
+        Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
+        Message::ToExecutor(ToExecutor::Signal { attempt, signal }) => format!("{signal:?} {attempt}"),
+        Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
+        Message::ToExecutor(ToExecutor::List { .. }) => "list".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn list<T: ToString>(of: &[T]) -> String {
+    of.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn show_record(record: &Record) -> String {
+    match record {
+        Record::Blocked { job, why } => format!("job {job} blocked: {}", why.describe(&Kinds::new())),
+        Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn show_change(change: &Change) -> Option<String> {
+    match change {
+        Change::Launched { task, attempt, node, rule, .. } => {
+            Some(format!("task {task} launched on {node} as {attempt}, by {rule}"))
+        }
+        Change::Finished { task, attempt, ended, last, .. } => {
+            let more = if *last { "" } else { ", to be tried again" };
+            Some(format!("task {task} ended as {attempt}: {}{more}", ended.reason))
+        }
+        Change::Lost { task, attempt, cause, .. } => Some(format!("task {task} lost as {attempt}: {cause:?}")),
+        Change::JobEnded { job, outcome, .. } => Some(format!("job {job} ended: {outcome:?}")),
+        _ => None,
+    }
+}
+
+// ---- jobs ----------------------------------------------------------------------------------------------------------
+
+pub fn job(stages: Vec<StageSpec>) -> JobSpec {
+    JobSpec { name: "test".to_owned(), user: "ada".to_owned(), submit_dir: "/".to_owned(), stages, ..JobSpec::default() }
+}
+
+pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
+    StageSpec {
+        name: name.to_owned(),
+        after: Vec::new(),
+        tasks: TaskSet::Count(tasks),
+        program: Arc::new(Program {
+            command: std::iter::once("run").chain(run.split(' ')).map(str::to_owned).collect(),
+            ..Program::default()
+        }),
+        resources: ResourceSpec { basic: Resources::new(cpu_millis, 0), custom: Vec::new() },
+        expected: None,
+        execution: ExecutionType::Guaranteed,
+        constraints: Vec::new(),
+        retries: 0,
+        timeout: None,
+    }
+}

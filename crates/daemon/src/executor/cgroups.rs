@@ -1,0 +1,51 @@
+//! A pool of cgroups. Limits are written when a group is made; after that attempts of the same shape pass it on, so in
+//! the steady state a launch writes no limit at all.
+
+use super::hierarchy::{Hierarchy, Leaf, Shape};
+use std::collections::HashMap;
+use std::io;
+
+/// How many groups without an attempt are kept.
+const MOST_IDLE: usize = 256;
+
+#[derive(Debug)]
+pub struct Cgroups {
+    hierarchy: Hierarchy,
+    idle: HashMap<Shape, Vec<Leaf>>,
+    idle_count: usize,
+    next: u64,
+}
+
+impl Cgroups {
+    pub fn new(hierarchy: Hierarchy) -> Cgroups {
+        Cgroups { hierarchy, idle: HashMap::new(), idle_count: 0, next: 0 }
+    }
+
+    pub fn take(&mut self, shape: Shape) -> io::Result<Leaf> {
+        if let Some(leaf) = self.idle.get_mut(&shape).and_then(Vec::pop) {
+            self.idle_count -= 1;
+            return Ok(leaf);
+        }
+        self.next += 1;
+        self.hierarchy.make_leaf(self.next, shape)
+    }
+
+    /// Takes a group back; it must have no members. One whose last attempt left memory charged to it, such as files
+    /// on a tmpfs, is not passed on: the next attempt would start with less than its limit.
+    pub fn give_back(&mut self, leaf: Leaf) {
+        let limit = u64::from(leaf.shape.memory_mib) << 20;
+        let stained = limit > 0 && leaf.memory_bytes() > limit / 4;
+        if stained || self.idle_count >= MOST_IDLE {
+            return leaf.remove();
+        }
+        self.idle_count += 1;
+        self.idle.entry(leaf.shape).or_default().push(leaf);
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        self.idle.drain().flat_map(|(_, leaves)| leaves).for_each(Leaf::remove);
+        self.hierarchy.remove();
+    }
+}

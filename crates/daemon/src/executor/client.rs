@@ -1,0 +1,130 @@
+//! The agent's side: reach the executor, or start one.
+
+use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError};
+use rustix::net::RecvFlags;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long two agents that start an executor at the same moment, or one that meets an executor about to exit, try.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The executor's first words on a connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: String,
+    pub pid: u32,
+    pub enforcement: Enforcement,
+}
+
+/// Connects to a running executor. The stream has not been read from; its first reply will be the `Hello`.
+pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    // An executor that is about to exit leaves connections unanswered, so wait for its first byte.
+    match rustix::net::recv(&stream, &mut [0; 1][..], RecvFlags::PEEK)? {
+        (_, 0) => Err(io::ErrorKind::ConnectionReset.into()),
+        _ => Ok(stream),
+    }
+}
+
+/// Connects to the executor of `config`, which is started when there is none: by `program` with `arguments` followed
+/// by [`ExecutorConfig::arguments`].
+pub fn ensure_running(
+    program: &Path,
+    arguments: &[OsString],
+    config: &ExecutorConfig,
+) -> Result<UnixStream, ExecutorError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(stream) = connect(&config.socket) {
+            return Ok(stream);
+        }
+        let started = Command::new(program)
+            .args(arguments)
+            .args(config.arguments())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(std::process::Child::wait_with_output)
+            .map_err(ExecutorError::file("start", program))?;
+        if started.status.success() {
+            continue;
+        }
+        // Another agent may have been faster, in which case its executor answers in a moment.
+        if let Ok(stream) = connect(&config.socket) {
+            return Ok(stream);
+        }
+        if Instant::now() >= deadline || !super::serve::is_locked(&config.state) {
+            let said = String::from_utf8_lossy(&started.stderr).trim().to_owned();
+            return Err(ExecutorError::NotStarted(if said.is_empty() { started.status.to_string() } else { said }));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl ExecutorConfig {
+    /// The command line that [`ExecutorConfig::parse`] reads.
+    pub fn arguments(&self) -> Vec<OsString> {
+        vec![
+            "--socket".into(),
+            self.socket.clone().into(),
+            "--state".into(),
+            self.state.clone().into(),
+            "--enforcement".into(),
+            self.enforcement.to_string().into(),
+            "--idle-exit-ms".into(),
+            self.idle_exit.as_millis().to_string().into(),
+        ]
+    }
+
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<ExecutorConfig, String> {
+        let (mut socket, mut state) = (None, None);
+        let mut enforcement = EnforcementChoice::default();
+        let mut idle_exit = Duration::from_secs(60);
+        let mut arguments = arguments.into_iter();
+        while let Some(name) = arguments.next() {
+            let name = name.to_string_lossy();
+            let value = arguments.next().ok_or_else(|| format!("`{name}` needs a value"))?;
+            let text = value.to_string_lossy();
+            match name.as_ref() {
+                "--socket" => socket = Some(PathBuf::from(value)),
+                "--state" => state = Some(PathBuf::from(value)),
+                "--enforcement" => enforcement = text.parse()?,
+                "--idle-exit-ms" => {
+                    let millis = text.parse().map_err(|_| format!("`{text}` is not a number of milliseconds"))?;
+                    idle_exit = Duration::from_millis(millis);
+                }
+                _ => return Err(format!("the executor knows no option `{name}`")),
+            }
+        }
+        Ok(ExecutorConfig {
+            socket: socket.ok_or("`--socket` is missing")?,
+            state: state.ok_or("`--state` is missing")?,
+            enforcement,
+            idle_exit,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_survives_its_command_line() {
+        let config = ExecutorConfig {
+            socket: "/a/socket".into(),
+            state: "/a state".into(),
+            enforcement: EnforcementChoice::Rlimits,
+            idle_exit: Duration::from_millis(1_500),
+        };
+        let parsed = ExecutorConfig::parse(config.arguments()).unwrap();
+        assert_eq!(format!("{parsed:?}"), format!("{config:?}"));
+        assert!(ExecutorConfig::parse(["--sockt".into(), "x".into()]).unwrap_err().contains("--sockt"));
+    }
+}

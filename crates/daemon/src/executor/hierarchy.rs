@@ -1,0 +1,477 @@
+//! Where cgroups are on this machine and how one is made: version 2 with its one tree, version 1 with a tree for each
+//! controller.
+//!
+//! Every executor has a parent group of its own beneath the group it was started in, named after its pid and start
+//! time, so that a later executor can tell which parents are left over from dead ones.
+
+use super::{Mechanism, members};
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// The length of a scheduling period, in which a group may use its quota.
+const PERIOD_MICROS: u64 = 100_000;
+/// The kernel refuses shorter quotas.
+const LEAST_QUOTA_MICROS: u64 = 1_000;
+/// What the name of an executor's parent group starts with.
+const PREFIX: &str = "amalgam-";
+
+/// What a group is limited to; zero means no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Shape {
+    pub cpu_millis: u32,
+    pub memory_mib: u32,
+}
+
+/// The executor's parent groups.
+#[derive(Debug)]
+pub enum Hierarchy {
+    V1 {
+        cpu: Option<PathBuf>,
+        memory: Option<PathBuf>,
+        /// Where `pids` or another controller tracks members when there is no memory controller.
+        members: PathBuf,
+    },
+    V2 {
+        parent: PathBuf,
+    },
+}
+
+/// A group that holds one attempt at a time.
+#[derive(Debug)]
+pub struct Leaf {
+    pub shape: Shape,
+    /// Version 1: the child writes `0` to each.
+    pub join: Vec<OwnedFd>,
+    /// Version 2: the child is born in it.
+    pub born_in: Option<OwnedFd>,
+    /// Holds the counter `oom_kill`.
+    events: Option<File>,
+    usage: Option<File>,
+    members: PathBuf,
+    kill: Option<PathBuf>,
+    directories: Vec<PathBuf>,
+}
+
+impl Hierarchy {
+    /// The best that this machine permits, or why there is nothing.
+    pub fn find() -> Result<(Hierarchy, Vec<String>), String> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let name = parent_name(std::process::id());
+        let second = own_group(&mounts, &own, None).ok_or_else(|| "no cgroup v2 is mounted".to_owned());
+        let second_error = match second.and_then(|group| Hierarchy::set_up_v2(&group, &name)) {
+            Ok(hierarchy) => return Ok((hierarchy, Vec::new())),
+            Err(error) => error,
+        };
+        let groups = ["cpu", "memory", "pids"].map(|controller| own_group(&mounts, &own, Some(controller)));
+        Hierarchy::set_up_v1(groups, &name).map_err(|error| format!("version 2: {second_error}; version 1: {error}"))
+    }
+
+    pub fn mechanism(&self) -> Mechanism {
+        match self {
+            Hierarchy::V1 { .. } => Mechanism::CgroupV1,
+            Hierarchy::V2 { .. } => Mechanism::CgroupV2,
+        }
+    }
+
+    pub fn limits_memory(&self) -> bool {
+        matches!(self, Hierarchy::V2 { .. } | Hierarchy::V1 { memory: Some(_), .. })
+    }
+
+    pub fn limits_cpu(&self) -> bool {
+        matches!(self, Hierarchy::V2 { .. } | Hierarchy::V1 { cpu: Some(_), .. })
+    }
+
+    fn set_up_v2(group: &Path, name: &str) -> Result<Hierarchy, String> {
+        let available = fs::read_to_string(group.join("cgroup.controllers")).map_err(|error| error.to_string())?;
+        for controller in ["cpu", "memory"] {
+            if !available.split_whitespace().any(|known| known == controller) {
+                return Err(format!("{} offers no {controller} controller", group.display()));
+            }
+        }
+        remove_stale(group);
+        enable_controllers(group)?;
+        let parent = group.join(name);
+        make(&parent)?;
+        write(&parent.join("cgroup.subtree_control"), "+cpu +memory")?;
+        // All tasks together weigh as much as the machine's cores, not as one process.
+        let weight = (100 * host_cpus()).min(10_000);
+        let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
+        Ok(Hierarchy::V2 { parent })
+    }
+
+    fn set_up_v1(groups: [Option<PathBuf>; 3], name: &str) -> Result<(Hierarchy, Vec<String>), String> {
+        let mut errors = Vec::new();
+        let [cpu, memory, pids] = groups.map(|group| {
+            let result = group.ok_or_else(|| "not mounted".to_owned()).and_then(|group| {
+                remove_stale(&group);
+                let parent = group.join(name);
+                make(&parent).map(|()| parent)
+            });
+            result.map_err(|error| errors.push(error)).ok()
+        });
+        if let Some(cpu) = &cpu {
+            // All tasks together weigh as much as the machine's cores, not as one process.
+            let _ = fs::write(cpu.join("cpu.shares"), (1024 * host_cpus()).min(262_144).to_string());
+        }
+        let mut notes = Vec::new();
+        if memory.is_none() {
+            notes.push(format!("memory is not limited: its cgroup controller cannot be used ({})", errors.join("; ")));
+        }
+        if cpu.is_none() {
+            notes.push(format!("CPU is not limited: its cgroup controller cannot be used ({})", errors.join("; ")));
+        }
+        if cpu.is_none() && memory.is_none() {
+            return Err(errors.join("; "));
+        }
+        // One controller is enough to find members by; `pids` is only for machines without the memory controller.
+        let members = match (&memory, pids) {
+            (Some(memory), Some(pids)) => {
+                let _ = fs::remove_dir(pids);
+                memory.clone()
+            }
+            (Some(memory), None) => memory.clone(),
+            (None, Some(pids)) => pids,
+            (None, None) => cpu.clone().unwrap_or_default(),
+        };
+        Ok((Hierarchy::V1 { cpu, memory, members }, notes))
+    }
+
+    pub fn make_leaf(&self, number: u64, shape: Shape) -> io::Result<Leaf> {
+        match self {
+            Hierarchy::V2 { parent } => make_leaf_v2(&parent.join(number.to_string()), shape),
+            Hierarchy::V1 { cpu, memory, members } => {
+                let under = |parent: &PathBuf| parent.join(number.to_string());
+                make_leaf_v1(cpu.as_ref().map(under), memory.as_ref().map(under), under(members), shape)
+            }
+        }
+    }
+
+    /// Removes the parents; their leaves must be gone.
+    pub fn remove(&self) {
+        let parents = match self {
+            Hierarchy::V2 { parent } => vec![parent],
+            Hierarchy::V1 { cpu, memory, members } => cpu.iter().chain(memory).chain([members]).collect(),
+        };
+        for parent in parents {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
+fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
+    create(directory)?;
+    if shape.cpu_millis > 0 {
+        let quota = quota_micros(shape.cpu_millis);
+        fs::write(directory.join("cpu.max"), format!("{quota} {PERIOD_MICROS}"))?;
+        fs::write(directory.join("cpu.weight"), (shape.cpu_millis / 10).clamp(1, 10_000).to_string())?;
+    }
+    if shape.memory_mib > 0 {
+        fs::write(directory.join("memory.max"), bytes(shape.memory_mib).to_string())?;
+        // Missing where the kernel does no swap accounting.
+        let _ = fs::write(directory.join("memory.swap.max"), "0");
+    }
+    let kill = directory.join("cgroup.kill");
+    Ok(Leaf {
+        shape,
+        join: Vec::new(),
+        born_in: Some(File::open(directory)?.into()),
+        events: File::open(directory.join("memory.events")).ok(),
+        usage: File::open(directory.join("memory.current")).ok(),
+        members: directory.join("cgroup.procs"),
+        kill: kill.exists().then_some(kill),
+        directories: vec![directory.to_owned()],
+    })
+}
+
+fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf, shape: Shape) -> io::Result<Leaf> {
+    let mut directories: Vec<PathBuf> = cpu.iter().chain(&memory).chain([&members]).cloned().collect();
+    directories.dedup();
+    for directory in &directories {
+        create(directory)?;
+    }
+    if let Some(cpu) = cpu.filter(|_| shape.cpu_millis > 0) {
+        let shares = (u64::from(shape.cpu_millis) * 1024 / 1000).clamp(2, 262_144);
+        fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_MICROS.to_string())?;
+        fs::write(cpu.join("cpu.cfs_quota_us"), quota_micros(shape.cpu_millis).to_string())?;
+        fs::write(cpu.join("cpu.shares"), shares.to_string())?;
+    }
+    if let Some(memory) = memory.as_ref().filter(|_| shape.memory_mib > 0) {
+        let limit = bytes(shape.memory_mib).to_string();
+        fs::write(memory.join("memory.limit_in_bytes"), &limit)?;
+        // Missing where the kernel does no swap accounting. It may not be below the limit above, so it comes second.
+        let _ = fs::write(memory.join("memory.memsw.limit_in_bytes"), &limit);
+    }
+    // `tasks`, not `cgroup.procs`: a lone thread that moves itself skips the kernel's lock over all processes, which
+    // costs up to ten milliseconds when it was not taken lately.
+    let join = directories
+        .iter()
+        .map(|directory| OpenOptions::new().write(true).open(directory.join("tasks")).map(OwnedFd::from));
+    Ok(Leaf {
+        shape,
+        join: join.collect::<io::Result<_>>()?,
+        born_in: None,
+        events: memory.as_ref().and_then(|memory| File::open(memory.join("memory.oom_control")).ok()),
+        usage: memory.as_ref().and_then(|memory| File::open(memory.join("memory.usage_in_bytes")).ok()),
+        members: members.join("cgroup.procs"),
+        kill: None,
+        directories,
+    })
+}
+
+impl Leaf {
+    /// How many processes the kernel has killed in it for memory, ever.
+    pub fn oom_kills(&self) -> u64 {
+        self.events.as_ref().and_then(|file| counter(file, Some("oom_kill"))).unwrap_or(0)
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.usage.as_ref().and_then(|file| counter(file, None)).unwrap_or(0)
+    }
+
+    /// The pids in it. Opened anew each time: version 1 shows an open file a list that may be a second old.
+    pub fn members(&self) -> Vec<i32> {
+        pids_in(&self.members)
+    }
+
+    /// Kills every member; true when there was none.
+    pub fn kill_members(&self) -> bool {
+        let members = self.members();
+        if members.is_empty() {
+            return true;
+        }
+        let killed_at_once = self.kill.as_ref().is_some_and(|file| fs::write(file, "1").is_ok());
+        if !killed_at_once {
+            members.into_iter().for_each(members::kill);
+        }
+        false
+    }
+
+    /// Removes its directories; it must be empty.
+    pub fn remove(self) {
+        for directory in &self.directories {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// The number in `file`, or the one after `name` on a line of its own.
+fn counter(file: &File, name: Option<&str>) -> Option<u64> {
+    let mut buffer = [0; 512];
+    let length = file.read_at(&mut buffer, 0).ok()?;
+    let text = std::str::from_utf8(&buffer[..length]).ok()?;
+    match name {
+        None => text.trim().parse().ok(),
+        Some(name) => text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok()),
+    }
+}
+
+fn pids_in(file: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+fn host_cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64)
+}
+
+fn quota_micros(cpu_millis: u32) -> u64 {
+    (u64::from(cpu_millis) * PERIOD_MICROS / 1000).max(LEAST_QUOTA_MICROS)
+}
+
+fn bytes(memory_mib: u32) -> u64 {
+    u64::from(memory_mib) << 20
+}
+
+fn create(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn make(directory: &Path) -> Result<(), String> {
+    create(directory).map_err(|error| format!("cannot make {}: {error}", directory.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|error| format!("cannot write `{text}` to {}: {error}", file.display()))
+}
+
+/// Lets `group` have children with limits. Version 2 forbids that while the group itself has members, so those that
+/// run our own program move into a child; for others the administrator has to give us a group of our own.
+fn enable_controllers(group: &Path) -> Result<(), String> {
+    let control = group.join("cgroup.subtree_control");
+    if fs::write(&control, "+cpu +memory").is_ok() {
+        return Ok(());
+    }
+    let supervisor = group.join("amalgam-supervisor");
+    make(&supervisor)?;
+    let program = fs::read_link("/proc/self/exe").ok();
+    for pid in pids_in(&group.join("cgroup.procs")) {
+        if fs::read_link(format!("/proc/{pid}/exe")).ok() == program {
+            write(&supervisor.join("cgroup.procs"), &pid.to_string())?;
+        }
+    }
+    write(&control, "+cpu +memory")
+        .map_err(|error| format!("{error} (other programs share this group: start under a unit with Delegate=yes)"))
+}
+
+/// The directory of this process's own group: in the tree of a version 1 controller, or in version 2.
+pub fn own_group(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let matches = match controller {
+            None => controllers.is_empty(),
+            Some(name) => controllers.split(',').any(|known| known == name),
+        };
+        matches.then_some(path)
+    })?;
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = after.split(' ');
+        let (kind, options) = (fields.next()?, fields.nth(1)?);
+        let matches = match controller {
+            None => kind == "cgroup2",
+            Some(name) => kind == "cgroup" && options.split(',').any(|known| known == name),
+        };
+        let mut fields = before.split(' ').skip(3);
+        let (root, mount) = (fields.next()?, fields.next()?);
+        // Inside a container the mount may show only a part of the tree, while the path counts from its root.
+        let beneath = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        matches.then(|| Path::new(mount).join(beneath))
+    })
+}
+
+/// `amalgam-<pid>-<start time>`: a pid alone comes back. Of a process that is dead it is a name that none has.
+fn parent_name(pid: u32) -> String {
+    let alive = members::stat(pid as i32).filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+    let started = alive.map_or(0, |stat| stat.started_ticks);
+    format!("{PREFIX}{pid}-{started}")
+}
+
+/// Removes the groups of executors that are dead, with whatever still runs in them.
+fn remove_stale(group: &Path) {
+    let Ok(entries) = fs::read_dir(group) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        if let Some(pid) = pid
+            && name.to_str() != Some(&parent_name(pid))
+        {
+            clear_out(&entry.path());
+        }
+    }
+}
+
+/// Kills the members of a group and its children, and removes it. Pid 0 stands for a process that we cannot see, in
+/// which case the group belongs to another container and is left alone.
+fn clear_out(group: &Path) {
+    let children: Vec<PathBuf> = fs::read_dir(group)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
+        .unwrap_or_default();
+    for directory in children.iter().map(PathBuf::as_path).chain([group]) {
+        for _ in 0..50 {
+            let members = pids_in(&directory.join("cgroup.procs"));
+            if members.contains(&0) {
+                return;
+            }
+            if members.is_empty() {
+                break;
+            }
+            members.into_iter().for_each(members::kill);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let _ = fs::remove_dir(directory);
+    }
+}
+
+/// For paths in system calls.
+pub fn c_path(path: &Path) -> io::Result<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { cpu_millis: 1_500, memory_mib: 64 };
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn version_2_limits_are_written_where_the_kernel_looks() {
+        let tree = tempfile::tempdir().unwrap();
+        fs::write(tree.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+        let hierarchy = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap();
+        assert_eq!(read(&tree.path().join("cgroup.subtree_control")), "+cpu +memory");
+        let leaf = hierarchy.make_leaf(7, SHAPE).unwrap();
+        let directory = tree.path().join("amalgam-1-2/7");
+        assert_eq!(read(&directory.join("cpu.max")), "150000 100000");
+        assert_eq!(read(&directory.join("cpu.weight")), "150");
+        assert_eq!(read(&directory.join("memory.max")), "67108864");
+        assert_eq!(read(&directory.join("memory.swap.max")), "0");
+        assert!(leaf.born_in.is_some() && leaf.join.is_empty());
+        assert!(leaf.kill_members(), "a group without members has nothing to kill");
+    }
+
+    #[test]
+    fn version_2_without_its_controllers_is_refused() {
+        let tree = tempfile::tempdir().unwrap();
+        fs::write(tree.path().join("cgroup.controllers"), "cpuset pids\n").unwrap();
+        let error = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap_err();
+        assert!(error.ends_with("offers no cpu controller"), "{error}");
+    }
+
+    #[test]
+    fn version_1_limits_are_written_in_each_tree() {
+        let trees = tempfile::tempdir().unwrap();
+        let [cpu, memory] = ["cpu", "memory"].map(|name| trees.path().join(name));
+        for tree in [&cpu, &memory] {
+            fs::create_dir_all(tree.join("parent/3")).unwrap();
+            fs::write(tree.join("parent/3/tasks"), "").unwrap();
+        }
+        let (hierarchy, notes) =
+            Hierarchy::set_up_v1([Some(cpu.clone()), Some(memory.clone()), None], "parent").unwrap();
+        assert!(notes.is_empty() && hierarchy.limits_cpu() && hierarchy.limits_memory());
+        let leaf = hierarchy.make_leaf(3, SHAPE).unwrap();
+        assert_eq!(leaf.join.len(), 2);
+        assert_eq!(read(&cpu.join("parent/3/cpu.cfs_quota_us")), "150000");
+        assert_eq!(read(&cpu.join("parent/3/cpu.shares")), "1536");
+        assert_eq!(read(&memory.join("parent/3/memory.limit_in_bytes")), "67108864");
+        fs::write(memory.join("parent/3/memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n").unwrap();
+        let leaf = hierarchy.make_leaf(3, leaf.shape).unwrap();
+        assert_eq!(leaf.oom_kills(), 4);
+    }
+
+    #[test]
+    fn one_missing_controller_is_noted_and_two_are_refused() {
+        let tree = tempfile::tempdir().unwrap();
+        let (hierarchy, notes) = Hierarchy::set_up_v1([None, Some(tree.path().to_owned()), None], "p").unwrap();
+        assert!(hierarchy.limits_memory() && !hierarchy.limits_cpu());
+        assert!(notes[0].starts_with("CPU is not limited"));
+        assert!(Hierarchy::set_up_v1([None, None, Some(tree.path().to_owned())], "p").is_err());
+    }
+
+    #[test]
+    fn the_own_group_is_found_in_hosts_and_containers() {
+        let mounts = "\
+            25 21 0:22 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+            26 21 0:23 /docker/abc /sys/fs/cgroup/memory rw shared:3 - cgroup cgroup rw,memory\n\
+            27 21 0:24 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        let own = "4:memory:/docker/abc/child\n2:cpu,cpuacct:/user\n0::/system.slice/amalgam.service\n";
+        let find = |controller| own_group(mounts, own, controller).unwrap();
+        assert_eq!(find(Some("cpu")), Path::new("/sys/fs/cgroup/cpu/user"));
+        assert_eq!(find(Some("memory")), Path::new("/sys/fs/cgroup/memory/child"));
+        assert_eq!(find(None), Path::new("/sys/fs/cgroup/unified/system.slice/amalgam.service"));
+        assert_eq!(own_group(mounts, own, Some("pids")), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! The executor: a process of its own that owns the tasks and outlives the agent.
+//!
+//! It has one thread, a small heap and one epoll loop (`serve.rs`). An agent connects over a unix socket, orders
+//! launches and is told what became of them; when it goes away the tasks go on, and every end is kept until an agent
+//! acknowledges it. Nothing here decides anything about scheduling.
+//!
+//! * `serve.rs` the loop: lock, socket, the agent's link, when to exit
+//! * `tasks.rs` the life of an attempt: launch, output, exit, leftovers, end
+//! * `prepare.rs` environment, directories and the search for the program
+//! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
+//! * `members.rs` which processes belong to an attempt
+//! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
+//! * `sys.rs` the only unsafe code; `client.rs` the agent's side; `host.rs` what this machine has
+
+mod capture;
+mod cgroups;
+pub mod client;
+mod hierarchy;
+pub mod host;
+mod members;
+mod prepare;
+mod serve;
+mod sys;
+mod task_dirs;
+mod tasks;
+
+pub use client::{Hello, connect, ensure_running};
+pub use serve::run;
+
+use amalgam_core::protocol::{ExecutorReport, ToExecutor};
+use amalgam_core::vocabulary::{AttemptId, JobId, Stream};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct ExecutorConfig {
+    pub socket: PathBuf,
+    /// Where tasks' directories and output live; one executor per state directory.
+    pub state: PathBuf,
+    pub enforcement: EnforcementChoice,
+    /// How long it stays without an agent, a task or an unacknowledged end.
+    pub idle_exit: Duration,
+}
+
+/// What an agent sends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ExecutorFrame {
+    Order(ToExecutor),
+    /// Kill every task and exit.
+    Shutdown,
+}
+
+/// What an agent receives; `Hello` comes first on every connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ExecutorReply {
+    Hello(Hello),
+    Report(ExecutorReport),
+}
+
+/// What holds tasks to their limits on this machine, and what nothing does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Enforcement {
+    pub mechanism: Mechanism,
+    pub enforces_memory: bool,
+    pub enforces_cpu: bool,
+    /// What cannot be enforced and why, for people.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Mechanism {
+    CgroupV2,
+    CgroupV1,
+    /// Memory is watched and a task over its limit is killed.
+    Rlimits,
+    None,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum EnforcementChoice {
+    /// Cgroups where they are permitted, else rlimits.
+    #[default]
+    Auto,
+    /// Cgroups, or refuse to start.
+    Cgroup,
+    Rlimits,
+    None,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    #[error("cannot {what} {path}: {error}", path = path.display())]
+    File { what: &'static str, path: PathBuf, error: io::Error },
+    #[error(
+        "an executor (pid {pid}) already serves {state}; connect to its socket, or stop it with `kill {pid}`",
+        state = state.display()
+    )]
+    AlreadyRunning { pid: String, state: PathBuf },
+    #[error("cgroups were asked for but cannot be used: {0}. Use `--enforcement auto` to go on without them")]
+    NoCgroups(String),
+    #[error("cannot {what}: {error}")]
+    System { what: &'static str, error: io::Error },
+    #[error("the executor did not start: {0}")]
+    NotStarted(String),
+}
+
+impl ExecutorError {
+    fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ExecutorError {
+        move |error| ExecutorError::File { what, path: path.to_owned(), error }
+    }
+
+    fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> ExecutorError {
+        move |error| ExecutorError::System { what, error: error.into() }
+    }
+}
+
+/// The file that holds the output of an attempt. It does not exist before the first byte.
+pub fn output_path(state: &Path, attempt: AttemptId, stream: Stream) -> PathBuf {
+    let ending = match stream {
+        Stream::Stdout => "out",
+        Stream::Stderr => "err",
+    };
+    output_dir(state, attempt.job).join(format!("{attempt}.{ending}"))
+}
+
+/// The directory that an attempt with `workdir = "own"` runs in.
+pub fn own_dir(state: &Path, attempt: AttemptId) -> PathBuf {
+    own_dirs(state, attempt.job).join(attempt.to_string())
+}
+
+/// Removes everything kept for a job: its output and its tasks' own directories.
+pub fn forget_job(state: &Path, job: JobId) -> io::Result<()> {
+    for directory in [output_dir(state, job), own_dirs(state, job)] {
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn output_dir(state: &Path, job: JobId) -> PathBuf {
+    state.join("output").join(job.to_string())
+}
+
+fn own_dirs(state: &Path, job: JobId) -> PathBuf {
+    state.join("own").join(job.to_string())
+}
+
+impl FromStr for EnforcementChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<EnforcementChoice, String> {
+        match text {
+            "auto" => Ok(EnforcementChoice::Auto),
+            "cgroup" => Ok(EnforcementChoice::Cgroup),
+            "rlimits" => Ok(EnforcementChoice::Rlimits),
+            "none" => Ok(EnforcementChoice::None),
+            _ => Err(format!("`{text}` is not a way to enforce limits; use auto, cgroup, rlimits or none")),
+        }
+    }
+}
+
+impl fmt::Display for EnforcementChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EnforcementChoice::Auto => "auto",
+            EnforcementChoice::Cgroup => "cgroup",
+            EnforcementChoice::Rlimits => "rlimits",
+            EnforcementChoice::None => "none",
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! What has to be known before a launch: the environment, the directories and where the program is.
+
+use super::hierarchy::c_path;
+use super::members::MARK;
+use super::own_dir;
+use super::task_dirs::error_file;
+use amalgam_core::vocabulary::{LaunchOrder, Workdir};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where programs are looked for when the environment has no `PATH`.
+const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+
+/// A launch with everything resolved.
+pub struct Prepared {
+    pub program: CString,
+    pub arguments: Vec<CString>,
+    pub environment: Vec<CString>,
+    pub directory: CString,
+}
+
+/// The environment that the executor was started with, as `NAME=value`.
+pub struct BaseEnvironment(Vec<Vec<u8>>);
+
+impl BaseEnvironment {
+    pub fn of_this_process() -> BaseEnvironment {
+        let join = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            [name.as_bytes(), b"=", value.as_bytes()].concat()
+        };
+        BaseEnvironment(std::env::vars_os().map(join).collect())
+    }
+
+    /// Own environment, then the product's variables, then the program's, then the directories: later wins, so a
+    /// program may set `OMP_NUM_THREADS` but nothing that starts with `AMALGAM_`.
+    fn for_task(&self, order: &LaunchOrder, task_dir: &Path) -> Vec<Vec<u8>> {
+        let mut environment = self.0.clone();
+        for (name, value) in &order.variables {
+            set(&mut environment, name, value.as_bytes());
+        }
+        let reserved = |name: &str| name.starts_with("AMALGAM_");
+        for (name, value) in order.program.env.iter().filter(|(name, _)| !reserved(name)) {
+            set(&mut environment, name, value.as_bytes());
+        }
+        set(&mut environment, MARK, task_dir.as_os_str().as_bytes());
+        set(&mut environment, "AMALGAM_ERROR_FILE", error_file(task_dir).as_os_str().as_bytes());
+        set(&mut environment, "TMPDIR", task_dir.as_os_str().as_bytes());
+        environment
+    }
+}
+
+fn set(environment: &mut Vec<Vec<u8>>, name: &str, value: &[u8]) {
+    let entry = [name.as_bytes(), b"=", value].concat();
+    match environment.iter_mut().find(|known| known.get(..=name.len()) == Some(&entry[..=name.len()])) {
+        Some(known) => *known = entry,
+        None => environment.push(entry),
+    }
+}
+
+fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
+    environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix(b"="))
+}
+
+/// Resolves an order, and makes the working directory if it is to have one of its own.
+///
+/// # Errors
+/// A sentence for the user that says what is missing and what would help.
+pub fn prepare(order: &LaunchOrder, task_dir: &Path, state: &Path, base: &BaseEnvironment) -> Result<Prepared, String> {
+    let Some(command) = order.program.command.first().filter(|command| !command.is_empty()) else {
+        return Err("the command is empty".to_owned());
+    };
+    let directory = working_directory(order, state)?;
+    let environment = base.for_task(order, task_dir);
+    let program = match command.contains('/') {
+        true => PathBuf::from(command),
+        false => find_program(command, get(&environment, b"PATH").unwrap_or(DEFAULT_PATH), &directory)?,
+    };
+    let no_zero = |_| "a zero byte is in its command, its environment or its directory".to_owned();
+    let arguments = order.program.command.iter().map(|argument| CString::new(argument.as_bytes()));
+    Ok(Prepared {
+        program: c_path(&program).map_err(|error| error.to_string())?,
+        arguments: arguments.collect::<Result<_, _>>().map_err(no_zero)?,
+        environment: environment.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(no_zero)?,
+        directory: c_path(&directory).map_err(|error| error.to_string())?,
+    })
+}
+
+/// What an `execve` that failed means to a user.
+pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> String {
+    let shown = program.display();
+    let found = directory.join(program).exists();
+    match error.raw_os_error() {
+        Some(libc::ENOENT) if found => {
+            format!("cannot execute {shown}: the interpreter on its first line, or its loader, is missing on this node")
+        }
+        Some(libc::ENOENT) => format!("{shown} does not exist on this node"),
+        Some(libc::EACCES) => format!("cannot execute {shown}: it is not executable here (`chmod +x` makes it so)"),
+        Some(libc::E2BIG) => "its arguments and environment together are larger than the kernel allows".to_owned(),
+        _ => format!("cannot execute {shown}: {error}"),
+    }
+}
+
+/// What a `chdir` that failed means to a user.
+pub fn directory_failure(directory: &Path, error: &io::Error) -> String {
+    let shown = directory.display();
+    let remedy = "share it with this node, or say `workdir = \"own\"` to run each task in an empty directory";
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("this node has no directory {shown}; {remedy}"),
+        _ => format!("cannot enter the directory {shown} on this node: {error}; {remedy}"),
+    }
+}
+
+fn make_dir(directory: &Path) -> Result<(), String> {
+    let result = match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    result.map_err(|error| format!("cannot make the directory {} on this node: {error}", directory.display()))
+}
+
+fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, String> {
+    match &order.program.workdir {
+        Workdir::Submitted => Ok(PathBuf::from(&order.submit_dir)),
+        Workdir::Path(path) => Ok(PathBuf::from(path)),
+        Workdir::Own => {
+            let own = own_dir(state, order.attempt);
+            make_dir(&own)?;
+            Ok(own)
+        }
+    }
+}
+
+fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, String> {
+    let mut not_executable = None;
+    for place in search.split(|byte| *byte == b':') {
+        let candidate = directory.join(std::ffi::OsStr::from_bytes(place)).join(name);
+        match fs::metadata(&candidate) {
+            Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => return Ok(candidate),
+            Ok(metadata) if metadata.is_file() => not_executable = Some(candidate),
+            _ => {}
+        }
+    }
+    let search = String::from_utf8_lossy(search);
+    Err(match not_executable {
+        Some(path) => format!("{} is not executable (`chmod +x` makes it so)", path.display()),
+        None => format!("the command `{name}` was not found on this node; PATH is {search}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, Limits, NodeId, Program, TaskId};
+    use std::sync::Arc;
+
+    fn order(variables: &[(&str, &str)], env: &[(&str, &str)]) -> LaunchOrder {
+        let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        LaunchOrder {
+            attempt: AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 },
+            task: TaskId::default(),
+            node: NodeId(1),
+            program: Arc::new(Program { env: owned(env), ..Program::default() }),
+            variables: owned(variables),
+            submit_dir: "/".to_owned(),
+            carried: Default::default(),
+            limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn the_later_source_of_a_variable_wins() {
+        let base =
+            BaseEnvironment(vec![b"HOME=/root".to_vec(), b"TMPDIR=/tmp".to_vec(), b"AMALGAM_TASK_DIR=/x".to_vec()]);
+        let order = order(
+            &[("AMALGAM_JOB_ID", "1"), ("OMP_NUM_THREADS", "2")],
+            &[("OMP_NUM_THREADS", "9"), ("AMALGAM_JOB_ID", "forged"), ("HOME", "/home/me"), ("HOMEPAGE", "h")],
+        );
+        let environment = base.for_task(&order, Path::new("/state/tasks/1"));
+        let value =
+            |name: &str| get(&environment, name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned());
+        assert_eq!(value("HOME").as_deref(), Some("/home/me"));
+        assert_eq!(value("OMP_NUM_THREADS").as_deref(), Some("9"));
+        assert_eq!(value("AMALGAM_JOB_ID").as_deref(), Some("1"));
+        assert_eq!(value("AMALGAM_TASK_DIR").as_deref(), Some("/state/tasks/1"));
+        assert_eq!(value("TMPDIR").as_deref(), Some("/state/tasks/1"));
+        assert_eq!(environment.len(), 7);
+    }
+
+    #[test]
+    fn programs_are_found_along_the_path_and_from_the_working_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        fs::create_dir(here.join("bin")).unwrap();
+        fs::write(here.join("bin/tool"), "").unwrap();
+        let refused = find_program("tool", b"/nowhere:bin", here).unwrap_err();
+        assert!(refused.contains("not executable"), "{refused}");
+        fs::set_permissions(here.join("bin/tool"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(find_program("tool", b"/nowhere:bin", here), Ok(here.join("bin/tool")));
+        let missing = find_program("no-such", b"/nowhere:bin", here).unwrap_err();
+        assert_eq!(missing, "the command `no-such` was not found on this node; PATH is /nowhere:bin");
+    }
+}

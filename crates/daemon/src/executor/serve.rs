@@ -1,0 +1,428 @@
+//! The executor's loop: its lock and socket, the link to the agent, and when to exit.
+
+use super::cgroups::Cgroups;
+use super::hierarchy::Hierarchy;
+use super::tasks::{Enforcer, Tasks};
+use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello};
+use super::{Mechanism, sys};
+use crate::frames::{self, Decoder};
+use rustix::event::{Timespec, epoll};
+use rustix::fs::FlockOperation;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const SIGNALS: u64 = 0;
+const LISTENER: u64 = 1;
+/// Tokens between these belong to pipes.
+const LINK: u64 = u64::MAX;
+/// Orders are not read while more than this waits to be taken by the agent.
+const MOST_UNSENT: usize = 4 << 20;
+/// How much is read from the agent in one turn.
+const MOST_PER_TURN: usize = 1 << 20;
+const MOST_LOG: u64 = 256 << 10;
+const READY: &str = "ready";
+
+/// Serves agents until there is nothing left to do. The calling process, which must have a single thread, returns
+/// as soon as the socket accepts connections, or with the reason why it never will; a child of it goes on as the
+/// executor, in a session of its own, and ends the process when it is done.
+pub fn run(config: ExecutorConfig) -> Result<(), ExecutorError> {
+    let config = absolute(config)?;
+    let (ready, report) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(ExecutorError::system("make a pipe"))?;
+    if !sys::fork().map_err(ExecutorError::system("fork"))? {
+        drop(report);
+        let mut said = String::new();
+        let _ = File::from(ready).read_to_string(&mut said);
+        return match said.as_str() {
+            READY => Ok(()),
+            "" => Err(ExecutorError::NotStarted("it ended at once".to_owned())),
+            error => Err(ExecutorError::NotStarted(error.to_owned())),
+        };
+    }
+    drop(ready);
+    let mut report = File::from(report);
+    match Executor::start(&config) {
+        Ok(mut executor) => {
+            let _ = report.write_all(READY.as_bytes());
+            drop(report);
+            let result = executor.serve();
+            if let Err(error) = &result {
+                executor.log.say(&error.to_string());
+            }
+            executor.stop();
+            sys::exit_at_once(result.is_err().into())
+        }
+        Err(error) => {
+            let _ = report.write_all(error.to_string().as_bytes());
+            sys::exit_at_once(1)
+        }
+    }
+}
+
+/// The executor leaves the directory it was started in.
+fn absolute(mut config: ExecutorConfig) -> Result<ExecutorConfig, ExecutorError> {
+    for path in [&mut config.socket, &mut config.state] {
+        *path = std::path::absolute(&*path).map_err(ExecutorError::file("resolve", path))?;
+    }
+    Ok(config)
+}
+
+struct Executor<'a> {
+    config: &'a ExecutorConfig,
+    /// Held as long as the process lives.
+    _lock: File,
+    log: Log,
+    poll: OwnedFd,
+    signals: OwnedFd,
+    listener: UnixListener,
+    hello: Hello,
+    link: Option<Link>,
+    tasks: Tasks,
+    stopping: bool,
+    idle_since: Instant,
+}
+
+/// The agent's connection.
+struct Link {
+    stream: UnixStream,
+    decoder: Decoder,
+    unsent: Vec<u8>,
+    /// What epoll was asked to watch for.
+    interest: epoll::EventFlags,
+}
+
+impl<'a> Executor<'a> {
+    fn start(config: &'a ExecutorConfig) -> Result<Executor<'a>, ExecutorError> {
+        let state = &config.state;
+        private_dir(state)?;
+        let lock = lock(state)?;
+        let log = Log::open(&state.join("executor.log"))?;
+        let _ = rustix::process::setsid();
+        let null = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .map_err(ExecutorError::file("open", Path::new("/dev/null")))?;
+        let no_stdio = ExecutorError::system("let go of the terminal");
+        rustix::stdio::dup2_stdin(&null)
+            .and_then(|()| rustix::stdio::dup2_stdout(&null))
+            .and_then(|()| rustix::stdio::dup2_stderr(&null))
+            .map_err(no_stdio)?;
+        std::env::set_current_dir("/").map_err(ExecutorError::file("enter", Path::new("/")))?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(ExecutorError::system("become a subreaper"))?;
+        let signals = sys::signal_descriptor().map_err(ExecutorError::system("receive signals"))?;
+        let (enforcer, enforcement) = enforcer(config.enforcement)?;
+        let tasks = Tasks::new(state, enforcer, sys::raise_open_files())
+            .map_err(ExecutorError::file("prepare the state directory", state))?;
+        let listener = listen(&config.socket)?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("make an epoll"))?;
+        for (source, token) in [(signals.as_fd(), SIGNALS), (listener.as_fd(), LISTENER)] {
+            epoll::add(&poll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+                .map_err(ExecutorError::system("watch a descriptor"))?;
+        }
+        let hello = Hello { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id(), enforcement };
+        let idle_since = Instant::now();
+        Ok(Executor {
+            config,
+            _lock: lock,
+            log,
+            poll,
+            signals,
+            listener,
+            hello,
+            link: None,
+            tasks,
+            stopping: false,
+            idle_since,
+        })
+    }
+
+    /// One turn of the loop takes everything that is there and answers it with one write.
+    fn serve(&mut self) -> Result<(), ExecutorError> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        loop {
+            events.clear();
+            let timeout = self.timeout().map(timespec);
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(ExecutorError::system("wait for events")(error)),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    SIGNALS => self.on_signals(),
+                    LISTENER => self.on_connection(),
+                    LINK => self.on_link(),
+                    pipe => self.tasks.on_output(pipe),
+                }
+            }
+            self.tasks.settle();
+            self.tasks.announce(&self.poll);
+            self.tasks.watch_memory();
+            self.send_reports();
+            if self.is_done() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_signals(&mut self) {
+        if sys::take_signals(self.signals.as_fd()) {
+            self.log.say("terminated by a signal: killing all tasks");
+            self.begin_to_stop();
+        }
+        self.tasks.on_children();
+    }
+
+    /// A new agent replaces the old one: it is the same one after a crash, or its successor.
+    fn on_connection(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return self.log.say(&format!("cannot accept a connection: {error}")),
+            };
+            let interest = epoll::EventFlags::IN;
+            let watched = stream
+                .set_nonblocking(true)
+                .and_then(|()| Ok(epoll::add(&self.poll, &stream, epoll::EventData::new_u64(LINK), interest)?));
+            if let Err(error) = watched {
+                return self.log.say(&format!("cannot watch a connection: {error}"));
+            }
+            let mut link = Link { stream, decoder: Decoder::default(), unsent: Vec::new(), interest };
+            match frames::encode(&ExecutorReply::Hello(self.hello.clone()), &mut link.unsent) {
+                Ok(()) => self.link = Some(link),
+                Err(error) => self.log.say(&format!("cannot greet an agent: {error}")),
+            }
+        }
+    }
+
+    fn on_link(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        let open = match link.receive() {
+            Ok(open) => open,
+            Err(error) => return self.drop_link(&error.to_string()),
+        };
+        loop {
+            let Some(link) = &mut self.link else { return };
+            match link.decoder.next::<ExecutorFrame>() {
+                Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order),
+                Ok(Some(ExecutorFrame::Order(_))) => {}
+                Ok(Some(ExecutorFrame::Shutdown)) => self.begin_to_stop(),
+                Ok(None) => break,
+                Err(error) => return self.drop_link(&error.to_string()),
+            }
+        }
+        if !open {
+            self.link = None;
+            self.idle_since = Instant::now();
+        }
+    }
+
+    fn send_reports(&mut self) {
+        let reports = std::mem::take(&mut self.tasks.reports);
+        // Without an agent they are not lost: `List` tells the next one everything.
+        let Some(link) = &mut self.link else { return };
+        for report in reports {
+            if let Err(error) = frames::encode(&ExecutorReply::Report(report), &mut link.unsent) {
+                return self.drop_link(&error.to_string());
+            }
+        }
+        if let Err(error) = link.send(&self.poll) {
+            self.drop_link(&error.to_string());
+        }
+    }
+
+    fn drop_link(&mut self, why: &str) {
+        self.log.say(&format!("dropped the agent's connection: {why}"));
+        self.link = None;
+        self.idle_since = Instant::now();
+    }
+
+    fn begin_to_stop(&mut self) {
+        self.stopping = true;
+        self.tasks.kill_all();
+    }
+
+    fn is_done(&mut self) -> bool {
+        if self.stopping {
+            return !self.tasks.is_running_any();
+        }
+        if self.link.is_some() || !self.tasks.is_idle() {
+            self.idle_since = Instant::now();
+        }
+        self.idle_since.elapsed() >= self.config.idle_exit
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let idle = (self.link.is_none() && self.tasks.is_idle()).then(|| self.idle_since + self.config.idle_exit);
+        let next = self.tasks.next_wakeup().into_iter().chain(idle).min()?;
+        // Rounded up, or the loop would spin through the last fraction.
+        Some(next.saturating_duration_since(Instant::now()) + Duration::from_micros(100))
+    }
+
+    /// Whoever connects from here on finds no socket rather than a dead one.
+    fn stop(self) {
+        let _ = fs::remove_file(&self.config.socket);
+        drop(self.tasks);
+    }
+}
+
+impl Link {
+    /// Takes in what has arrived; false when the agent has closed the connection.
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; 64 << 10];
+        let mut taken = 0;
+        while taken < MOST_PER_TURN {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Ok(false),
+                Ok(length) => {
+                    self.decoder.push(&buffer[..length]);
+                    taken += length;
+                    if length < buffer.len() {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes what the socket takes and waits for room for the rest.
+    fn send(&mut self, poll: &OwnedFd) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < self.unsent.len() {
+            match self.stream.write(&self.unsent[sent..]) {
+                Ok(length) => sent += length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.unsent.drain(..sent);
+        let mut interest = epoll::EventFlags::empty();
+        interest.set(epoll::EventFlags::IN, self.unsent.len() < MOST_UNSENT);
+        interest.set(epoll::EventFlags::OUT, !self.unsent.is_empty());
+        if interest != self.interest {
+            epoll::modify(poll, &self.stream, epoll::EventData::new_u64(LINK), interest)?;
+            self.interest = interest;
+        }
+        Ok(())
+    }
+}
+
+fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), ExecutorError> {
+    let no_cgroups = match choice {
+        EnforcementChoice::None => {
+            let notes = vec!["nothing is enforced: the executor was started with `--enforcement none`".to_owned()];
+            let mechanism = Mechanism::None;
+            return Ok((
+                Enforcer::Nothing,
+                Enforcement { mechanism, enforces_memory: false, enforces_cpu: false, notes },
+            ));
+        }
+        EnforcementChoice::Rlimits => "the executor was started with `--enforcement rlimits`".to_owned(),
+        EnforcementChoice::Auto | EnforcementChoice::Cgroup => match Hierarchy::find() {
+            Ok((hierarchy, notes)) => {
+                let enforcement = Enforcement {
+                    mechanism: hierarchy.mechanism(),
+                    enforces_memory: hierarchy.limits_memory(),
+                    enforces_cpu: hierarchy.limits_cpu(),
+                    notes,
+                };
+                return Ok((Enforcer::Cgroups(Cgroups::new(hierarchy)), enforcement));
+            }
+            Err(why) if choice == EnforcementChoice::Cgroup => return Err(ExecutorError::NoCgroups(why)),
+            Err(why) => why,
+        },
+    };
+    let notes = vec![
+        format!("cgroups are not used: {no_cgroups}"),
+        "memory is added up five times a second and a task over its limit is killed: a fast one can pass it".to_owned(),
+        "CPU is not limited: a task can use more cores than it asked for".to_owned(),
+    ];
+    let mechanism = Mechanism::Rlimits;
+    Ok((Enforcer::Census, Enforcement { mechanism, enforces_memory: true, enforces_cpu: false, notes }))
+}
+
+fn private_dir(directory: &Path) -> Result<(), ExecutorError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(ExecutorError::file("make the directory", directory))
+}
+
+/// One executor per state directory.
+fn lock(state: &Path) -> Result<File, ExecutorError> {
+    let path = state.join("executor.lock");
+    let failed = || ExecutorError::file("lock", &path);
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(failed())?;
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut pid = String::new();
+        let _ = file.read_to_string(&mut pid);
+        return Err(ExecutorError::AlreadyRunning { pid: pid.trim().to_owned(), state: state.to_owned() });
+    }
+    let write = |file: &mut File| {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    };
+    write(&mut file).map_err(failed())?;
+    Ok(file)
+}
+
+/// Whether an executor serves this state directory, or another process is just finding that out.
+pub fn is_locked(state: &Path) -> bool {
+    let file = File::open(state.join("executor.lock"));
+    file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+}
+
+fn listen(socket: &Path) -> Result<UnixListener, ExecutorError> {
+    if let Some(directory) = socket.parent() {
+        private_dir(directory)?;
+    }
+    // We hold the lock, so a socket that is there is a dead one's.
+    let _ = fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).map_err(ExecutorError::file("listen on", socket))?;
+    fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(ExecutorError::file("protect", socket))?;
+    listener.set_nonblocking(true).map_err(ExecutorError::file("listen on", socket))?;
+    Ok(listener)
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}
+
+/// A few lines for people, cut when they become many.
+struct Log {
+    file: File,
+    started: Instant,
+}
+
+impl Log {
+    fn open(path: &Path) -> Result<Log, ExecutorError> {
+        let mut options = OpenOptions::new();
+        let file =
+            options.create(true).append(true).mode(0o600).open(path).map_err(ExecutorError::file("open", path))?;
+        Ok(Log { file, started: Instant::now() })
+    }
+
+    fn say(&mut self, line: &str) {
+        if self.file.metadata().is_ok_and(|metadata| metadata.len() > MOST_LOG) {
+            let _ = self.file.set_len(0);
+        }
+        let pid = std::process::id();
+        let _ = writeln!(self.file, "[{pid} +{:.3}s] {line}", self.started.elapsed().as_secs_f64());
+    }
+}

@@ -1,0 +1,519 @@
+//! The life of an attempt on this machine: launch, output, exit, leftovers, end, acknowledgement.
+
+use super::capture::Capture;
+use super::cgroups::Cgroups;
+use super::hierarchy::{Leaf, Shape};
+use super::members::{Census, Children, Owners, Strays};
+use super::output_path;
+use super::prepare::{self, BaseEnvironment, Prepared};
+use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
+use super::task_dirs::TaskDirs;
+use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
+use amalgam_core::vocabulary as words;
+use rustix::event::epoll;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use words::{AttemptId, EndReason, Ended, LaunchOrder, NodeId, Stream, Usage};
+
+/// How often leftovers that do not die at once are looked after.
+const LEFTOVER_INTERVAL: Duration = Duration::from_millis(5);
+/// A process in an uninterruptible wait cannot be killed; after this long the attempt ends without it.
+const LEFTOVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often memory is added up where no cgroup limits it.
+const CENSUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A task that ends within this time wakes nobody twice: it is reported as started and finished at once, and its
+/// output is read when it has ended. Until then the pipes hold what it writes.
+const YOUTH: Duration = Duration::from_millis(1);
+
+/// How limits are kept.
+pub enum Enforcer {
+    Cgroups(Cgroups),
+    Census,
+    Nothing,
+}
+
+pub struct Tasks {
+    state: PathBuf,
+    enforcer: Enforcer,
+    task_dirs: TaskDirs,
+    base: BaseEnvironment,
+    null: OwnedFd,
+    open_files: Option<libc::rlimit>,
+    stack: ChildStack,
+    buffer: Vec<u8>,
+    table: Table,
+    /// Those not yet reported as started and when they will be, in the order of their launches.
+    young: VecDeque<(Instant, u64)>,
+    /// Ends that nobody has acknowledged.
+    ends: BTreeMap<AttemptId, (NodeId, Ended)>,
+    children: Children,
+    strays: Strays,
+    next_serial: u64,
+    next_census: Option<Instant>,
+    /// What the agent is to be told.
+    pub reports: Vec<ExecutorReport>,
+}
+
+/// The attempts that have not ended.
+#[derive(Default)]
+struct Table {
+    by_serial: BTreeMap<u64, Attempt>,
+    serial_of: HashMap<AttemptId, u64>,
+    serial_of_pid: HashMap<i32, u64>,
+    /// Those whose main process has exited.
+    leaving: BTreeMap<u64, Leaving>,
+}
+
+struct Attempt {
+    order: LaunchOrder,
+    pid: i32,
+    launched: Instant,
+    captures: [Capture; 2],
+    task_dir: PathBuf,
+    leaf: Option<Leaf>,
+    oom_kills_before: u64,
+    /// It was reported as started.
+    announced: bool,
+    /// We sent it a signal on the agent's behalf, so its end is no surprise.
+    signalled: bool,
+    /// We killed it because it passed its memory limit.
+    over_memory: bool,
+}
+
+struct Leaving {
+    exit: Exit,
+    since: Instant,
+    /// Seen once, it stays so: from then on the group's number may be anyone's.
+    group_gone: bool,
+}
+
+impl Tasks {
+    pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
+        let scratch = state.join("tasks");
+        super::members::kill_remains(&scratch);
+        Ok(Tasks {
+            state: state.to_owned(),
+            enforcer,
+            task_dirs: TaskDirs::new(scratch)?,
+            base: BaseEnvironment::of_this_process(),
+            null: std::fs::File::open("/dev/null")?.into(),
+            open_files,
+            stack: ChildStack::default(),
+            buffer: Vec::new(),
+            table: Table::default(),
+            young: VecDeque::new(),
+            ends: BTreeMap::new(),
+            children: Children::new(),
+            strays: Strays::default(),
+            next_serial: 1,
+            next_census: None,
+            reports: Vec::new(),
+        })
+    }
+
+    /// Nothing runs and nothing waits to be acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.table.by_serial.is_empty() && self.ends.is_empty()
+    }
+
+    pub fn is_running_any(&self) -> bool {
+        !self.table.by_serial.is_empty()
+    }
+
+    pub fn on_order(&mut self, order: ToExecutor) {
+        match order {
+            ToExecutor::Launch(order) => self.on_launch(*order),
+            ToExecutor::Signal { attempt, signal } => self.on_signal(attempt, signal),
+            ToExecutor::Acknowledge { attempt } => {
+                self.ends.remove(&attempt);
+            }
+            ToExecutor::List { node } => self.on_list(node),
+        }
+    }
+
+    fn on_launch(&mut self, order: LaunchOrder) {
+        let attempt = order.attempt;
+        if let Some((_, ended)) = self.ends.get(&attempt) {
+            return self.reports.push(ExecutorReport::Finished { attempt, ended: ended.clone() });
+        }
+        if let Some(running) = self.table.get(attempt) {
+            return self.reports.push(running.started());
+        }
+        let node = order.node;
+        if let Err(why) = self.launch(order) {
+            self.end(attempt, node, Ended::without_run(EndReason::LaunchFailed(why)));
+        }
+    }
+
+    /// Takes what an attempt needs; what was taken is given back when it cannot be launched after all.
+    fn launch(&mut self, order: LaunchOrder) -> Result<(), String> {
+        let task_dir = self.task_dirs.take();
+        let task_dir = task_dir.map_err(|error| format!("this node cannot make a directory for it: {error}"))?;
+        let leaf = match &mut self.enforcer {
+            Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order)).map(Some),
+            Enforcer::Census | Enforcer::Nothing => Ok(None),
+        };
+        let leaf = leaf.map_err(|error| format!("this node cannot make a cgroup for it: {error}"));
+        let leaf = leaf.inspect_err(|_| drop(self.task_dirs.give_back(task_dir.clone())))?;
+        let launched = Instant::now();
+        let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
+        let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
+            Ok(started) => started,
+            Err(why) => {
+                self.task_dirs.give_back(task_dir);
+                self.give_back(leaf);
+                return Err(why);
+            }
+        };
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let limits_memory = order.limits.resources.basic.memory_mib() > 0;
+        if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
+            self.next_census = Some(launched + CENSUS_INTERVAL);
+        }
+        let attempt = Attempt {
+            order,
+            pid,
+            launched,
+            captures,
+            task_dir,
+            leaf,
+            oom_kills_before,
+            announced: false,
+            signalled: false,
+            over_memory: false,
+        };
+        self.table.insert(serial, attempt);
+        self.young.push_back((launched + YOUTH, serial));
+        Ok(())
+    }
+
+    /// From an order to a process and our ends of its pipes.
+    fn start(
+        &mut self,
+        order: &LaunchOrder,
+        task_dir: &Path,
+        leaf: Option<&Leaf>,
+    ) -> Result<(i32, [Capture; 2]), String> {
+        let no_pipe = |error: io::Error| format!("this node cannot make a pipe for its output: {error}");
+        let prepared = prepare::prepare(order, task_dir, &self.state, &self.base)?;
+        let open = |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.program.output_cap);
+        let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
+        let (stderr, stderr_writer) = open(Stream::Stderr).map_err(no_pipe)?;
+        let request = Launch {
+            program: &prepared.program,
+            arguments: &prepared.arguments,
+            environment: &prepared.environment,
+            directory: &prepared.directory,
+            stdio: [self.null.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd()],
+            join: leaf.map_or(&[], |leaf| leaf.join.as_slice()),
+            born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
+            open_files: self.open_files,
+        };
+        let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
+        Ok((pid, [stdout, stderr]))
+    }
+
+    /// Reports those that have outlived their youth as started, and listens to their output from here on.
+    pub fn announce(&mut self, poll: &OwnedFd) {
+        let now = Instant::now();
+        // One that has ended leaves at once, so that nobody wakes up for it.
+        while let Some((_, serial)) =
+            self.young.pop_front_if(|(grown, serial)| *grown <= now || !self.table.by_serial.contains_key(serial))
+        {
+            let Some(attempt) = self.table.by_serial.get_mut(&serial) else { continue };
+            attempt.announced = true;
+            self.reports.push(attempt.started());
+            for (place, capture) in attempt.captures.iter().enumerate() {
+                if let Some(pipe) = capture.descriptor() {
+                    let token = epoll::EventData::new_u64(token(serial, place));
+                    // Should the kernel lack memory for this, the output is read at the end, as far as it fits.
+                    let _ = epoll::add(poll, pipe, token, epoll::EventFlags::IN);
+                }
+            }
+        }
+    }
+
+    fn give_back(&mut self, leaf: Option<Leaf>) {
+        if let (Enforcer::Cgroups(cgroups), Some(leaf)) = (&mut self.enforcer, leaf) {
+            cgroups.give_back(leaf);
+        }
+    }
+
+    fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal) {
+        let Some(&serial) = self.table.serial_of.get(&attempt) else { return };
+        // A process group is safe to signal only until its leader is reaped.
+        if !self.table.is_running(serial) {
+            return;
+        }
+        let Some(running) = self.table.by_serial.get_mut(&serial) else { return };
+        running.signalled = true;
+        match signal {
+            TaskSignal::Terminate => {
+                sys::kill(-running.pid, libc::SIGTERM);
+                // A stopped process takes the signal only when it goes on.
+                sys::kill(-running.pid, libc::SIGCONT);
+                self.strays.signal(serial, libc::SIGTERM);
+            }
+            TaskSignal::Kill => {
+                running.kill();
+                self.strays.signal(serial, libc::SIGKILL);
+            }
+        }
+    }
+
+    fn on_list(&mut self, node: NodeId) {
+        let of_node = self.table.by_serial.values().filter(|attempt| attempt.order.node == node);
+        let attempts = of_node.map(Attempt::describe).collect();
+        self.reports.push(ExecutorReport::Executing { attempts });
+        for (attempt, (_, ended)) in self.ends.iter().filter(|(_, (owner, _))| *owner == node) {
+            self.reports.push(ExecutorReport::Finished { attempt: *attempt, ended: ended.clone() });
+        }
+    }
+
+    /// A pipe has something to read, or was closed.
+    pub fn on_output(&mut self, token: u64) {
+        let (serial, place) = (token / 2, (token % 2) as usize);
+        // The attempt may have ended in the same turn.
+        if let Some(attempt) = self.table.by_serial.get_mut(&serial) {
+            attempt.captures[place].read(&mut self.buffer);
+        }
+    }
+
+    /// Reaps every child that has exited.
+    pub fn on_children(&mut self) {
+        while let Some(pid) = sys::exited_child() {
+            let serial = self.table.serial_of_pid.get(&pid).copied();
+            if serial.is_some() {
+                // While its leader is a zombie, the group's number cannot be anyone else's.
+                sys::kill(-pid, libc::SIGKILL);
+            }
+            let Ok(exit) = sys::reap(pid) else { return };
+            if let Some(serial) = serial {
+                self.table.leaving.insert(serial, Leaving { exit, since: Instant::now(), group_gone: false });
+            }
+        }
+    }
+
+    /// Ends the attempts whose main process has exited and that have nothing left to kill.
+    pub fn settle(&mut self) {
+        if self.table.leaving.is_empty() {
+            return;
+        }
+        // Whatever an attempt left behind lost its parent and is our child now, or a descendant of such a child.
+        let children = self.children.pids();
+        let none_left = children.iter().all(|pid| self.table.is_running_main(*pid));
+        let unfinished = match self.enforcer {
+            Enforcer::Cgroups(_) => HashSet::new(),
+            _ if none_left => HashSet::new(),
+            _ => self.strays.sweep(&children, &self.table),
+        };
+        let mut ended = Vec::new();
+        for (serial, leaving) in &mut self.table.leaving {
+            let Some(attempt) = self.table.by_serial.get(serial) else { continue };
+            leaving.group_gone = leaving.group_gone || !sys::kill(-attempt.pid, libc::SIGKILL);
+            let others_gone = match &attempt.leaf {
+                Some(leaf) => none_left || leaf.kill_members(),
+                None => !unfinished.contains(serial),
+            };
+            let all_gone = leaving.group_gone && others_gone;
+            if all_gone || leaving.since.elapsed() >= LEFTOVER_PATIENCE {
+                ended.push((*serial, all_gone));
+            }
+        }
+        for (serial, all_gone) in ended {
+            self.finish(serial, all_gone);
+        }
+    }
+
+    fn finish(&mut self, serial: u64, all_gone: bool) {
+        let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
+        if !attempt.announced {
+            self.reports.push(attempt.started());
+        }
+        for capture in &mut attempt.captures {
+            capture.finish(&mut self.buffer);
+        }
+        let oom_killed = attempt.leaf.as_ref().is_some_and(|leaf| leaf.oom_kills() > attempt.oom_kills_before);
+        let reason = attempt.reason(exit.status, oom_killed);
+        let usage = attempt.usage(&exit);
+        let mut messages: Vec<String> = self.task_dirs.give_back(attempt.task_dir).into_iter().collect();
+        if oom_killed && reason != EndReason::OutOfMemory {
+            messages.push("the kernel killed one of its processes at the memory limit".to_owned());
+        }
+        if !all_gone {
+            messages.push("a process that it left behind could not be killed".to_owned());
+        }
+        messages.extend(attempt.captures.iter_mut().filter_map(|capture| capture.trouble.take()));
+        let ended = Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) };
+        // A group that still has a member cannot be passed on.
+        self.give_back(attempt.leaf.filter(|_| all_gone));
+        self.end(attempt.order.attempt, attempt.order.node, ended);
+    }
+
+    fn end(&mut self, attempt: AttemptId, node: NodeId, ended: Ended) {
+        self.ends.insert(attempt, (node, ended.clone()));
+        self.reports.push(ExecutorReport::Finished { attempt, ended });
+    }
+
+    /// When the loop must come back without an event.
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        let leftovers = (!self.table.leaving.is_empty()).then(|| Instant::now() + LEFTOVER_INTERVAL);
+        let young = self.young.front().map(|(grown, _)| *grown);
+        leftovers.into_iter().chain(young).chain(self.next_census).min()
+    }
+
+    /// Kills what passed its memory limit, where no cgroup does it.
+    pub fn watch_memory(&mut self) {
+        if self.next_census.is_none_or(|due| due > Instant::now()) {
+            return;
+        }
+        let limited = |attempt: &&mut Attempt| attempt.order.limits.resources.basic.memory_mib() > 0;
+        let mut watched: Vec<&mut Attempt> = self.table.by_serial.values_mut().filter(limited).collect();
+        if watched.is_empty() {
+            self.next_census = None;
+            return;
+        }
+        let mains: Vec<i32> = watched.iter().map(|attempt| attempt.pid).collect();
+        let resident = Census::take().resident_bytes(&mains);
+        for (attempt, bytes) in watched.iter_mut().zip(resident) {
+            if bytes > u64::from(attempt.order.limits.resources.basic.memory_mib()) << 20 && !attempt.over_memory {
+                attempt.over_memory = true;
+                attempt.kill();
+            }
+        }
+        self.next_census = Some(Instant::now() + CENSUS_INTERVAL);
+    }
+
+    pub fn kill_all(&mut self) {
+        let all: Vec<AttemptId> = self.table.serial_of.keys().copied().collect();
+        for attempt in all {
+            self.on_signal(attempt, TaskSignal::Kill);
+        }
+    }
+}
+
+impl Attempt {
+    fn kill(&self) {
+        sys::kill(-self.pid, libc::SIGKILL);
+        if let Some(leaf) = &self.leaf {
+            leaf.kill_members();
+        }
+    }
+
+    /// A kernel's kill for memory is the reason for an end unless the task coped with it (it succeeded), or the end
+    /// was ordered.
+    fn reason(&self, status: i32, oom_killed: bool) -> EndReason {
+        let plain = match libc::WIFSIGNALED(status) {
+            true => EndReason::Signal(libc::WTERMSIG(status) as u8),
+            false => EndReason::Exit(libc::WEXITSTATUS(status) as u8),
+        };
+        let for_memory = self.over_memory || (oom_killed && !self.signalled);
+        if for_memory && !plain.is_success() { EndReason::OutOfMemory } else { plain }
+    }
+
+    fn usage(&self, exit: &Exit) -> Usage {
+        let [stdout, stderr] = &self.captures;
+        Usage {
+            wall: self.running_for(),
+            cpu: words::Duration::from_micros(exit.cpu_micros),
+            max_memory_bytes: exit.max_rss_bytes,
+            stdout_bytes: stdout.bytes,
+            stderr_bytes: stderr.bytes,
+            dropped_bytes: stdout.dropped + stderr.dropped,
+        }
+    }
+
+    fn running_for(&self) -> words::Duration {
+        words::Duration::from_micros(self.launched.elapsed().as_micros() as u64)
+    }
+
+    fn started(&self) -> ExecutorReport {
+        ExecutorReport::Started { attempt: self.order.attempt, pid: self.pid as u32 }
+    }
+
+    fn describe(&self) -> Executing {
+        Executing { order: self.order.clone(), running_for: self.running_for(), pid: self.pid as u32 }
+    }
+}
+
+impl Table {
+    fn get(&self, attempt: AttemptId) -> Option<&Attempt> {
+        self.by_serial.get(self.serial_of.get(&attempt)?)
+    }
+
+    fn is_running_main(&self, pid: i32) -> bool {
+        self.serial_of_pid.get(&pid).is_some_and(|serial| self.is_running(*serial))
+    }
+
+    fn insert(&mut self, serial: u64, attempt: Attempt) {
+        self.serial_of.insert(attempt.order.attempt, serial);
+        self.serial_of_pid.insert(attempt.pid, serial);
+        self.by_serial.insert(serial, attempt);
+    }
+
+    fn remove(&mut self, serial: u64) -> Option<(Attempt, Exit)> {
+        let leaving = self.leaving.remove(&serial)?;
+        let attempt = self.by_serial.remove(&serial)?;
+        self.serial_of.remove(&attempt.order.attempt);
+        // Its pid was free since it was reaped, so a newer attempt may have it by now.
+        if self.serial_of_pid.get(&attempt.pid) == Some(&serial) {
+            self.serial_of_pid.remove(&attempt.pid);
+        }
+        Some((attempt, leaving.exit))
+    }
+}
+
+impl Owners for Table {
+    fn by_main_process(&self, pid: i32) -> Option<u64> {
+        self.serial_of_pid.get(&pid).copied()
+    }
+
+    fn by_task_dir(&self, directory: &Path) -> Option<u64> {
+        let owner = self.by_serial.iter().find(|(_, attempt)| attempt.task_dir == directory);
+        owner.map(|(serial, _)| *serial)
+    }
+
+    fn latest(&self) -> u64 {
+        self.by_serial.last_key_value().map_or(0, |(serial, _)| *serial)
+    }
+
+    fn oldest_running(&self) -> Option<u64> {
+        self.by_serial.keys().copied().find(|serial| self.is_running(*serial))
+    }
+
+    fn is_running(&self, serial: u64) -> bool {
+        self.by_serial.contains_key(&serial) && !self.leaving.contains_key(&serial)
+    }
+}
+
+/// Names one pipe in epoll; serial numbers start at 1, so the lowest tokens are free for others.
+fn token(serial: u64, place: usize) -> u64 {
+    debug_assert!(place < 2);
+    serial * 2 + place as u64
+}
+
+fn shape(order: &LaunchOrder) -> Shape {
+    let basic = &order.limits.resources.basic;
+    Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib() }
+}
+
+fn explain(failure: &LaunchError, prepared: &Prepared) -> String {
+    let path = |text: &std::ffi::CString| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
+    let error = &failure.error;
+    match failure.step {
+        Step::Exec => prepare::exec_failure(&path(&prepared.program), &path(&prepared.directory), error),
+        Step::Directory => prepare::directory_failure(&path(&prepared.directory), error),
+        Step::Clone => format!("this node cannot start another process: {error}"),
+        Step::Cgroup => format!("this node cannot put it into its cgroup: {error}"),
+        Step::Session | Step::Streams | Step::Limits => {
+            format!("this node cannot set up its {:?}: {error}", failure.step).to_lowercase()
+        }
+    }
+}

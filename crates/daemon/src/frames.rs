@@ -1,0 +1,137 @@
+//! Frames on a byte stream: a length as a little-endian `u32`, then that many bytes of postcard.
+//!
+//! Both halves work on buffers and do no IO, so the executor's epoll loop and the daemons' transport share them.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest frame that is sent or accepted.
+pub const MAX_FRAME: usize = 256 << 20;
+
+const LENGTH: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("a frame of {bytes} bytes is longer than the limit of {limit}")]
+    TooLong { bytes: usize, limit: usize },
+    #[error("a frame does not hold what was expected: {0}")]
+    Malformed(#[from] postcard::Error),
+    #[error("a frame has {0} bytes after its message")]
+    Trailing(usize),
+}
+
+/// Appends one frame to `out`, which stays as it was on an error.
+pub fn encode<T: Serialize + ?Sized>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; LENGTH]);
+    let result = postcard::to_extend(message, Appender(out)).map(|_| ()).map_err(FrameError::from);
+    let bytes = out.len() - start - LENGTH;
+    let result = match bytes {
+        0..=MAX_FRAME => result,
+        _ => Err(FrameError::TooLong { bytes, limit: MAX_FRAME }),
+    };
+    match result {
+        Ok(()) => out[start..start + LENGTH].copy_from_slice(&(bytes as u32).to_le_bytes()),
+        Err(_) => out.truncate(start),
+    }
+    result
+}
+
+/// Lets postcard append to a borrowed buffer.
+struct Appender<'a>(&'a mut Vec<u8>);
+
+impl Extend<u8> for Appender<'_> {
+    fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
+        self.0.extend(bytes);
+    }
+}
+
+/// Cuts a byte stream into messages. It holds what arrived and not what a length promises, so a false length costs
+/// no memory.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    /// Where the bytes that were not yet decoded start.
+    start: usize,
+    limit: usize,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::with_limit(MAX_FRAME)
+    }
+}
+
+impl Decoder {
+    /// Refuses frames longer than `limit` bytes.
+    pub fn with_limit(limit: usize) -> Decoder {
+        Decoder { buffer: Vec::new(), start: 0, limit }
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 && self.start * 2 >= self.buffer.len() {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, or `None` until more bytes come. After an error the stream is of no further use.
+    // Not an iterator: each call may ask for another type.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let waiting = &self.buffer[self.start..];
+        let Some((length, rest)) = waiting.split_first_chunk::<LENGTH>() else { return Ok(None) };
+        let bytes = u32::from_le_bytes(*length) as usize;
+        if bytes > self.limit {
+            return Err(FrameError::TooLong { bytes, limit: self.limit });
+        }
+        let Some(body) = rest.get(..bytes) else { return Ok(None) };
+        let (message, trailing) = postcard::take_from_bytes(body)?;
+        if !trailing.is_empty() {
+            return Err(FrameError::Trailing(trailing.len()));
+        }
+        self.start += LENGTH + bytes;
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_any_cutting_of_the_stream() {
+        let sent: Vec<(u32, String)> = (0..50).map(|n| (n, "x".repeat(n as usize * 7))).collect();
+        let mut stream = Vec::new();
+        for message in &sent {
+            encode(message, &mut stream).unwrap();
+        }
+        for piece in [1, 3, 64, stream.len()] {
+            let mut decoder = Decoder::default();
+            let mut received = Vec::new();
+            for bytes in stream.chunks(piece) {
+                decoder.push(bytes);
+                while let Some(message) = decoder.next::<(u32, String)>().unwrap() {
+                    received.push(message);
+                }
+            }
+            assert_eq!(received, sent);
+        }
+    }
+
+    #[test]
+    fn a_false_length_or_content_is_an_error() {
+        let mut decoder = Decoder::with_limit(100);
+        decoder.push(&101u32.to_le_bytes());
+        assert!(matches!(decoder.next::<u8>(), Err(FrameError::TooLong { bytes: 101, limit: 100 })));
+
+        let mut decoder = Decoder::default();
+        decoder.push(&[2, 0, 0, 0, 7, 7]);
+        assert!(matches!(decoder.next::<u8>(), Err(FrameError::Trailing(1))));
+
+        let mut decoder = Decoder::default();
+        decoder.push(&[1, 0, 0, 0, 9]);
+        assert!(matches!(decoder.next::<bool>(), Err(FrameError::Malformed(_))));
+    }
+}

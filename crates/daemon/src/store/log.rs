@@ -1,0 +1,214 @@
+//! The writer.
+
+use super::StoreError;
+use super::files::{HEADER, Kind, check_format, create_whole, lock, next_epoch, sync_dir};
+use super::history::History;
+use super::record::{self, EntryRef, FIELDS, MOST_BODY};
+use super::recovery::{Recovered, recover};
+use super::snapshot::SnapshotWriter;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A segment that has grown past this is followed by a new one.
+    pub segment_bytes: u64,
+    /// How much is kept of segments that recovery no longer needs.
+    pub history_bytes: u64,
+    /// Writes fail as on a full disk once a segment would pass this; for tests.
+    pub full_at_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { segment_bytes: 64 << 20, history_bytes: 1 << 30, full_at_bytes: None }
+    }
+}
+
+/// The one writer of a state directory. Its owner calls [`Store::append`] as often as it likes and then
+/// [`Store::commit`] once, on a thread that may block; whatever depends on the entries waits for that.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    options: Options,
+    _lock: File,
+    file: File,
+    segment: u64,
+    /// Of the segment, up to the last commit.
+    length: u64,
+    next_sequence: u64,
+    /// Appended and not committed.
+    buffer: Vec<u8>,
+    committed: Arc<AtomicU64>,
+    needs_snapshot: bool,
+    poisoned: Option<String>,
+}
+
+impl Store {
+    pub fn open(dir: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
+        let lock = lock(dir)?;
+        check_format(dir)?;
+        // Read before the epoch is counted: a damaged store is left as it was found.
+        let (mut recovered, tail) = recover(dir, 0)?;
+        recovered.epoch = next_epoch(dir)?;
+        let (segment, length, next_sequence) = match tail {
+            Some(tail) => (tail.segment, tail.length, tail.next_sequence),
+            None => {
+                create_whole(&Kind::Segment.path(dir, 0), &Kind::Segment.header(0))?;
+                (0, HEADER as u64, 0)
+            }
+        };
+        let store = Store {
+            dir: dir.to_owned(),
+            _lock: lock,
+            file: open_segment(dir, segment)?,
+            segment,
+            length,
+            next_sequence,
+            buffer: Vec::new(),
+            committed: Arc::new(AtomicU64::new(next_sequence)),
+            // Several segments since the last snapshot make a slow start.
+            needs_snapshot: segment > recovered.first_sequence,
+            poisoned: None,
+            options,
+        };
+        Ok((store, recovered))
+    }
+
+    /// Takes entries up; they are not durable before the next [`Store::commit`]. Returns the number of the first.
+    pub fn append(&mut self, entries: &[EntryRef<'_>]) -> Result<u64, StoreError> {
+        self.check()?;
+        let too_large = entries.iter().map(|entry| FIELDS + entry.payload.len()).find(|bytes| *bytes > MOST_BODY);
+        if let Some(bytes) = too_large {
+            return Err(StoreError::TooLarge { bytes, limit: MOST_BODY });
+        }
+        let first = self.next_sequence;
+        for entry in entries {
+            record::write(*entry, &mut self.buffer);
+        }
+        self.next_sequence += entries.len() as u64;
+        Ok(first)
+    }
+
+    /// Makes everything appended so far durable: one write, one fdatasync.
+    ///
+    /// # Errors
+    /// For good: what a disk holds after a failed sync is unknown, so nothing more is taken until a restart has read
+    /// back what is there.
+    pub fn commit(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.write_out() {
+            // Best effort: a restart recognises a torn end as well.
+            let _ = self.file.set_len(self.length).and_then(|()| self.file.sync_data());
+            let error = StoreError::file("write", &Kind::Segment.path(&self.dir, self.segment))(error);
+            return Err(self.poison(error));
+        }
+        self.length += self.buffer.len() as u64;
+        self.buffer.clear();
+        // One huge commit should not keep its memory for ever.
+        self.buffer.shrink_to(1 << 20);
+        self.committed.store(self.next_sequence, Ordering::Release);
+        if self.length >= self.options.segment_bytes {
+            self.rotate()?;
+            self.needs_snapshot = true;
+        }
+        Ok(())
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        let room = self.options.full_at_bytes.map_or(u64::MAX, |full| full.saturating_sub(self.length));
+        if self.buffer.len() as u64 > room {
+            self.file.write_all(&self.buffer[..room as usize])?;
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
+        self.file.write_all(&self.buffer)?;
+        self.file.sync_data()
+    }
+
+    /// Starts a new segment; the buffer is empty.
+    fn rotate(&mut self) -> Result<(), StoreError> {
+        let first = self.next_sequence;
+        let made = create_whole(&Kind::Segment.path(&self.dir, first), &Kind::Segment.header(first))
+            .and_then(|()| open_segment(&self.dir, first));
+        self.file = made.map_err(|error| self.poison(error))?;
+        self.segment = first;
+        self.length = HEADER as u64;
+        Ok(())
+    }
+
+    /// Whether a segment was filled since the last snapshot.
+    pub fn needs_snapshot(&self) -> bool {
+        self.needs_snapshot
+    }
+
+    /// Commits, and begins a snapshot of the state after the last entry appended. It is written through the returned
+    /// value, on any thread; the number that [`SnapshotWriter::finish`] returns goes to [`Store::forget_before`].
+    pub fn begin_snapshot(&mut self) -> Result<SnapshotWriter, StoreError> {
+        self.commit()?;
+        if self.segment != self.next_sequence {
+            self.rotate()?;
+        }
+        self.needs_snapshot = false;
+        SnapshotWriter::new(&self.dir, self.next_sequence)
+    }
+
+    /// A whole snapshot at once.
+    pub fn write_snapshot<'a>(&mut self, state: impl IntoIterator<Item = EntryRef<'a>>) -> Result<(), StoreError> {
+        let mut writer = self.begin_snapshot()?;
+        for entry in state {
+            writer.write(entry)?;
+        }
+        let finished = writer.finish()?;
+        self.forget_before(finished)
+    }
+
+    /// After a finished snapshot: removes the older ones, and the oldest segments past the limit for history.
+    pub fn forget_before(&mut self, snapshot: u64) -> Result<(), StoreError> {
+        for older in Kind::Snapshot.list(&self.dir)?.into_iter().filter(|number| *number < snapshot) {
+            remove(&Kind::Snapshot.path(&self.dir, older))?;
+        }
+        let mut kept = 0;
+        let history = Kind::Segment.list(&self.dir)?.into_iter().filter(|first| *first < snapshot);
+        for path in history.rev().map(|first| Kind::Segment.path(&self.dir, first)) {
+            kept += fs::metadata(&path).map_err(StoreError::file("look at", &path))?.len();
+            if kept > self.options.history_bytes {
+                remove(&path)?;
+            }
+        }
+        sync_dir(&self.dir)
+    }
+
+    /// A reader for other threads.
+    pub fn history(&self) -> History {
+        History::beside(&self.dir, Arc::clone(&self.committed))
+    }
+
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.poisoned.as_ref().map_or(Ok(()), |why| Err(StoreError::Poisoned(why.clone())))
+    }
+
+    fn poison(&mut self, error: StoreError) -> StoreError {
+        self.buffer = Vec::new();
+        self.poisoned = Some(error.to_string());
+        error
+    }
+}
+
+fn open_segment(dir: &Path, first: u64) -> Result<File, StoreError> {
+    let path = Kind::Segment.path(dir, first);
+    OpenOptions::new().append(true).open(&path).map_err(StoreError::file("open", &path))
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    fs::remove_file(path).map_err(StoreError::file("remove", path))
+}

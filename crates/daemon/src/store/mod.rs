@@ -1,0 +1,70 @@
+//! The durable log: segments that only grow, snapshots that shorten recovery, and one fdatasync for many entries.
+//!
+//! ```text
+//! lock               held by the process that writes
+//! format             what wrote this directory
+//! epoch              how often it was opened
+//! segment-<first>    a header, then records; named after the number of its first entry
+//! snapshot-<next>    the state before entry <next>, as records of its own
+//! ```
+//!
+//! Entries are numbered from 0 for ever. Recovery reads the newest snapshot and the segments after it; older segments
+//! are history. A record that a crash cut short at the very end was never acknowledged and is cut off; any other
+//! damage is refused, because to go on would forget what was promised.
+//!
+//! * `record.rs` framing; `files.rs` names, headers and durable renames; `recovery.rs` reading it all back
+//! * `log.rs` [`Store`], the writer; `snapshot.rs` its snapshots; `history.rs` readers beside it
+
+mod files;
+mod history;
+mod log;
+mod record;
+mod recovery;
+mod snapshot;
+
+pub use history::History;
+pub use log::{Options, Store};
+pub use record::{Entry, EntryRef};
+pub use recovery::Recovered;
+pub use snapshot::SnapshotWriter;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot {what} {path}: {error}", path = path.display())]
+    File { what: &'static str, path: PathBuf, error: io::Error },
+    #[error(
+        "the state directory {dir} is in use by process {pid}; stop that process, or use another state directory",
+        dir = dir.display()
+    )]
+    Locked { dir: PathBuf, pid: String },
+    #[error(
+        "{path} is in a format that this version does not know ({found:?}); use the version that wrote it, or move \
+         {dir} aside to start afresh",
+        path = path.display(), dir = dir.display()
+    )]
+    Format { path: PathBuf, dir: PathBuf, found: String },
+    #[error(
+        "the store is damaged: {path} at byte {offset}: {what}. Nothing was changed. Restore {dir} from a backup, or \
+         move {dir} aside to start afresh",
+        path = path.display(), dir = dir.display()
+    )]
+    Damaged { path: PathBuf, dir: PathBuf, offset: u64, what: String },
+    #[error("the store has failed earlier and takes nothing more until a restart: {0}")]
+    Poisoned(String),
+    #[error("an entry of {bytes} bytes is larger than the limit of {limit}")]
+    TooLarge { bytes: usize, limit: usize },
+}
+
+impl StoreError {
+    fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        move |error| StoreError::File { what, path: path.to_owned(), error }
+    }
+
+    fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> StoreError {
+        let dir = path.parent().unwrap_or(path).to_owned();
+        StoreError::Damaged { path: path.to_owned(), dir, offset, what: what.into() }
+    }
+}

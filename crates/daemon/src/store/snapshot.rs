@@ -1,0 +1,87 @@
+//! Snapshots: the whole state as records, so that recovery need not read the log from its beginning.
+
+use super::StoreError;
+use super::files::{HEADER, Kind, put_in_place, staged};
+use super::record::{self, Entry, EntryRef};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// What ends a complete snapshot: a length no record has, then the count of its records.
+const END: u32 = u32::MAX;
+const FOOTER: usize = 16;
+
+/// Writes one snapshot. It may go to another thread while the store takes more entries.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    file: BufWriter<File>,
+    path: PathBuf,
+    next_sequence: u64,
+    count: u64,
+    buffer: Vec<u8>,
+}
+
+impl SnapshotWriter {
+    pub(super) fn new(dir: &Path, next_sequence: u64) -> Result<SnapshotWriter, StoreError> {
+        let path = Kind::Snapshot.path(dir, next_sequence);
+        let staged = staged(&path);
+        let failed = StoreError::file("write", &staged);
+        let start = || {
+            let mut file = BufWriter::with_capacity(1 << 20, File::create(&staged)?);
+            file.write_all(&Kind::Snapshot.header(next_sequence))?;
+            Ok(file)
+        };
+        let file = start().map_err(failed)?;
+        Ok(SnapshotWriter { file, path, next_sequence, count: 0, buffer: Vec::new() })
+    }
+
+    /// # Errors
+    /// After which this snapshot is to be dropped; the older ones stay valid.
+    pub fn write(&mut self, entry: EntryRef<'_>) -> Result<(), StoreError> {
+        self.buffer.clear();
+        record::write(entry, &mut self.buffer);
+        self.count += 1;
+        self.file.write_all(&self.buffer).map_err(StoreError::file("write", &self.path))
+    }
+
+    /// Makes the snapshot durable and valid. Returns what [`super::Store::forget_before`] takes.
+    pub fn finish(mut self) -> Result<u64, StoreError> {
+        let mut footer = [0; FOOTER];
+        footer[..4].copy_from_slice(&END.to_le_bytes());
+        footer[4..12].copy_from_slice(&self.count.to_le_bytes());
+        let crc = crc32fast::hash(&footer[..12]);
+        footer[12..].copy_from_slice(&crc.to_le_bytes());
+        let end = |file: &mut BufWriter<File>| {
+            file.write_all(&footer)?;
+            file.flush()?;
+            file.get_ref().sync_all()
+        };
+        end(&mut self.file).map_err(StoreError::file("write", &self.path))?;
+        put_in_place(&staged(&self.path), &self.path)?;
+        Ok(self.next_sequence)
+    }
+}
+
+/// A snapshot got its name when it was complete, so whatever is wrong with it is damage.
+pub fn read(path: &Path) -> Result<Vec<Entry>, StoreError> {
+    let bytes = fs::read(path).map_err(StoreError::file("read", path))?;
+    let number = path.file_name().and_then(|name| name.to_str()?.rsplit('-').next()?.parse().ok()).unwrap_or(0);
+    if bytes.get(..HEADER) != Some(&Kind::Snapshot.header(number)) {
+        return Err(StoreError::damaged(path, 0, "its header is damaged"));
+    }
+    let mut entries = Vec::new();
+    let mut at = HEADER;
+    while let Some((entry, length)) = record::read(&bytes[at..]) {
+        entries.push(entry.to_owned());
+        at += length;
+    }
+    let footer = &bytes[at..];
+    let is_complete = footer.len() == FOOTER
+        && footer[..4] == END.to_le_bytes()
+        && footer[4..12] == (entries.len() as u64).to_le_bytes()
+        && footer[12..] == crc32fast::hash(&footer[..12]).to_le_bytes();
+    match is_complete {
+        true => Ok(entries),
+        false => Err(StoreError::damaged(path, at as u64, "a record or the end of the snapshot is damaged")),
+    }
+}

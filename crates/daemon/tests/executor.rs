@@ -1,0 +1,385 @@
+//! The executor with real processes.
+
+mod agent;
+
+use agent::{Agent, Home, cgroups_or_skip, exists, order, sh};
+use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
+use amalgam_core::vocabulary::*;
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorFrame, Mechanism, output_path, own_dir};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BOTH: [EnforcementChoice; 2] = [EnforcementChoice::Auto, EnforcementChoice::None];
+
+#[test]
+fn exit_codes_signals_and_output_are_reported() {
+    for enforcement in BOTH {
+        let home = Home::new(enforcement);
+        let mut agent = home.agent();
+        let ended = agent.run(sh(1, "echo out; echo err >&2; exit 3"));
+        assert_eq!(ended.reason, EndReason::Exit(3));
+        assert_eq!((ended.usage.stdout_bytes, ended.usage.stderr_bytes), (4, 4));
+        assert!(ended.usage.max_memory_bytes > 0 && ended.usage.wall.as_micros() > 0);
+        assert_eq!(home.output(1, Stream::Stdout), "out\n");
+        assert_eq!(home.output(1, Stream::Stderr), "err\n");
+        assert_eq!(agent.run(sh(2, "kill -SEGV $$")).reason, EndReason::Signal(11));
+        assert_eq!(agent.run(sh(3, ":")).reason, EndReason::Exit(0));
+        assert!(!output_path(&home.state, order(3, &["true"]).attempt, Stream::Stdout).exists());
+    }
+}
+
+#[test]
+fn output_past_the_cap_is_dropped_and_counted() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut launch = sh(1, "yes | head -c 5000000");
+    Arc::make_mut(&mut launch.program).output_cap = 100_000;
+    let ended = home.agent().run(launch);
+    assert_eq!(ended.reason, EndReason::Exit(0));
+    assert_eq!((ended.usage.stdout_bytes, ended.usage.dropped_bytes), (5_000_000, 4_900_000));
+    assert_eq!(home.output(1, Stream::Stdout).len(), 100_000);
+}
+
+#[test]
+fn output_that_cannot_be_written_does_not_stop_the_task() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let path = output_path(&home.state, order(1, &["true"]).attempt, Stream::Stdout);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+    let ended = agent.run(sh(1, "echo lost; exit 4"));
+    assert_eq!((ended.reason, ended.usage.dropped_bytes), (EndReason::Exit(4), 5));
+    assert!(ended.message.unwrap().contains("No space left"));
+}
+
+#[test]
+fn what_cannot_be_launched_says_why() {
+    let home = Home::new(EnforcementChoice::Auto);
+    let mut agent = home.agent();
+    let mut why = |order: LaunchOrder| match agent.run(order).reason {
+        EndReason::LaunchFailed(why) => why,
+        other => panic!("it was launched: {other}"),
+    };
+    let missing = why(order(1, &["no-such-command"]));
+    assert!(missing.contains("`no-such-command` was not found") && missing.contains("PATH is /"), "{missing}");
+    assert!(why(order(2, &["/no/such/program"])).contains("does not exist"));
+    assert!(why(order(3, &["/etc/passwd"])).contains("not executable"));
+    let mut elsewhere = order(4, &["true"]);
+    elsewhere.submit_dir = "/no/such/dir".to_owned();
+    let no_dir = why(elsewhere);
+    assert!(no_dir.contains("no directory /no/such/dir") && no_dir.contains("workdir = \"own\""), "{no_dir}");
+    assert!(why(order(5, &[])).contains("empty"));
+    assert!(why(order(6, &["true", "zero\0byte"])).contains("zero byte"));
+    assert_eq!(home.scratch_files(), 0);
+}
+
+#[test]
+fn a_script_without_a_first_line_runs_in_the_shell() {
+    let home = Home::new(EnforcementChoice::None);
+    let script = home.state.join("script");
+    fs::write(&script, "echo \"$0 $1\"; exit 5\n").unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    assert_eq!(home.agent().run(order(1, &[script, "argument"])).reason, EndReason::Exit(5));
+    assert_eq!(home.output(1, Stream::Stdout), format!("{script} argument\n"));
+}
+
+#[test]
+fn a_tree_that_ignores_terminate_is_killed() {
+    for enforcement in BOTH {
+        let home = Home::new(enforcement);
+        let mut agent = home.agent();
+        let pids = home.state.join("pids");
+        let tree = format!(
+            "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ >> {0}; while :; do sleep 1; done' & echo $$ >> {0}; wait; wait",
+            pids.display()
+        );
+        let attempt = agent.start(sh(1, &tree));
+        home.wait_for_lines(&pids, 2);
+        agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Terminate });
+        assert!(agent.report_within(Duration::from_millis(300)).is_none(), "it ignores TERM");
+        agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill });
+        assert_eq!(agent.end_of(attempt).reason, EndReason::Signal(9));
+        for pid in home.pids(&pids) {
+            assert!(!exists(pid), "{pid} is still there");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_task_can_be_terminated_and_killed() {
+    let home = Home::new(EnforcementChoice::Auto);
+    let mut agent = home.agent();
+    for (number, signal, expected) in [(1, TaskSignal::Terminate, 15), (2, TaskSignal::Kill, 9)] {
+        let ready = home.state.join(format!("ready{number}"));
+        let attempt = agent.start(sh(number, &format!("echo $$ > {}; kill -STOP $$; sleep 60", ready.display())));
+        home.wait_for_lines(&ready, 1);
+        agent.send(ToExecutor::Signal { attempt, signal });
+        assert_eq!(agent.end_of(attempt).reason, EndReason::Signal(expected));
+    }
+}
+
+#[test]
+fn leftovers_are_killed_before_the_end_is_reported() {
+    for enforcement in BOTH {
+        let home = Home::new(enforcement);
+        let mut agent = home.agent();
+        let pids = home.state.join("pids");
+        let shown = pids.display();
+        // One in the task's group, one that became a daemon, one that also cleared its environment; all hold the pipe.
+        let script = format!(
+            "sleep 100 & echo $! >> {shown}; \
+             (setsid sh -c 'echo $$ >> {shown}; exec sleep 100' &); \
+             (env -i setsid /bin/sh -c 'echo $$ >> {shown}; exec /bin/sleep 100' &); \
+             while [ $(wc -l < {shown}) -lt 3 ]; do sleep 0.01; done; echo done; exit 6"
+        );
+        let ended = agent.run(sh(1, &script));
+        assert_eq!(ended.reason, EndReason::Exit(6));
+        assert!(ended.usage.wall.as_millis() < 5_000, "the leftovers delayed the end: {}", ended.usage.wall);
+        assert_eq!(home.output(1, Stream::Stdout), "done\n");
+        let left: Vec<i32> = home.pids(&pids).into_iter().filter(|pid| exists(*pid)).collect();
+        assert!(left.is_empty(), "{left:?} are still there under {enforcement}");
+    }
+}
+
+#[test]
+fn a_daemon_of_a_running_task_is_left_alone_when_another_task_ends() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let pids = home.state.join("pids");
+    let shown = pids.display();
+    let long = agent.start(sh(1, &format!("(setsid sh -c 'echo $$ >> {shown}; exec sleep 100' &); sleep 100")));
+    home.wait_for_lines(&pids, 1);
+    assert_eq!(agent.run(sh(2, "exit 0")).reason, EndReason::Exit(0));
+    let daemon = home.pids(&pids)[0];
+    assert!(exists(daemon));
+    agent.send(ToExecutor::Signal { attempt: long, signal: TaskSignal::Kill });
+    agent.end_of(long);
+    assert!(!exists(daemon));
+}
+
+const HOG: &str = "python3 -c 'x = bytearray(300 << 20)'";
+
+#[test]
+fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
+    let Some(home) = cgroups_or_skip() else { return };
+    let mut agent = home.agent();
+    let limited = |number, script: &str| {
+        let mut order = sh(number, script);
+        order.limits.resources.basic = Resources::new(1_000, 64);
+        order
+    };
+    assert_eq!(agent.run(limited(1, &format!("exec {HOG}"))).reason, EndReason::OutOfMemory);
+    // The shell passes on that its child was killed.
+    assert_eq!(agent.run(limited(2, &format!("{HOG}; exit $?"))).reason, EndReason::OutOfMemory);
+    let coped = agent.run(limited(3, &format!("{HOG}; exit 0")));
+    assert_eq!(coped.reason, EndReason::Exit(0));
+    assert!(coped.message.unwrap().contains("memory limit"));
+    // The pooled group's counter has grown, which is not the next attempt's fault.
+    assert_eq!(agent.run(limited(4, "exit 7")).reason, EndReason::Exit(7));
+}
+
+#[test]
+fn a_task_over_its_memory_is_found_by_polling() {
+    let home = Home::new(EnforcementChoice::Rlimits);
+    let mut agent = home.agent();
+    assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Rlimits);
+    let mut order = sh(1, "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'; exit 1");
+    order.limits.resources.basic = Resources::new(1_000, 64);
+    assert_eq!(agent.run(order).reason, EndReason::OutOfMemory);
+}
+
+#[test]
+fn a_task_gets_no_more_cpu_than_it_asked_for() {
+    let Some(home) = cgroups_or_skip() else { return };
+    let mut order = sh(1, "end=$(($(date +%s%N) + 1000000000)); while [ $(date +%s%N) -lt $end ]; do :; done");
+    order.limits.resources.basic = Resources::new(200, 0);
+    let usage = home.agent().run(order).usage;
+    let share = usage.cpu.as_secs_f64() / usage.wall.as_secs_f64();
+    assert!(share < 0.35, "it used {share} of a core instead of 0.2: {usage:?}");
+}
+
+#[test]
+fn a_task_sees_its_variables_and_directories() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut order = sh(
+        1,
+        "echo $AMALGAM_JOB_ID $OMP_NUM_THREADS $MINE; [ $TMPDIR = $AMALGAM_TASK_DIR ] && [ -d $TMPDIR ] && \
+         echo $AMALGAM_TASK_DIR && touch $TMPDIR/scratch && echo broken wheel > $AMALGAM_ERROR_FILE; exit 1",
+    );
+    order.variables = vec![("AMALGAM_JOB_ID".into(), "1".into()), ("OMP_NUM_THREADS".into(), "2".into())];
+    Arc::make_mut(&mut order.program).env = vec![
+        ("MINE".into(), "yes".into()),
+        ("OMP_NUM_THREADS".into(), "8".into()),
+        ("AMALGAM_JOB_ID".into(), "forged".into()),
+    ];
+    let ended = home.agent().run(order);
+    assert_eq!(ended.message.as_deref(), Some("broken wheel"));
+    let output = home.output(1, Stream::Stdout);
+    let task_dir = output.strip_prefix("1 8 yes\n").expect("the variables").trim_end();
+    assert!(Path::new(task_dir).starts_with(home.state.join("tasks")), "{task_dir}");
+    assert!(!Path::new(task_dir).exists());
+}
+
+#[test]
+fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut order = sh(1, "pwd; ls | wc -l; echo kept > file");
+    Arc::make_mut(&mut order.program).workdir = Workdir::Own;
+    order.submit_dir = "/no/such/dir".to_owned();
+    let own = own_dir(&home.state, order.attempt);
+    assert_eq!(home.agent().run(order).reason, EndReason::Exit(0));
+    assert_eq!(home.output(1, Stream::Stdout), format!("{}\n0\n", own.display()));
+    assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept\n");
+    amalgam_daemon::executor::forget_job(&home.state, JobId(1)).unwrap();
+    assert!(!own.exists());
+}
+
+#[test]
+fn tasks_go_on_and_ends_are_kept_while_the_agent_is_away() {
+    let home = Home::new(EnforcementChoice::Auto);
+    let mut first = home.agent();
+    let (short, long) = (first.start(sh(1, "sleep 0.2; exit 9")), first.start(sh(2, "sleep 1000")));
+    let pid = first.hello.pid;
+    drop(first);
+    std::thread::sleep(Duration::from_millis(500));
+
+    let mut second = home.agent();
+    assert_eq!(second.hello.pid, pid);
+    second.send(ToExecutor::List { node: NodeId(1) });
+    let Some(ExecutorReport::Executing { attempts }) = second.report_within(Duration::from_secs(5)) else {
+        panic!("List was not answered")
+    };
+    assert_eq!(attempts.len(), 1);
+    assert_eq!(attempts[0].order, sh(2, "sleep 1000"));
+    assert!(attempts[0].running_for.as_millis() >= 400);
+    assert_eq!(second.end_of(short).reason, EndReason::Exit(9));
+    // A repeated order is answered with the present state and starts nothing.
+    assert_eq!(second.run(sh(1, "exit 1")).reason, EndReason::Exit(9));
+    second.send(ToExecutor::Launch(Box::new(sh(2, "sleep 1000"))));
+    let again = second.report_within(Duration::from_secs(5));
+    assert_eq!(again, Some(ExecutorReport::Started { attempt: long, pid: attempts[0].pid }));
+
+    second.send(ToExecutor::Acknowledge { attempt: short });
+    second.send(ToExecutor::List { node: NodeId(2) });
+    let of_another = second.report_within(Duration::from_secs(5));
+    assert_eq!(of_another, Some(ExecutorReport::Executing { attempts: Vec::new() }));
+    second.send(ToExecutor::List { node: NodeId(1) });
+    assert!(matches!(second.report_within(Duration::from_secs(5)), Some(ExecutorReport::Executing { .. })));
+    assert!(second.report_within(Duration::from_millis(200)).is_none(), "an acknowledged end was repeated");
+}
+
+#[test]
+fn tasks_die_with_their_executor_and_the_next_one_clears_up() {
+    for enforcement in BOTH {
+        let home = Home::new(enforcement);
+        let mut agent = home.agent();
+        let pids = home.state.join("pids");
+        agent.start(sh(1, &format!("setsid sleep 1000 & echo $! >> {0}; echo $$ >> {0}; wait", pids.display())));
+        home.wait_for_lines(&pids, 2);
+        home.kill_executor(agent.hello.pid);
+        let mut next = home.agent();
+        assert_ne!(next.hello.pid, agent.hello.pid);
+        home.wait_until("the remains are gone", || home.pids(&pids).iter().all(|pid| !exists(*pid)));
+        next.send(ToExecutor::List { node: NodeId(1) });
+        let listed = next.report_within(Duration::from_secs(5));
+        assert_eq!(listed, Some(ExecutorReport::Executing { attempts: Vec::new() }));
+        assert_eq!(agent::cgroups_of(agent.hello.pid), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn a_second_executor_on_the_same_state_is_refused() {
+    let home = Home::new(EnforcementChoice::None);
+    let agent = home.agent();
+    let mut config = home.config.clone();
+    config.socket = home.state.join("other-socket");
+    let output = home.run_executor(&config);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(error.contains(&format!("pid {}", agent.hello.pid)) && error.contains("already serves"), "{error}");
+}
+
+#[test]
+fn terminate_and_shutdown_end_everything() {
+    for by_signal in [true, false] {
+        let home = Home::new(EnforcementChoice::Auto);
+        let mut agent = home.agent();
+        let pids = home.state.join("pids");
+        agent.start(sh(1, &format!("trap '' TERM; echo $$ >> {}; sleep 1000", pids.display())));
+        home.wait_for_lines(&pids, 1);
+        if by_signal {
+            home.signal(agent.hello.pid, libc::SIGINT);
+            home.signal(agent.hello.pid, libc::SIGTERM);
+        } else {
+            agent.send_frame(&ExecutorFrame::Shutdown);
+        }
+        home.wait_until("the executor is gone", || !exists(agent.hello.pid as i32));
+        assert!(!exists(home.pids(&pids)[0]));
+        assert!(!home.config.socket.exists());
+        assert!(agent::cgroups_of(agent.hello.pid).is_empty());
+    }
+}
+
+#[test]
+fn an_idle_executor_exits_by_itself_but_not_with_an_unacknowledged_end() {
+    let mut home = Home::new(EnforcementChoice::None);
+    home.config.idle_exit = Duration::from_millis(200);
+    let mut agent = home.agent();
+    let pid = agent.hello.pid as i32;
+    let attempt = agent.start(sh(1, "exit 0"));
+    drop(agent);
+    std::thread::sleep(Duration::from_millis(600));
+    assert!(exists(pid));
+    let mut agent = home.agent();
+    agent.send(ToExecutor::Acknowledge { attempt });
+    drop(agent);
+    home.wait_until("the executor is gone", || !exists(pid));
+}
+
+#[test]
+fn a_malformed_frame_drops_the_connection_and_nothing_else() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let attempt = agent.start(sh(1, "sleep 0.3; exit 2"));
+    for junk in [&[255; 64][..], &[3, 0, 0, 0, 99, 99, 99]] {
+        let mut rogue = home.agent();
+        rogue.send_bytes(junk);
+        assert!(rogue.is_closed());
+    }
+    let mut agent = home.agent();
+    agent.send(ToExecutor::List { node: NodeId(1) });
+    assert_eq!(agent.end_of(attempt).reason, EndReason::Exit(2));
+    let log = fs::read_to_string(home.state.join("executor.log")).unwrap();
+    assert_eq!(log.matches("dropped the agent's connection").count(), 2, "{log}");
+}
+
+#[test]
+fn two_thousand_launches_leak_nothing() {
+    for enforcement in BOTH {
+        let home = Home::new(enforcement);
+        let mut agent = home.agent();
+        let pid = agent.hello.pid;
+        let run_some = |from: u32, count: u32, agent: &mut Agent| {
+            for first in (from..from + count).step_by(10) {
+                let batch: Vec<LaunchOrder> =
+                    (first..first + 10).map(|number| sh(number, "echo x > $TMPDIR/f")).collect();
+                for attempt in agent.run_batch(batch) {
+                    agent.send(ToExecutor::Acknowledge { attempt });
+                }
+            }
+        };
+        let open = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+        run_some(1, 20, &mut agent);
+        let (open_before, groups_before) = (open(), agent::cgroups_of(pid).len());
+        run_some(21, 2_000, &mut agent);
+        agent.send(ToExecutor::List { node: NodeId(1) });
+        agent.report_within(Duration::from_secs(5));
+        // Which of ten finish together varies, so the pool may have grown to ten groups of five descriptors.
+        assert!(open() <= open_before + 50, "{open_before} open files became {}", open());
+        assert!(agent::cgroups_of(pid).len() <= groups_before.max(24), "{:?}", agent::cgroups_of(pid));
+        assert_eq!(home.scratch_files(), 0);
+        assert!(!Path::new(&home.state).join("output").exists());
+    }
+}
