@@ -106,6 +106,15 @@ impl Tokens {
         &self.path
     }
 
+    /// The tokens of administrators, which agents prove to hold.
+    ///
+    /// # Errors
+    /// When the file cannot be read any more.
+    pub fn administrators(&self) -> Result<Vec<String>, AuthError> {
+        let entries = read(&self.path)?;
+        Ok(entries.into_iter().filter(|entry| entry.admin).map(|entry| entry.token).collect())
+    }
+
     /// Whose token this is. Looks at every entry whichever fits.
     pub fn identify(&self, token: &str) -> Option<Identity> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);

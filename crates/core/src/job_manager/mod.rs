@@ -198,7 +198,7 @@ impl JobManager {
     fn final_outcome(&self) -> JobOutcome {
         match self.dag.first_failure() {
             _ if self.cancelled => JobOutcome::Cancelled,
-            Some(exit_code) => JobOutcome::Failed { exit_code },
+            Some((_, _, reason)) => JobOutcome::Failed { exit_code: reason.exit_code() },
             None => JobOutcome::Succeeded,
         }
     }

@@ -102,6 +102,10 @@ impl Nodes {
         changes
     }
 
+    pub(super) fn name(&self, node: NodeId) -> Option<&str> {
+        self.entries.get(node.0 as usize).map(|entry| entry.name.as_str())
+    }
+
     pub(super) fn report(&self, node: NodeId) -> Option<&NodeReport> {
         self.entries.get(node.0 as usize).map(|entry| &entry.report)
     }
@@ -296,7 +300,7 @@ impl Master {
         }
     }
 
-    pub(super) fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
+    pub fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
         let status = |(index, entry): (usize, &NodeEntry)| {
             let node = NodeId(index as u32);
             Some(NodeStatus {
@@ -317,7 +321,7 @@ impl Master {
         self.nodes.entries.iter().enumerate().filter_map(status).collect()
     }
 
-    pub(super) fn queue_statuses(&self) -> Vec<QueueStatus> {
+    pub fn queue_statuses(&self) -> Vec<QueueStatus> {
         let tree = self.admission.queues();
         let status = |index: usize| {
             let queue = QueueId(index as u32);
