@@ -221,7 +221,16 @@ pub enum ToJobManager {
         attempt: AttemptId,
     },
     /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
-    Live { node: NodeId, epoch: Epoch, number: u32, attempts: Vec<AttemptId> },
+    Live {
+        node: NodeId,
+        epoch: Epoch,
+        number: u32,
+        attempts: Vec<AttemptId>,
+    },
+    /// A node that was given up is back: claim what is there.
+    NodeReturned {
+        node: NodeId,
+    },
     /// The master gave a node up: its attempts are lost.
     NodeLost {
         node: NodeId,
@@ -258,6 +267,8 @@ pub enum Rule {
 pub enum ToNode {
     /// The master knows the node; grants older than `first_grant` are void.
     Welcome { node: NodeId, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
+    /// The master gave the node up and hears it again: register once more.
+    IntroduceYourself,
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
     /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
@@ -296,8 +307,9 @@ pub enum ToExecutor {
     /// Starts an attempt. Answered by `Started` and later `Finished`, or by `Finished` alone when it never became a
     /// process. A repeated order for an attempt that the executor still knows is answered with its present state.
     Launch(Box<LaunchOrder>),
-    /// Sends a signal to every process of the attempt. Ignored for one that has ended.
-    Signal { attempt: AttemptId, signal: TaskSignal },
+    /// Sends a signal to every process of the attempt, whose end is then due to `reason`: the executor says so even
+    /// to an agent that never heard of it. Ignored for one that has ended.
+    Signal { attempt: AttemptId, signal: TaskSignal, reason: EndReason },
     /// The end of the attempt is safe elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
     /// Answered by `Executing`.

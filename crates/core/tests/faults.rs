@@ -35,7 +35,6 @@ enum Faults {
     All,
 }
 
-const PRINT: bool = true;
 fn run(seed: u64, faults: Faults) -> World {
     let mut chance = Chance(seed);
     let preset = Preset::ALL[chance.below(2) as usize];
@@ -76,7 +75,6 @@ fn run(seed: u64, faults: Faults) -> World {
     }
     heal(&mut world, nodes);
     world.run_for(Duration::from_secs(1_000));
-    if PRINT { world.log.iter().filter(|l| l.contains("1.2.3")||l.contains("server")||l.contains("agent")||l.contains("Node")).for_each(|l| println!("{l}")); }
     check(&mut world, &submitted, faults);
     world
 }
@@ -85,7 +83,8 @@ fn random_job(chance: &mut Chance) -> amalgam_core::vocabulary::JobSpec {
     let count = 1 + chance.below(4) as u32;
     let stages = (0..count).map(|index| {
         let run = format!("{}ms", chance.below(4_000));
-        let mut stage = stage(&format!("s{index}"), 1 + chance.below(5) as u32, &run, 500 + 250 * chance.below(3) as u32);
+        let mut stage =
+            stage(&format!("s{index}"), 1 + chance.below(5) as u32, &run, 500 + 250 * chance.below(3) as u32);
         stage.after = (0..index).filter(|_| chance.below(2) == 0).collect();
         stage
     });
@@ -226,7 +225,11 @@ fn a_snapshot_recovers_to_the_same_state_as_the_log() {
         let again = world.server.as_ref().expect("started");
         for (id, manager) in &server.jobs {
             let (was, is) = (manager.describe(world.now), again.jobs[id].describe(world.now));
-            assert_eq!((was.dag, was.running, was.cancelled), (is.dag, is.running, is.cancelled), "seed {seed}, job {id}");
+            assert_eq!(
+                (was.dag, was.running, was.cancelled),
+                (is.dag, is.running, is.cancelled),
+                "seed {seed}, job {id}"
+            );
         }
         let states = |master: &amalgam_core::master::Master| -> Vec<_> {
             master.describe(world.now).jobs.iter().map(|job| (job.job.id, job.state.clone())).collect()

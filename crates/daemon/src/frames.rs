@@ -68,6 +68,10 @@ impl Decoder {
         Decoder { buffer: Vec::new(), start: 0, limit }
     }
 
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start * 2 >= self.buffer.len() {
             self.buffer.drain(..self.start);

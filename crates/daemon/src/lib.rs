@@ -1,6 +1,18 @@
 //! The real cluster around core's state machines.
 
+pub mod agent;
+pub mod api;
+pub mod auth;
+mod backend;
 pub mod bench;
+pub mod config;
 pub mod executor;
 pub mod frames;
+pub mod http;
+pub mod node_setup;
+pub mod server;
+pub mod shell;
 pub mod store;
+mod story;
+pub mod transport;
+mod views;

@@ -36,6 +36,8 @@ pub struct Stage {
     pub succeeded: u32,
     pub failed: u32,
     pub cancelled: u32,
+    /// When its first task was launched.
+    pub first_launch: Option<Instant>,
     /// Never to run: a stage before it failed, or the job was cancelled.
     pub abandoned: bool,
     pub estimate: Estimate,
@@ -131,6 +133,7 @@ impl Dag {
         entry.grow_to(index);
         entry.again.remove(&index);
         entry.running += 1;
+        entry.first_launch.get_or_insert(at);
         let record = &mut entry.records[index as usize];
         record.attempts = record.attempts.saturating_add(1);
         record.state = TaskState::Running;
@@ -246,12 +249,18 @@ impl Dag {
         self.stages.iter().map(|stage| u64::from(stage.failed)).sum()
     }
 
-    /// The exit code of the first failed task in the order of stages.
-    pub fn first_failure(&self) -> Option<u8> {
-        self.stages.iter().find_map(|stage| {
-            let failed = stage.records.iter().find(|record| record.state == TaskState::Failed)?;
-            Some(unpack(failed.reason, failed.code, "").exit_code())
+    /// The first failed task in the order of stages: its stage, its position, and why.
+    pub fn first_failure(&self) -> Option<(u32, u32, EndReason)> {
+        self.stages.iter().enumerate().find_map(|(number, stage)| {
+            let index = stage.records.iter().position(|record| record.state == TaskState::Failed)? as u32;
+            let reason = stage.status(index)?.reason.unwrap_or(EndReason::NodeLost);
+            Some((number as u32, index, reason))
         })
+    }
+
+    /// When the first task of all was launched.
+    pub fn first_launch(&self) -> Option<Instant> {
+        self.stages.iter().filter_map(|stage| stage.first_launch).min()
     }
 }
 
@@ -269,6 +278,7 @@ impl Stage {
             succeeded: 0,
             failed: 0,
             cancelled: 0,
+            first_launch: None,
             abandoned: false,
             estimate: Estimate::new(expected),
         }

@@ -54,6 +54,8 @@ pub struct JobManager {
     /// Said to the master and not taken back since.
     outcome: Option<JobOutcome>,
     next_attempt: u32,
+    /// That of the master that counts the asks now.
+    master_epoch: Epoch,
     running: BTreeMap<AttemptId, RunningAttempt>,
     /// Nodes that may still run attempts which were written off.
     estranged: BTreeSet<NodeId>,
@@ -141,6 +143,7 @@ impl JobManager {
             stopping: false,
             outcome: None,
             next_attempt: 0,
+            master_epoch: Epoch(0),
             running: BTreeMap::new(),
             estranged: BTreeSet::new(),
             claims: BTreeMap::new(),
@@ -164,7 +167,8 @@ impl JobManager {
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
             ToJobManager::Live { node, epoch, number, attempts } => {
                 self.on_live(now, node, (epoch, number), &attempts, out);
-            },
+            }
+            ToJobManager::NodeReturned { node } => self.claim(now, node, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
     }
@@ -194,7 +198,7 @@ impl JobManager {
     fn final_outcome(&self) -> JobOutcome {
         match self.dag.first_failure() {
             _ if self.cancelled => JobOutcome::Cancelled,
-            Some(exit_code) => JobOutcome::Failed { exit_code },
+            Some((_, _, reason)) => JobOutcome::Failed { exit_code: reason.exit_code() },
             None => JobOutcome::Succeeded,
         }
     }
@@ -204,6 +208,11 @@ impl JobManager {
     fn on_granted(&mut self, now: Instant, grants: &[Grant], out: &mut Outbox) {
         let mut unused = Vec::new();
         for grant in grants {
+            if grant.id.epoch < self.master_epoch {
+                // The master that gave it counts no longer, and the present one does not know of it.
+                out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
+                continue;
+            }
             let stage = self.requests.on_grant(grant, &self.dag).filter(|_| !self.held);
             match stage.and_then(|stage| Some((stage, self.dag.take_next(stage)?))) {
                 Some((stage, index)) => self.launch(now, grant, stage, index, out),
@@ -498,7 +507,8 @@ impl Role for JobManager {
     fn handle(&mut self, now: Instant, event: Event<ToJobManager>, out: &mut Outbox) {
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
-            Event::Connected { peer: Address::Master, .. } => {
+            Event::Connected { peer: Address::Master, incarnation } => {
+                self.master_epoch = Epoch(incarnation as u32);
                 self.requests.restart();
                 // Said again below if it still holds.
                 self.outcome = None;

@@ -64,6 +64,10 @@ impl Admission {
         self.jobs.get(&job).map(|entry| (&entry.job, &entry.state))
     }
 
+    pub(super) fn queue_of(&self, job: JobId) -> Option<QueueId> {
+        self.jobs.get(&job).map(|entry| entry.queue)
+    }
+
     pub(super) fn jobs_from(&self, from: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
         self.jobs.range(from..).map(|(_, entry)| (&entry.job, &entry.state))
     }

@@ -102,6 +102,10 @@ impl Nodes {
         changes
     }
 
+    pub(super) fn name(&self, node: NodeId) -> Option<&str> {
+        self.entries.get(node.0 as usize).map(|entry| entry.name.as_str())
+    }
+
     pub(super) fn report(&self, node: NodeId) -> Option<&NodeReport> {
         self.entries.get(node.0 as usize).map(|entry| &entry.report)
     }
@@ -134,6 +138,7 @@ impl Master {
         capacity.custom.retain(|(name, _)| self.kinds.index(name).is_some());
         let capacity = self.kinds.resolve(&capacity).unwrap_or(capacity.basic);
 
+        let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
         self.ledger.join(node, capacity, registration.attributes);
         self.reconcile(node, &registration.live, out);
         let drained = self.nodes.entry(node).drained;
@@ -153,6 +158,12 @@ impl Master {
             heartbeat: self.settings.heartbeat,
         };
         out.send(node, welcome);
+        if was_lost {
+            let running: Vec<JobId> = self.admission.running().map(|(job, _)| job.id).collect();
+            for job in running {
+                out.send(job, ToJobManager::NodeReturned { node });
+            }
+        }
         self.scheduler.on_capacity(self.ledger.capacity());
         self.scheduler.on_room_opened();
         self.decide(now, &[], out);
@@ -192,9 +203,24 @@ impl Master {
         let entry = self.nodes.entry(node);
         entry.last_heard = Some(now);
         entry.report = report;
-        if self.ledger.state(node) == Some(NodeState::Up) {
-            self.decide_on_heartbeat(now, node, out);
+        match self.ledger.state(node) {
+            Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
+            // It was silent, but its connection held, so nothing was lost.
+            Some(NodeState::Unreachable) => self.take_back(now, node, out),
+            Some(NodeState::Lost) => out.send(node, ToNode::IntroduceYourself),
+            Some(NodeState::Expected) | None => {}
         }
+    }
+
+    fn take_back(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        let entry = self.nodes.entry(node);
+        entry.away_since = None;
+        let drained = entry.drained;
+        self.ledger.set_state(node, NodeState::Up);
+        self.ledger.set_open(node, !drained);
+        out.record(Record::NodeJoined { node });
+        self.scheduler.on_room_opened();
+        self.decide(now, &[], out);
     }
 
     pub(super) fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
@@ -274,7 +300,7 @@ impl Master {
         }
     }
 
-    pub(super) fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
+    pub fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
         let status = |(index, entry): (usize, &NodeEntry)| {
             let node = NodeId(index as u32);
             Some(NodeStatus {
@@ -295,7 +321,7 @@ impl Master {
         self.nodes.entries.iter().enumerate().filter_map(status).collect()
     }
 
-    pub(super) fn queue_statuses(&self) -> Vec<QueueStatus> {
+    pub fn queue_statuses(&self) -> Vec<QueueStatus> {
         let tree = self.admission.queues();
         let status = |index: usize| {
             let queue = QueueId(index as u32);

@@ -15,7 +15,7 @@ use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
 use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
-use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId};
+use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -154,6 +154,19 @@ impl Master {
     /// Known jobs with ids of at least `from`, in ascending order.
     pub fn jobs_from(&self, from: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
         self.admission.jobs_from(from)
+    }
+
+    /// The queue that a job is in.
+    pub fn queue_of(&self, job: JobId) -> Option<QueueId> {
+        self.admission.queue_of(job)
+    }
+
+    pub fn queue_name(&self, job: JobId) -> Option<&str> {
+        self.queue_of(job).map(|queue| self.admission.queues().spec(queue).name.as_str())
+    }
+
+    pub fn node_name(&self, node: NodeId) -> Option<&str> {
+        self.nodes.name(node)
     }
 
     /// The number of a node of this name; a new name gets the next number.

@@ -127,6 +127,10 @@ impl NodeAgent {
             ToNode::Welcome { epoch, first_grant, kinds, heartbeat, .. } => {
                 self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
             }
+            ToNode::IntroduceYourself => {
+                self.master = MasterLink::Connected { registered: false };
+                self.register(out);
+            }
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
             ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
@@ -135,7 +139,7 @@ impl NodeAgent {
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
             ToNode::Claim { job, epoch, number, attempts } => {
                 self.on_claim(now, job, (epoch, number), attempts, out);
-            },
+            }
             ToNode::Disown { job } => self.on_disown(now, job, out),
         }
     }
@@ -354,11 +358,8 @@ impl NodeAgent {
     }
 
     /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
-    fn finish(&mut self, now: Instant, id: AttemptId, mut ended: Ended, out: &mut Outbox) {
+    fn finish(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
-        if let State::Stopping { reason, .. } = &entry.state {
-            ended.reason = reason.clone();
-        }
         let held = entry.is_at_executor();
         entry.state = State::Ended(ended.clone());
         let devices = std::mem::take(&mut entry.devices);
@@ -394,11 +395,11 @@ impl NodeAgent {
                 self.finish(now, id, Ended::without_run(reason), out);
             }
             State::Starting | State::Running => {
-                entry.state = State::Stopping { reason, killed: false };
+                entry.state = State::Stopping { reason: reason.clone(), killed: false };
                 self.due.retain(|(_, other)| *other != id);
                 self.due.insert((now + grace, id));
                 let signal = TaskSignal::Terminate;
-                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal });
+                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
             }
             State::Stopping { .. } | State::Ended(_) => {}
         }
@@ -426,9 +427,10 @@ impl NodeAgent {
     fn on_due(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
         let Some(entry) = self.attempts.get_mut(&id) else { return };
         match &mut entry.state {
-            State::Stopping { killed, .. } if !*killed => {
+            State::Stopping { killed, reason } if !*killed => {
                 *killed = true;
-                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal: TaskSignal::Kill });
+                let (signal, reason) = (TaskSignal::Kill, reason.clone());
+                out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
             }
             State::Running => {
                 let (task, node, reason) = (entry.task, self.node, EndReason::Timeout);

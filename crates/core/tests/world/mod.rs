@@ -105,8 +105,7 @@ impl World {
         let mut jobs = BTreeMap::new();
         for (job, state) in master.jobs_from(JobId(0)) {
             if *state != JobState::Pending {
-                let mut manager =
-                    self.preset.job_manager(Arc::clone(job), self.epoch, JobManagerSettings::default());
+                let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, JobManagerSettings::default());
                 let own: Vec<Change> =
                     self.disk.iter().filter(|change| change.job() == Some(job.id)).cloned().collect();
                 manager.recover(&own);
@@ -129,6 +128,7 @@ impl World {
     pub fn kill_server(&mut self) {
         if self.server.take().is_some() {
             self.say("server killed");
+            self.mail.retain(|(from, to, _)| !is_served(from) && !is_served(to));
             for node in 0..self.nodes.len() {
                 self.unlink(node);
             }
@@ -321,9 +321,9 @@ impl World {
                 executor.running.insert(attempt, (*order, now, now + length));
                 reports.push(ExecutorReport::Started { attempt, pid: 1 });
             }
-            ToExecutor::Signal { attempt, .. } => {
+            ToExecutor::Signal { attempt, reason, .. } => {
                 if executor.running.remove(&attempt).is_some() {
-                    let ended = Ended::without_run(EndReason::Signal(15));
+                    let ended = Ended::without_run(reason);
                     executor.ends.insert(attempt, ended.clone());
                     reports.push(ExecutorReport::Finished { attempt, ended });
                 }
@@ -344,15 +344,28 @@ impl World {
             }
         }
         for report in reports {
-            self.mail.push_back((Address::Executor(node), Address::Node(node), Message::ToNode(ToNode::Executor(report))));
+            self.mail.push_back((
+                Address::Executor(node),
+                Address::Node(node),
+                Message::ToNode(ToNode::Executor(report)),
+            ));
         }
     }
 
     /// Delivers and syncs until nothing is on its way.
     pub fn settle(&mut self) {
+        let before = self.log.len();
+        let mut delivered = 0;
         loop {
-            while self.deliver_one() {}
+            while self.deliver_one() {
+                delivered += 1;
+                self.verbose |= delivered > 20_000;
+                assert!(delivered < 20_040, "it never settles:\n{}", self.log[self.log.len() - 40..].join("\n"));
+            }
             self.sync();
+            if self.log.len() > before + 20_000 {
+                panic!("it never settles:\n{}", self.log[self.log.len() - 40..].join("\n"));
+            }
             if self.mail.is_empty() {
                 return;
             }
@@ -364,8 +377,12 @@ impl World {
     /// Lets time pass, event by event.
     pub fn run_for(&mut self, length: Duration) {
         let end = self.now + length;
+        let (mut idle, mut last) = (0, self.now);
         while let Some(at) = self.next_event().filter(|at| *at <= end) {
             self.now = self.now.max(at);
+            idle = if self.now == last { idle + 1 } else { 0 };
+            last = self.now;
+            assert!(idle < 1_000, "time stands still:\n{}", self.log[self.log.len().saturating_sub(40)..].join("\n"));
             self.happen();
             self.settle();
         }
@@ -397,7 +414,11 @@ impl World {
                 executor.ends.insert(attempt, ended.clone());
                 let id = NodeId(node as u32);
                 let report = ExecutorReport::Finished { attempt, ended };
-                self.mail.push_back((Address::Executor(id), Address::Node(id), Message::ToNode(ToNode::Executor(report))));
+                self.mail.push_back((
+                    Address::Executor(id),
+                    Address::Node(id),
+                    Message::ToNode(ToNode::Executor(report)),
+                ));
             }
             if self.nodes[node].agent.as_ref().and_then(NodeAgent::next_wakeup).is_some_and(|at| at <= now) {
                 self.at_node(node, Event::Wakeup);
@@ -508,7 +529,9 @@ fn show_address(address: &Address) -> String {
 fn show_message(message: &Message) -> String {
     match message {
         Message::ToMaster(ToMaster::Submit { spec, .. }) => format!("submit {}", spec.name),
-        Message::ToMaster(ToMaster::Register(registration)) => format!("register with {} live", registration.live.len()),
+        Message::ToMaster(ToMaster::Register(registration)) => {
+            format!("register with {} live", registration.live.len())
+        }
         Message::ToMaster(ToMaster::Report(report)) => format!("report {} running", report.running),
         Message::ToMaster(ToMaster::Freed { grants }) => format!("freed {}", list(grants)),
         Message::ToMaster(ToMaster::Return { grants }) => format!("return {}", list(grants)),
@@ -523,7 +546,9 @@ fn show_message(message: &Message) -> String {
             format!("granted {}", grants.join(" "))
         }
         Message::ToJobManager(ToJobManager::Started { attempt, .. }) => format!("started {attempt}"),
-        Message::ToJobManager(ToJobManager::Finished { attempt, ended }) => format!("finished {attempt}: {}", ended.reason),
+        Message::ToJobManager(ToJobManager::Finished { attempt, ended }) => {
+            format!("finished {attempt}: {}", ended.reason)
+        }
         Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),
         Message::ToJobManager(ToJobManager::Live { attempts, .. }) => format!("live: [{}]", list(attempts)),
         Message::ToNode(ToNode::Welcome { epoch, first_grant, .. }) => {
@@ -541,7 +566,7 @@ fn show_message(message: &Message) -> String {
             format!("executing {}", attempts.len())
         }
         Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
-        Message::ToExecutor(ToExecutor::Signal { attempt, signal }) => format!("{signal:?} {attempt}"),
+        Message::ToExecutor(ToExecutor::Signal { attempt, signal, .. }) => format!("{signal:?} {attempt}"),
         Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
         Message::ToExecutor(ToExecutor::List { .. }) => "list".to_owned(),
         other => format!("{other:?}"),
@@ -578,7 +603,13 @@ fn show_change(change: &Change) -> Option<String> {
 // ---- jobs ----------------------------------------------------------------------------------------------------------
 
 pub fn job(stages: Vec<StageSpec>) -> JobSpec {
-    JobSpec { name: "test".to_owned(), user: "ada".to_owned(), submit_dir: "/".to_owned(), stages, ..JobSpec::default() }
+    JobSpec {
+        name: "test".to_owned(),
+        user: "ada".to_owned(),
+        submit_dir: "/".to_owned(),
+        stages,
+        ..JobSpec::default()
+    }
 }
 
 pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {

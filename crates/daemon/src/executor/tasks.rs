@@ -80,8 +80,8 @@ struct Attempt {
     oom_kills_before: u64,
     /// It was reported as started.
     announced: bool,
-    /// We sent it a signal on the agent's behalf, so its end is no surprise.
-    signalled: bool,
+    /// Why the agent wanted it ended.
+    ordered_end: Option<EndReason>,
     /// We killed it because it passed its memory limit.
     over_memory: bool,
 }
@@ -129,7 +129,7 @@ impl Tasks {
     pub fn on_order(&mut self, order: ToExecutor) {
         match order {
             ToExecutor::Launch(order) => self.on_launch(*order),
-            ToExecutor::Signal { attempt, signal } => self.on_signal(attempt, signal),
+            ToExecutor::Signal { attempt, signal, reason } => self.on_signal(attempt, signal, reason),
             ToExecutor::Acknowledge { attempt } => {
                 self.ends.remove(&attempt);
             }
@@ -186,7 +186,7 @@ impl Tasks {
             leaf,
             oom_kills_before,
             announced: false,
-            signalled: false,
+            ordered_end: None,
             over_memory: false,
         };
         self.table.insert(serial, attempt);
@@ -246,14 +246,14 @@ impl Tasks {
         }
     }
 
-    fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal) {
+    fn on_signal(&mut self, attempt: AttemptId, signal: TaskSignal, reason: EndReason) {
         let Some(&serial) = self.table.serial_of.get(&attempt) else { return };
         // A process group is safe to signal only until its leader is reaped.
         if !self.table.is_running(serial) {
             return;
         }
         let Some(running) = self.table.by_serial.get_mut(&serial) else { return };
-        running.signalled = true;
+        running.ordered_end.get_or_insert(reason);
         match signal {
             TaskSignal::Terminate => {
                 sys::kill(-running.pid, libc::SIGTERM);
@@ -269,12 +269,12 @@ impl Tasks {
     }
 
     fn on_list(&mut self, node: NodeId) {
-        let of_node = self.table.by_serial.values().filter(|attempt| attempt.order.node == node);
-        let attempts = of_node.map(Attempt::describe).collect();
-        self.reports.push(ExecutorReport::Executing { attempts });
         for (attempt, (_, ended)) in self.ends.iter().filter(|(_, (owner, _))| *owner == node) {
             self.reports.push(ExecutorReport::Finished { attempt: *attempt, ended: ended.clone() });
         }
+        let of_node = self.table.by_serial.values().filter(|attempt| attempt.order.node == node);
+        let attempts = of_node.map(Attempt::describe).collect();
+        self.reports.push(ExecutorReport::Executing { attempts });
     }
 
     /// A pipe has something to read, or was closed.
@@ -394,7 +394,7 @@ impl Tasks {
     pub fn kill_all(&mut self) {
         let all: Vec<AttemptId> = self.table.serial_of.keys().copied().collect();
         for attempt in all {
-            self.on_signal(attempt, TaskSignal::Kill);
+            self.on_signal(attempt, TaskSignal::Kill, EndReason::NodeLost);
         }
     }
 }
@@ -407,14 +407,17 @@ impl Attempt {
         }
     }
 
-    /// A kernel's kill for memory is the reason for an end unless the task coped with it (it succeeded), or the end
-    /// was ordered.
+    /// An ordered end has the reason it was ordered for. Else a kernel's kill for memory is the reason, unless the
+    /// task coped with it and succeeded.
     fn reason(&self, status: i32, oom_killed: bool) -> EndReason {
+        if let Some(ordered) = &self.ordered_end {
+            return ordered.clone();
+        }
         let plain = match libc::WIFSIGNALED(status) {
             true => EndReason::Signal(libc::WTERMSIG(status) as u8),
             false => EndReason::Exit(libc::WEXITSTATUS(status) as u8),
         };
-        let for_memory = self.over_memory || (oom_killed && !self.signalled);
+        let for_memory = self.over_memory || oom_killed;
         if for_memory && !plain.is_success() { EndReason::OutOfMemory } else { plain }
     }
 

@@ -230,6 +230,7 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
         program: Arc::new(program),
         variables: Vec::new(),
         submit_dir: "/".to_owned(),
+        carried: Default::default(),
         limits: Limits::default(),
     }
 }

@@ -1,0 +1,107 @@
+//! The verbs and what they have in common.
+
+use crate::verbs;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A cluster scheduler in one program.
+#[derive(Parser)]
+#[command(name = "amalgam", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(after_help = "Examples:
+  amalgam run -- make -j4                   run a command and exit with its code
+  amalgam run examples/wordcount.toml       run a job file and show its progress
+  amalgam submit --array 0-99 -- ./step     leave 100 tasks with the cluster
+  amalgam list; amalgam logs -f last        see how they are doing")]
+pub struct Arguments {
+    #[command(flatten)]
+    pub connection: Connection,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Where the server is. Without these, the one that runs on this machine is found by its state directory.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Connection {
+    /// The server's address, such as http://127.0.0.1:7433
+    #[arg(long, env = "AMALGAM_SERVER", global = true, value_name = "URL", help_heading = "Connection")]
+    pub server: Option<String>,
+    /// A file with your token; AMALGAM_TOKEN may hold the token itself
+    #[arg(long, env = "AMALGAM_TOKEN_FILE", global = true, value_name = "FILE", help_heading = "Connection")]
+    pub token_file: Option<PathBuf>,
+    /// The server's state directory
+    #[arg(long, env = "AMALGAM_STATE", global = true, value_name = "DIR", help_heading = "Connection")]
+    pub state_dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Run a job, show its output, exit with its code
+    Run(verbs::run::RunArgs),
+    /// Leave a job with the cluster
+    Submit(verbs::submit::SubmitArgs),
+    /// List jobs
+    List(verbs::list::ListArgs),
+    /// Show a job, its stages and what it waits for
+    Info(verbs::info::InfoArgs),
+    /// Print what tasks wrote
+    Logs(verbs::logs::LogsArgs),
+    /// Wait until jobs have ended
+    Wait(verbs::wait::WaitArgs),
+    /// Cancel jobs
+    Cancel(verbs::act::ActArgs),
+    /// Keep pending jobs from starting
+    Hold(verbs::act::ActArgs),
+    /// Let held jobs start
+    Release(verbs::act::ActArgs),
+    /// Run the failed and cancelled tasks of jobs again
+    RerunFailed(verbs::act::ActArgs),
+    /// Watch the cluster
+    Top(verbs::top::TopArgs),
+    /// Tell everything that happened to a job or a task
+    Story(verbs::story::StoryArgs),
+    /// List, show and drain nodes
+    Node(verbs::node::NodeArgs),
+    /// List queues
+    Queue(verbs::queue::QueueArgs),
+    /// List jobs that have ended
+    History(verbs::list::HistoryArgs),
+    /// Give users tokens
+    Token(verbs::token::TokenArgs),
+    /// Check job files, print their schema
+    Config(verbs::config::ConfigArgs),
+    /// Print a shell's completions
+    Completions(verbs::shell::CompletionsArgs),
+    /// Print the manual page, or write one per verb
+    Man(verbs::shell::ManArgs),
+    /// Start a whole cluster on this machine
+    Dev(verbs::dev::DevArgs),
+    /// Start a server
+    Server(verbs::server::ServerArgs),
+    /// Start a node's agent
+    Agent(verbs::agent::AgentArgs),
+    #[command(hide = true)]
+    Executor(verbs::executor::ExecutorArgs),
+    /// Measure this machine and this program
+    Bench(verbs::bench::BenchArgs),
+}
+
+impl Verb {
+    /// Whether it only talks to a server, and so may die of a broken pipe.
+    pub fn is_client(&self) -> bool {
+        !matches!(
+            self,
+            Verb::Run(_) | Verb::Dev(_) | Verb::Server(_) | Verb::Agent(_) | Verb::Executor(_) | Verb::Bench(_)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_verbs_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

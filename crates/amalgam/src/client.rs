@@ -1,0 +1,206 @@
+//! The HTTP interface from the caller's side. Blocking, and without a runtime to start.
+
+use crate::failure::{Failure, Kind, Result};
+use amalgam_core::vocabulary::JobSpec;
+use amalgam_daemon::api::{self, Action, ActionRequest, ActionResult, Event, JobDetail, Listing, Submitted, Waited};
+use amalgam_daemon::http::MAX_BODY;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, Read};
+use std::time::{Duration, Instant};
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// How long a server that went away may take to come back while a job is watched.
+const RETURN_PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+pub struct Client {
+    agent: Agent,
+    base: String,
+    authorization: String,
+}
+
+impl Client {
+    pub fn new(base: String, token: String) -> Client {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(Duration::from_secs(5)))
+            .user_agent(concat!("amalgam/", env!("CARGO_PKG_VERSION")))
+            // A proxy in the environment is not meant for the cluster.
+            .proxy(None)
+            .build();
+        Client { agent: config.new_agent(), base, authorization: format!("Bearer {token}") }
+    }
+
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.decode(self.open(path)?)
+    }
+
+    /// A call whose answer is read piece by piece.
+    pub fn open(&self, path: &str) -> Result<Response<Body>> {
+        let call = self.agent.get(format!("{}{path}", self.base)).header("authorization", &self.authorization);
+        self.check(call.call())
+    }
+
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        self.decode(self.send(path, "application/json", &encode_json(body)?, None)?)
+    }
+
+    /// A call that is answered without content.
+    pub fn post_quietly(&self, path: &str, body: &impl Serialize) -> Result<()> {
+        self.send(path, "application/json", &encode_json(body)?, None).map(drop)
+    }
+
+    fn send(&self, path: &str, kind: &str, body: &[u8], key: Option<&str>) -> Result<Response<Body>> {
+        let mut call = self.agent.post(format!("{}{path}", self.base));
+        call = call.header("authorization", &self.authorization).header("content-type", kind);
+        if let Some(key) = key {
+            call = call.header("idempotency-key", key);
+        }
+        self.check(call.send(body))
+    }
+
+    fn check(&self, answer: std::result::Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
+        let answer = answer.map_err(|error| self.unanswered(&error))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let mut text = String::new();
+        let _ = answer.into_body().into_reader().take(1 << 20).read_to_string(&mut text);
+        match serde_json::from_str::<api::Error>(&text) {
+            Ok(error) => Err(error.into()),
+            Err(_) => {
+                Err(Failure::new(format!("the server at {} answered {status}", self.base), "is it an amalgam server?"))
+            }
+        }
+    }
+
+    fn decode<T: DeserializeOwned>(&self, answer: Response<Body>) -> Result<T> {
+        let mut bytes = Vec::new();
+        answer
+            .into_body()
+            .into_reader()
+            .read_to_end(&mut bytes)
+            .map_err(|error| self.unanswered(&ureq::Error::Io(error)))?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Failure::new(
+                format!("the server's answer is not understood: {error}"),
+                "use a program of the server's version",
+            )
+        })
+    }
+
+    fn unanswered(&self, error: &ureq::Error) -> Failure {
+        let remedy = "check that it runs, and the address in --server or AMALGAM_SERVER";
+        let failure = Failure::unreachable(format!("the server at {} does not answer: {error}", self.base), remedy);
+        let connected = match error {
+            ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+            ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,
+            ureq::Error::Timeout(phase) => !matches!(phase, ureq::Timeout::Connect | ureq::Timeout::Resolve),
+            _ => true,
+        };
+        if connected { Failure { kind: Kind::Broken, ..failure } } else { failure }
+    }
+
+    /// Submits once, however often the connection breaks: the key makes repetitions harmless.
+    pub fn submit(&self, job: &JobSpec, key: &str) -> Result<Submitted> {
+        let body =
+            postcard::to_stdvec(job).map_err(|error| Failure::new(format!("cannot encode the job: {error}"), ""))?;
+        if body.len() > MAX_BODY {
+            let what = format!("the job is {} MiB large, and {} are accepted", body.len() >> 20, MAX_BODY >> 20);
+            return Err(Failure::new(what, "split it, or give each task an index instead of a line"));
+        }
+        let send = || self.decode(self.send("/v1/jobs", "application/postcard", &body, Some(key))?);
+        match send() {
+            Err(failure) if failure.kind == Kind::Broken => patiently(send),
+            answer => answer,
+        }
+    }
+
+    pub fn job(&self, job: u64) -> Result<JobDetail> {
+        self.get(&format!("/v1/jobs/{job}"))
+    }
+
+    pub fn wait(&self, job: u64, patience: Duration) -> Result<Waited> {
+        self.get(&format!("/v1/jobs/{job}/wait?timeout_seconds={}", patience.as_secs_f64()))
+    }
+
+    pub fn act(&self, jobs: Vec<u64>, action: Action) -> Result<Vec<ActionResult>> {
+        self.post("/v1/jobs/actions", &ActionRequest { jobs, action })
+    }
+
+    /// All pages of a list, up to `limit` items.
+    pub fn list<T: DeserializeOwned>(&self, path: &str, query: &Query, limit: usize) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        let mut cursor = None;
+        loop {
+            let mut query = query.clone();
+            query.add("cursor", cursor.as_deref());
+            query.add("limit", Some(&(limit - items.len()).min(10_000).to_string()));
+            let page: Listing<T> = self.get(&format!("{path}{query}"))?;
+            items.extend(page.items);
+            cursor = page.next;
+            if cursor.is_none() || items.len() >= limit {
+                return Ok(items);
+            }
+        }
+    }
+
+    /// Events of a job from a sequence number on. Ends when the connection does.
+    pub fn events(&self, job: u64, from: u64) -> Result<impl Iterator<Item = Event> + use<>> {
+        let body = self.open(&format!("/v1/events?job={job}&from={from}"))?.into_body();
+        let lines = BufReader::with_capacity(64 << 10, body.into_reader()).lines();
+        let payloads =
+            lines.map_while(std::result::Result::ok).filter_map(|line| Some(line.strip_prefix("data: ")?.to_owned()));
+        Ok(payloads.filter_map(|payload| serde_json::from_str(&payload).ok()))
+    }
+}
+
+fn encode_json(body: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(body).map_err(|error| Failure::new(format!("cannot encode the call: {error}"), ""))
+}
+
+/// Tries again while the server is away, for a server that is restarted under a watched job.
+pub fn patiently<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        match call() {
+            Err(failure) if failure.kind != Kind::Refused && started.elapsed() < RETURN_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Parameters of a call, escaped.
+#[derive(Clone, Default, Debug)]
+pub struct Query(String);
+
+impl Query {
+    pub fn add(&mut self, name: &str, value: Option<&str>) {
+        let Some(value) = value else { return };
+        self.0.push(if self.0.is_empty() { '?' } else { '&' });
+        self.0.push_str(name);
+        self.0.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b',' => self.0.push(char::from(byte)),
+                _ => self.0.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+
+    pub fn with(mut self, name: &str, value: &str) -> Query {
+        self.add(name, Some(value));
+        self
+    }
+}
+
+impl std::fmt::Display for Query {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,85 @@
+//! Finding the server: as told, else the one that left its address in the state directory.
+
+use crate::arguments::Connection;
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use amalgam_daemon::api::ServerFile;
+use amalgam_daemon::auth::{self, Tokens};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
+
+/// The state directory of this user: as told, else where the desktop's rules put it.
+pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
+    if let Some(state_dir) = &connection.state_dir {
+        return Ok(state_dir.clone());
+    }
+    if let Some(base) = env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|base| base.is_absolute()) {
+        return Ok(base.join("amalgam"));
+    }
+    let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let none = || Failure::new("there is no home directory to keep state in", "set HOME or AMALGAM_STATE");
+    home.map(|home| home.join(".local/state/amalgam")).ok_or_else(none)
+}
+
+/// The server, which must be there.
+pub fn connect(connection: &Connection) -> Result<Client> {
+    find(connection)?.ok_or_else(|| {
+        let place = state_dir(connection).map_or_else(|_| "this machine".to_owned(), |dir| dir.display().to_string());
+        let remedy = "start one with `amalgam dev`, or name one with --server or AMALGAM_SERVER";
+        Failure::unreachable(format!("no server is running (looked for one in {place})"), remedy)
+    })
+}
+
+/// The server, if one was named or one runs here.
+pub fn find(connection: &Connection) -> Result<Option<Client>> {
+    if let Some(server) = &connection.server {
+        return Ok(Some(Client::new(base_url(server)?, token(connection, None)?)));
+    }
+    let path = state_dir(connection)?.join(ServerFile::NAME);
+    // A file that is half written or left by a dead server means that none is there.
+    let Some(file) = fs::read_to_string(path).ok().and_then(|text| serde_json::from_str::<ServerFile>(&text).ok())
+    else {
+        return Ok(None);
+    };
+    if !listens(&file.address) {
+        return Ok(None);
+    }
+    let token = token(connection, Some(Path::new(&file.token_file)))?;
+    Ok(Some(Client::new(format!("http://{}", file.address), token)))
+}
+
+fn listens(address: &str) -> bool {
+    let mut addresses = address.to_socket_addrs().into_iter().flatten();
+    addresses.any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
+}
+
+fn base_url(server: &str) -> Result<String> {
+    let url = server.trim_end_matches('/');
+    if url.starts_with("https://") {
+        let remedy = "use http:// to this machine; reach others through `ssh -L`";
+        return Err(Failure::usage("encrypted connections are not possible yet", remedy));
+    }
+    Ok(if url.starts_with("http://") { url.to_owned() } else { format!("http://{url}") })
+}
+
+/// The token: from the file that was named, the environment, or the server's own file.
+fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> {
+    let user = env::var("USER").unwrap_or_default();
+    if let Some(path) = &connection.token_file {
+        return Ok(auth::client_token(path, &user)?);
+    }
+    if let Ok(token) = env::var("AMALGAM_TOKEN") {
+        return Ok(token.trim().to_owned());
+    }
+    let default = match server_file {
+        Some(path) => path.to_owned(),
+        None => state_dir(connection)?.join(Tokens::FILE),
+    };
+    if !default.exists() {
+        let remedy = "pass --token-file, or set AMALGAM_TOKEN_FILE or AMALGAM_TOKEN";
+        return Err(Failure::usage("there is no token to show to the server", remedy));
+    }
+    Ok(auth::client_token(&default, &user)?)
+}

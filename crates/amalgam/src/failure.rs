@@ -1,0 +1,73 @@
+//! What went wrong, why, and what would help: the only way that a verb fails.
+
+use amalgam_daemon::api;
+use amalgam_daemon::auth::AuthError;
+use amalgam_workload::quantities::Malformed;
+use std::fmt;
+use std::io;
+
+pub type Result<T> = std::result::Result<T, Failure>;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub what: String,
+    pub remedy: String,
+    /// What the process exits with.
+    pub code: u8,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Nobody listens where the server should be.
+    Unreachable,
+    /// The connection broke while the call was under way; whether it was done is not known.
+    Broken,
+    Refused,
+}
+
+impl Failure {
+    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
+        Failure { what: what.into(), remedy: remedy.into(), code: 1, kind: Kind::Refused }
+    }
+
+    /// The command line itself is wrong.
+    pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
+        Failure { code: 2, ..Failure::new(what, remedy) }
+    }
+
+    pub fn unreachable(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
+        Failure { kind: Kind::Unreachable, ..Failure::new(what, remedy) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.what)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "\n  help: {}", self.remedy) }
+    }
+}
+
+impl From<api::Error> for Failure {
+    fn from(error: api::Error) -> Failure {
+        Failure::new(error.message, error.remedy)
+    }
+}
+
+impl From<AuthError> for Failure {
+    fn from(error: AuthError) -> Failure {
+        Failure::new(error.to_string(), "")
+    }
+}
+
+impl From<Malformed> for Failure {
+    fn from(wrong: Malformed) -> Failure {
+        Failure::usage(wrong.problem, wrong.remedy)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::new(format!("cannot write: {error}"), "")
+    }
+}

@@ -1,0 +1,243 @@
+//! The output of tasks: of one as it is written, of many as each ends, so that their lines do not mix.
+
+use crate::client::{Client, Query, patiently};
+use crate::failure::{Failure, Result};
+use amalgam_core::vocabulary::Stream;
+use amalgam_daemon::api::{Event, EventKind, TaskState, TaskSummary};
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+/// Where output goes; progress bars put themselves in its way.
+pub trait Sink {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Straight to our own streams.
+pub struct Plain;
+
+impl Sink for Plain {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        fn all(mut out: impl Write, bytes: &[u8]) -> io::Result<()> {
+            out.write_all(bytes)?;
+            out.flush()
+        }
+        match stream {
+            Stream::Stdout => all(io::stdout().lock(), bytes),
+            Stream::Stderr => all(io::stderr().lock(), bytes),
+        }
+    }
+}
+
+/// Everything to standard output, for someone who asked for one stream only.
+pub struct ToStdout;
+
+impl Sink for ToStdout {
+    fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
+        Plain.write(Stream::Stdout, bytes)
+    }
+}
+
+/// A task and what to print before each of its lines.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub job: u64,
+    pub stage: u32,
+    pub index: u32,
+    pub prefix: Option<String>,
+}
+
+impl Source {
+    fn path(&self, stream: Stream, offset: u64, follow: bool) -> String {
+        let query = Query::default()
+            .with("task", &format!("{}.{}", self.stage, self.index))
+            .with("stream", if stream == Stream::Stdout { "stdout" } else { "stderr" })
+            .with("offset", &offset.to_string())
+            .with("follow", if follow { "true" } else { "false" });
+        format!("/v1/jobs/{}/output{query}", self.job)
+    }
+}
+
+/// Copies a task's output, until it has ended if `follow`. A connection that breaks is taken up where it broke.
+pub fn copy(client: &Client, source: &Source, stream: Stream, follow: bool, sink: &mut dyn Sink) -> Result<()> {
+    let mut writer = LineWriter { prefix: source.prefix.as_deref(), stream, sink, partial: Vec::new() };
+    let mut offset = 0u64;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let mut body = patiently(|| client.open(&source.path(stream, offset, follow)))?.into_body().into_reader();
+        loop {
+            match body.read(&mut buffer) {
+                Ok(0) => return writer.finish(),
+                Ok(count) => {
+                    offset += count as u64;
+                    writer.write(&buffer[..count])?;
+                }
+                Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Puts a prefix before every line, and hands on whole lines only; without a prefix hands on what comes.
+struct LineWriter<'a> {
+    prefix: Option<&'a str>,
+    stream: Stream,
+    sink: &'a mut dyn Sink,
+    partial: Vec<u8>,
+}
+
+/// A line that is longer is broken: it must not fill the memory.
+const MAX_LINE: usize = 1 << 20;
+
+impl LineWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(prefix) = self.prefix else { return Ok(self.sink.write(self.stream, bytes)?) };
+        let mut out = Vec::with_capacity(bytes.len() + 64);
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial.len() > MAX_LINE {
+                push_line(&mut out, prefix, &mut self.partial);
+            }
+        }
+        if out.is_empty() { Ok(()) } else { Ok(self.sink.write(self.stream, &out)?) }
+    }
+
+    fn finish(mut self) -> Result<()> {
+        if let Some(prefix) = self.prefix.filter(|_| !self.partial.is_empty()) {
+            let mut out = Vec::new();
+            push_line(&mut out, prefix, &mut self.partial);
+            self.sink.write(self.stream, &out)?;
+        }
+        Ok(())
+    }
+}
+
+fn push_line(out: &mut Vec<u8>, prefix: &str, line: &mut Vec<u8>) {
+    out.extend_from_slice(prefix.as_bytes());
+    out.append(line);
+    if !out.ends_with(b"\n") {
+        out.push(b'\n');
+    }
+}
+
+/// Copies the output of every task of a job as it ends, until the job has. `from` is a sequence number before the
+/// first of its events. `wanted` chooses tasks.
+pub fn copy_as_tasks_end(
+    client: &Client,
+    job: u64,
+    mut from: u64,
+    streams: &[Stream],
+    wanted: &dyn Fn(&Event) -> bool,
+    sink: &mut dyn Sink,
+) -> Result<()> {
+    let mut failing_since: Option<Instant> = None;
+    let mut shown = BTreeSet::new();
+    loop {
+        let events = patiently(|| client.events(job, from))?;
+        for event in events {
+            failing_since = None;
+            from = event.sequence + 1;
+            match event.kind {
+                EventKind::JobEnded => return Ok(()),
+                EventKind::TaskEnded if wanted(&event) => {
+                    if let Some(task) = event.task.as_deref().and_then(parse_task).filter(|task| shown.insert(*task)) {
+                        copy_ended(client, job, task, &event, streams, sink)?;
+                    }
+                }
+                // What happened unseen is read from the state that it led to.
+                EventKind::Gap => {
+                    let ended = Query::default().with("state", "succeeded,failed,cancelled");
+                    let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{job}/tasks"), &ended, usize::MAX)?;
+                    for task in tasks {
+                        let event = Event { stage: Some(task.stage), ..Event::default() };
+                        if let Some(task) = parse_task(&task.task).filter(|task| wanted(&event) && shown.insert(*task))
+                        {
+                            copy_ended(client, job, task, &event, streams, sink)?;
+                        }
+                    }
+                    if client.wait(job, Duration::ZERO)?.state.has_ended() {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+        // The connection ended. A server that stops for good must not be asked for ever.
+        let since = *failing_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > Duration::from_secs(30) {
+            return Err(Failure::unreachable("the server ends the connection again and again", "check that it runs"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn copy_ended(
+    client: &Client,
+    job: u64,
+    (stage, index): (u32, u32),
+    event: &Event,
+    streams: &[Stream],
+    sink: &mut dyn Sink,
+) -> Result<()> {
+    let name = event.stage.clone().unwrap_or_else(|| stage.to_string());
+    let source = Source { job, stage, index, prefix: Some(prefix(&name, index)) };
+    for stream in streams {
+        let written = if *stream == Stream::Stdout { event.stdout_bytes } else { event.stderr_bytes };
+        if written != Some(0) {
+            copy(client, &source, *stream, false, sink)?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints what the tasks have written so far, one after the other.
+pub fn copy_tasks(
+    client: &Client,
+    job: u64,
+    tasks: &[TaskSummary],
+    streams: &[Stream],
+    sink: &mut dyn Sink,
+) -> Result<()> {
+    for task in tasks.iter().filter(|task| !matches!(task.state, TaskState::Waiting | TaskState::Queued)) {
+        let Some((stage, index)) = parse_task(&task.task) else { continue };
+        let source = Source { job, stage, index, prefix: Some(prefix(&task.stage, index)) };
+        for stream in streams {
+            copy(client, &source, *stream, false, sink)?;
+        }
+    }
+    Ok(())
+}
+
+fn prefix(stage: &str, index: u32) -> String {
+    format!("{stage}/{index}: ")
+}
+
+/// The stage and index of `JOB.STAGE.INDEX`.
+fn parse_task(task: &str) -> Option<(u32, u32)> {
+    let mut parts = task.split('.').skip(1);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Kept(Vec<u8>);
+    impl Sink for Kept {
+        fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
+            self.0.extend_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn prefixed_lines_stay_whole() {
+        let mut kept = Kept(vec![]);
+        let mut writer = LineWriter { prefix: Some("a/0: "), stream: Stream::Stdout, sink: &mut kept, partial: vec![] };
+        for piece in ["one\ntw", "o", "\n\nlast"] {
+            writer.write(piece.as_bytes()).unwrap();
+        }
+        writer.finish().unwrap();
+        assert_eq!(String::from_utf8(kept.0).unwrap(), "a/0: one\na/0: two\na/0: \na/0: last\n");
+    }
+}

@@ -1,0 +1,192 @@
+//! What `run` and `submit` have in common: a job from a file or from a command.
+
+use crate::failure::{Failure, Result};
+use amalgam_core::vocabulary::{Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
+use amalgam_workload::quantities::{self, Malformed};
+use amalgam_workload::{CommandOptions, Context, Format, JobOptions, from_command, read_job};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+#[derive(Args, Debug)]
+pub struct JobArgs {
+    /// A job file: TOML, YAML or JSON
+    #[arg(value_name = "FILE", required_unless_present = "command")]
+    file: Option<PathBuf>,
+    /// A command instead of a file
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
+    command: Vec<String>,
+
+    /// A name for the job
+    #[arg(long)]
+    name: Option<String>,
+    /// The queue, such as root.analytics
+    #[arg(long)]
+    queue: Option<String>,
+    /// Higher goes first within the queue
+    #[arg(long, allow_negative_numbers = true)]
+    priority: Option<i32>,
+    /// A variable for the tasks; repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = quantities::parse_variable)]
+    env: Vec<(String, String)>,
+    /// Jobs that must have succeeded first
+    #[arg(long, value_name = "JOB", value_delimiter = ',')]
+    after: Vec<u64>,
+    /// Cancel the rest once more tasks than this have failed
+    #[arg(long, value_name = "N")]
+    max_fails: Option<u32>,
+    /// Accept the job but start nothing until it is released
+    #[arg(long)]
+    hold: bool,
+    /// Accept the job although no node could run it now
+    #[arg(long)]
+    wait_for_nodes: bool,
+
+    #[command(flatten)]
+    stage: StageArgs,
+}
+
+/// Only for a command; a job file says these itself.
+#[derive(Args, Debug)]
+#[group(id = "stage", multiple = true, conflicts_with = "file")]
+#[command(next_help_heading = "For a command")]
+struct StageArgs {
+    /// Indexes of the tasks, such as 0-199 or 0-100:10
+    #[arg(long, value_name = "RANGES", value_parser = parse_ranges)]
+    array: Option<Ranges>,
+    /// A file; one task per line
+    #[arg(long, value_name = "FILE", conflicts_with = "array")]
+    each_line: Option<String>,
+    /// What each task needs, such as cpu=2,memory=1GiB,gpu=1 [default: cpu=1]
+    #[arg(short, long, value_name = "KIND=AMOUNT", value_delimiter = ',', value_parser = parse_need)]
+    resources: Vec<Need>,
+    /// A condition on nodes, such as kernel>=5.10; repeatable
+    #[arg(long, value_parser = Constraint::parse)]
+    constraint: Vec<Constraint>,
+    /// How often a failed task is tried again
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
+    /// End tasks that run longer, such as 90s or 00:01:30
+    #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
+    timeout: Option<Duration>,
+    /// How long a task is expected to run
+    #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
+    expected: Option<Duration>,
+    /// Whether guaranteed work may preempt the tasks
+    #[arg(long)]
+    execution: Option<Execution>,
+    /// submitted, own or an absolute path
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Execution {
+    Guaranteed,
+    Opportunistic,
+    Auto,
+}
+
+/// Wrapped, since the command line's parser takes a bare list for several occurrences.
+#[derive(Clone, Debug)]
+struct Ranges(Vec<IndexRange>);
+
+#[derive(Clone, Debug)]
+enum Need {
+    Cpu(u32),
+    Memory(u32),
+    Gpus(u32),
+    Custom(String, u32),
+}
+
+fn parse_ranges(text: &str) -> std::result::Result<Ranges, Malformed> {
+    quantities::parse_array(text).map(Ranges)
+}
+
+fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
+    match text.split_once('=') {
+        Some(("cpu" | "cpus", amount)) => quantities::parse_cpu_millis(amount).map(Need::Cpu),
+        Some(("memory" | "mem", amount)) => quantities::parse_memory_mib(amount).map(Need::Memory),
+        _ => quantities::parse_named_count(text).map(|(name, count)| match name.as_str() {
+            "gpu" | "gpus" => Need::Gpus(count),
+            _ => Need::Custom(name, count),
+        }),
+    }
+}
+
+impl JobArgs {
+    pub fn read(self) -> Result<JobSpec> {
+        let submit_dir = env::current_dir().map_err(|error| {
+            Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
+        })?;
+        let context = Context { submit_dir };
+        let options = CommandOptions {
+            job: JobOptions {
+                name: self.name,
+                queue: self.queue,
+                priority: self.priority,
+                max_fails: self.max_fails,
+                after: self.after.into_iter().map(JobId).collect(),
+                hold: self.hold,
+                wait_for_nodes: self.wait_for_nodes,
+                env: self.env,
+            },
+            ..self.stage.options()
+        };
+        match self.file {
+            None => Ok(from_command(self.command, &options, &context)?),
+            Some(file) => {
+                let mut job = read_file(&file, &context)?;
+                options.job.apply_to(&mut job);
+                Ok(job)
+            }
+        }
+    }
+}
+
+impl StageArgs {
+    fn options(self) -> CommandOptions {
+        let mut options = CommandOptions {
+            array: self.array.map(|ranges| ranges.0),
+            each_line: self.each_line,
+            expected: self.expected,
+            execution: self.execution.map(|execution| match execution {
+                Execution::Guaranteed => ExecutionType::Guaranteed,
+                Execution::Opportunistic => ExecutionType::Opportunistic,
+                Execution::Auto => ExecutionType::Auto,
+            }),
+            constraints: self.constraint,
+            retries: self.retries,
+            timeout: self.timeout,
+            workdir: self.workdir,
+            ..CommandOptions::default()
+        };
+        for need in self.resources {
+            match need {
+                Need::Cpu(millis) => options.cpu_millis = Some(millis),
+                Need::Memory(mib) => options.memory_mib = Some(mib),
+                Need::Gpus(count) => options.gpus = Some(count),
+                Need::Custom(name, count) => options.resources.push((name, count)),
+            }
+        }
+        options
+    }
+}
+
+/// Reads a job file, which `config check` does too.
+pub fn read_file(file: &Path, context: &Context) -> Result<JobSpec> {
+    let format = Format::of(file)
+        .map_err(|problem| Failure::usage(problem, "to run a program, write it behind `--`: amalgam run -- PROGRAM"))?;
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display()), "check the path"))?;
+    read_job(&text, format, file, context).map_err(|wrong| {
+        let place = format!("{}:{}:{}", wrong.file.display(), wrong.at.line, wrong.at.column);
+        Failure::usage(format!("{place}: {}", wrong.problem), wrong.remedy)
+    })
+}
+
+/// Makes a submission repeatable: no two have the same key.
+pub fn idempotency_key() -> Result<String> {
+    let nonce = amalgam_daemon::auth::new_nonce()?;
+    Ok(nonce[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+}

@@ -1,0 +1,141 @@
+//! What people see: columns, times, amounts.
+
+use crate::failure::{Failure, Result};
+use amalgam_core::vocabulary::Duration;
+use amalgam_daemon::api::{TaskCounts, Timestamp};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+
+/// Left-aligned columns under their headings; the last one is as wide as it likes.
+pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut written = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            written.push_str(&format!("{cell:<width$}  "));
+        }
+        text.push_str(written.trim_end());
+        text.push('\n');
+    };
+    line(&mut headings.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// Prints the interface's own types, the stable form.
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), ""))?;
+    print(&format!("{text}\n"))
+}
+
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// A line on standard error. That nobody reads it is no reason to fail.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Whether someone watches, and so wants to see progress move.
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+pub fn wants_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+pub fn seconds(seconds: f64) -> String {
+    Duration::from_micros((seconds.max(0.0) * 1e6) as u64).to_string()
+}
+
+pub fn optional_seconds(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), seconds)
+}
+
+/// The time between two moments; an absent end is now.
+pub fn between(start: Timestamp, end: Option<Timestamp>) -> String {
+    let end = end.unwrap_or_else(Timestamp::now);
+    // Whole seconds: fractions only flicker.
+    let seconds = end.0.saturating_sub(start.0) / 1_000_000;
+    if seconds < 60 { format!("{seconds}s") } else { Duration::from_secs(seconds).to_string() }
+}
+
+/// To the second, in UTC.
+pub fn time(moment: Timestamp) -> String {
+    Timestamp(moment.0 / 1_000_000 * 1_000_000).to_string().replace(".000000", "")
+}
+
+/// `12/200, 1 failed`
+pub fn counts(tasks: &TaskCounts) -> String {
+    let failed = if tasks.failed > 0 { format!(", {} failed", tasks.failed) } else { String::new() };
+    format!("{}/{}{failed}", tasks.succeeded, tasks.total)
+}
+
+/// `2 cpu, 256 MiB memory`
+pub fn amounts(amounts: &BTreeMap<String, f64>) -> String {
+    let shown = amounts.iter().filter(|(_, amount)| **amount != 0.0).map(|(kind, amount)| match kind.as_str() {
+        "memory" => memory(*amount),
+        _ => format!("{} {kind}", number(*amount)),
+    });
+    let text = shown.collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "nothing".to_owned() } else { text }
+}
+
+fn memory(mebibytes: f64) -> String {
+    match mebibytes {
+        1024.0.. => format!("{} GiB memory", number(mebibytes / 1024.0)),
+        _ => format!("{} MiB memory", number(mebibytes)),
+    }
+}
+
+/// Up to three decimals, without trailing zeros.
+pub fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+pub fn percent(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
+}
+
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut amount = count as f64;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{amount:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["1".to_owned(), "long name".to_owned()], vec!["12".to_owned(), "x".to_owned()]];
+        assert_eq!(table(&["ID", "NAME"], &rows), "ID  NAME\n1   long name\n12  x\n");
+    }
+
+    #[test]
+    fn amounts_are_short() {
+        let some = BTreeMap::from([("cpu".to_owned(), 0.5), ("memory".to_owned(), 1536.0), ("gpu".to_owned(), 0.0)]);
+        assert_eq!(amounts(&some), "0.5 cpu, 1.5 GiB memory");
+        assert_eq!(bytes(1536), "1.5 KiB");
+    }
+}

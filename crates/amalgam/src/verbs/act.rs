@@ -1,0 +1,64 @@
+//! `amalgam cancel`, `hold`, `release` and `rerun-failed`
+
+use super::ACTIVE;
+use crate::arguments::Connection;
+use crate::failure::{Failure, Result};
+use crate::selectors::{Selector, resolve};
+use crate::{discovery, show};
+use amalgam_daemon::api::Action;
+use clap::Args;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct ActArgs {
+    /// Jobs: 7, 1-5, 3,7, last or all (of yours)
+    #[arg(required = true, value_name = "JOBS", value_parser = Selector::parse)]
+    jobs: Vec<Selector>,
+    /// Print only the ids of jobs for which it was done
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the interface's JSON
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+pub fn cancel(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
+    act(args, connection, Action::Cancel, ACTIVE, "cancelled")
+}
+
+pub fn hold(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
+    act(args, connection, Action::Hold, "pending", "held")
+}
+
+pub fn release(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
+    act(args, connection, Action::Release, "held", "released")
+}
+
+pub fn rerun_failed(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
+    act(args, connection, Action::RerunFailed, "failed,cancelled", "running its failed tasks again")
+}
+
+/// Does what can be done, then says what could not.
+fn act(args: ActArgs, connection: &Connection, action: Action, all: &str, done: &str) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    let jobs = resolve(&client, &args.jobs, all)?;
+    let results = client.act(jobs, action)?;
+    let mut failures = Vec::new();
+    let mut text = String::new();
+    for result in &results {
+        match &result.error {
+            None if args.quiet => text.push_str(&format!("{}\n", result.job)),
+            None => text.push_str(&format!("job {} {done}\n", result.job)),
+            Some(error) => failures.push(Failure::from(error.clone())),
+        }
+    }
+    if args.json {
+        show::json(&results)?
+    } else {
+        show::print(&text)?
+    }
+    for failure in &failures {
+        show::note(&failure.to_string());
+    }
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

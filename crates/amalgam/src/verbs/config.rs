@@ -1,0 +1,54 @@
+//! `amalgam config`
+
+use crate::failure::{Failure, Result};
+use crate::job_arguments::read_file;
+use crate::show;
+use amalgam_workload::Context;
+use clap::{Args, Subcommand};
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    verb: ConfigVerb,
+}
+
+#[derive(Subcommand)]
+enum ConfigVerb {
+    /// Check job files without submitting them
+    Check {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Print the JSON Schema of job files
+    Schema,
+}
+
+pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
+    match args.verb {
+        ConfigVerb::Schema => show::print(&amalgam_workload::json_schema())?,
+        ConfigVerb::Check { files } => {
+            let submit_dir = env::current_dir().map_err(|error| {
+                Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
+            })?;
+            let context = Context { submit_dir };
+            let mut code = ExitCode::SUCCESS;
+            for file in files {
+                match read_file(&file, &context) {
+                    Ok(job) => {
+                        let (stages, tasks) = (job.stages.len(), job.task_count());
+                        show::print(&format!("{}: ok ({stages} stages, {tasks} tasks)\n", file.display()))?;
+                    }
+                    Err(failure) => {
+                        show::note(&failure.to_string());
+                        code = ExitCode::from(failure.code);
+                    }
+                }
+            }
+            return Ok(code);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

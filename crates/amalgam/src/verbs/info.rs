@@ -1,0 +1,149 @@
+//! `amalgam info`
+
+use crate::arguments::Connection;
+use crate::client::{Client, Query};
+use crate::failure::Result;
+use crate::selectors::{Selector, resolve};
+use crate::{discovery, show};
+use amalgam_daemon::api::{JobDetail, StageDetail, TaskSummary};
+use clap::Args;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam info last
+  amalgam info 7 --tasks --state failed")]
+pub struct InfoArgs {
+    /// Jobs: 7, 1-5, 3,7, last or all
+    #[arg(required = true, value_name = "JOBS", value_parser = Selector::parse)]
+    jobs: Vec<Selector>,
+    /// List the tasks too
+    #[arg(short, long)]
+    tasks: bool,
+    /// With --tasks: only tasks in these states
+    #[arg(long, requires = "tasks")]
+    state: Option<String>,
+    /// With --tasks: at most so many
+    #[arg(short = 'n', long, requires = "tasks", default_value_t = 1_000)]
+    limit: usize,
+    /// Print the interface's JSON: the jobs, or with --tasks their tasks
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
+    if args.json {
+        print_json(&client, &jobs, &args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (place, id) in jobs.iter().enumerate() {
+        let gap = if place > 0 { "\n" } else { "" };
+        let mut text = format!("{gap}{}", describe(&client.job(*id)?));
+        if args.tasks {
+            text.push('\n');
+            text.push_str(&task_table(&tasks(&client, *id, &args)?));
+        }
+        show::print(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_json(client: &Client, jobs: &[u64], args: &InfoArgs) -> Result<()> {
+    if args.tasks {
+        let all: Result<Vec<Vec<TaskSummary>>> = jobs.iter().map(|id| tasks(client, *id, args)).collect();
+        return show::json(&all?.concat());
+    }
+    let details: Vec<JobDetail> = jobs.iter().map(|id| client.job(*id)).collect::<Result<_>>()?;
+    show::json(&details)
+}
+
+fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>> {
+    let mut query = Query::default();
+    query.add("state", args.state.as_deref());
+    client.list(&format!("/v1/jobs/{job}/tasks"), &query, args.limit.max(1))
+}
+
+fn describe(job: &JobDetail) -> String {
+    let summary = &job.summary;
+    let mut text = format!("job {}  {}  {}\n", summary.id, summary.name, summary.state);
+    let mut line = |name: &str, value: String| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "  {name:<14}{value}");
+        }
+    };
+    line("user", summary.user.clone());
+    line("queue", summary.queue.clone());
+    line("priority", summary.priority.to_string());
+    line("directory", job.submit_dir.clone());
+    line("submitted", show::time(summary.submitted_at));
+    line("started", summary.started_at.map(show::time).unwrap_or_default());
+    line("ended", summary.ended_at.map(show::time).unwrap_or_default());
+    line("expected end", job.expected_end.map(show::time).unwrap_or_default());
+    line("tasks", show::counts(&summary.tasks));
+    line("after jobs", job.after_jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    line("max fails", job.max_fails.map(|count| count.to_string()).unwrap_or_default());
+    line("exit code", job.exit_code.map(|code| code.to_string()).unwrap_or_default());
+    let reasons = if job.reasons.is_empty() { summary.reason.as_slice() } else { &job.reasons };
+    for (place, reason) in reasons.iter().enumerate() {
+        line(if place == 0 { "reason" } else { "" }, reason.clone());
+    }
+    text.push('\n');
+    text.push_str(&stage_table(&job.stages));
+    for stage in &job.stages {
+        for reason in &stage.reasons {
+            let _ = writeln!(text, "{}: {reason}", stage.name);
+        }
+    }
+    text
+}
+
+fn stage_table(stages: &[StageDetail]) -> String {
+    let row = |stage: &StageDetail| {
+        let mut needs = show::amounts(&stage.resources);
+        for constraint in &stage.constraints {
+            let _ = write!(needs, ", {constraint}");
+        }
+        vec![
+            stage.name.clone(),
+            stage.after.join(","),
+            (stage.tasks.waiting + stage.tasks.queued).to_string(),
+            stage.tasks.running.to_string(),
+            stage.tasks.succeeded.to_string(),
+            stage.tasks.failed.to_string(),
+            stage.tasks.cancelled.to_string(),
+            stage.rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", show::number(rate))),
+            show::optional_seconds(stage.mean_seconds),
+            needs,
+            stage.command.join(" ").replace('\n', " "),
+        ]
+    };
+    let headings =
+        ["STAGE", "AFTER", "WAITING", "RUNNING", "DONE", "FAILED", "CANCELLED", "RATE", "MEAN", "NEEDS", "COMMAND"];
+    show::table(&headings, &stages.iter().map(row).collect::<Vec<_>>())
+}
+
+fn task_table(tasks: &[TaskSummary]) -> String {
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+    let row = |task: &TaskSummary| {
+        vec![
+            task.task.clone(),
+            task.stage.clone(),
+            task.state.to_string(),
+            text(&task.node),
+            text(&task.attempt),
+            task.attempts.to_string(),
+            task.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string()),
+            show::optional_seconds(task.wall_seconds),
+            show::optional_seconds(task.cpu_seconds),
+            task.max_memory_bytes.map_or_else(|| "-".to_owned(), show::bytes),
+            task.item.clone().unwrap_or_else(|| task.value.to_string()),
+            task.reason.clone().unwrap_or_default(),
+        ]
+    };
+    let headings =
+        ["TASK", "STAGE", "STATE", "NODE", "ATTEMPT", "TRIES", "EXIT", "WALL", "CPU", "MEMORY", "ITEM", "REASON"];
+    show::table(&headings, &tasks.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,90 @@
+//! `amalgam logs`
+
+use crate::arguments::Connection;
+use crate::client::{Client, Query};
+use crate::discovery;
+use crate::failure::Result;
+use crate::following::{self, Plain, Sink, Source, ToStdout};
+use crate::selectors::Target;
+use amalgam_core::vocabulary::Stream;
+use amalgam_daemon::api::{Event, JobDetail, TaskSummary};
+use clap::Args;
+use std::process::ExitCode;
+use std::thread;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam logs last             what the tasks of your newest job wrote
+  amalgam logs -f 7.count.3     follow task 3 of stage count
+  amalgam logs 7 --stderr       standard error instead")]
+pub struct LogsArgs {
+    /// JOB, JOB.STAGE or JOB.STAGE.INDEX
+    #[arg(value_parser = Target::parse)]
+    target: Target,
+    /// Go on until the tasks have ended
+    #[arg(short, long)]
+    follow: bool,
+    /// Standard error instead of standard output
+    #[arg(long)]
+    stderr: bool,
+    /// Standard output and standard error, each to our own
+    #[arg(long, conflicts_with = "stderr")]
+    both: bool,
+}
+
+pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    let id = args.target.job(&client)?;
+    let job = client.job(id)?;
+    let stage = args.target.stage(&job)?;
+    let streams: &[Stream] = match (args.both, args.stderr) {
+        (true, _) => &[Stream::Stdout, Stream::Stderr],
+        (_, true) => &[Stream::Stderr],
+        _ => &[Stream::Stdout],
+    };
+    match single(&job, stage, args.target.index) {
+        Some(source) => follow_one(&client, &source, streams, args.follow)?,
+        None if args.follow && !job.summary.state.has_ended() => {
+            let name = stage.and_then(|stage| job.stages.get(stage as usize)).map(|stage| stage.name.clone());
+            let wanted = |event: &Event| name.is_none() || event.stage == name;
+            following::copy_as_tasks_end(&client, id, 0, streams, &wanted, &mut *sink(args.both))?;
+        }
+        None => {
+            let mut query = Query::default();
+            query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
+            let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query, usize::MAX)?;
+            following::copy_tasks(&client, id, &tasks, streams, &mut *sink(args.both))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sink(both: bool) -> Box<dyn Sink> {
+    if both { Box::new(Plain) } else { Box::new(ToStdout) }
+}
+
+/// The one task that is meant, if it is one.
+fn single(job: &JobDetail, stage: Option<u32>, index: Option<u32>) -> Option<Source> {
+    let id = job.summary.id;
+    match (stage, index) {
+        (Some(stage), Some(index)) => Some(Source { job: id, stage, index, prefix: None }),
+        (Some(stage), None) if job.stages.get(stage as usize)?.tasks.total == 1 => {
+            Some(Source { job: id, stage, index: 0, prefix: None })
+        }
+        (None, _) if job.summary.tasks.total == 1 => Some(Source { job: id, stage: 0, index: 0, prefix: None }),
+        _ => None,
+    }
+}
+
+fn follow_one(client: &Client, source: &Source, streams: &[Stream], follow: bool) -> Result<()> {
+    // Both at once, as they are written.
+    thread::scope(|scope| {
+        let copies: Vec<_> = streams
+            .iter()
+            .map(|stream| {
+                scope.spawn(|| following::copy(client, source, *stream, follow, &mut *sink(streams.len() > 1)))
+            })
+            .collect();
+        copies.into_iter().try_for_each(|copy| copy.join().unwrap_or(Ok(())))
+    })
+}

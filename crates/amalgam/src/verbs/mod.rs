@@ -1,0 +1,24 @@
+//! One file per verb: its arguments and what it does.
+
+pub mod act;
+pub mod agent;
+pub mod bench;
+pub mod config;
+pub mod dev;
+pub mod executor;
+pub mod info;
+pub mod list;
+pub mod logs;
+pub mod node;
+pub mod queue;
+pub mod run;
+pub mod server;
+pub mod shell;
+pub mod story;
+pub mod submit;
+pub mod token;
+pub mod top;
+pub mod wait;
+
+/// The states that a job can be in before its end, as the interface's filter takes them.
+pub const ACTIVE: &str = "held,pending,running";

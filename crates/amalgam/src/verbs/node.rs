@@ -1,0 +1,122 @@
+//! `amalgam node`
+
+use crate::arguments::Connection;
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use crate::{discovery, show};
+use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeSummary};
+use clap::{Args, Subcommand};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub struct NodeArgs {
+    #[command(subcommand)]
+    verb: NodeVerb,
+}
+
+#[derive(Subcommand)]
+enum NodeVerb {
+    /// List the nodes
+    List {
+        /// Print only ids
+        #[arg(short, long)]
+        quiet: bool,
+        /// Print the interface's JSON
+        #[arg(long, conflicts_with = "quiet")]
+        json: bool,
+    },
+    /// Show a node: its room, its attributes, and what holds its tasks to their limits
+    Info {
+        /// A node's id or name
+        node: String,
+        /// Print the interface's JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give a node no new tasks; those that run may end
+    Drain {
+        /// A node's id or name
+        node: String,
+    },
+    /// Take a drained node back into use
+    Undrain {
+        /// A node's id or name
+        node: String,
+    },
+}
+
+pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    match args.verb {
+        NodeVerb::List { quiet, json } => {
+            let nodes: Vec<NodeSummary> = client.get("/v1/nodes")?;
+            match (json, quiet) {
+                (true, _) => show::json(&nodes)?,
+                (_, true) => show::print(&nodes.iter().map(|node| format!("{}\n", node.id)).collect::<String>())?,
+                _ => show::print(&table(&nodes))?,
+            }
+        }
+        NodeVerb::Info { node, json } => {
+            let detail: NodeDetail = client.get(&format!("/v1/nodes/{}", find(&client, &node)?))?;
+            if json { show::json(&detail)? } else { show::print(&describe(&detail))? }
+        }
+        NodeVerb::Drain { node } => drain(&client, &node, true)?,
+        NodeVerb::Undrain { node } => drain(&client, &node, false)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn drain(client: &Client, node: &str, drain: bool) -> Result<()> {
+    let id = find(client, node)?;
+    client.post_quietly(&format!("/v1/nodes/{id}/drain"), &DrainRequest { drain })?;
+    show::print(&format!("node {id} {}\n", if drain { "is draining" } else { "is in use" }))
+}
+
+/// A node by its number, with or without its `n`, or by its name.
+fn find(client: &Client, wanted: &str) -> Result<u32> {
+    if let Ok(id) = wanted.strip_prefix('n').unwrap_or(wanted).parse() {
+        return Ok(id);
+    }
+    let nodes: Vec<NodeSummary> = client.get("/v1/nodes")?;
+    let names = || nodes.iter().map(|node| node.name.as_str());
+    let none = || {
+        let near = amalgam_workload::closest(wanted, names());
+        let remedy =
+            near.map_or_else(|| "`amalgam node list` shows them".to_owned(), |near| format!("did you mean `{near}`?"));
+        Failure::new(format!("there is no node `{wanted}`"), remedy)
+    };
+    nodes.iter().find(|node| node.name == wanted).map(|node| node.id).ok_or_else(none)
+}
+
+pub fn table(nodes: &[NodeSummary]) -> String {
+    let row = |node: &NodeSummary| {
+        vec![
+            node.id.to_string(),
+            node.name.clone(),
+            node.state.to_string(),
+            node.running.to_string(),
+            show::amounts(&node.free),
+            show::amounts(&node.capacity),
+            format!("{} ago", show::seconds(node.last_heard_seconds)),
+        ]
+    };
+    let headings = ["ID", "NAME", "STATE", "RUNNING", "FREE", "CAPACITY", "HEARD"];
+    show::table(&headings, &nodes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn describe(node: &NodeDetail) -> String {
+    let mut text = table(std::slice::from_ref(&node.summary));
+    let _ = writeln!(text, "\nenforcement  {}", node.enforcement);
+    for note in &node.notes {
+        let _ = writeln!(text, "             {note}");
+    }
+    for (name, value) in &node.attributes {
+        let _ = writeln!(text, "attribute    {name}={value}");
+    }
+    for attempt in &node.attempts {
+        let age = show::seconds(attempt.running_seconds);
+        let _ = writeln!(text, "running      {} as {} for {age}", attempt.task, attempt.attempt);
+    }
+    text
+}

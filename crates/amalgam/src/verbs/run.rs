@@ -1,0 +1,140 @@
+//! `amalgam run`: submit, show, and end as the job ends.
+
+use crate::arguments::Connection;
+use crate::client::{Client, patiently};
+use crate::embedded::{self, Size};
+use crate::failure::Result;
+use crate::following::{self, Source};
+use crate::job_arguments::{JobArgs, idempotency_key};
+use crate::progress::Progress;
+use crate::{discovery, show};
+use amalgam_core::vocabulary::Stream;
+use amalgam_daemon::api::{Action, JobState, Submitted, Waited};
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often progress is drawn anew. The end of the job does not wait for it.
+const REFRESH: Duration = Duration::from_millis(250);
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam run examples/wordcount.toml
+  amalgam run -- python3 train.py --epochs 3
+  amalgam run --array 0-9 --timeout 5m -- ./simulate
+Without a server, a cluster on this machine is started for the duration.
+Ctrl-C cancels the job; a second one leaves at once.")]
+pub struct RunArgs {
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten, next_help_heading = "Cluster, when no server runs")]
+    size: Size,
+}
+
+pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
+    let job = args.job.read()?;
+    // Kept to the end: dropping it stops the cluster.
+    let mut own_cluster = None;
+    let client = match discovery::find(connection)? {
+        Some(client) => client,
+        None => {
+            let cluster = own_cluster.insert(embedded::start(&args.size)?);
+            Client::new(format!("http://{}", cluster.address), cluster.token.clone())
+        }
+    };
+    let submitted = client.submit(&job, &idempotency_key()?)?;
+    let cancelled = cancel_on_interrupt(&client, submitted.job)?;
+    let mut progress = Progress::new();
+    let output = follow(&client, &submitted, job.task_count(), &progress);
+    let waited = watch(&client, submitted.job, args.quiet, &mut progress)?;
+    for thread in output {
+        // The job's code matters more than that its output could not be shown.
+        if let Ok(Err(failure)) = thread.join() {
+            show::note(&failure.to_string());
+        }
+    }
+    progress.finish();
+    if !args.quiet {
+        explain_end(&waited, job.task_count());
+    }
+    if cancelled.load(Ordering::Relaxed) && waited.state == JobState::Cancelled {
+        return Ok(ExitCode::from(130));
+    }
+    Ok(ExitCode::from(waited.exit_code.unwrap_or(1)))
+}
+
+/// The first interrupt cancels the job, and its end then ends this program; the second leaves at once.
+fn cancel_on_interrupt(client: &Client, job: u64) -> Result<Arc<AtomicBool>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let (flag, client) = (cancelled.clone(), client.clone());
+    thread::spawn(move || {
+        if signals.forever().next().is_none() {
+            return;
+        }
+        flag.store(true, Ordering::Relaxed);
+        show::note(&format!("cancelling job {job}; interrupt again to leave it"));
+        let impatient = thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                process::exit(130);
+            }
+        });
+        if let Err(failure) = client.act(vec![job], Action::Cancel) {
+            show::note(&failure.to_string());
+        }
+        let _ = impatient.join();
+    });
+    Ok(cancelled)
+}
+
+/// Shows output on threads of its own, which end with the job.
+fn follow(client: &Client, submitted: &Submitted, tasks: u64, progress: &Progress) -> Vec<JoinHandle<Result<()>>> {
+    const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+    let (job, sequence) = (submitted.job, submitted.sequence);
+    let spawn = |work: Box<dyn FnOnce() -> Result<()> + Send>| thread::spawn(work);
+    if tasks == 1 {
+        let one = |stream| {
+            let (client, mut sink) = (client.clone(), progress.sink());
+            let source = Source { job, stage: 0, index: 0, prefix: None };
+            spawn(Box::new(move || following::copy(&client, &source, stream, true, &mut *sink)))
+        };
+        return BOTH.map(one).into();
+    }
+    let (client, mut sink) = (client.clone(), progress.sink());
+    vec![spawn(Box::new(move || following::copy_as_tasks_end(&client, job, sequence, &BOTH, &|_| true, &mut *sink)))]
+}
+
+fn watch(client: &Client, job: u64, quiet: bool, progress: &mut Progress) -> Result<Waited> {
+    // A job that ends at once should not cost a second question.
+    let mut patience = REFRESH;
+    loop {
+        let waited = patiently(|| client.wait(job, patience))?;
+        if !quiet {
+            progress.update(&patiently(|| client.job(job))?);
+        }
+        if waited.state.has_ended() {
+            return Ok(waited);
+        }
+        if quiet {
+            patience = Duration::from_secs(30);
+        }
+    }
+}
+
+/// One line about a job that did not succeed. The command's own messages speak for a single task that exited.
+fn explain_end(waited: &Waited, tasks: u64) {
+    let speaks_for_itself = tasks == 1 && waited.reason.is_none();
+    if waited.state == JobState::Succeeded || speaks_for_itself {
+        return;
+    }
+    let reason = waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    show::note(&format!("job {} {}{reason}", waited.job, waited.state));
+}

@@ -1,0 +1,48 @@
+//! `amalgam completions` and `amalgam man`
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Result};
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Example:
+  amalgam completions bash > ~/.local/share/bash-completion/completions/amalgam")]
+pub struct CompletionsArgs {
+    shell: Shell,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam man | man -l -
+  amalgam man --directory ~/.local/share/man/man1")]
+pub struct ManArgs {
+    /// Write one page per verb into this directory
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+pub fn completions(args: CompletionsArgs) -> Result<ExitCode> {
+    clap_complete::generate(args.shell, &mut Arguments::command(), "amalgam", &mut io::stdout());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn man(args: ManArgs) -> Result<ExitCode> {
+    match args.directory {
+        None => clap_mangen::Man::new(Arguments::command()).render(&mut io::stdout())?,
+        Some(directory) => {
+            let written = std::fs::create_dir_all(&directory)
+                .and_then(|()| clap_mangen::generate_to(Arguments::command(), &directory));
+            written.map_err(|error| {
+                Failure::new(
+                    format!("cannot write to {}: {error}", directory.display()),
+                    "choose a directory of your own",
+                )
+            })?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

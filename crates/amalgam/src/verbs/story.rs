@@ -1,0 +1,43 @@
+//! `amalgam story`
+
+use crate::arguments::Connection;
+use crate::client::Query;
+use crate::failure::Result;
+use crate::selectors::Target;
+use crate::{discovery, show};
+use amalgam_daemon::api::StoryLine;
+use clap::Args;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam story last          all that happened to your newest job
+  amalgam story 7.count.3     all that happened to one task")]
+pub struct StoryArgs {
+    /// JOB or JOB.STAGE.INDEX
+    #[arg(value_parser = Target::parse)]
+    target: Target,
+    /// Print the interface's JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn execute(args: StoryArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    let id = args.target.job(&client)?;
+    let stage = args.target.stage(&client.job(id)?)?;
+    let mut query = Query::default();
+    query.add("task", stage.map(|stage| format!("{stage}.{}", args.target.index.unwrap_or(0))).as_deref());
+    let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{id}/story"), &query, usize::MAX)?;
+    if args.json {
+        show::json(&lines)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = lines.iter().map(|line| {
+        let about = [&line.task, &line.attempt, &line.node].into_iter().flatten();
+        let about: Vec<&str> = about.map(String::as_str).collect();
+        format!("{}  {:<18} {:<28} {}\n", line.at, line.kind, about.join(" "), line.text)
+    });
+    show::print(&text.collect::<String>())?;
+    Ok(ExitCode::SUCCESS)
+}

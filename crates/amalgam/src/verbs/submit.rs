@@ -1,0 +1,40 @@
+//! `amalgam submit`
+
+use crate::arguments::Connection;
+use crate::failure::Result;
+use crate::job_arguments::{JobArgs, idempotency_key};
+use crate::{discovery, show};
+use clap::Args;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam submit job.toml
+  amalgam submit --array 0-99 -r cpu=2,memory=1GiB --retries 2 -- ./step
+  amalgam wait $(amalgam submit -q -- make)")]
+pub struct SubmitArgs {
+    /// Print only the job's id
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the answer as JSON
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+    #[command(flatten)]
+    job: JobArgs,
+}
+
+pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
+    let job = args.job.read()?;
+    let client = discovery::connect(connection)?;
+    let submitted = client.submit(&job, &idempotency_key()?)?;
+    match (args.json, args.quiet) {
+        (true, _) => show::json(&submitted)?,
+        (_, true) => show::print(&format!("{}\n", submitted.job))?,
+        _ => {
+            let tasks = job.task_count();
+            let plural = if tasks == 1 { "" } else { "s" };
+            show::print(&format!("job {} submitted: {}, {tasks} task{plural}\n", submitted.job, job.name))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,77 @@
+//! `amalgam top`: the cluster at a glance, again and again on a terminal.
+
+use super::ACTIVE;
+use crate::arguments::Connection;
+use crate::client::{Client, Query};
+use crate::failure::Result;
+use crate::{discovery, show};
+use amalgam_daemon::api::{ClusterSummary, JobSummary, NodeSummary};
+use clap::Args;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+/// What fits on a screen.
+const ROWS: usize = 20;
+
+#[derive(Args)]
+pub struct TopArgs {
+    /// Seconds between pictures on a terminal
+    #[arg(short, long, default_value_t = 1.0)]
+    interval: f64,
+    /// One picture, as the interface's JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn execute(args: TopArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    if args.json {
+        show::json(&client.get::<ClusterSummary>("/v1/cluster")?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !io::stdout().is_terminal() {
+        show::print(&picture(&client)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let pause = Duration::try_from_secs_f64(args.interval).unwrap_or(Duration::from_secs(1));
+    loop {
+        // Home, then each line with the rest of its old self cleared, then everything below: no flicker.
+        let screen = picture(&client)?.replace('\n', "\x1b[K\n");
+        show::print(&format!("\x1b[H{screen}\x1b[J"))?;
+        thread::sleep(pause.max(Duration::from_millis(100)));
+    }
+}
+
+fn picture(client: &Client) -> Result<String> {
+    let cluster: ClusterSummary = client.get("/v1/cluster")?;
+    let nodes: Vec<NodeSummary> = client.get("/v1/nodes")?;
+    let jobs: Vec<JobSummary> = client.list("/v1/jobs", &Query::default().with("state", ACTIVE), ROWS)?;
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "amalgam {}  {}  up {}  {} of {} nodes",
+        cluster.version,
+        cluster.preset,
+        show::seconds(cluster.uptime_seconds),
+        cluster.nodes_up,
+        cluster.nodes_total
+    );
+    let _ = writeln!(text, "used {} of {}", show::amounts(&cluster.used), show::amounts(&cluster.capacity));
+    let _ = writeln!(
+        text,
+        "tasks: {} running, {} queued, {} waiting; {}/s\n",
+        cluster.tasks.running,
+        cluster.tasks.queued,
+        cluster.tasks.waiting,
+        show::number(cluster.tasks_per_second)
+    );
+    text.push_str(&super::queue::table(&cluster.queues[..cluster.queues.len().min(ROWS)]));
+    text.push('\n');
+    text.push_str(&super::node::table(&nodes[..nodes.len().min(ROWS)]));
+    text.push('\n');
+    text.push_str(&super::list::table(&jobs));
+    Ok(text)
+}

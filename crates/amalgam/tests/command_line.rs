@@ -1,0 +1,297 @@
+//! The program itself before a fake cluster: what it prints, where, and what it exits with.
+
+use amalgam_daemon::api::{JobDetail, JobState, JobSummary, Waited};
+use amalgam_daemon::http::fake::FakeServer;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+struct Cluster {
+    state: TempDir,
+    _server: FakeServer,
+}
+
+impl Cluster {
+    fn start() -> Cluster {
+        let state = tempfile::tempdir().unwrap();
+        let server = FakeServer::start(state.path(), "ada");
+        Cluster { state, _server: server }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        command(self.state.path(), arguments)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Told {
+        told(self.command(arguments).output().unwrap())
+    }
+
+    fn json<T: serde::de::DeserializeOwned>(&self, arguments: &[&str]) -> T {
+        let told = self.run(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&told.out).unwrap_or_else(|error| panic!("{error}: {told:?}"))
+    }
+}
+
+fn command(state: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+    command.args(arguments).current_dir(state).env_clear().env("AMALGAM_STATE", state).env("USER", "ada");
+    command
+}
+
+#[derive(PartialEq, Eq, Debug)]
+struct Told {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn told(output: Output) -> Told {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Told { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn says(code: i32, out: &str, err: &str) -> Told {
+    Told { code, out: out.to_owned(), err: err.to_owned() }
+}
+
+#[test]
+fn run_passes_output_and_exit_code_on() {
+    let cluster = Cluster::start();
+    assert_eq!(cluster.run(&["run", "--", "echo", "hello", "you"]), says(0, "hello you\n", ""));
+    assert_eq!(cluster.run(&["run", "--", "warn", "careful"]), says(0, "", "careful\n"));
+    assert_eq!(cluster.run(&["run", "--", "exit", "7"]), says(7, "", ""));
+    assert_eq!(cluster.run(&["run", "-q", "--", "exit", "143"]).code, 143);
+}
+
+#[test]
+fn run_prefixes_the_lines_of_many_tasks_and_tells_how_stages_go() {
+    let cluster = Cluster::start();
+    std::fs::write(
+        cluster.state.path().join("job.yaml"),
+        "stages:\n  - { name: say, command: [item], each: [a, b] }\n  - { name: end, command: [exit, 3], after: [say] }\n",
+    )
+    .unwrap();
+    let told = cluster.run(&["run", "job.yaml"]);
+    assert_eq!((told.code, told.out.as_str()), (3, "say/0: a\nsay/1: b\n"));
+    assert_eq!(told.err, "say: succeeded, 2/2 done\nend: failed, 0/1, 1 failed done\njob 1 failed\n");
+}
+
+#[test]
+fn an_interrupt_cancels_the_job() {
+    let cluster = Cluster::start();
+    let mut child =
+        cluster.command(&["run", "--", "hang"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hanging\n");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let jobs: Vec<JobSummary> = cluster.json(&["list", "--all"]);
+    assert_eq!(jobs[0].state, JobState::Cancelled);
+}
+
+#[test]
+fn submitted_jobs_are_listed_shown_waited_for_and_told() {
+    let cluster = Cluster::start();
+    assert_eq!(cluster.run(&["submit", "--", "echo", "x"]), says(0, "job 1 submitted: echo, 1 task\n", ""));
+    assert_eq!(
+        cluster.run(&["submit", "-q", "--array", "0-2", "--name", "many", "--priority", "-4", "--", "exit", "5"]).out,
+        "2\n"
+    );
+    assert_eq!(cluster.run(&["submit", "-q", "--", "hang"]).out, "3\n");
+
+    assert_eq!(cluster.run(&["list", "-q"]).out, "3\n");
+    assert_eq!(cluster.run(&["list", "-q", "--all", "--user", "me"]).out, "1\n2\n3\n");
+    assert_eq!(cluster.run(&["history", "-q", "--state", "failed"]).out, "2\n");
+    let list = cluster.run(&["list", "--all"]).out;
+    assert!(list.starts_with("ID  NAME  USER  QUEUE  PRIO  STATE      DONE           TIME"), "{list}");
+    assert!(list.contains("2   many  ada          -4    failed     0/3, 3 failed"), "{list}");
+
+    let details: Vec<JobDetail> = cluster.json(&["info", "2"]);
+    assert_eq!((details[0].summary.name.as_str(), details[0].exit_code), ("many", Some(5)));
+    let info = cluster.run(&["info", "last", "--tasks"]).out;
+    assert!(info.contains("job 3  hang  running") && info.contains("3.0.0  main   running"), "{info}");
+
+    assert_eq!(cluster.run(&["wait", "1"]), says(0, "job 1 succeeded\n", ""));
+    assert_eq!(cluster.run(&["wait", "1,2", "-q"]), says(5, "", ""));
+    assert_eq!(cluster.json::<Vec<Waited>>(&["wait", "1-2"]).len(), 2);
+    assert_eq!(cluster.run(&["wait", "last", "--timeout", "00:00:00.05"]).code, 124);
+    let story = cluster.run(&["story", "2.main.1"]);
+    assert!(story.out.contains("task-ended") && story.out.lines().count() == 1, "{story:?}");
+}
+
+#[test]
+fn logs_print_one_task_or_all() {
+    let cluster = Cluster::start();
+    cluster.run(&["submit", "--", "echo", "x"]);
+    std::fs::write(cluster.state.path().join("words"), "a\nb\n").unwrap();
+    cluster.run(&["submit", "--each-line", "words", "--", "item"]);
+    cluster.run(&["submit", "--", "warn", "oh"]);
+    assert_eq!(cluster.run(&["logs", "1"]).out, "x\n");
+    assert_eq!(cluster.run(&["logs", "2"]).out, "main/0: a\nmain/1: b\n");
+    assert_eq!(cluster.run(&["logs", "-f", "2.main"]).out, "main/0: a\nmain/1: b\n");
+    assert_eq!(cluster.run(&["logs", "2.0.1"]).out, "b\n");
+    assert_eq!(cluster.run(&["logs", "last"]), says(0, "", ""));
+    assert_eq!(cluster.run(&["logs", "last", "--stderr"]).out, "oh\n");
+    assert_eq!(cluster.run(&["logs", "-f", "last", "--both"]), says(0, "", "oh\n"));
+    let wrong = cluster.run(&["logs", "2.mian.0"]);
+    assert_eq!(wrong, says(1, "", "error: job 2 has no stage `mian`\n  help: did you mean `main`?\n"));
+}
+
+#[test]
+fn jobs_are_held_released_cancelled_and_run_again() {
+    let cluster = Cluster::start();
+    assert_eq!(cluster.run(&["submit", "-q", "--hold", "--", "hang"]).out, "1\n");
+    assert_eq!(cluster.json::<Vec<JobSummary>>(&["list"])[0].reason.as_deref(), Some("held by its owner"));
+    assert_eq!(cluster.run(&["release", "last"]), says(0, "job 1 released\n", ""));
+    assert_eq!(
+        cluster.run(&["cancel", "1,9"]),
+        says(1, "job 1 cancelled\n", "error: there is no job 9\n  help: `amalgam list --all` shows the jobs\n")
+    );
+    assert_eq!(cluster.run(&["rerun-failed", "1", "-q"]), says(0, "1\n", ""));
+    assert_eq!(cluster.run(&["cancel", "all"]), says(0, "job 1 cancelled\n", ""));
+    assert_eq!(cluster.run(&["cancel", "all"]), says(0, "", ""));
+}
+
+#[test]
+fn the_cluster_is_shown_and_nodes_are_drained() {
+    let cluster = Cluster::start();
+    let nodes = cluster.run(&["node", "list"]).out;
+    assert!(nodes.contains("1   fake  up     0        2 cpu, 4 GiB memory"), "{nodes}");
+    assert_eq!(cluster.run(&["node", "drain", "fake"]), says(0, "node 1 is draining\n", ""));
+    assert!(cluster.run(&["node", "info", "n1"]).out.contains("drained"));
+    assert_eq!(cluster.run(&["node", "undrain", "1"]).code, 0);
+    assert_eq!(
+        cluster.run(&["node", "info", "fakr"]),
+        says(1, "", "error: there is no node `fakr`\n  help: did you mean `fake`?\n")
+    );
+    assert_eq!(cluster.run(&["queue", "list", "-q"]).out, "root.default\n");
+    let top = cluster.run(&["top"]).out;
+    assert!(top.contains("1 of 1 nodes") && top.contains("root.default"), "{top}");
+}
+
+#[test]
+fn tokens_are_added_for_others_who_cannot_touch_what_is_not_theirs() {
+    let cluster = Cluster::start();
+    let token = cluster.run(&["token", "add", "bob"]).out;
+    assert_eq!(cluster.run(&["token", "list"]).out, "USER  ROLE\nada   administrator\nbob   user\n");
+    cluster.run(&["submit", "--", "hang"]);
+    let bob =
+        |arguments: &[&str]| told(cluster.command(arguments).env("AMALGAM_TOKEN", token.trim()).output().unwrap());
+    assert_eq!(bob(&["list", "-q"]).out, "1\n");
+    let refused = "error: job 1 belongs to ada, and you are bob\n  help: ask ada or an administrator\n";
+    assert_eq!(bob(&["cancel", "1"]), says(1, "", refused));
+    assert_eq!(bob(&["logs", "1"]), says(1, "", refused));
+    assert_eq!(bob(&["cancel", "all"]), says(0, "", ""));
+    let stranger = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", "wrong").output().unwrap());
+    assert!(stranger.code == 1 && stranger.err.starts_with("error: the token is not known"), "{stranger:?}");
+}
+
+#[test]
+fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
+    let cluster = Cluster::start();
+    for arguments in [
+        &["lsit"][..],
+        &["submit"],
+        &["cancel", "x-y"],
+        &["cancel"],
+        &["wait", "1", "--timeout", "soon"],
+        &["submit", "-r", "cpu=two", "--", "x"],
+        &["submit", "-r", "memory=512", "--", "x"],
+        &["submit", "--array", "9-1", "--", "x"],
+        &["submit", "--env", "novalue", "--", "x"],
+        &["submit", "--each-line", "missing", "--", "x"],
+        &["submit", "--retries", "2", "job.toml"],
+        &["submit", "job.txt"],
+        &["submit", "missing.toml"],
+    ] {
+        let told = cluster.run(arguments);
+        assert_eq!((told.code, told.out.as_str()), (2, ""), "{arguments:?} {told:?}");
+        assert!(told.err.starts_with("error: "), "{arguments:?} {told:?}");
+    }
+    std::fs::write(cluster.state.path().join("job.toml"), "comand = ['x']\n").unwrap();
+    let expected = "error: job.toml:1:1: unknown key `comand`\n  help: did you mean `command`?\n";
+    assert_eq!(cluster.run(&["submit", "job.toml"]), says(2, "", expected));
+    assert_eq!(cluster.run(&["config", "check", "job.toml"]), says(2, "", expected));
+    std::fs::write(cluster.state.path().join("job.toml"), "command = ['x']\ntasks = 4\n").unwrap();
+    assert_eq!(cluster.run(&["config", "check", "job.toml"]).out, "job.toml: ok (1 stages, 4 tasks)\n");
+}
+
+#[test]
+fn without_a_server_the_remedy_is_named() {
+    let state = tempfile::tempdir().unwrap();
+    let told_without = |arguments: &[&str]| told(command(state.path(), arguments).output().unwrap());
+    let list = told_without(&["list"]);
+    assert!(list.code == 1 && list.err.contains("help: start one with `amalgam dev`"), "{list:?}");
+    // A server that died without cleaning up is no server.
+    drop(FakeServer::start(state.path(), "ada"));
+    assert_eq!(told_without(&["list"]).err, list.err);
+    let named = told_without(&["list", "--server", "127.0.0.1:1"]);
+    assert!(named.code == 1 && named.err.contains("http://127.0.0.1:1 does not answer"), "{named:?}");
+    assert_eq!(told_without(&["list", "--server", "https://x"]).code, 2);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let cluster = Cluster::start();
+    for verb in [&["list", "--all"][..], &["config", "schema"], &["completions", "bash"], &["man"]] {
+        let mut child = cluster.command(verb).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{verb:?}");
+    }
+}
+
+#[test]
+fn a_million_tasks_are_submitted_quickly() {
+    let cluster = Cluster::start();
+    let lines: String = (0..1_000_000).map(|number| format!("input/file-{number:07}.dat\n")).collect();
+    std::fs::write(cluster.state.path().join("lines"), lines).unwrap();
+    for tasks in [["--array", "0-999999"], ["--each-line", "lines"]] {
+        let started = Instant::now();
+        let told = cluster.run(&[&["submit", "-q", "--hold"], &tasks[..], &["--", "x"]].concat());
+        println!("{}: {:?}", tasks[0], started.elapsed());
+        assert_eq!(told.code, 0, "{told:?}");
+        // The fake cluster, in a debug build, has a record for each task.
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_not_waited_for() {
+    let cluster = Cluster::start();
+    let started = Instant::now();
+    for verb in [&["submit", "--", "x"][..], &["run", "--", "x"], &["wait", "all"]] {
+        assert_eq!(cluster.run(&[&["--server", "127.0.0.1:1"], verb].concat()).code, 1);
+    }
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let state = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(told(command(state.path(), &["completions", shell]).output().unwrap()).out.contains("rerun-failed"));
+    }
+    assert!(told(command(state.path(), &["man"]).output().unwrap()).out.starts_with(".ie"));
+    assert_eq!(told(command(state.path(), &["man", "--directory", "pages"]).output().unwrap()).code, 0);
+    assert!(state.path().join("pages/amalgam-submit.1").exists());
+}
+
+#[test]
+fn a_call_costs_little_more_than_a_process() {
+    let cluster = Cluster::start();
+    let mut times: Vec<Duration> = (0..20)
+        .map(|_| {
+            let started = Instant::now();
+            assert_eq!(cluster.run(&["submit", "-q", "--", "echo"]).code, 0);
+            started.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!("submit, the process included: median {:?}, slowest {:?}", times[10], times[19]);
+    assert!(times[10] < Duration::from_millis(500));
+}

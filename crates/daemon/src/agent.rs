@@ -1,0 +1,109 @@
+//! A node's agent as a process of its own: it reaches the executor first, then the server, and stays until stopped.
+
+use crate::executor::ExecutorError;
+use crate::executor::host::Host;
+use crate::node_setup::NodeOptions;
+use crate::server::{ServerError, spawn_loop};
+use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Metrics, Roles, Routes, Shell};
+use crate::transport::{JoinError, Joined, Upstream, serve_server};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Epoch, Instant};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two tries to reach the server: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+pub struct AgentOptions {
+    pub upstream: Upstream,
+    pub node: NodeOptions,
+    pub executor: ExecutorSetup,
+    /// How long the first connection may take; later ones are tried for ever.
+    pub patience: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Start(#[from] ServerError),
+    #[error("cannot start the network's threads: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// Runs until the server refuses this node. Call it before other threads start: it starts the executor.
+pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(), AgentError> {
+    let AgentOptions { mut upstream, node, executor, patience } = options;
+    let executor = ExecutorLink::open(executor)?;
+    let files = executor.setup().config.state.clone();
+    let settings = node.settings(&Host::inspect(), &executor.enforcement);
+    upstream.name.clone_from(&settings.name);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("network")
+        .enable_all()
+        .build()
+        .map_err(AgentError::Runtime)?;
+    runtime.block_on(async {
+        let first = join_patiently(&upstream, Some(patience)).await?;
+        joined_as(&upstream.name);
+        // The number that the server gave is part of the role, so the loop starts with the first connection.
+        let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
+        roles.add_local_node(first.node, Preset::default().node_agent(first.node, settings));
+        let handle = start_loop(roles)?;
+        executor.serve(handle.clone()).map_err(AgentError::Runtime)?;
+        let node = first.node;
+        let mut joined = first;
+        loop {
+            let end = serve_server(joined, &handle, &files).await;
+            tracing::warn!(%end, "the connection to the server broke");
+            joined = join_patiently(&upstream, None).await?;
+            if joined.node != node {
+                let why = format!(
+                    "it was {node} before and would be {} now: the server has lost its state; start the agent again",
+                    joined.node
+                );
+                return Err(JoinError::Refused { server: upstream.server.clone(), why }.into());
+            }
+        }
+    })
+}
+
+fn start_loop(roles: Roles) -> Result<Handle, AgentError> {
+    let (routes, metrics) = (Arc::new(Routes::default()), Arc::new(Metrics::default()));
+    let clock = Clock::starting_at_least(Instant::ZERO);
+    let (shell, handle, batches) = Shell::new(roles, clock, Arc::clone(&routes), Arc::clone(&metrics));
+    let events = Arc::new(EventRing::starting_at(0));
+    let committer = Committer { store: None, routes, events, metrics, handle: handle.clone() };
+    spawn_loop(shell, committer, batches)?;
+    Ok(handle)
+}
+
+/// Tries again while the server cannot be reached; what it refuses, it would refuse again.
+async fn join_patiently(upstream: &Upstream, patience: Option<Duration>) -> Result<Joined, JoinError> {
+    let started = tokio::time::Instant::now();
+    let mut pause = RETRY.0;
+    loop {
+        match upstream.join().await {
+            Err(JoinError::Unreachable { server, error }) => {
+                if patience.is_some_and(|patience| started.elapsed() >= patience) {
+                    return Err(JoinError::Unreachable { server, error });
+                }
+                tracing::debug!(server, %error, "the server cannot be reached");
+            }
+            // Its old connection may be seen as broken only in a moment.
+            Err(JoinError::Refused { why, server }) if why.contains("is connected already") => {
+                if started.elapsed() > Duration::from_secs(10) {
+                    return Err(JoinError::Refused { server, why });
+                }
+            }
+            other => return other,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY.1);
+    }
+}

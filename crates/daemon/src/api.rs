@@ -1,0 +1,463 @@
+//! The public interface's JSON, shared by server and command line. Stable: fields are added, never changed.
+
+use amalgam_core::vocabulary::Instant;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{borrow::Cow, fmt};
+
+/// Declares types that go over the wire in both directions.
+macro_rules! wire {
+    ($($(#[$attribute:meta])* $visibility:vis struct $name:ident { $($(#[$field_attribute:meta])* $field:ident: $type:ty,)* })*) => {
+        $($(#[$attribute])*
+        #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+        $visibility struct $name { $($(#[$field_attribute])* pub $field: $type,)* })*
+    };
+}
+
+wire! {
+    /// The answer to a submission.
+    pub struct Submitted {
+        job: u64,
+        /// Events of the job have this sequence number or a higher one.
+        sequence: u64,
+    }
+
+    pub struct JobSummary {
+        id: u64,
+        name: String,
+        user: String,
+        queue: String,
+        priority: i32,
+        state: JobState,
+        /// Why it is not running, or how it ended; one line.
+        reason: Option<String>,
+        submitted_at: Timestamp,
+        started_at: Option<Timestamp>,
+        ended_at: Option<Timestamp>,
+        tasks: TaskCounts,
+    }
+
+    /// How many tasks are in which state.
+    pub struct TaskCounts {
+        total: u64,
+        /// For other stages or jobs.
+        waiting: u64,
+        /// For resources.
+        queued: u64,
+        running: u64,
+        succeeded: u64,
+        failed: u64,
+        cancelled: u64,
+    }
+
+    pub struct JobDetail {
+        #[serde(flatten)]
+        summary: JobSummary,
+        stages: Vec<StageDetail>,
+        /// Everything that keeps it from running.
+        reasons: Vec<String>,
+        after_jobs: Vec<u64>,
+        submit_dir: String,
+        max_fails: Option<u32>,
+        expected_end: Option<Timestamp>,
+        /// What `wait` exits with; set when the job has ended.
+        exit_code: Option<u8>,
+    }
+
+    pub struct StageDetail {
+        name: String,
+        after: Vec<String>,
+        command: Vec<String>,
+        tasks: TaskCounts,
+        /// Finished tasks per second, lately.
+        rate: Option<f64>,
+        mean_seconds: Option<f64>,
+        p50_seconds: Option<f64>,
+        expected_end: Option<Timestamp>,
+        reasons: Vec<String>,
+        /// What each task needs, by kind, in the units of the kinds: cores, MiB, MB/s, devices.
+        resources: BTreeMap<String, f64>,
+        constraints: Vec<String>,
+        retries: u32,
+        timeout_seconds: Option<f64>,
+    }
+
+    pub struct TaskSummary {
+        /// `JOB.STAGE.INDEX`, with the stage's number and the task's position in it.
+        task: String,
+        stage: String,
+        /// The position in the stage, from 0.
+        index: u32,
+        /// The index value of an array, which may differ from the position.
+        value: u64,
+        item: Option<String>,
+        state: TaskState,
+        node: Option<String>,
+        /// The latest attempt.
+        attempt: Option<String>,
+        attempts: u32,
+        exit_code: Option<u8>,
+        reason: Option<String>,
+        started_at: Option<Timestamp>,
+        ended_at: Option<Timestamp>,
+        wall_seconds: Option<f64>,
+        cpu_seconds: Option<f64>,
+        max_memory_bytes: Option<u64>,
+    }
+
+    /// One record about a job or a task.
+    pub struct StoryLine {
+        sequence: u64,
+        at: Timestamp,
+        kind: String,
+        text: String,
+        task: Option<String>,
+        attempt: Option<String>,
+        node: Option<String>,
+    }
+
+    pub struct NodeSummary {
+        id: u32,
+        name: String,
+        state: NodeState,
+        /// By kind, in the units of the kinds: cores, MiB, MB/s, devices.
+        capacity: BTreeMap<String, f64>,
+        free: BTreeMap<String, f64>,
+        running: u32,
+        last_heard_seconds: f64,
+    }
+
+    pub struct NodeDetail {
+        #[serde(flatten)]
+        summary: NodeSummary,
+        attributes: BTreeMap<String, String>,
+        /// The mechanism that holds tasks to what they asked for.
+        enforcement: String,
+        /// What that mechanism cannot hold them to.
+        notes: Vec<String>,
+        attempts: Vec<RunningAttempt>,
+    }
+
+    pub struct RunningAttempt {
+        attempt: String,
+        task: String,
+        running_seconds: f64,
+    }
+
+    pub struct QueueSummary {
+        name: String,
+        parent: Option<String>,
+        weight: f64,
+        /// Shares are fractions of the cluster.
+        guaranteed: f64,
+        maximum: f64,
+        user_limit: f64,
+        used: BTreeMap<String, f64>,
+        dominant_share: f64,
+        running_jobs: u64,
+        pending_jobs: u64,
+        running_tasks: u64,
+        pending_tasks: u64,
+    }
+
+    pub struct ClusterSummary {
+        version: String,
+        preset: String,
+        uptime_seconds: f64,
+        nodes_up: u32,
+        nodes_total: u32,
+        capacity: BTreeMap<String, f64>,
+        used: BTreeMap<String, f64>,
+        jobs: BTreeMap<String, u64>,
+        tasks: TaskCounts,
+        tasks_per_second: f64,
+        queues: Vec<QueueSummary>,
+    }
+
+    /// Something that happened.
+    pub struct Event {
+        sequence: u64,
+        at: Timestamp,
+        kind: EventKind,
+        /// The owner of the job.
+        user: Option<String>,
+        job: Option<u64>,
+        /// `JOB.STAGE.INDEX`.
+        task: Option<String>,
+        stage: Option<String>,
+        index: Option<u32>,
+        attempt: Option<String>,
+        node: Option<String>,
+        exit_code: Option<u8>,
+        reason: Option<String>,
+        /// Bytes kept of an ended attempt's output.
+        stdout_bytes: Option<u64>,
+        stderr_bytes: Option<u64>,
+    }
+
+    /// How a job stands after a wait.
+    pub struct Waited {
+        job: u64,
+        state: JobState,
+        /// Set when the job has ended: 0, or that of its first failed task.
+        exit_code: Option<u8>,
+        reason: Option<String>,
+    }
+
+    pub struct ActionRequest {
+        jobs: Vec<u64>,
+        action: Action,
+    }
+
+    /// What an action did to one job.
+    pub struct ActionResult {
+        job: u64,
+        /// Absent when it was done.
+        error: Option<Error>,
+    }
+
+    pub struct DrainRequest {
+        /// False takes the node back into use.
+        drain: bool,
+    }
+
+    /// Every unsuccessful answer.
+    pub struct Error {
+        error: ErrorCode,
+        /// What is wrong, and why.
+        message: String,
+        /// What would help.
+        remedy: String,
+    }
+}
+
+/// A page of a list.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Listing<T> {
+    pub items: Vec<T>,
+    /// Pass it as `cursor` for the next page; absent on the last one.
+    pub next: Option<String>,
+}
+
+/// Declares a set of words with their spelling.
+macro_rules! words {
+    ($($(#[$attribute:meta])* $visibility:vis enum $name:ident { $($(#[$variant_attribute:meta])* $variant:ident = $word:literal,)* })*) => {
+        $($(#[$attribute])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, JsonSchema)]
+        $visibility enum $name { $($(#[$variant_attribute])* #[serde(rename = $word)] $variant,)* }
+        impl $name {
+            pub const fn word(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.word())
+            }
+        })*
+    };
+}
+
+words! {
+    pub enum JobState {
+        Held = "held",
+        #[default]
+        Pending = "pending",
+        Running = "running",
+        Succeeded = "succeeded",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
+
+    pub enum TaskState {
+        #[default]
+        Waiting = "waiting",
+        Queued = "queued",
+        Running = "running",
+        Succeeded = "succeeded",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
+
+    pub enum NodeState {
+        #[default]
+        Up = "up",
+        Unreachable = "unreachable",
+        Draining = "draining",
+        Drained = "drained",
+        Lost = "lost",
+    }
+
+    pub enum Action {
+        #[default]
+        Cancel = "cancel",
+        Hold = "hold",
+        Release = "release",
+        /// Runs the tasks again that failed for good or were cancelled.
+        RerunFailed = "rerun-failed",
+    }
+
+    pub enum EventKind {
+        JobSubmitted = "job-submitted",
+        JobHeld = "job-held",
+        JobReleased = "job-released",
+        JobStarted = "job-started",
+        JobEnded = "job-ended",
+        StageStarted = "stage-started",
+        StageEnded = "stage-ended",
+        AttemptStarted = "attempt-started",
+        AttemptEnded = "attempt-ended",
+        /// The task will not be tried again.
+        TaskEnded = "task-ended",
+        NodeUp = "node-up",
+        NodeUnreachable = "node-unreachable",
+        NodeDrained = "node-drained",
+        NodeLost = "node-lost",
+        /// Events before this one are no longer kept.
+        #[default]
+        Gap = "gap",
+    }
+
+    pub enum ErrorCode {
+        BadRequest = "bad-request",
+        Unauthorized = "unauthorized",
+        Forbidden = "forbidden",
+        NotFound = "not-found",
+        MethodNotAllowed = "method-not-allowed",
+        Conflict = "conflict",
+        TooLarge = "too-large",
+        Unavailable = "unavailable",
+        #[default]
+        Internal = "internal",
+    }
+}
+
+impl JobState {
+    pub const fn has_ended(self) -> bool {
+        matches!(self, JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+    }
+}
+
+impl TaskState {
+    pub const fn has_ended(self) -> bool {
+        matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
+    }
+}
+
+impl TaskCounts {
+    pub const fn ended(&self) -> u64 {
+        self.succeeded + self.failed + self.cancelled
+    }
+}
+
+impl Error {
+    pub fn new(error: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Error {
+        Error { error, message: message.into(), remedy: remedy.into() }
+    }
+
+    pub fn bad_request(message: impl Into<String>, remedy: impl Into<String>) -> Error {
+        Error::new(ErrorCode::BadRequest, message, remedy)
+    }
+
+    pub fn no_such_job(job: u64) -> Error {
+        Error::new(ErrorCode::NotFound, format!("there is no job {job}"), "`amalgam list --all` shows the jobs")
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Microseconds since the Unix epoch; RFC 3339 in UTC on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    pub fn now() -> Timestamp {
+        SystemTime::now().into()
+    }
+
+    fn system_time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.0)
+    }
+}
+
+impl From<Instant> for Timestamp {
+    /// The daemons' instants count from the Unix epoch.
+    fn from(instant: Instant) -> Timestamp {
+        Timestamp(instant.0)
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Timestamp {
+        Timestamp(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64))
+    }
+}
+
+/// The last second that RFC 3339 can name, in microseconds.
+const LAST: u64 = 253_402_300_799_000_000;
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = Timestamp(self.0.min(LAST)).system_time();
+        humantime::format_rfc3339_micros(shown).fmt(f)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+        let text = Cow::<'_, str>::deserialize(deserializer)?;
+        humantime::parse_rfc3339(&text).map(Timestamp::from).map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Timestamp {
+    fn schema_name() -> Cow<'static, str> {
+        "Timestamp".into()
+    }
+    fn inline_schema() -> bool {
+        true
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+/// What a server leaves in its state directory for clients on the same machine: `server.json`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ServerFile {
+    /// `127.0.0.1:7433`.
+    pub address: String,
+    pub pid: u32,
+    pub token_file: String,
+}
+
+impl ServerFile {
+    pub const NAME: &'static str = "server.json";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_rfc_3339_in_utc() {
+        let text = serde_json::to_string(&Timestamp(1_800_000_000_123_456)).unwrap();
+        assert_eq!(text, "\"2027-01-15T08:00:00.123456Z\"");
+        assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), Timestamp(1_800_000_000_123_456));
+        assert_eq!(Timestamp(u64::MAX).to_string(), "9999-12-31T23:59:59.000000Z");
+    }
+}

@@ -1,0 +1,384 @@
+//! The public interface's backend over the event loop, the log and the nodes' files.
+
+use crate::api::{
+    Action, ClusterSummary, Error, ErrorCode, Event, JobDetail, JobSummary, Listing, NodeDetail, NodeSummary,
+    QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
+};
+use crate::executor::output_path;
+use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
+use crate::shell::{EventRing, Fact, Handle, Metrics, Roles, Stopped, decode};
+use crate::store::History;
+use crate::story::{Names, story_line};
+use crate::transport::{Fetched, RemoteNodes};
+use crate::views;
+use amalgam_core::job_manager::TaskState;
+use amalgam_core::protocol::{JobAction, Refusal, RefusalKind, ToClient, ToMaster};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{AttemptId, Instant, JobId, JobSpec, NodeId, Stream, TaskId};
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use std::collections::VecDeque;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// How often a file that may grow is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Events that a follower is given at once.
+const EVENTS_AT_ONCE: usize = 1_000;
+/// The time over which tasks per second are counted.
+const LATELY: Duration = Duration::from_secs(5);
+
+pub struct ServerBackend {
+    pub handle: Handle,
+    pub history: History,
+    pub events: Arc<EventRing>,
+    pub metrics: Arc<Metrics>,
+    /// The executor's state directory of the nodes in this process.
+    pub local_files: Option<PathBuf>,
+    pub remote: Arc<RemoteNodes>,
+    pub started: Instant,
+    /// Ended tasks at recent looks, for the rate.
+    pub ended: Mutex<VecDeque<(std::time::Instant, u64)>>,
+}
+
+/// Where a task's output is, and whether it can still grow.
+enum OutputPlace {
+    Nowhere { ended: bool },
+    At { node: NodeId, attempt: AttemptId, ended: bool },
+}
+
+impl ServerBackend {
+    async fn look<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Roles, Instant) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.handle.ask(question).await.map_err(stopping)
+    }
+
+    async fn order(&self, body: ToMaster) -> Result<ToClient, Error> {
+        match self.handle.request(body).await.map_err(stopping)? {
+            ToClient::Refused(refusal) => Err(refused(refusal)),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn place(&self, request: &OutputRequest) -> Result<OutputPlace, Error> {
+        let (task, attempt) = (request.task, request.attempt);
+        let latest = self.look(move |roles, _| latest_attempt(roles, task)).await?;
+        let latest = latest.ok_or_else(|| no_such_task(task))?;
+        match (latest, attempt) {
+            (Latest::None { ended }, _) => Ok(OutputPlace::Nowhere { ended }),
+            (Latest::Attempt { node, attempt: latest, ended }, wanted) if wanted.is_none_or(|id| id == latest) => {
+                Ok(OutputPlace::At { node, attempt: latest, ended })
+            }
+            (_, Some(wanted)) => {
+                let node = self.node_of_earlier(wanted).await?;
+                Ok(OutputPlace::At { node, attempt: wanted, ended: true })
+            }
+            (_, None) => Ok(OutputPlace::Nowhere { ended: true }),
+        }
+    }
+
+    /// The log knows where an earlier attempt ran.
+    async fn node_of_earlier(&self, attempt: AttemptId) -> Result<NodeId, Error> {
+        let history = self.history.clone();
+        let found = blocking(move || {
+            let mut found = None;
+            history.scan(Some(attempt.job.0), 0, |_, entry| match decode(entry) {
+                Ok(Fact::Change(Change::Launched { attempt: launched, node, .. })) if launched == attempt => {
+                    found = Some(node);
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            })?;
+            Ok(found)
+        });
+        let missing = || Error::new(ErrorCode::NotFound, format!("there is no attempt {attempt}"), "`amalgam story` names them");
+        found.await?.ok_or_else(missing)
+    }
+
+    async fn read(&self, node: NodeId, attempt: AttemptId, request: &OutputRequest) -> Result<Vec<u8>, Error> {
+        let (stream, offset, limit) = (request.stream, request.offset, request.limit);
+        let is_local = self.look(move |roles, _| roles.nodes.contains_key(&node)).await?;
+        if let Some(files) = self.local_files.clone().filter(|_| is_local) {
+            return blocking(move || Ok(read_output(&files, attempt, stream, offset, limit)?)).await;
+        }
+        match self.remote.fetch(node, attempt, stream, offset, limit).await {
+            Fetched::Bytes(bytes) => Ok(bytes),
+            Fetched::Failed(why) => Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node")),
+            Fetched::Away => Err(Error::new(
+                ErrorCode::Unavailable,
+                format!("the output is on node {node}, which is not reachable now"),
+                "try again when it is back",
+            )),
+        }
+    }
+}
+
+/// A piece of an attempt's output from this machine's files; empty past its present end.
+pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match std::fs::File::open(output_path(state, attempt, stream)) {
+        Ok(mut file) => {
+            file.seek(SeekFrom::Start(offset))?;
+            file.take(u64::from(limit)).read_to_end(&mut bytes)?;
+        }
+        // It does not exist before the first byte.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok(bytes)
+}
+
+enum Latest {
+    None { ended: bool },
+    Attempt { node: NodeId, attempt: AttemptId, ended: bool },
+}
+
+fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
+    let (job, state) = roles.master.as_ref()?.job(task.job)?;
+    let job_ended = matches!(state, amalgam_core::master::JobState::Ended(_));
+    let exists = job.spec.stages.get(task.stage as usize).is_some_and(|stage| task.index < stage.tasks.len());
+    if !exists {
+        return None;
+    }
+    let status = roles.jobs.get(&task.job).and_then(|manager| manager.dag().stage(task.stage).status(task.index));
+    let Some(status) = status else { return Some(Latest::None { ended: job_ended }) };
+    let ended = job_ended || !matches!(status.state, TaskState::Waiting | TaskState::Running);
+    Some(match status.record {
+        Some(record) => Latest::Attempt { node: record.node, attempt: record.attempt(task.job), ended },
+        None => Latest::None { ended },
+    })
+}
+
+#[async_trait]
+impl Backend for ServerBackend {
+    async fn submit(&self, job: JobSpec, key: Option<String>) -> Result<Submitted, Error> {
+        let sequence = self.events.newest() + 1;
+        match self.order(ToMaster::Submit { spec: Arc::new(job), key }).await? {
+            ToClient::Submitted { job } => Ok(Submitted { job: job.0, sequence }),
+            other => Err(Error::new(ErrorCode::Internal, format!("the master answered {other:?}"), "report this")),
+        }
+    }
+
+    async fn owner(&self, job: JobId) -> Result<String, Error> {
+        self.look(move |roles, _| views::owner(roles, job)).await?.ok_or_else(|| Error::no_such_job(job.0))
+    }
+
+    async fn jobs(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error> {
+        let before = cursor(&page)?.map(JobId);
+        let limit = page.limit as usize;
+        let (items, next) = self.look(move |roles, now| views::jobs(roles, &filter, before, limit, now)).await?;
+        Ok(Listing { items, next: next.map(|job| job.0.to_string()) })
+    }
+
+    async fn job(&self, job: JobId) -> Result<JobDetail, Error> {
+        self.look(move |roles, now| views::job(roles, job, now)).await?.ok_or_else(|| Error::no_such_job(job.0))
+    }
+
+    async fn tasks(&self, job: JobId, filter: TaskFilter, page: Page) -> Result<Listing<TaskSummary>, Error> {
+        let from = match &page.cursor {
+            None => (0, 0),
+            Some(text) => {
+                let pair = text.split_once('.').and_then(|(stage, index)| Some((stage.parse().ok()?, index.parse().ok()?)));
+                pair.ok_or_else(|| bad_cursor(text))?
+            }
+        };
+        let limit = page.limit as usize;
+        let found = self.look(move |roles, now| views::tasks(roles, job, &filter, from, limit, now)).await?;
+        let (items, next) = found.ok_or_else(|| Error::no_such_job(job.0))?;
+        Ok(Listing { items, next: next.map(|(stage, index)| format!("{stage}.{index}")) })
+    }
+
+    async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error> {
+        let from = cursor(&page)?.unwrap_or(0);
+        let names = self.look(move |roles, now| Names::of(roles, job, now)).await?;
+        let names = names.ok_or_else(|| Error::no_such_job(job.0))?;
+        let (history, limit) = (self.history.clone(), page.limit as usize);
+        blocking(move || {
+            let mut items = Vec::new();
+            let mut next = None;
+            history.scan(Some(job.0), from, |sequence, entry| {
+                let line = decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, task, &names));
+                let Some(line) = line else { return ControlFlow::Continue(()) };
+                if items.len() == limit {
+                    next = Some(sequence.to_string());
+                    return ControlFlow::Break(());
+                }
+                items.push(line);
+                ControlFlow::Continue(())
+            })?;
+            Ok(Listing { items, next })
+        })
+        .await
+    }
+
+    async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error> {
+        let mut filter = filter;
+        if filter.states.is_empty() {
+            use crate::api::JobState::{Cancelled, Failed, Succeeded};
+            filter.states = vec![Succeeded, Failed, Cancelled];
+        }
+        self.jobs(filter, page).await
+    }
+
+    async fn act(&self, job: JobId, action: Action) -> Result<(), Error> {
+        let action = match action {
+            Action::Cancel => JobAction::Cancel,
+            Action::Hold => JobAction::Hold,
+            Action::Release => JobAction::Release,
+            Action::RerunFailed => JobAction::RerunFailed,
+        };
+        self.order(ToMaster::Control { job, action }).await.map(drop)
+    }
+
+    async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error> {
+        let waiting = async {
+            let mut ends = self.events.watch_ends();
+            loop {
+                ends.borrow_and_update();
+                let waited = self.look(move |roles, now| views::waited(roles, job, now)).await?;
+                let waited = waited.ok_or_else(|| Error::no_such_job(job.0))?;
+                if waited.state.has_ended() || ends.changed().await.is_err() {
+                    return Ok(waited);
+                }
+            }
+        };
+        match timeout(patience, waiting).await {
+            Ok(waited) => waited,
+            Err(_) => {
+                let waited = self.look(move |roles, now| views::waited(roles, job, now)).await?;
+                waited.ok_or_else(|| Error::no_such_job(job.0))
+            }
+        }
+    }
+
+    async fn output(&self, request: OutputRequest) -> Result<OutputChunk, Error> {
+        let deadline = tokio::time::Instant::now() + request.patience;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let place = self.place(&request).await?;
+            let (bytes, ended) = match place {
+                OutputPlace::Nowhere { ended } => (Vec::new(), ended),
+                OutputPlace::At { node, attempt, ended } => (self.read(node, attempt, &request).await?, ended),
+            };
+            let full = bytes.len() >= request.limit as usize;
+            if !bytes.is_empty() || ended || tokio::time::Instant::now() >= deadline {
+                return Ok(OutputChunk { bytes, ended: ended && !full });
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LOOK);
+        }
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeSummary>, Error> {
+        self.look(views::nodes).await
+    }
+
+    async fn node(&self, node: NodeId) -> Result<NodeDetail, Error> {
+        let found = self.look(move |roles, now| views::node(roles, node, now)).await?;
+        let missing = || Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows the nodes");
+        found.ok_or_else(missing)
+    }
+
+    async fn drain(&self, node: NodeId, drained: bool) -> Result<(), Error> {
+        self.order(ToMaster::Drain { node, drained }).await.map(drop)
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
+        self.look(|roles, _| views::queues(roles)).await
+    }
+
+    async fn cluster(&self) -> Result<ClusterSummary, Error> {
+        let ended = self.metrics.tasks_ended();
+        let rate = {
+            let mut looks = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = std::time::Instant::now();
+            while looks.len() > 1 && looks.front().is_some_and(|(at, _)| now - *at > LATELY) {
+                looks.pop_front();
+            }
+            let rate = looks.front().map_or(0.0, |(at, before)| {
+                let seconds = (now - *at).as_secs_f64();
+                if seconds > 0.0 { (ended - before) as f64 / seconds } else { 0.0 }
+            });
+            looks.push_back((now, ended));
+            rate
+        };
+        let started = self.started;
+        let summary = self.look(move |roles, now| views::cluster(roles, started, rate, now)).await?;
+        summary.ok_or_else(|| Error::new(ErrorCode::Unavailable, "this process has no master", "ask the server"))
+    }
+
+    async fn events(&self, from: u64, job: Option<JobId>) -> Result<BoxStream<'static, Event>, Error> {
+        let events = Arc::clone(&self.events);
+        let newest = events.watch();
+        let wanted = move |event: &Event| job.is_none_or(|job| event.job.is_none_or(|of| of == job.0));
+        let stream = stream::unfold((events, newest, from, VecDeque::new()), move |(events, mut newest, mut next, mut ready)| async move {
+            loop {
+                if let Some(event) = ready.pop_front() {
+                    return Some((event, (events, newest, next, ready)));
+                }
+                newest.borrow_and_update();
+                let read = events.read(next, EVENTS_AT_ONCE);
+                if let Some(last) = read.last() {
+                    next = last.sequence + 1;
+                    ready.extend(read.into_iter().filter(wanted));
+                } else if newest.changed().await.is_err() {
+                    return None;
+                }
+            }
+        });
+        Ok(stream.boxed())
+    }
+
+    async fn metrics(&self) -> Result<String, Error> {
+        let metrics = Arc::clone(&self.metrics);
+        self.look(move |roles, now| metrics.render(roles, now)).await
+    }
+
+    async fn ready(&self) -> Result<(), Error> {
+        self.look(|_, _| ()).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+) -> Result<T, Error> {
+    let internal = |why: String| Error::new(ErrorCode::Internal, why, "look at the server's state directory");
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(internal(error.to_string())),
+        Err(error) => Err(internal(error.to_string())),
+    }
+}
+
+fn cursor(page: &Page) -> Result<Option<u64>, Error> {
+    page.cursor.as_ref().map(|text| text.parse().map_err(|_| bad_cursor(text))).transpose()
+}
+
+fn bad_cursor(text: &str) -> Error {
+    Error::bad_request(format!("`{text}` is not a cursor of this list"), "pass what `next` said, or nothing")
+}
+
+fn no_such_task(task: TaskId) -> Error {
+    Error::new(ErrorCode::NotFound, format!("there is no task {task}"), format!("`amalgam info {}` shows its stages", task.job))
+}
+
+fn stopping(_: Stopped) -> Error {
+    Error::new(ErrorCode::Unavailable, "the server is stopping", "try again when it is back")
+}
+
+fn refused(refusal: Refusal) -> Error {
+    let code = match refusal.kind {
+        RefusalKind::Invalid => ErrorCode::BadRequest,
+        RefusalKind::NotFound => ErrorCode::NotFound,
+        RefusalKind::Conflict => ErrorCode::Conflict,
+        RefusalKind::Busy => ErrorCode::Unavailable,
+    };
+    Error::new(code, refusal.message, refusal.remedy)
+}

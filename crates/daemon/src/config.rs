@@ -1,0 +1,187 @@
+//! The server's configuration file: TOML, every key optional.
+
+use amalgam_core::master::{Decide, MasterSettings};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Duration, QueueSpec};
+use serde::{Deserialize, Deserializer};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a server's operator decides.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    pub preset: Preset,
+    pub queues: QueueTree,
+    pub master: MasterSettings,
+    /// Where the public interface listens.
+    pub listen: String,
+    /// Where agents connect.
+    pub listen_agents: String,
+    pub history_bytes: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            preset: Preset::default(),
+            queues: QueueTree::single(),
+            master: MasterSettings::default(),
+            listen: "127.0.0.1:7433".to_owned(),
+            listen_agents: "127.0.0.1:7434".to_owned(),
+            history_bytes: 1 << 30,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}: {error}", path = path.display())]
+    Read { path: PathBuf, error: std::io::Error },
+    #[error("{path}: {what}", path = path.display())]
+    Wrong { path: PathBuf, what: String },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    preset: Option<String>,
+    listen: Option<String>,
+    listen_agents: Option<String>,
+    #[serde(default, deserialize_with = "duration")]
+    heartbeat: Option<Duration>,
+    missed_heartbeats: Option<u32>,
+    #[serde(default, deserialize_with = "duration")]
+    node_grace: Option<Duration>,
+    /// "events" or "heartbeats".
+    decide: Option<String>,
+    kept_jobs: Option<usize>,
+    history_mib: Option<u64>,
+    #[serde(default)]
+    queue: Vec<QueueEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueueEntry {
+    name: String,
+    #[serde(default = "one")]
+    weight: f64,
+    #[serde(default)]
+    guaranteed: f64,
+    #[serde(default = "one")]
+    maximum: f64,
+    #[serde(default = "one")]
+    user_limit: f64,
+    max_running_jobs: Option<u32>,
+    #[serde(default, deserialize_with = "duration")]
+    default_timeout: Option<Duration>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Duration::parse(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+impl Config {
+    /// # Errors
+    /// Names the file and what is wrong in it, with line and column where it is not TOML or a key is unknown.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        Config::parse(&text).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
+    }
+
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut config = Config::default();
+        if let Some(name) = file.preset {
+            config.preset = Preset::parse(&name)?;
+        }
+        config.listen = file.listen.unwrap_or(config.listen);
+        config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
+        config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib << 20);
+        let master = &mut config.master;
+        master.heartbeat = file.heartbeat.unwrap_or(master.heartbeat);
+        master.missed_heartbeats = file.missed_heartbeats.unwrap_or(master.missed_heartbeats);
+        master.node_grace = file.node_grace.unwrap_or(master.node_grace);
+        master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
+        if master.heartbeat < Duration::from_millis(10) {
+            return Err(format!("heartbeat is {}; it is at least 10ms", master.heartbeat));
+        }
+        if master.missed_heartbeats == 0 {
+            return Err("missed_heartbeats is 0; it is at least 1".to_owned());
+        }
+        master.decide = match file.decide.as_deref() {
+            None | Some("events") => Decide::OnEvents,
+            Some("heartbeats") => Decide::OnHeartbeats,
+            Some(other) => return Err(format!("decide is `{other}`; it is \"events\" or \"heartbeats\"")),
+        };
+        let queues: Result<Vec<QueueSpec>, String> = file.queue.into_iter().map(QueueEntry::spec).collect();
+        config.queues = QueueTree::new(queues?).map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+}
+
+impl QueueEntry {
+    fn spec(self) -> Result<QueueSpec, String> {
+        let share = |what: &str, value: f64| {
+            let fits = (0.0..=1.0).contains(&value);
+            let wrong = || format!("queue `{}`: {what} is {value}; it is a share between 0 and 1", self.name);
+            if fits { Ok((value * 1e6).round() as u32) } else { Err(wrong()) }
+        };
+        if !(0.001..=1e6).contains(&self.weight) {
+            return Err(format!("queue `{}`: weight is {}; it is between 0.001 and 1000000", self.name, self.weight));
+        }
+        Ok(QueueSpec {
+            weight: (self.weight * 1e3).round() as u32,
+            guaranteed: share("guaranteed", self.guaranteed)?,
+            maximum: share("maximum", self.maximum)?,
+            user_limit: share("user_limit", self.user_limit)?,
+            max_running_jobs: self.max_running_jobs,
+            default_timeout: self.default_timeout,
+            name: if self.name.starts_with("root") { self.name } else { format!("root.{}", self.name) },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn everything_can_be_set() {
+        let config = Config::parse(
+            "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ndecide = 'heartbeats'\n\
+             [[queue]]\nname = 'research'\nweight = 2.5\nguaranteed = 0.5\nmaximum = 0.75\nuser_limit = 0.3\n\
+             max_running_jobs = 7\ndefault_timeout = '2h'\n",
+        )
+        .unwrap();
+        let queue = config.queues.spec(config.queues.leaf("research").unwrap()).clone();
+        assert_eq!((queue.weight, queue.guaranteed, queue.maximum), (2_500, 500_000, 750_000));
+        assert_eq!((config.master.heartbeat, config.master.decide), (Duration::from_secs(3), Decide::OnHeartbeats));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, said) in [
+            ("prest = 'fifo'", "line 1, column 1"),
+            ("preset = 'fifi'", "there are: fifo, drf"),
+            ("heartbeat = 'soon'", "is not a duration"),
+            ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
+            ("[[queue]]\nname = 'a.b'", "has no parent"),
+            ("decide = 'never'", "heartbeats"),
+        ] {
+            let error = Config::parse(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

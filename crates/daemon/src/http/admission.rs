@@ -1,0 +1,97 @@
+//! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
+
+use crate::api::Error;
+use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use amalgam_core::vocabulary::{JobSpec, StageSpec, TaskSet, Workdir};
+use std::collections::BTreeSet;
+
+/// Everything that a name or a command may be long.
+const MAX_TEXT: usize = 1 << 20;
+
+pub fn check(job: &JobSpec) -> Result<(), Error> {
+    let refuse = |message: String| Err(Error::bad_request(message, "submit what `amalgam submit` makes of a job file"));
+    if job.stages.is_empty() || job.stages.len() > MAX_STAGES {
+        return refuse(format!("the job has {} stages; it may have 1 to {MAX_STAGES}", job.stages.len()));
+    }
+    if !job.submit_dir.starts_with('/') {
+        return refuse(format!("the directory of submission `{}` is not absolute", job.submit_dir));
+    }
+    if job.name.is_empty() || job.name.len() > 256 || job.name.chars().any(char::is_control) {
+        return refuse("the name of the job is empty, longer than 256 bytes or not printable".to_owned());
+    }
+    let mut names = BTreeSet::new();
+    let mut tasks = 0u64;
+    for (index, stage) in job.stages.iter().enumerate() {
+        if let Err(wrong) = check_stage(index, stage) {
+            return refuse(format!("stage {index} (`{}`) {wrong}", stage.name));
+        }
+        if !names.insert(stage.name.as_str()) {
+            return refuse(format!("two stages are named `{}`", stage.name));
+        }
+        tasks = tasks.saturating_add(count(&stage.tasks));
+    }
+    if tasks > MAX_TASKS {
+        return refuse(format!("{tasks} tasks are too many: a job may have {MAX_TASKS}"));
+    }
+    Ok(())
+}
+
+/// Computed without overflow, which `TaskSet::len` may assume does not happen.
+fn count(tasks: &TaskSet) -> u64 {
+    match tasks {
+        TaskSet::Count(count) => u64::from(*count),
+        TaskSet::Indexes(ranges) => ranges.iter().fold(0, |sum, range| {
+            // A range over all numbers has one more than fits; it is far too many anyway.
+            let steps = range.last.saturating_sub(range.first) / range.step.max(1);
+            sum.saturating_add(steps.saturating_add(1))
+        }),
+        TaskSet::Each(items) => u64::from(items.len()),
+    }
+}
+
+fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
+    if stage.name.is_empty() || stage.name.len() > 256 || stage.name.chars().any(char::is_control) {
+        return Err("has a name that is empty, longer than 256 bytes or not printable".to_owned());
+    }
+    if stage.after.iter().any(|before| *before as usize >= index) {
+        return Err("depends on itself or on a stage behind it".to_owned());
+    }
+    if stage.after.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err("lists its dependencies twice or out of order".to_owned());
+    }
+    let program = &stage.program;
+    if program.command.first().is_none_or(String::is_empty) {
+        return Err("has no command".to_owned());
+    }
+    if program.command.iter().any(|text| text.contains('\0') || text.len() > MAX_TEXT) {
+        return Err("has an argument with a NUL character, or of more than 1 MiB".to_owned());
+    }
+    let bad_variable = |(name, value): &(String, String)| {
+        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') || value.len() > MAX_TEXT
+    };
+    if program.env.iter().any(bad_variable) {
+        return Err("has a malformed variable".to_owned());
+    }
+    if matches!(&program.workdir, Workdir::Path(path) if !path.starts_with('/') || path.contains('\0')) {
+        return Err("has a working directory that is not absolute".to_owned());
+    }
+    check_tasks(&stage.tasks)
+}
+
+fn check_tasks(tasks: &TaskSet) -> Result<(), String> {
+    if count(tasks) == 0 {
+        return Err("has no tasks".to_owned());
+    }
+    match tasks {
+        TaskSet::Count(_) => Ok(()),
+        TaskSet::Indexes(ranges) => {
+            let malformed = ranges.iter().any(|range| range.step == 0 || range.last < range.first);
+            let unordered = ranges.windows(2).any(|pair| pair[1].first <= pair[0].last);
+            if malformed || unordered { Err("has ranges that do not ascend".to_owned()) } else { Ok(()) }
+        }
+        TaskSet::Each(items) => {
+            let sound = (0..items.len()).all(|at| items.get(at).is_some_and(|item| !item.contains('\0')));
+            if sound { Ok(()) } else { Err("has malformed items".to_owned()) }
+        }
+    }
+}

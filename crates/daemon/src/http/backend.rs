@@ -1,0 +1,115 @@
+//! What stands behind the interface.
+
+use crate::api::{
+    Action, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeSummary,
+    QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Waited,
+};
+use amalgam_core::vocabulary::{AttemptId, JobId, JobSpec, NodeId, Stream, TaskId};
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use std::time::Duration;
+
+/// A cluster as the interface needs it. Callers are already known to be allowed to do what they ask for.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Accepts a checked job; returns only when it is durable. A key that was used before returns what it returned
+    /// then, whatever the job is now.
+    async fn submit(&self, job: JobSpec, idempotency_key: Option<String>) -> Result<Submitted, Error>;
+
+    /// The user a job belongs to.
+    async fn owner(&self, job: JobId) -> Result<String, Error>;
+
+    /// Jobs that are not forgotten, the newest first.
+    async fn jobs(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
+    async fn job(&self, job: JobId) -> Result<JobDetail, Error>;
+    /// In the order of their ids.
+    async fn tasks(&self, job: JobId, filter: TaskFilter, page: Page) -> Result<Listing<TaskSummary>, Error>;
+    /// Every record about a job, or about one of its tasks, in order.
+    async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error>;
+    /// Jobs that have ended, from the durable store, the last one first.
+    async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
+
+    async fn act(&self, job: JobId, action: Action) -> Result<(), Error>;
+    /// Returns when the job has ended or `patience` is over, whichever comes first.
+    async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error>;
+    /// A piece of an attempt's output. When there is none at the offset yet, returns as soon as there is, when the
+    /// task has ended, or when `patience` is over.
+    async fn output(&self, request: OutputRequest) -> Result<OutputChunk, Error>;
+
+    async fn nodes(&self) -> Result<Vec<NodeSummary>, Error>;
+    async fn node(&self, node: NodeId) -> Result<NodeDetail, Error>;
+    /// Takes a node out of use once its attempts have ended, or back into use.
+    async fn drain(&self, node: NodeId, drain: bool) -> Result<(), Error>;
+    async fn queues(&self) -> Result<Vec<QueueSummary>, Error>;
+    async fn cluster(&self) -> Result<ClusterSummary, Error>;
+
+    /// Events with this sequence number and higher, those of one job if one is given, as they happen. Begins with a
+    /// `gap` when some of them are no longer kept. The caller drops those that belong to others.
+    async fn events(&self, from: u64, job: Option<JobId>) -> Result<BoxStream<'static, Event>, Error>;
+
+    /// In Prometheus' text format.
+    async fn metrics(&self) -> Result<String, Error>;
+    /// Whether submissions can be accepted now.
+    async fn ready(&self) -> Result<(), Error>;
+}
+
+/// Which jobs; what is absent does not restrict.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct JobFilter {
+    pub states: Vec<JobState>,
+    pub user: Option<String>,
+    pub queue: Option<String>,
+    pub name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TaskFilter {
+    pub states: Vec<TaskState>,
+    pub stage: Option<u32>,
+    /// One position in the stage.
+    pub index: Option<u32>,
+}
+
+/// A part of a list. The cursor is what the backend returned as `next`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    pub cursor: Option<String>,
+    pub limit: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputRequest {
+    pub task: TaskId,
+    /// The latest attempt unless given.
+    pub attempt: Option<AttemptId>,
+    pub stream: Stream,
+    pub offset: u64,
+    /// The most bytes to return.
+    pub limit: u32,
+    pub patience: Duration,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct OutputChunk {
+    pub bytes: Vec<u8>,
+    /// The task has ended, and nothing follows these bytes.
+    pub ended: bool,
+}
+
+impl JobFilter {
+    pub fn admits(&self, job: &JobSummary) -> bool {
+        let matches = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        (self.states.is_empty() || self.states.contains(&job.state))
+            && matches(&self.user, &job.user)
+            && matches(&self.queue, &job.queue)
+            && matches(&self.name, &job.name)
+    }
+}
+
+impl TaskFilter {
+    pub fn admits(&self, task: TaskId, state: TaskState) -> bool {
+        (self.states.is_empty() || self.states.contains(&state))
+            && self.stage.is_none_or(|stage| stage == task.stage)
+            && self.index.is_none_or(|index| index == task.index)
+    }
+}

@@ -1,0 +1,69 @@
+//! Calls about nodes, queues and the server itself.
+
+use super::App;
+use super::reply::{Answer, Number, Reply, bad_body, parse_json};
+use crate::api::{ClusterSummary, DrainRequest, NodeDetail, NodeSummary, QueueSummary};
+use crate::auth::Identity;
+use amalgam_core::vocabulary::NodeId;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Extension, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+
+pub async fn nodes(State(app): State<App>) -> Answer<Vec<NodeSummary>> {
+    Ok(Json(app.backend.nodes().await?))
+}
+
+pub async fn node(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(node): Number<u32>,
+) -> Answer<NodeDetail> {
+    let mut detail = app.backend.node(NodeId(node)).await?;
+    if !caller.admin {
+        // Which tasks of others run where is not everyone's business; how many is in the summary.
+        detail.attempts.clear();
+    }
+    Ok(Json(detail))
+}
+
+pub async fn drain(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(node): Number<u32>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<StatusCode, Reply> {
+    App::allow_admin(&caller)?;
+    let request: DrainRequest = parse_json(&body.map_err(bad_body)?)?;
+    app.backend.drain(NodeId(node), request.drain).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub async fn queues(State(app): State<App>) -> Answer<Vec<QueueSummary>> {
+    Ok(Json(app.backend.queues().await?))
+}
+
+pub async fn summary(State(app): State<App>) -> Answer<ClusterSummary> {
+    Ok(Json(app.backend.cluster().await?))
+}
+
+pub async fn metrics(State(app): State<App>) -> Result<Response, Reply> {
+    let text = app.backend.metrics().await?;
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}
+
+pub async fn openapi() -> Json<serde_json::Value> {
+    Json(super::openapi())
+}
+
+pub async fn healthy() -> &'static str {
+    "ok\n"
+}
+
+pub async fn ready(State(app): State<App>) -> Result<&'static str, Reply> {
+    app.backend.ready().await?;
+    Ok("ready\n")
+}

@@ -1,0 +1,247 @@
+//! Calls about jobs.
+
+use super::backend::{JobFilter, Page, TaskFilter};
+use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
+use super::{App, admission};
+use crate::api::{
+    ActionRequest, ActionResult, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine, Submitted,
+    TaskState, TaskSummary, Waited,
+};
+use crate::auth::Identity;
+use amalgam_core::vocabulary::{JobId, JobSpec, TaskId};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Extension, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Bodies above this are decoded off the event loop, which they would hold up.
+const LARGE_BODY: usize = 1 << 20;
+const MAX_PAGE: u32 = 10_000;
+const DEFAULT_PAGE: u32 = 1_000;
+const MAX_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Reads the whole body before anything happens: a client that goes away leaves nothing behind.
+pub async fn submit(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(StatusCode, Json<Submitted>), Reply> {
+    let body = body.map_err(bad_body)?;
+    let binary = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == b"application/postcard");
+    let key = idempotency_key(&headers)?;
+    let large = body.len() > LARGE_BODY;
+    let decode = move || decode(&body, binary, caller.user);
+    let job = if large { tokio::task::spawn_blocking(decode).await.map_err(died)?? } else { decode()? };
+    let submitted = app.backend.submit(job, key).await?;
+    Ok((StatusCode::CREATED, Json(submitted)))
+}
+
+fn died(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorCode::Internal, format!("reading the job failed: {error}"), "report this with the job")
+}
+
+fn decode(body: &[u8], binary: bool, user: String) -> Result<JobSpec, Error> {
+    let mut job: JobSpec = if binary {
+        postcard::from_bytes(body).map_err(|error| {
+            let remedy = "use a command line of the server's version";
+            Error::bad_request(format!("the body is not a job: {error}"), remedy)
+        })?
+    } else {
+        parse_json(body)?
+    };
+    admission::check(&job)?;
+    job.user = user;
+    Ok(job)
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = key.to_str().ok().filter(|key| (1..=128).contains(&key.len()));
+    let wrong = || Error::bad_request("the idempotency key is empty, too long or not ASCII", "use 1 to 128 characters");
+    key.map(|key| Some(key.to_owned())).ok_or_else(wrong)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListParameters {
+    /// Separated by commas.
+    state: Option<String>,
+    user: Option<String>,
+    queue: Option<String>,
+    name: Option<String>,
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+impl ListParameters {
+    /// `user=me` names the caller.
+    fn split(self, caller: Identity) -> Result<(JobFilter, Page), Error> {
+        let states = words(
+            self.state.as_deref(),
+            "job state",
+            JobState::word,
+            &[
+                JobState::Held,
+                JobState::Pending,
+                JobState::Running,
+                JobState::Succeeded,
+                JobState::Failed,
+                JobState::Cancelled,
+            ],
+        )?;
+        let user = self.user.map(|user| if user == "me" { caller.user } else { user });
+        let filter = JobFilter { states, user, queue: self.queue, name: self.name };
+        Ok((filter, page(self.cursor, self.limit)))
+    }
+}
+
+fn page(cursor: Option<String>, limit: Option<u32>) -> Page {
+    Page { cursor, limit: limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE) }
+}
+
+/// Reads words separated by commas.
+fn words<T: Copy>(text: Option<&str>, what: &str, word: fn(T) -> &'static str, all: &[T]) -> Result<Vec<T>, Error> {
+    let known = |text: &str| {
+        all.iter().copied().find(|known| word(*known) == text).ok_or_else(|| {
+            let words: Vec<_> = all.iter().map(|known| word(*known)).collect();
+            Error::bad_request(format!("`{text}` is not a {what}"), format!("known are {}", words.join(", ")))
+        })
+    };
+    text.into_iter().flat_map(|text| text.split(',')).map(known).collect()
+}
+
+pub async fn list(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Parameters(parameters): Parameters<ListParameters>,
+) -> Answer<Listing<JobSummary>> {
+    let (filter, page) = parameters.split(caller)?;
+    Ok(Json(app.backend.jobs(filter, page).await?))
+}
+
+pub async fn history(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Parameters(parameters): Parameters<ListParameters>,
+) -> Answer<Listing<JobSummary>> {
+    let (filter, page) = parameters.split(caller)?;
+    Ok(Json(app.backend.history(filter, page).await?))
+}
+
+pub async fn detail(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(job): Number<u64>,
+) -> Answer<JobDetail> {
+    app.allow(&caller, JobId(job)).await?;
+    Ok(Json(app.backend.job(JobId(job)).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskParameters {
+    state: Option<String>,
+    stage: Option<u32>,
+    index: Option<u32>,
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+pub async fn tasks(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(job): Number<u64>,
+    Parameters(parameters): Parameters<TaskParameters>,
+) -> Answer<Listing<TaskSummary>> {
+    app.allow(&caller, JobId(job)).await?;
+    let states = words(
+        parameters.state.as_deref(),
+        "task state",
+        TaskState::word,
+        &[
+            TaskState::Waiting,
+            TaskState::Queued,
+            TaskState::Running,
+            TaskState::Succeeded,
+            TaskState::Failed,
+            TaskState::Cancelled,
+        ],
+    )?;
+    let filter = TaskFilter { states, stage: parameters.stage, index: parameters.index };
+    Ok(Json(app.backend.tasks(JobId(job), filter, page(parameters.cursor, parameters.limit)).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoryParameters {
+    /// `STAGE.INDEX`, both numbers.
+    task: Option<String>,
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+pub async fn story(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(job): Number<u64>,
+    Parameters(parameters): Parameters<StoryParameters>,
+) -> Answer<Listing<StoryLine>> {
+    app.allow(&caller, JobId(job)).await?;
+    let task = parameters.task.map(|task| parse_task(JobId(job), &task)).transpose()?;
+    Ok(Json(app.backend.story(JobId(job), task, page(parameters.cursor, parameters.limit)).await?))
+}
+
+/// Reads `STAGE.INDEX`.
+pub fn parse_task(job: JobId, text: &str) -> Result<TaskId, Error> {
+    let parsed = text
+        .split_once('.')
+        .and_then(|(stage, index)| Some(TaskId { job, stage: stage.parse().ok()?, index: index.parse().ok()? }));
+    parsed.ok_or_else(|| Error::bad_request(format!("`{text}` is not a task"), "write STAGE.INDEX with two numbers"))
+}
+
+/// Does each job by itself: one that is refused does not stop the others.
+pub async fn act(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<Vec<ActionResult>> {
+    let request: ActionRequest = parse_json(&body.map_err(bad_body)?)?;
+    let mut results = Vec::with_capacity(request.jobs.len());
+    for job in request.jobs {
+        let allowed = app.allow(&caller, JobId(job)).await;
+        let done = match allowed {
+            Ok(()) => app.backend.act(JobId(job), request.action).await,
+            Err(refused) => Err(refused),
+        };
+        results.push(ActionResult { job, error: done.err() });
+    }
+    Ok(Json(results))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaitParameters {
+    timeout_seconds: Option<f64>,
+}
+
+/// A long poll: answers when the job has ended, or with its present state when the time is over.
+pub async fn wait(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(job): Number<u64>,
+    Parameters(parameters): Parameters<WaitParameters>,
+) -> Answer<Waited> {
+    app.allow(&caller, JobId(job)).await?;
+    let seconds = parameters.timeout_seconds.unwrap_or(30.0);
+    let patience = Duration::try_from_secs_f64(seconds).unwrap_or(MAX_PATIENCE).min(MAX_PATIENCE);
+    let waited = tokio::select! {
+        waited = app.backend.wait(JobId(job), patience) => waited?,
+        () = app.clone().closing() => app.backend.wait(JobId(job), Duration::ZERO).await?,
+    };
+    Ok(Json(waited))
+}

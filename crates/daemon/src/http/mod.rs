@@ -1,0 +1,147 @@
+//! The HTTP interface: routes, who may call them, and how they answer. What is behind them is a [`Backend`].
+//!
+//! Everything under `/v1` and `/metrics` needs a token. Whether a caller may touch a job is decided in one place,
+//! `App::allow`; a backend is only ever asked for what the caller may have.
+
+mod admission;
+mod backend;
+mod cluster;
+mod events;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+mod jobs;
+mod openapi;
+mod output;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+pub use backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
+pub use openapi::openapi;
+
+use crate::api::{Error, ErrorCode};
+use crate::auth::{Identity, Tokens};
+use amalgam_core::vocabulary::JobId;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use axum::{Router, serve as serve_http};
+use reply::Reply;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// The largest submission that is read. Twenty million short lines fit.
+pub const MAX_BODY: usize = 256 << 20;
+
+/// Answers calls until `shutdown`; then streams end and calls in flight are answered.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    backend: Arc<dyn Backend>,
+    tokens: Arc<Tokens>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let (close, closing) = watch::channel(false);
+    let app = App { backend, tokens, closing };
+    // Answers are small: waiting to fill a packet would cost more than it saves.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    let stop = async move {
+        shutdown.await;
+        close.send_replace(true);
+    };
+    serve_http(listener, router(app)).with_graceful_shutdown(stop).await
+}
+
+#[derive(Clone)]
+struct App {
+    backend: Arc<dyn Backend>,
+    tokens: Arc<Tokens>,
+    closing: watch::Receiver<bool>,
+}
+
+impl App {
+    /// The one place that decides whether a caller may act on or look into a job.
+    async fn allow(&self, caller: &Identity, job: JobId) -> Result<(), Error> {
+        let owner = self.backend.owner(job).await?;
+        if caller.may_access(&owner) {
+            return Ok(());
+        }
+        let message = format!("job {job} belongs to {owner}, and you are {}", caller.user);
+        Err(Error::new(ErrorCode::Forbidden, message, format!("ask {owner} or an administrator")))
+    }
+
+    fn allow_admin(caller: &Identity) -> Result<(), Error> {
+        if caller.admin {
+            return Ok(());
+        }
+        let message = format!("{} is not an administrator", caller.user);
+        Err(Error::new(ErrorCode::Forbidden, message, "use an administrator's token"))
+    }
+
+    /// Returns when the server wants to stop.
+    async fn closing(mut self) {
+        // An error means that the server is gone already.
+        let _ = self.closing.wait_for(|closing| *closing).await;
+    }
+}
+
+fn router(app: App) -> Router {
+    let private = Router::new()
+        .route("/v1/jobs", get(jobs::list).post(jobs::submit))
+        .route("/v1/jobs/actions", post(jobs::act))
+        .route("/v1/jobs/{job}", get(jobs::detail))
+        .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
+        .route("/v1/jobs/{job}/story", get(jobs::story))
+        .route("/v1/jobs/{job}/wait", get(jobs::wait))
+        .route("/v1/jobs/{job}/output", get(output::read))
+        .route("/v1/history", get(jobs::history))
+        .route("/v1/nodes", get(cluster::nodes))
+        .route("/v1/nodes/{node}", get(cluster::node))
+        .route("/v1/nodes/{node}/drain", post(cluster::drain))
+        .route("/v1/queues", get(cluster::queues))
+        .route("/v1/cluster", get(cluster::summary))
+        .route("/v1/events", get(events::stream))
+        .route("/metrics", get(cluster::metrics))
+        .route("/openapi.json", get(cluster::openapi))
+        .fallback(reply::not_found)
+        .method_not_allowed_fallback(reply::method_not_allowed)
+        .layer(middleware::from_fn_with_state(app.clone(), authenticate));
+    Router::new()
+        .route("/healthz", get(cluster::healthy))
+        .route("/readyz", get(cluster::ready))
+        .merge(private)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn(refuse_large))
+        .with_state(app)
+}
+
+/// Refuses a body that announces itself as too large before a byte of it is read.
+async fn refuse_large(request: Request, next: Next) -> Result<Response, Reply> {
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > MAX_BODY as u64) {
+        return Err(reply::too_large());
+    }
+    Ok(next.run(request).await)
+}
+
+/// Lets nothing past that does not name a known user, and hands the name on.
+async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Result<Response, Reply> {
+    let remedy = "pass a token: --token-file, AMALGAM_TOKEN_FILE, or the header `Authorization: Bearer TOKEN`";
+    let refuse = |message: &str| Reply(Error::new(ErrorCode::Unauthorized, message, remedy));
+    let header = request.headers().get(AUTHORIZATION).ok_or_else(|| refuse("the call carries no token"))?;
+    let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
+    let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
+    let identity = app.tokens.identify(token).ok_or_else(|| refuse("the token is not known to this server"))?;
+    request.extensions_mut().insert(identity);
+    Ok(next.run(request).await)
+}

@@ -1,0 +1,195 @@
+//! The interface's description, made from one table of calls and the types themselves.
+
+use crate::api;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+pub(super) struct Call {
+    pub method: &'static str,
+    pub path: &'static str,
+    summary: &'static str,
+    /// Name and type of each.
+    parameters: &'static [(&'static str, &'static str)],
+    body: Option<fn(&mut SchemaGenerator) -> Value>,
+    answer: Answer,
+}
+
+enum Answer {
+    Json(fn(&mut SchemaGenerator) -> Value),
+    Other(&'static str),
+    Nothing,
+}
+
+const LIST: &[(&str, &str)] = &[
+    ("state", "string"),
+    ("user", "string"),
+    ("queue", "string"),
+    ("name", "string"),
+    ("cursor", "string"),
+    ("limit", "integer"),
+];
+
+const fn read(path: &'static str, summary: &'static str, answer: Answer) -> Call {
+    Call { method: "get", path, summary, parameters: &[], body: None, answer }
+}
+
+pub(super) const CALLS: &[Call] = &[
+    Call {
+        parameters: LIST,
+        ..read("/v1/jobs", "Jobs, the newest first", Answer::Json(schema::<api::Listing<api::JobSummary>>))
+    },
+    Call {
+        method: "post",
+        body: Some(job_body),
+        ..read(
+            "/v1/jobs",
+            "Submits a job; answered once it is durable. Header `Idempotency-Key` makes it repeatable",
+            Answer::Json(schema::<api::Submitted>),
+        )
+    },
+    Call {
+        method: "post",
+        body: Some(schema::<api::ActionRequest>),
+        ..read(
+            "/v1/jobs/actions",
+            "Cancels, holds, releases jobs or runs their failed tasks again",
+            Answer::Json(schema::<Vec<api::ActionResult>>),
+        )
+    },
+    read("/v1/jobs/{job}", "A job and its stages", Answer::Json(schema::<api::JobDetail>)),
+    Call {
+        parameters: &[
+            ("state", "string"),
+            ("stage", "integer"),
+            ("index", "integer"),
+            ("cursor", "string"),
+            ("limit", "integer"),
+        ],
+        ..read("/v1/jobs/{job}/tasks", "The tasks of a job", Answer::Json(schema::<api::Listing<api::TaskSummary>>))
+    },
+    Call {
+        parameters: &[("task", "string"), ("cursor", "string"), ("limit", "integer")],
+        ..read(
+            "/v1/jobs/{job}/story",
+            "Every record about a job or a task",
+            Answer::Json(schema::<api::Listing<api::StoryLine>>),
+        )
+    },
+    Call {
+        parameters: &[("timeout_seconds", "number")],
+        ..read(
+            "/v1/jobs/{job}/wait",
+            "Answers when the job has ended or the time is over",
+            Answer::Json(schema::<api::Waited>),
+        )
+    },
+    Call {
+        parameters: &[
+            ("task", "string"),
+            ("attempt", "string"),
+            ("stream", "string"),
+            ("offset", "integer"),
+            ("limit", "integer"),
+            ("follow", "boolean"),
+        ],
+        ..read("/v1/jobs/{job}/output", "The output of a task", Answer::Other("application/octet-stream"))
+    },
+    Call {
+        parameters: LIST,
+        ..read(
+            "/v1/history",
+            "Jobs that have ended, the last one first",
+            Answer::Json(schema::<api::Listing<api::JobSummary>>),
+        )
+    },
+    read("/v1/nodes", "The nodes", Answer::Json(schema::<Vec<api::NodeSummary>>)),
+    read("/v1/nodes/{node}", "A node", Answer::Json(schema::<api::NodeDetail>)),
+    Call {
+        method: "post",
+        body: Some(schema::<api::DrainRequest>),
+        ..read("/v1/nodes/{node}/drain", "Takes a node out of use, or back", Answer::Nothing)
+    },
+    read("/v1/queues", "The queues and what they use", Answer::Json(schema::<Vec<api::QueueSummary>>)),
+    read("/v1/cluster", "The whole cluster", Answer::Json(schema::<api::ClusterSummary>)),
+    Call {
+        parameters: &[("from", "integer"), ("job", "integer")],
+        ..read("/v1/events", "Events from a sequence number on, each an `Event`", Answer::Other("text/event-stream"))
+    },
+    read("/metrics", "Metrics for Prometheus", Answer::Other("text/plain")),
+    read("/openapi.json", "This description", Answer::Other("application/json")),
+    read("/healthz", "Whether the process lives", Answer::Other("text/plain")),
+    read("/readyz", "Whether jobs can be submitted", Answer::Other("text/plain")),
+];
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+/// A job's own types are not part of this interface's schemas: they are core's.
+fn job_body(_: &mut SchemaGenerator) -> Value {
+    json!({ "type": "object", "description": "A JobSpec; also accepted as application/postcard" })
+}
+
+/// The OpenAPI 3.1 description.
+pub fn openapi() -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.definitions_path = "/components/schemas".into();
+    let mut generator = settings.into_generator();
+    let error = schema::<api::Error>(&mut generator);
+    // Sent inside the event stream, where no call names it.
+    let _ = schema::<api::Event>(&mut generator);
+    let mut paths = Map::new();
+    for call in CALLS {
+        let operation = operation(call, &error, &mut generator);
+        let path = paths.entry(call.path).or_insert_with(|| json!({}));
+        if let Value::Object(methods) = path {
+            methods.insert(call.method.to_owned(), operation);
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Amalgam", "version": env!("CARGO_PKG_VERSION") },
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": generator.take_definitions(true),
+        },
+    })
+}
+
+fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Value {
+    let in_path = call.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Value> = in_path
+        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "integer" } }))
+        .collect();
+    for (name, kind) in call.parameters {
+        let required = *name == "task" && call.path.ends_with("/output");
+        parameters.push(json!({ "name": name, "in": "query", "required": required, "schema": { "type": kind } }));
+    }
+    let (status, answer) = match &call.answer {
+        Answer::Json(schema) => {
+            let status = if call.method == "post" && call.path == "/v1/jobs" { "201" } else { "200" };
+            let content = json!({ "application/json": { "schema": schema(generator) } });
+            (status, json!({ "description": call.summary, "content": content }))
+        }
+        Answer::Other(kind) => ("200", json!({ "description": call.summary, "content": { *kind: {} } })),
+        Answer::Nothing => ("204", json!({ "description": "Done" })),
+    };
+    let failure = json!({ "description": "What is wrong and what would help",
+        "content": { "application/json": { "schema": error } } });
+    let mut operation = json!({
+        "summary": call.summary,
+        "parameters": parameters,
+        "responses": { status: answer, "default": failure },
+    });
+    if let Some(body) = call.body {
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": body(generator) } } });
+    }
+    if matches!(call.path, "/healthz" | "/readyz") {
+        operation["security"] = json!([]);
+    }
+    operation
+}

@@ -1,0 +1,100 @@
+//! Answers: JSON, and errors that say what would help.
+
+use crate::api::{Error, ErrorCode};
+use axum::Json;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequestParts, Path, Query};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+
+/// An error on its way to the caller.
+#[derive(Debug)]
+pub struct Reply(pub Error);
+
+pub type Answer<T> = Result<Json<T>, Reply>;
+
+impl From<Error> for Reply {
+    fn from(error: Error) -> Reply {
+        Reply(error)
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        let status = match self.0.error {
+            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+            ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
+            ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+            ErrorCode::NotFound => StatusCode::NOT_FOUND,
+            ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            ErrorCode::Conflict => StatusCode::CONFLICT,
+            ErrorCode::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(self.0)).into_response()
+    }
+}
+
+pub async fn not_found(uri: Uri) -> Reply {
+    let message = format!("there is nothing at {}", uri.path());
+    Reply(Error::new(ErrorCode::NotFound, message, "/openapi.json lists what there is"))
+}
+
+pub async fn method_not_allowed(method: Method, uri: Uri) -> Reply {
+    let message = format!("{method} is not possible at {}", uri.path());
+    Reply(Error::new(ErrorCode::MethodNotAllowed, message, "/openapi.json lists what is"))
+}
+
+/// The parameters after the `?`.
+pub struct Parameters<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
+    type Rejection = Reply;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Reply> {
+        let Query(parameters) = Query::from_request_parts(parts, state).await.map_err(bad_query)?;
+        Ok(Parameters(parameters))
+    }
+}
+
+fn bad_query(rejection: QueryRejection) -> Reply {
+    Reply(Error::bad_request(rejection.body_text(), "/openapi.json lists the parameters of every call"))
+}
+
+/// A number in the path.
+pub struct Number<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Number<T> {
+    type Rejection = Reply;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Reply> {
+        let Path(number) = Path::from_request_parts(parts, state).await.map_err(bad_path)?;
+        Ok(Number(number))
+    }
+}
+
+fn bad_path(rejection: PathRejection) -> Reply {
+    Reply(Error::bad_request(rejection.body_text(), "write the job's or node's number into the path"))
+}
+
+pub fn too_large() -> Reply {
+    let message = format!("the submission is larger than {} MiB", super::MAX_BODY >> 20);
+    Reply(Error::new(ErrorCode::TooLarge, message, "split the job, or give each task an index instead"))
+}
+
+/// A body that could not be read: too large, or the client went away.
+pub fn bad_body(rejection: BytesRejection) -> Reply {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return too_large();
+    }
+    Reply(Error::bad_request(rejection.body_text(), "send the whole body"))
+}
+
+pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|error| {
+        Error::bad_request(format!("the body is not what it should be: {error}"), "/openapi.json describes the bodies")
+    })
+}

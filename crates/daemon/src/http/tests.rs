@@ -1,0 +1,341 @@
+//! The interface over a real connection, before a fake cluster.
+
+use super::fake::FakeServer;
+use super::openapi::{CALLS, openapi};
+use crate::api::*;
+use crate::auth;
+use amalgam_core::vocabulary::{IndexRange, Items, JobSpec, Program, StageSpec, TaskSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use ureq::Agent;
+
+struct Client {
+    _state: TempDir,
+    server: FakeServer,
+    agent: Agent,
+    ada: String,
+    bob: String,
+}
+
+struct Answered {
+    status: u16,
+    body: String,
+}
+
+impl Answered {
+    fn json<T: serde::de::DeserializeOwned>(&self) -> T {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+    fn error(&self) -> (u16, ErrorCode, String) {
+        let error: Error = self.json();
+        assert!(!error.remedy.is_empty(), "{error:?}");
+        (self.status, error.error, error.message)
+    }
+}
+
+impl Client {
+    fn start() -> Client {
+        let state = tempfile::tempdir().unwrap();
+        let server = FakeServer::start(state.path(), "ada");
+        let ada = auth::client_token(server.tokens.path(), "ada").unwrap();
+        let bob = auth::add(server.tokens.path(), "bob", false).unwrap().token;
+        let agent = Agent::config_builder().http_status_as_error(false).build().new_agent();
+        Client { _state: state, server, agent, ada, bob }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.server.address)
+    }
+
+    fn get(&self, token: &str, path: &str) -> Answered {
+        let call = self.agent.get(self.url(path)).header("authorization", format!("Bearer {token}"));
+        answered(call.call().unwrap())
+    }
+
+    fn post(&self, token: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answered {
+        let mut call = self.agent.post(self.url(path)).header("authorization", format!("Bearer {token}"));
+        for (name, value) in headers {
+            call = call.header(*name, *value);
+        }
+        answered(call.send(body).unwrap())
+    }
+
+    fn submit(&self, token: &str, job: &JobSpec) -> u64 {
+        let answer = self.post(token, "/v1/jobs", &[], &serde_json::to_vec(job).unwrap());
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        answer.json::<Submitted>().job
+    }
+
+    fn act(&self, token: &str, job: u64, action: Action) -> Option<Error> {
+        let body = serde_json::to_vec(&ActionRequest { jobs: vec![job], action }).unwrap();
+        self.post(token, "/v1/jobs/actions", &[], &body).json::<Vec<ActionResult>>().remove(0).error
+    }
+}
+
+fn answered(mut response: ureq::http::Response<ureq::Body>) -> Answered {
+    Answered { status: response.status().as_u16(), body: response.body_mut().read_to_string().unwrap() }
+}
+
+fn job(tasks: TaskSet, command: &[&str]) -> JobSpec {
+    let command = command.iter().map(ToString::to_string).collect();
+    let stage = StageSpec {
+        name: "main".to_owned(),
+        after: vec![],
+        tasks,
+        program: Arc::new(Program { command, ..Program::default() }),
+        resources: Default::default(),
+        expected: None,
+        execution: Default::default(),
+        constraints: vec![],
+        retries: 0,
+        timeout: None,
+    };
+    JobSpec { name: "test".to_owned(), submit_dir: "/tmp".to_owned(), stages: vec![stage], ..JobSpec::default() }
+}
+
+#[test]
+fn nothing_but_health_is_answered_without_a_known_token() {
+    let client = Client::start();
+    for call in CALLS {
+        let path = call.path.replace("{job}", "1").replace("{node}", "1");
+        let answer = answered(client.agent.get(client.url(&path)).call().unwrap());
+        match call.path {
+            "/healthz" | "/readyz" => assert_eq!(answer.status, 200),
+            _ => assert_eq!(answer.error().1, ErrorCode::Unauthorized, "{path}"),
+        }
+    }
+    for header in ["Basic x", "Bearer", "Bearer wrong", ""] {
+        let answer = client.agent.get(client.url("/v1/jobs")).header("authorization", header).call().unwrap();
+        assert_eq!(answered(answer).error().0, 401, "{header}");
+    }
+}
+
+#[test]
+fn every_described_call_exists_and_every_answer_has_a_schema() {
+    let client = Client::start();
+    client.submit(&client.ada, &job(TaskSet::Count(1), &["echo", "x"]));
+    for call in CALLS.iter().filter(|call| call.method == "get" && call.path != "/v1/events") {
+        let mut path = call.path.replace("{job}", "1").replace("{node}", "1");
+        if path.ends_with("/output") {
+            path += "?task=0.0";
+        }
+        let answer = client.get(&client.ada, &path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    let text = serde_json::to_string(&openapi()).unwrap();
+    for reference in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(openapi().pointer(pointer).is_some(), "{pointer} leads nowhere");
+    }
+}
+
+#[test]
+fn a_job_is_submitted_listed_told_and_its_output_read() {
+    let client = Client::start();
+    let id = client.submit(&client.ada, &job(TaskSet::Count(2), &["echo", "hello", "you"]));
+    let listed: Listing<JobSummary> = client.get(&client.ada, "/v1/jobs?state=succeeded&user=ada").json();
+    assert_eq!((listed.items.len(), listed.items[0].user.as_str(), listed.items[0].tasks.succeeded), (1, "ada", 2));
+    assert_eq!(client.get(&client.ada, "/v1/jobs?state=held").json::<Listing<JobSummary>>().items, []);
+
+    let detail: JobDetail = client.get(&client.ada, &format!("/v1/jobs/{id}")).json();
+    assert_eq!(
+        (detail.summary.state, detail.stages[0].tasks.total, detail.exit_code),
+        (JobState::Succeeded, 2, Some(0))
+    );
+    let output = |query: &str| client.get(&client.ada, &format!("/v1/jobs/{id}/output?task=0.1{query}")).body;
+    assert_eq!((output("").as_str(), output("&stream=stderr").as_str()), ("hello you\n", ""));
+    assert_eq!((output("&offset=6&follow=true").as_str(), output("&limit=5").as_str()), ("you\n", "hello"));
+    let story: Listing<StoryLine> = client.get(&client.ada, &format!("/v1/jobs/{id}/story?task=0.1")).json();
+    assert_eq!(story.items.iter().map(|line| line.kind.as_str()).collect::<Vec<_>>(), ["task-ended"]);
+}
+
+#[test]
+fn lists_come_in_pages() {
+    let client = Client::start();
+    for _ in 0..5 {
+        client.submit(&client.ada, &job(TaskSet::Count(1), &["echo"]));
+    }
+    let (mut seen, mut cursor) = (vec![], String::new());
+    loop {
+        let page: Listing<JobSummary> = client.get(&client.ada, &format!("/v1/jobs?limit=2{cursor}")).json();
+        assert!(page.items.len() <= 2);
+        seen.extend(page.items.iter().map(|job| job.id));
+        let Some(next) = page.next else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(seen, [5, 4, 3, 2, 1]);
+}
+
+#[test]
+fn a_repeated_submission_with_the_same_key_is_one_job() {
+    let client = Client::start();
+    let body = serde_json::to_vec(&job(TaskSet::Count(1), &["echo"])).unwrap();
+    let submit = |key: &str| client.post(&client.ada, "/v1/jobs", &[("idempotency-key", key)], &body);
+    assert_eq!(submit("a").json::<Submitted>(), submit("a").json::<Submitted>());
+    assert_eq!(submit("b").json::<Submitted>().job, 2);
+    assert_eq!(submit("").error().0, 400);
+}
+
+#[test]
+fn other_users_jobs_are_listed_but_neither_read_nor_touched() {
+    let client = Client::start();
+    let adas = client.submit(&client.ada, &job(TaskSet::Count(1), &["hang"]));
+    let bobs = client.submit(&client.bob, &job(TaskSet::Count(1), &["hang"]));
+    assert_eq!(client.get(&client.bob, "/v1/jobs").json::<Listing<JobSummary>>().items.len(), 2);
+    for what in ["", "/tasks", "/story", "/wait", "/output?task=0.0"] {
+        let (status, code, message) = client.get(&client.bob, &format!("/v1/jobs/{adas}{what}")).error();
+        assert_eq!((status, code), (403, ErrorCode::Forbidden), "{what}");
+        assert_eq!(message, "job 1 belongs to ada, and you are bob");
+    }
+    assert_eq!(client.act(&client.bob, adas, Action::Cancel).unwrap().error, ErrorCode::Forbidden);
+    assert_eq!(client.act(&client.bob, bobs, Action::Cancel), None);
+    let drain = |token: &str| client.post(token, "/v1/nodes/1/drain", &[], b"{\"drain\": true}").status;
+    assert_eq!((drain(&client.bob), drain(&client.ada)), (403, 204));
+    // Ada is an administrator.
+    let third = client.submit(&client.bob, &job(TaskSet::Count(1), &["hang"]));
+    assert_eq!(client.act(&client.ada, third, Action::Cancel), None);
+}
+
+#[test]
+fn wait_answers_at_the_end_or_when_its_time_is_over() {
+    let client = Client::start();
+    let id = client.submit(&client.ada, &job(TaskSet::Count(1), &["hang"]));
+    let wait = |seconds: f64| -> Waited {
+        client.get(&client.ada, &format!("/v1/jobs/{id}/wait?timeout_seconds={seconds}")).json()
+    };
+    assert_eq!((wait(0.02).state, wait(0.0).exit_code), (JobState::Running, None));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| wait(30.0));
+        let follow =
+            scope.spawn(|| client.get(&client.ada, &format!("/v1/jobs/{id}/output?task=0.0&follow=true")).body);
+        assert_eq!(client.act(&client.ada, id, Action::Cancel), None);
+        let waited = waiting.join().unwrap();
+        assert_eq!((waited.state, waited.exit_code), (JobState::Cancelled, Some(130)));
+        assert_eq!(follow.join().unwrap(), "hanging\n");
+    });
+    assert_eq!(client.act(&client.ada, id, Action::Cancel).unwrap().error, ErrorCode::Conflict);
+}
+
+#[test]
+fn events_resume_behind_the_last_one_that_was_seen() {
+    let client = Client::start();
+    for token in [&client.ada, &client.bob] {
+        client.submit(token, &job(TaskSet::Count(1), &["echo"]));
+    }
+    let ids = |token: &str, query: &str, last: Option<&str>, count: usize| -> Vec<String> {
+        let mut call = client
+            .agent
+            .get(client.url(&format!("/v1/events{query}")))
+            .header("authorization", format!("Bearer {token}"));
+        if let Some(last) = last {
+            call = call.header("last-event-id", last);
+        }
+        let lines = BufReader::new(call.call().unwrap().into_body().into_reader()).lines().map(Result::unwrap);
+        lines.filter_map(|line| Some(line.strip_prefix("id: ")?.to_owned())).take(count).collect()
+    };
+    assert_eq!(ids(&client.ada, "", None, 8), ["1", "2", "3", "4", "5", "6", "7", "8"]);
+    assert_eq!(ids(&client.ada, "?from=7", None, 2), ["7", "8"]);
+    assert_eq!(ids(&client.ada, "?from=1", Some("3"), 2), ["4", "5"]);
+    assert_eq!(ids(&client.ada, "?job=2", None, 1), ["5"]);
+    assert_eq!(ids(&client.bob, "", None, 4), ["5", "6", "7", "8"]);
+}
+
+#[test]
+fn a_million_tasks_are_taken_quickly() {
+    let client = Client::start();
+    let mut items = Items::default();
+    (0..1_000_000).for_each(|number| items.push(&format!("input/{number:07}.dat")).unwrap());
+    // Held, since the fake cluster has a record for each task.
+    let each = JobSpec { held: true, ..job(TaskSet::Each(items), &["x"]) };
+    let body = postcard::to_stdvec(&each).unwrap();
+    let started = Instant::now();
+    let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", "application/postcard")], &body);
+    println!("1,000,000 items of {} bytes accepted in {:?}", body.len(), started.elapsed());
+    assert_eq!(answer.status, 201, "{}", answer.body);
+}
+
+#[test]
+fn bad_calls_are_told_what_is_wrong() {
+    let client = Client::start();
+    let status = |path: &str| client.get(&client.ada, path).error().0;
+    assert_eq!(status("/v1/nothing"), 404);
+    assert_eq!(status("/v1/jobs/77"), 404);
+    assert_eq!(status("/v1/jobs/many"), 400);
+    assert_eq!(status("/v1/jobs?colour=red"), 400);
+    assert_eq!(status("/v1/jobs?state=idle"), 400);
+    assert_eq!(status("/v1/jobs?cursor=x"), 400);
+    assert_eq!(status("/v1/nodes/9"), 404);
+    client.submit(&client.ada, &job(TaskSet::Count(1), &["echo"]));
+    assert_eq!(status("/v1/jobs/1/output?task=all"), 400);
+    assert_eq!(status("/v1/jobs/1/output?task=0.9"), 404);
+    assert_eq!(status("/v1/jobs/1/output?task=0.0&attempt=2-1-1"), 400);
+    assert_eq!(client.post(&client.ada, "/v1/queues", &[], b"").error().0, 405);
+
+    let refused = |job: &JobSpec| client.post(&client.ada, "/v1/jobs", &[], &serde_json::to_vec(job).unwrap()).error();
+    assert_eq!(refused(&job(TaskSet::Count(1), &[])).2, "stage 0 (`main`) has no command");
+    assert_eq!(refused(&job(TaskSet::Count(0), &["x"])).2, "stage 0 (`main`) has no tasks");
+    assert_eq!(refused(&job(TaskSet::Count(1), &["a\0b"])).0, 400);
+    let everything = vec![IndexRange { first: 0, last: u64::MAX, step: 1 }];
+    assert!(refused(&job(TaskSet::Indexes(everything), &["x"])).2.contains("too many"));
+    let mut own_tail = job(TaskSet::Count(1), &["x"]);
+    own_tail.stages[0].after = vec![0];
+    assert!(refused(&own_tail).2.contains("depends on itself"));
+    for kind in ["application/json", "application/postcard"] {
+        let answer = client.post(&client.ada, "/v1/jobs", &[("content-type", kind)], b"\xff\xff{rubbish");
+        assert_eq!(answer.error().0, 400, "{kind}");
+    }
+}
+
+#[test]
+fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
+    let client = Client::start();
+    let mut stream = TcpStream::connect(client.server.address).unwrap();
+    let head = format!(
+        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
+        client.ada,
+        super::MAX_BODY + 1
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+}
+
+#[test]
+fn a_client_that_goes_away_while_it_submits_leaves_nothing_behind() {
+    let client = Client::start();
+    let body = serde_json::to_vec(&job(TaskSet::Count(1), &["echo"])).unwrap();
+    let head = format!(
+        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
+        client.ada,
+        body.len()
+    );
+    let mut stream = TcpStream::connect(client.server.address).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&body[..body.len() - 1]).unwrap();
+    drop(stream);
+    // The next job is the first: had the other been accepted, it would be the second.
+    assert_eq!(client.submit(&client.ada, &job(TaskSet::Count(1), &["echo"])), 1);
+    assert_eq!(client.get(&client.ada, "/v1/jobs").json::<Listing<JobSummary>>().items.len(), 1);
+}
+
+#[test]
+fn stopping_the_server_ends_its_streams() {
+    let client = Client::start();
+    client.submit(&client.ada, &job(TaskSet::Count(1), &["hang"]));
+    let events = client.agent.get(client.url("/v1/events")).header("authorization", format!("Bearer {}", client.ada));
+    let mut events = events.call().unwrap().into_body().into_reader();
+    let follow = client.agent.get(client.url("/v1/jobs/1/output?task=0.0&follow=true"));
+    let mut output =
+        follow.header("authorization", format!("Bearer {}", client.ada)).call().unwrap().into_body().into_reader();
+    let started = Instant::now();
+    drop(client);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    let (mut told, mut written) = (String::new(), String::new());
+    events.read_to_string(&mut told).unwrap();
+    output.read_to_string(&mut written).unwrap();
+    assert_eq!(written, "hanging\n");
+}

@@ -1,0 +1,67 @@
+//! What a node offers: this machine, or an emulated part of it, as its agent will introduce it.
+
+use crate::executor::Enforcement;
+use crate::executor::Mechanism;
+use crate::executor::host::Host;
+use amalgam_core::node::NodeSettings;
+use amalgam_core::vocabulary::resources::GPU;
+use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
+
+/// How a node is to differ from the machine it is on.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct NodeOptions {
+    pub name: Option<String>,
+    pub cpu_millis: Option<u32>,
+    pub memory_mib: Option<u32>,
+    pub gpus: Option<u32>,
+    /// Devices of other kinds, by name.
+    pub resources: Vec<(String, u32)>,
+    pub attributes: Vec<(String, String)>,
+}
+
+impl NodeOptions {
+    pub fn settings(&self, host: &Host, enforcement: &Enforcement) -> NodeSettings {
+        let cpu_millis = self.cpu_millis.unwrap_or(host.cpus.saturating_mul(1_000));
+        let memory_mib = self.memory_mib.unwrap_or(host.memory_mib);
+        let gpus = self.gpus.unwrap_or(host.gpus);
+        let mut attributes = vec![
+            ("arch".to_owned(), host.arch.clone()),
+            ("kernel".to_owned(), host.kernel.clone()),
+            ("hostname".to_owned(), host.hostname.clone()),
+        ];
+        attributes.extend(host.os.iter().map(|os| ("os".to_owned(), os.clone())));
+        // What the operator says comes first: of two attributes of a name the first is kept.
+        let own = self.attributes.iter().cloned().chain(attributes);
+        let mut seen = std::collections::BTreeMap::new();
+        for (name, value) in own {
+            seen.entry(name).or_insert(value);
+        }
+        NodeSettings {
+            name: self.name.clone().unwrap_or_else(|| host.hostname.clone()),
+            capacity: ResourceSpec {
+                basic: Resources::new(cpu_millis, memory_mib).with(GPU, gpus),
+                custom: self.resources.clone(),
+            },
+            attributes: Attributes::new(seen),
+            enforcement: sentences(enforcement),
+            orphan_lease: Duration::from_secs(3_600),
+            stop_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The mechanism first, then what it does and does not do.
+fn sentences(enforcement: &Enforcement) -> Vec<String> {
+    let name = match enforcement.mechanism {
+        Mechanism::CgroupV2 => "cgroup v2",
+        Mechanism::CgroupV1 => "cgroup v1",
+        Mechanism::Rlimits => "rlimits and polling",
+        Mechanism::None => "none",
+    };
+    let mut sentences = vec![name.to_owned()];
+    let says = |enforced: bool, what: &str| format!("{what} {}", if enforced { "is enforced" } else { "is not enforced" });
+    sentences.push(says(enforcement.enforces_memory, "memory"));
+    sentences.push(says(enforcement.enforces_cpu, "CPU"));
+    sentences.extend(enforcement.notes.iter().cloned());
+    sentences
+}

@@ -1,0 +1,277 @@
+//! A server: master, job managers, log, public interface, and, for `dev` and `run`, nodes of its own.
+
+use crate::api::ServerFile;
+use crate::auth::{AuthError, Tokens, check_bind};
+use crate::backend::ServerBackend;
+use crate::config::Config;
+use crate::executor::ExecutorError;
+use crate::executor::host::Host;
+use crate::http;
+use crate::node_setup::NodeOptions;
+use crate::shell::{
+    Batch, Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Fact, Handle, Input, Metrics, Roles, Routes,
+    Shell, decode,
+};
+use crate::store::{Options, Store, StoreError};
+use crate::transport::{RemoteNodes, serve_agents};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{Epoch, Instant};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// Which server to start, and where.
+pub struct ServerOptions {
+    pub state_dir: PathBuf,
+    pub config: Config,
+    /// Who owns the first token.
+    pub user: String,
+    /// Nodes in this process, and the executor that runs their tasks.
+    pub nodes: Vec<NodeOptions>,
+    pub executor: Option<ExecutorSetup>,
+    /// Whether agents may connect.
+    pub takes_agents: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    #[error("{0}")]
+    Bind(String),
+    #[error("the log holds something that this version does not understand: {0}; use the version that wrote it")]
+    Log(String),
+    #[error("cannot {what}: {error}")]
+    Io { what: String, error: io::Error },
+}
+
+impl ServerError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
+        move |error| ServerError::Io { what: what.into(), error }
+    }
+}
+
+/// A running server.
+pub struct Server {
+    pub address: SocketAddr,
+    pub agents_address: Option<SocketAddr>,
+    pub token_file: PathBuf,
+    /// What was cut off a log whose last write was interrupted.
+    pub torn_bytes: u64,
+    state_dir: PathBuf,
+    handle: Handle,
+    stop: oneshot::Sender<()>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Server {
+    /// Starts everything and returns when it can be used. Call it before other threads start: it starts the executor.
+    pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
+        let ServerOptions { state_dir, config, user, nodes, executor, takes_agents } = options;
+        let address = resolve(&config.listen)?;
+        let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
+        let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
+        // The lock on the log comes first: a second server must not touch the executor of the first.
+        let log_options = Options { history_bytes: config.history_bytes, ..Options::default() };
+        let (store, recovered) = Store::open(&state_dir.join("log"), log_options)?;
+        let executor = executor.map(ExecutorLink::open).transpose()?;
+
+        let epoch = Epoch(u32::try_from(recovered.epoch).unwrap_or(u32::MAX));
+        let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
+        let clock = Clock::starting_at_least(last);
+        let started = clock.now();
+        let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default());
+        roles.recover(config.preset.master(epoch, config.master.clone(), config.queues.clone()), changes);
+
+        let (routes, metrics) = (Arc::new(Routes::default()), Arc::new(Metrics::default()));
+        let history = store.history();
+        let events = Arc::new(EventRing::starting_at(store.next_sequence()));
+        let (shell, handle, batches) = Shell::new(roles, clock, Arc::clone(&routes), Arc::clone(&metrics));
+        let committer = Committer {
+            store: Some(store),
+            routes,
+            events: Arc::clone(&events),
+            metrics: Arc::clone(&metrics),
+            handle: handle.clone(),
+        };
+        spawn_loop(shell, committer, batches)?;
+
+        let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
+        start_nodes(&handle, &config, &nodes, executor)?;
+
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("interface")
+            .enable_all()
+            .build()
+            .map_err(ServerError::io("start the interface's threads"))?;
+        let remote = Arc::new(RemoteNodes::default());
+        let backend = ServerBackend {
+            handle: handle.clone(),
+            history,
+            events,
+            metrics,
+            local_files,
+            remote: Arc::clone(&remote),
+            started,
+            ended: Mutex::new(VecDeque::new()),
+        };
+        let listener = runtime.block_on(bind(address))?;
+        let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async move {
+            let _ = stopped.await;
+        };
+        let agents_address = match agents {
+            None => None,
+            Some(agents) => {
+                let listener = runtime.block_on(bind(agents))?;
+                let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
+                runtime.spawn(serve_agents(listener, handle.clone(), Arc::clone(&tokens), remote, epoch.0));
+                Some(address)
+            }
+        };
+        let token_file = tokens.path().to_owned();
+        runtime.spawn(async move {
+            if let Err(error) = http::serve(listener, Arc::new(backend), tokens, shutdown).await {
+                tracing::error!(%error, "the public interface failed");
+            }
+        });
+        let server = Server {
+            address,
+            agents_address,
+            token_file,
+            torn_bytes: recovered.torn_bytes,
+            state_dir,
+            handle,
+            stop,
+            runtime,
+        };
+        server.write_server_file()?;
+        Ok(server)
+    }
+
+    /// Leaves the address where clients on this machine look for it.
+    fn write_server_file(&self) -> Result<(), ServerError> {
+        let file = ServerFile {
+            address: self.address.to_string(),
+            pid: std::process::id(),
+            token_file: self.token_file.display().to_string(),
+        };
+        let text = serde_json::to_string(&file).expect("an address can be written");
+        let path = self.state_dir.join(ServerFile::NAME);
+        let fresh = path.with_extension("new");
+        std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &path)).map_err(ServerError::io(format!(
+            "write {}",
+            path.display()
+        )))
+    }
+
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Answers what is under way, makes everything durable, and stops. Tasks go on in their executor.
+    pub fn stop(self) {
+        let _ = std::fs::remove_file(self.state_dir.join(ServerFile::NAME));
+        let _ = self.stop.send(());
+        let (done, is_done) = oneshot::channel();
+        if self.handle.send(Input::Stop(done)).is_ok() {
+            let _ = is_done.blocking_recv();
+        }
+        self.runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    }
+}
+
+/// The changes among these entries, in order, and when the last entry was written.
+fn changes<'a>(entries: impl Iterator<Item = &'a crate::store::Entry>) -> Result<(Vec<Change>, Instant), ServerError> {
+    let mut changes = Vec::new();
+    let mut last = Instant::ZERO;
+    for entry in entries {
+        last = last.max(Instant(entry.at_micros));
+        if let Fact::Change(change) = decode(entry.as_ref()).map_err(ServerError::Log)? {
+            changes.push(change);
+        }
+    }
+    Ok((changes, last))
+}
+
+/// Starts the loop and its committer on threads of their own. A log that cannot be written ends the process: nothing
+/// that is not durable has left it, and what runs goes on in the executor.
+pub(crate) fn spawn_loop(shell: Shell, committer: Committer, batches: Receiver<Batch>) -> Result<(), ServerError> {
+    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+    let failed = || ServerError::io("start a thread");
+    thread("loop").spawn(move || shell.run()).map_err(failed())?;
+    let commit = move || {
+        if let Err(error) = committer.run(&batches) {
+            eprintln!("error: {error}");
+            eprintln!("  help: nothing that was acknowledged is lost; make room on the disk and start the server again");
+            std::process::exit(1);
+        }
+    };
+    thread("committer").spawn(commit).map_err(failed())?;
+    Ok(())
+}
+
+fn start_nodes(
+    handle: &Handle,
+    config: &Config,
+    nodes: &[NodeOptions],
+    executor: Option<ExecutorLink>,
+) -> Result<(), ServerError> {
+    let Some(executor) = executor else { return Ok(()) };
+    let host = Host::inspect();
+    for options in nodes {
+        let settings = options.settings(&host, &executor.enforcement);
+        let (name, preset) = (settings.name.clone(), config.preset);
+        let make = Box::new(move |node| preset.node_agent(node, settings));
+        // The loop was started just now and takes what it is sent.
+        let _ = handle.send(Input::LocalNode { name, make });
+    }
+    executor.serve(handle.clone()).map_err(ServerError::io("serve the executor"))
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
+    let wrong = |why: String| ServerError::Bind(format!("`{address}` is not an address to listen on: {why}; write for instance `127.0.0.1:7433`"));
+    let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    let first = found.next().ok_or_else(|| wrong("it names nothing".to_owned()))?;
+    check_bind(first).map_err(ServerError::Bind)?;
+    Ok(first)
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let busy = |error: io::Error| {
+        let remedy = if error.kind() == io::ErrorKind::AddrInUse {
+            "; another server has it: stop that one, or listen elsewhere with --listen"
+        } else {
+            ""
+        };
+        ServerError::Bind(format!("cannot listen on {address}: {error}{remedy}"))
+    };
+    TcpListener::bind(address).await.map_err(busy)
+}
+
+/// Where the executor of a server or agent with this state directory keeps its files and its socket.
+pub fn executor_paths(state_dir: &Path) -> (PathBuf, PathBuf) {
+    /// A unix socket's path has 108 bytes, the last of them 0.
+    const LONGEST: usize = 100;
+    let state = state_dir.join("executor");
+    let socket = state.join("socket");
+    if socket.as_os_str().len() <= LONGEST {
+        return (state, socket);
+    }
+    let digest = crc32fast::hash(state.as_os_str().as_encoded_bytes());
+    let user = rustix::process::getuid().as_raw();
+    let socket = PathBuf::from(format!("/tmp/amalgam-{user}-{digest:08x}")).join("socket");
+    (state, socket)
+}

@@ -1,0 +1,157 @@
+//! Counts and distributions for Prometheus. No label names a job: their number has no bound.
+
+use super::{Fact, Roles};
+use amalgam_core::master::JobState;
+use amalgam_core::protocol::JobOutcome;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::Instant;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+type Label = Vec<(&'static str, &'static str)>;
+
+pub struct Metrics {
+    registry: Registry,
+    jobs_submitted: Counter,
+    jobs_ended: Family<Label, Counter>,
+    attempts_launched: Counter,
+    attempts_ended: Family<Label, Counter>,
+    attempts_lost: Counter,
+    tasks_retried: Counter,
+    ended: AtomicU64,
+    launch_seconds: Histogram,
+    run_seconds: Histogram,
+    commit_seconds: Histogram,
+    open_tasks: Gauge,
+    running_attempts: Gauge,
+    jobs: Family<Label, Gauge>,
+    nodes: Family<Label, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let seconds = |first| Histogram::new(exponential_buckets(first, 2.0, 20));
+        let mut metrics = Metrics {
+            registry: Registry::with_prefix("amalgam"),
+            jobs_submitted: Counter::default(),
+            jobs_ended: Family::default(),
+            attempts_launched: Counter::default(),
+            attempts_ended: Family::default(),
+            attempts_lost: Counter::default(),
+            tasks_retried: Counter::default(),
+            ended: AtomicU64::new(0),
+            launch_seconds: seconds(0.0001),
+            run_seconds: seconds(0.001),
+            commit_seconds: seconds(0.00002),
+            open_tasks: Gauge::default(),
+            running_attempts: Gauge::default(),
+            jobs: Family::default(),
+            nodes: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("jobs_submitted", "Jobs accepted", self.jobs_submitted.clone());
+        registry.register("jobs_ended", "Jobs ended, by outcome", self.jobs_ended.clone());
+        registry.register("attempts_launched", "Attempts launched", self.attempts_launched.clone());
+        registry.register("attempts_ended", "Attempts ended, by reason", self.attempts_ended.clone());
+        registry.register("attempts_lost", "Attempts written off", self.attempts_lost.clone());
+        registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
+        let mut histogram = |name, help, histogram: &Histogram| {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        };
+        histogram("launch", "From the grant to the start of the process", &self.launch_seconds);
+        histogram("run", "From the start of an attempt to its end", &self.run_seconds);
+        histogram("commit", "Making a group of facts durable", &self.commit_seconds);
+        registry.register("open_tasks", "Tasks asked for and not granted", self.open_tasks.clone());
+        registry.register("running_attempts", "Attempts launched and not ended", self.running_attempts.clone());
+        registry.register("jobs", "Jobs known, by state", self.jobs.clone());
+        registry.register("nodes", "Nodes known, by state", self.nodes.clone());
+    }
+
+    pub fn take_in(&self, facts: &[Fact]) {
+        for fact in facts {
+            match fact {
+                Fact::Change(Change::JobAdmitted { .. }) => {
+                    self.jobs_submitted.inc();
+                }
+                Fact::Change(Change::JobEnded { outcome, .. }) => {
+                    self.jobs_ended.get_or_create(&vec![("outcome", outcome_label(*outcome))]).inc();
+                }
+                Fact::Change(Change::Launched { .. }) => {
+                    self.attempts_launched.inc();
+                }
+                Fact::Change(Change::Finished { ended, .. }) => {
+                    self.ended.fetch_add(1, Ordering::Relaxed);
+                    self.attempts_ended.get_or_create(&vec![("reason", ended.reason.label())]).inc();
+                    self.run_seconds.observe(ended.usage.wall.as_secs_f64());
+                }
+                Fact::Change(Change::Lost { .. }) => {
+                    self.attempts_lost.inc();
+                }
+                Fact::Record(Record::Started { waited, .. }) => self.launch_seconds.observe(waited.as_secs_f64()),
+                Fact::Record(Record::Retried { .. }) => {
+                    self.tasks_retried.inc();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Attempts that ended since the start.
+    pub fn tasks_ended(&self) -> u64 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    pub fn committed(&self, took: Duration) {
+        self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Everything in Prometheus' text format; the gauges are as the roles stand now.
+    pub fn render(&self, roles: &Roles, now: Instant) -> String {
+        use amalgam_core::role::Role;
+        if let Some(master) = &roles.master {
+            let description = master.describe(now);
+            self.open_tasks.set(description.open_tasks as i64);
+            self.jobs.clear();
+            for job in &description.jobs {
+                let state = match &job.state {
+                    JobState::Pending => "pending",
+                    JobState::Begun => "running",
+                    JobState::Ended(end) => outcome_label(end.outcome),
+                };
+                self.jobs.get_or_create(&vec![("state", state)]).inc();
+            }
+            self.nodes.clear();
+            for node in &description.nodes {
+                let state = crate::views::node_state(node).word();
+                self.nodes.get_or_create(&vec![("state", state)]).inc();
+            }
+        }
+        self.running_attempts.set(roles.jobs.values().map(|manager| manager.running().count() as i64).sum());
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+fn outcome_label(outcome: JobOutcome) -> &'static str {
+    match outcome {
+        JobOutcome::Succeeded => "succeeded",
+        JobOutcome::Failed { .. } => "failed",
+        JobOutcome::Cancelled => "cancelled",
+        JobOutcome::DependencyFailed => "dependency-failed",
+    }
+}

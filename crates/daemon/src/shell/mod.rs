@@ -1,0 +1,228 @@
+//! The one event loop of every daemon.
+//!
+//! A single thread takes inputs in batches, hands them to the roles, and passes what follows to the committer. Nothing
+//! else touches a role; questions from the interface are closures that run here between two turns.
+//!
+//! ```text
+//!  transport, executor, interface --Input--> loop (roles) --Batch--> committer (log, fsync) --> transport, executor,
+//!                                                                                               interface, events
+//! ```
+
+mod clock;
+mod committer;
+mod event_ring;
+mod executor_link;
+mod log_entries;
+mod metrics;
+mod observe;
+mod roles;
+mod routes;
+mod wakeups;
+
+pub use clock::Clock;
+pub use committer::{Batch, Committer};
+pub use event_ring::EventRing;
+pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
+pub use log_entries::{decode, encode};
+pub use metrics::Metrics;
+pub use observe::outcome_words;
+pub use roles::{Effects, Fact, Letter, Roles};
+pub use routes::Routes;
+
+use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToMaster};
+use amalgam_core::vocabulary::{ClientId, Instant, NodeId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Inputs that one turn takes at most, so that a flood does not delay what follows from its beginning.
+const TURN: usize = 1_024;
+
+/// Runs on the loop's thread, with all roles at rest.
+pub type Question = Box<dyn FnOnce(&Roles, Instant) + Send>;
+
+/// Runs when everything before it is durable.
+pub type AfterCommit = Box<dyn FnOnce() + Send>;
+
+/// What the loop reacts to.
+pub enum Input {
+    Mail(Vec<Letter>),
+    /// A node's agent came in over the network.
+    NodeConnected { node: NodeId, incarnation: u64 },
+    NodeDisconnected { node: NodeId },
+    /// This agent reached its server.
+    MasterConnected { incarnation: u64 },
+    MasterDisconnected,
+    ExecutorConnected { incarnation: u64 },
+    ExecutorDisconnected,
+    ExecutorReports(Vec<ExecutorReport>),
+    /// Which number has the node of this name? The answer is durable.
+    NameNode { name: String, answer: oneshot::Sender<NodeId> },
+    /// A node of this process begins; it has connected to the master in this process.
+    LocalNode { name: String, make: Box<dyn FnOnce(NodeId) -> amalgam_core::node::NodeAgent + Send> },
+    Ask(Question),
+    /// The log wants a snapshot.
+    Snapshot,
+    /// Everything before this is to be durable, then the loop ends.
+    Stop(oneshot::Sender<()>),
+}
+
+/// How others reach the loop.
+#[derive(Clone)]
+pub struct Handle {
+    inputs: Sender<Input>,
+    routes: Arc<Routes>,
+    next_client: Arc<AtomicU64>,
+}
+
+/// The loop has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped;
+
+impl Handle {
+    pub fn send(&self, input: Input) -> Result<(), Stopped> {
+        self.inputs.send(input).map_err(|_| Stopped)
+    }
+
+    pub fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+
+    /// Asks the roles something.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Roles, Instant) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        let question: Question = Box::new(move |roles, now| drop(answer.send(question(roles, now))));
+        self.send(Input::Ask(question))?;
+        answered.await.map_err(|_| Stopped)
+    }
+
+    /// Sends the master a client's message and waits for its durable answer.
+    pub async fn request(&self, body: ToMaster) -> Result<ToClient, Stopped> {
+        let client = ClientId(self.next_client.fetch_add(1, Ordering::Relaxed));
+        let answered = self.routes.expect_answer(client);
+        let letter = Letter { from: Address::Client(client), to: Address::Master, message: Message::ToMaster(body) };
+        self.send(Input::Mail(vec![letter]))?;
+        answered.await.map_err(|_| Stopped)
+    }
+}
+
+pub struct Shell {
+    roles: Roles,
+    clock: Clock,
+    inputs: Receiver<Input>,
+    batches: Sender<Batch>,
+    metrics: Arc<Metrics>,
+    effects: Effects,
+    after: Vec<AfterCommit>,
+}
+
+impl Shell {
+    /// A loop over these roles, and the handle to it; `run` makes it go.
+    pub fn new(
+        roles: Roles,
+        clock: Clock,
+        routes: Arc<Routes>,
+        metrics: Arc<Metrics>,
+    ) -> (Shell, Handle, Receiver<Batch>) {
+        let (inputs_in, inputs) = channel();
+        let (batches, batches_out) = channel();
+        let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
+        let shell =
+            Shell { roles, clock, inputs, batches, metrics, effects: Effects::default(), after: Vec::new() };
+        (shell, handle, batches_out)
+    }
+
+    /// Takes turns until it is told to stop or nobody can reach it any more.
+    pub fn run(mut self) {
+        let now = self.clock.now();
+        self.roles.announce_master(now, &mut self.effects);
+        self.hand_over(now);
+        loop {
+            let first = match self.wait() {
+                Ok(input) => Some(input),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let mut taken = 0;
+            let mut next = first;
+            while let Some(input) = next {
+                if let Input::Stop(done) = input {
+                    self.after.push(Box::new(move || drop(done.send(()))));
+                    return self.hand_over(self.clock.now());
+                }
+                self.take(input);
+                taken += 1;
+                next = if taken < TURN { self.inputs.try_recv().ok() } else { None };
+            }
+            let now = self.clock.now();
+            self.roles.wake_up(now, &mut self.effects);
+            self.hand_over(now);
+        }
+    }
+
+    fn wait(&self) -> Result<Input, RecvTimeoutError> {
+        match self.roles.next_wakeup() {
+            None => self.inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => self.inputs.recv_timeout(Duration::from_micros(at.since(self.clock.now()).as_micros())),
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now = self.clock.now();
+        let (roles, effects) = (&mut self.roles, &mut self.effects);
+        match input {
+            Input::Mail(letters) => {
+                for letter in letters {
+                    roles.deliver(now, letter, effects);
+                }
+            }
+            Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),
+            Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
+            Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
+            Input::MasterDisconnected => roles.master_disconnected(now, effects),
+            Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
+            Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
+            Input::ExecutorReports(reports) => {
+                for report in reports {
+                    roles.executor_reports(now, report, effects);
+                }
+            }
+            Input::NameNode { name, answer } => {
+                if let Some(node) = roles.name_node(&name, effects) {
+                    self.after.push(Box::new(move || drop(answer.send(node))));
+                }
+            }
+            Input::LocalNode { name, make } => {
+                if let Some(node) = roles.name_node(&name, effects) {
+                    roles.add_local_node(node, make(node));
+                    roles.connect_local_node(now, node, effects);
+                }
+            }
+            Input::Ask(question) => question(roles, now),
+            Input::Snapshot => {
+                self.hand_over(now);
+                let snapshot = self.roles.durable();
+                let _ = self.batches.send(Batch::snapshot(now, snapshot));
+            }
+            Input::Stop(_) => unreachable!("handled by the loop"),
+        }
+    }
+
+    /// Passes what this turn led to on to the committer.
+    fn hand_over(&mut self, now: Instant) {
+        let effects = std::mem::take(&mut self.effects);
+        if effects.facts.is_empty() && effects.letters.is_empty() && self.after.is_empty() {
+            return;
+        }
+        let events = observe::events(&effects.facts, &self.roles, now);
+        self.metrics.take_in(&effects.facts);
+        let batch = Batch::new(now, effects, events, std::mem::take(&mut self.after));
+        // A committer that has gone has ended the process, or is about to.
+        let _ = self.batches.send(batch);
+    }
+}

@@ -1,0 +1,129 @@
+//! Facts as events of the public interface.
+
+use super::{Fact, Roles};
+use crate::api::{Event, EventKind, Timestamp};
+use amalgam_core::master::JobState;
+use amalgam_core::protocol::JobOutcome;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{AttemptId, Ended, Instant, JobId, NodeId, TaskId};
+
+/// What the public hears of these facts, with the position of the fact that each tells.
+pub fn events(facts: &[Fact], roles: &Roles, now: Instant) -> Vec<(usize, Event)> {
+    let mut events = Vec::new();
+    let view = View { roles, at: now.into() };
+    for (position, fact) in facts.iter().enumerate() {
+        match fact {
+            Fact::Change(change) => view.of_change(change, &mut |event| events.push((position, event))),
+            Fact::Record(record) => view.of_record(record, &mut |event| events.push((position, event))),
+        }
+    }
+    events
+}
+
+struct View<'a> {
+    roles: &'a Roles,
+    at: Timestamp,
+}
+
+impl View<'_> {
+    fn of_change(&self, change: &Change, tell: &mut dyn FnMut(Event)) {
+        match change {
+            Change::JobAdmitted { job, .. } => tell(self.of_job(EventKind::JobSubmitted, job.id)),
+            Change::JobHeld { job, held: true } => tell(self.of_job(EventKind::JobHeld, *job)),
+            Change::JobHeld { job, held: false } => tell(self.of_job(EventKind::JobReleased, *job)),
+            Change::JobBegun { job } | Change::JobReopened { job } => tell(self.of_job(EventKind::JobStarted, *job)),
+            Change::JobEnded { job, outcome, .. } => {
+                let (exit_code, reason) = outcome_words(*outcome);
+                tell(Event { exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
+            }
+            Change::Finished { attempt, task, node, ended, last, .. } => {
+                let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, ended);
+                tell(event.clone());
+                self.of_last(*last, event, *task, tell);
+            }
+            Change::Lost { attempt, task, node, last, .. } => {
+                let lost = Ended::without_run(amalgam_core::vocabulary::EndReason::NodeLost);
+                let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, &lost);
+                tell(event.clone());
+                self.of_last(*last, event, *task, tell);
+            }
+            _ => {}
+        }
+    }
+
+    fn of_last(&self, last: bool, event: Event, task: TaskId, tell: &mut dyn FnMut(Event)) {
+        if !last {
+            return;
+        }
+        tell(Event { kind: EventKind::TaskEnded, ..event });
+        let stage_is_over = self.roles.jobs.get(&task.job).is_some_and(|manager| {
+            let stage = manager.dag().stage(task.stage);
+            stage.running == 0 && (stage.abandoned || stage.waiting() == 0)
+        });
+        if stage_is_over {
+            tell(self.of_stage(EventKind::StageEnded, task.job, task.stage));
+        }
+    }
+
+    fn of_record(&self, record: &Record, tell: &mut dyn FnMut(Event)) {
+        match record {
+            Record::Started { task, attempt, node, .. } => {
+                tell(self.of_attempt(EventKind::AttemptStarted, *attempt, *task, *node));
+            }
+            Record::StageReady { job, stage } => tell(self.of_stage(EventKind::StageStarted, *job, *stage)),
+            Record::NodeJoined { node } => tell(self.of_node(EventKind::NodeUp, *node)),
+            Record::NodeUnreachable { node } => tell(self.of_node(EventKind::NodeUnreachable, *node)),
+            Record::NodeLost { node } => tell(self.of_node(EventKind::NodeLost, *node)),
+            Record::NodeDrained { node, drained: true } => tell(self.of_node(EventKind::NodeDrained, *node)),
+            Record::NodeDrained { node, drained: false } => tell(self.of_node(EventKind::NodeUp, *node)),
+            _ => {}
+        }
+    }
+
+    fn of_job(&self, kind: EventKind, job: JobId) -> Event {
+        let known = self.roles.master.as_ref().and_then(|master| master.job(job));
+        let user = known.map(|(job, _): (_, &JobState)| job.spec.user.clone());
+        Event { job: Some(job.0), user, ..Event::new(self.at, kind) }
+    }
+
+    fn of_stage(&self, kind: EventKind, job: JobId, stage: u32) -> Event {
+        let name = self.roles.jobs.get(&job).and_then(|manager| manager.job().spec.stages.get(stage as usize));
+        Event { stage: name.map(|stage| stage.name.clone()), ..self.of_job(kind, job) }
+    }
+
+    fn of_attempt(&self, kind: EventKind, attempt: AttemptId, task: TaskId, node: NodeId) -> Event {
+        let event = self.of_stage(kind, task.job, task.stage);
+        Event {
+            task: Some(task.to_string()),
+            index: Some(task.index),
+            attempt: Some(attempt.to_string()),
+            node: Some(node.to_string()),
+            ..event
+        }
+    }
+
+    fn of_end(&self, kind: EventKind, attempt: AttemptId, task: TaskId, node: NodeId, ended: &Ended) -> Event {
+        let succeeded = ended.reason.is_success();
+        Event {
+            exit_code: Some(ended.reason.exit_code()),
+            reason: (!succeeded).then(|| ended.reason.to_string()),
+            stdout_bytes: Some(ended.usage.stdout_bytes),
+            stderr_bytes: Some(ended.usage.stderr_bytes),
+            ..self.of_attempt(kind, attempt, task, node)
+        }
+    }
+
+    fn of_node(&self, kind: EventKind, node: NodeId) -> Event {
+        Event { node: Some(node.to_string()), ..Event::new(self.at, kind) }
+    }
+}
+
+/// The exit code that a job's end gives `wait`, and why it is not 0.
+pub fn outcome_words(outcome: JobOutcome) -> (Option<u8>, Option<String>) {
+    match outcome {
+        JobOutcome::Succeeded => (Some(0), None),
+        JobOutcome::Failed { exit_code } => (Some(exit_code.max(1)), Some("a task failed".to_owned())),
+        JobOutcome::Cancelled => (Some(130), Some("cancelled".to_owned())),
+        JobOutcome::DependencyFailed => (Some(1), Some("a job that it came after did not succeed".to_owned())),
+    }
+}

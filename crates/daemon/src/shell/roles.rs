@@ -1,0 +1,320 @@
+//! The roles that one process hosts, and the mail between them.
+//!
+//! Mail between local roles is delivered at once: they share one log and die together. What leaves the process is
+//! collected in [`Effects`] with the changes that must be durable first.
+
+use super::wakeups::Wakeups;
+use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::master::{JobState, Master};
+use amalgam_core::node::NodeAgent;
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{
+    Address, ExecutorReport, Message, ToExecutor, ToJobManager, ToMaster, ToNode,
+};
+use amalgam_core::role::{Change, Event, Outbox, Record, Role};
+use amalgam_core::vocabulary::{AttemptId, Epoch, Instant, JobId, NodeId};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Roles of this process. An agent hosts one node, a server the master and its job managers, `dev` all of them.
+pub struct Roles {
+    pub preset: Preset,
+    pub epoch: Epoch,
+    pub master: Option<Master>,
+    pub jobs: BTreeMap<JobId, JobManager>,
+    pub nodes: BTreeMap<NodeId, NodeAgent>,
+    settings: JobManagerSettings,
+    wakeups: Wakeups,
+    mail: VecDeque<Letter>,
+    executor: ExecutorRouting,
+    outbox: Outbox,
+}
+
+/// A message on its way.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Letter {
+    pub from: Address,
+    pub to: Address,
+    pub message: Message,
+}
+
+/// Something that the log keeps.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    Change(Change),
+    Record(Record),
+}
+
+/// What a turn of the loop leads to outside the roles.
+#[derive(Default)]
+pub struct Effects {
+    pub facts: Vec<Fact>,
+    /// Whether `facts` holds a change, so that the letters must wait for the disk.
+    pub durable: bool,
+    pub letters: Vec<Letter>,
+}
+
+/// Which node an executor's report is for: executors know attempts.
+#[derive(Default)]
+struct ExecutorRouting {
+    owners: HashMap<AttemptId, NodeId>,
+    /// Lists that were asked for and not answered, in order.
+    listing: VecDeque<NodeId>,
+}
+
+impl Roles {
+    pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings) -> Roles {
+        Roles {
+            preset,
+            epoch,
+            master: None,
+            jobs: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            settings,
+            wakeups: Wakeups::default(),
+            mail: VecDeque::new(),
+            executor: ExecutorRouting::default(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Brings master and job managers to where the log ends.
+    pub fn recover(&mut self, mut master: Master, changes: Vec<Change>) {
+        master.recover(&changes);
+        let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
+        for change in changes {
+            if let Some(job) = change.job() {
+                by_job.entry(job).or_default().push(change);
+            }
+        }
+        for (job, state) in master.jobs_from(JobId(0)) {
+            if *state == JobState::Pending {
+                continue;
+            }
+            let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings);
+            manager.recover(by_job.get(&job.id).map_or(&[], Vec::as_slice));
+            self.jobs.insert(job.id, manager);
+        }
+        self.master = Some(master);
+    }
+
+    /// Tells every role of this process that the master is there.
+    pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
+        let incarnation = u64::from(self.epoch.0);
+        for job in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.at_job(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
+        }
+        if let Some(master) = &self.master {
+            self.wakeups.set(Address::Master, master.next_wakeup());
+        }
+        self.deliver_mail(now, effects);
+    }
+
+    // ---- events ----------------------------------------------------------------------------------------------------
+
+    pub fn deliver(&mut self, now: Instant, letter: Letter, effects: &mut Effects) {
+        self.mail.push_back(letter);
+        self.deliver_mail(now, effects);
+    }
+
+    /// A node's agent has connected to this server, or one of this process has begun.
+    pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
+        let peer = Address::Node(node);
+        self.at_master(now, Event::Connected { peer, incarnation }, effects);
+        for job in self.jobs.keys().copied().collect::<Vec<_>>() {
+            self.at_job(now, job, Event::Connected { peer, incarnation }, effects);
+        }
+        self.deliver_mail(now, effects);
+    }
+
+    pub fn node_disconnected(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
+        self.at_master(now, Event::Disconnected { peer: Address::Node(node) }, effects);
+        self.deliver_mail(now, effects);
+    }
+
+    /// The connection of the local nodes to their master, which may be in this process.
+    pub fn master_connected(&mut self, now: Instant, incarnation: u64, effects: &mut Effects) {
+        self.at_all_nodes(now, |_| Event::Connected { peer: Address::Master, incarnation }, effects);
+    }
+
+    pub fn master_disconnected(&mut self, now: Instant, effects: &mut Effects) {
+        self.at_all_nodes(now, |_| Event::Disconnected { peer: Address::Master }, effects);
+    }
+
+    pub fn executor_connected(&mut self, now: Instant, incarnation: u64, effects: &mut Effects) {
+        let event = |node| Event::Connected { peer: Address::Executor(node), incarnation };
+        self.at_all_nodes(now, event, effects);
+    }
+
+    pub fn executor_disconnected(&mut self, now: Instant, effects: &mut Effects) {
+        self.executor.listing.clear();
+        self.at_all_nodes(now, |node| Event::Disconnected { peer: Address::Executor(node) }, effects);
+    }
+
+    pub fn executor_reports(&mut self, now: Instant, report: ExecutorReport, effects: &mut Effects) {
+        let Some(node) = self.executor.node_of(&report) else { return };
+        let (from, to) = (Address::Executor(node), Address::Node(node));
+        self.deliver(now, Letter { from, to, message: Message::ToNode(ToNode::Executor(report)) }, effects);
+    }
+
+    fn at_all_nodes(&mut self, now: Instant, event: impl Fn(NodeId) -> Event<ToNode>, effects: &mut Effects) {
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.at_node(now, node, event(node), effects);
+        }
+        self.deliver_mail(now, effects);
+    }
+
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        self.wakeups.next()
+    }
+
+    pub fn wake_up(&mut self, now: Instant, effects: &mut Effects) {
+        while let Some(address) = self.wakeups.pop_due(now) {
+            match address {
+                Address::Master => self.at_master(now, Event::Wakeup, effects),
+                Address::JobManager(job) => self.at_job(now, job, Event::Wakeup, effects),
+                Address::Node(node) => self.at_node(now, node, Event::Wakeup, effects),
+                Address::GlobalMaster(_) | Address::Executor(_) | Address::Client(_) => {}
+            }
+            self.deliver_mail(now, effects);
+        }
+    }
+
+    // ---- one role at a time ----------------------------------------------------------------------------------------
+
+    fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
+        while let Some(Letter { from, to, message }) = self.mail.pop_front() {
+            match (to, message) {
+                (Address::Master, Message::ToMaster(body)) => {
+                    self.at_master(now, Event::Message { from, body }, effects);
+                }
+                (Address::JobManager(job), Message::ToJobManager(body)) => {
+                    self.at_job(now, job, Event::Message { from, body }, effects);
+                }
+                (Address::Node(node), Message::ToNode(body)) => {
+                    self.at_node(now, node, Event::Message { from, body }, effects);
+                }
+                // Nobody here; a peer that sends this has its addresses wrong.
+                _ => tracing::warn!(?from, ?to, "a letter for a role that this process does not host was dropped"),
+            }
+        }
+    }
+
+    fn at_master(&mut self, now: Instant, event: Event<ToMaster>, effects: &mut Effects) {
+        if let Some(master) = &mut self.master {
+            master.handle(now, event, &mut self.outbox);
+            let wakeup = master.next_wakeup();
+            self.wakeups.set(Address::Master, wakeup);
+            self.take_effects(Address::Master, effects);
+        }
+    }
+
+    fn at_job(&mut self, now: Instant, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
+        if let Event::Message { from: Address::Master, body: ToJobManager::Begin { job: admitted } } = &event
+            && !self.jobs.contains_key(&job)
+        {
+            let manager = self.preset.job_manager(Arc::clone(admitted), self.epoch, self.settings);
+            self.jobs.insert(job, manager);
+        }
+        if let Some(manager) = self.jobs.get_mut(&job) {
+            manager.handle(now, event, &mut self.outbox);
+            let wakeup = manager.next_wakeup();
+            self.wakeups.set(Address::JobManager(job), wakeup);
+            self.take_effects(Address::JobManager(job), effects);
+        }
+    }
+
+    fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {
+        if let Some(agent) = self.nodes.get_mut(&node) {
+            agent.handle(now, event, &mut self.outbox);
+            let wakeup = agent.next_wakeup();
+            self.wakeups.set(Address::Node(node), wakeup);
+            self.take_effects(Address::Node(node), effects);
+        }
+    }
+
+    fn take_effects(&mut self, from: Address, effects: &mut Effects) {
+        for record in self.outbox.records.drain(..) {
+            effects.facts.push(Fact::Record(record));
+        }
+        for change in self.outbox.changes.drain(..) {
+            if let Change::JobForgotten { job } = change {
+                self.jobs.remove(&job);
+                self.wakeups.set(Address::JobManager(job), None);
+            }
+            effects.durable = true;
+            effects.facts.push(Fact::Change(change));
+        }
+        let (jobs_are_here, nodes) = (self.master.is_some(), &self.nodes);
+        for (to, message) in self.outbox.sends.drain(..) {
+            let letter = Letter { from, to, message };
+            let is_local = match to {
+                Address::Master | Address::JobManager(_) => jobs_are_here,
+                Address::Node(node) => nodes.contains_key(&node),
+                _ => false,
+            };
+            if is_local {
+                self.mail.push_back(letter);
+            } else {
+                self.executor.note(&letter);
+                effects.letters.push(letter);
+            }
+        }
+    }
+
+    /// The name of a new node is made durable with this turn's effects.
+    pub fn name_node(&mut self, name: &str, effects: &mut Effects) -> Option<NodeId> {
+        let node = self.master.as_mut()?.name_node(name, &mut self.outbox);
+        self.take_effects(Address::Master, effects);
+        Some(node)
+    }
+
+    pub fn add_local_node(&mut self, node: NodeId, agent: NodeAgent) {
+        self.nodes.insert(node, agent);
+    }
+
+    /// A node of this process and the master of this process have each other from now on.
+    pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
+        self.node_connected(now, node, 0, effects);
+        let incarnation = u64::from(self.epoch.0);
+        self.at_node(now, node, Event::Connected { peer: Address::Master, incarnation }, effects);
+        self.deliver_mail(now, effects);
+    }
+
+    /// What a snapshot of the store holds.
+    pub fn durable(&self) -> Vec<Change> {
+        let mut changes = self.master.as_ref().map(Role::durable).unwrap_or_default();
+        changes.extend(self.jobs.values().flat_map(Role::durable));
+        changes
+    }
+}
+
+impl ExecutorRouting {
+    fn note(&mut self, letter: &Letter) {
+        match &letter.message {
+            Message::ToExecutor(ToExecutor::Launch(order)) => {
+                self.owners.insert(order.attempt, order.node);
+            }
+            Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => {
+                self.owners.remove(attempt);
+            }
+            Message::ToExecutor(ToExecutor::List { node }) => self.listing.push_back(*node),
+            _ => {}
+        }
+    }
+
+    /// Before a list is answered come the ends that belong to it, so an unknown attempt is of the node being listed.
+    fn node_of(&mut self, report: &ExecutorReport) -> Option<NodeId> {
+        match report {
+            ExecutorReport::Started { attempt, .. } => self.owners.get(attempt).copied(),
+            ExecutorReport::Finished { attempt, .. } => {
+                self.owners.get(attempt).or_else(|| self.listing.front()).copied()
+            }
+            ExecutorReport::Executing { attempts } => {
+                let node = self.listing.pop_front()?;
+                self.owners.extend(attempts.iter().map(|entry| (entry.order.attempt, node)));
+                Some(node)
+            }
+        }
+    }
+}

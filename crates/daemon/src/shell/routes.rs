@@ -1,0 +1,114 @@
+//! Where letters go that leave the process: to the executor, to a peer over the network, to a waiting client.
+
+use super::Letter;
+use crate::executor::ExecutorFrame;
+use crate::frames;
+use amalgam_core::protocol::{Address, Message, ToClient};
+use amalgam_core::vocabulary::{ClientId, NodeId};
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+
+/// Letters for one peer, in order.
+pub type PeerSender = mpsc::UnboundedSender<Vec<Letter>>;
+
+#[derive(Default)]
+pub struct Routes {
+    executor: Mutex<Option<UnixStream>>,
+    nodes: Mutex<HashMap<NodeId, PeerSender>>,
+    /// Everything that is not here, for an agent.
+    upstream: Mutex<Option<PeerSender>>,
+    clients: Mutex<HashMap<ClientId, oneshot::Sender<ToClient>>>,
+}
+
+impl Routes {
+    pub fn set_executor(&self, stream: Option<UnixStream>) {
+        *lock(&self.executor) = stream;
+    }
+
+    pub fn set_upstream(&self, peer: Option<PeerSender>) {
+        *lock(&self.upstream) = peer;
+    }
+
+    /// Letters to the node go there from now on; returns false if it already has a connection.
+    pub fn add_node(&self, node: NodeId, peer: PeerSender) -> bool {
+        let mut nodes = lock(&self.nodes);
+        if nodes.get(&node).is_some_and(|old| !old.is_closed()) {
+            return false;
+        }
+        nodes.insert(node, peer);
+        true
+    }
+
+    pub fn remove_node(&self, node: NodeId) {
+        lock(&self.nodes).remove(&node);
+    }
+
+    /// The answer to this client's next request.
+    pub fn expect_answer(&self, client: ClientId) -> oneshot::Receiver<ToClient> {
+        let (answer, answered) = oneshot::channel();
+        lock(&self.clients).insert(client, answer);
+        answered
+    }
+
+    /// Letters to somebody who is not reachable are lost, as the protocol allows.
+    pub fn send(&self, letters: Vec<Letter>) {
+        let mut orders = Vec::new();
+        let mut by_node: HashMap<NodeId, Vec<Letter>> = HashMap::new();
+        let mut up = Vec::new();
+        for letter in letters {
+            match (letter.to, letter.message) {
+                (Address::Executor(_), Message::ToExecutor(order)) => {
+                    if let Err(error) = frames::encode(&ExecutorFrame::Order(order), &mut orders) {
+                        tracing::error!(%error, "an order for the executor cannot be written");
+                    }
+                }
+                (Address::Client(client), Message::ToClient(answer)) => self.answer(client, answer),
+                (Address::Node(node), message) => {
+                    let letter = Letter { message, ..letter };
+                    by_node.entry(node).or_default().push(letter);
+                }
+                (_, message) => up.push(Letter { message, ..letter }),
+            }
+        }
+        if !orders.is_empty() {
+            self.write_to_executor(&orders);
+        }
+        if !by_node.is_empty() {
+            let nodes = lock(&self.nodes);
+            for (node, letters) in by_node {
+                if let Some(peer) = nodes.get(&node) {
+                    let _ = peer.send(letters);
+                }
+            }
+        }
+        if let Some(peer) = lock(&self.upstream).as_ref().filter(|_| !up.is_empty()) {
+            let _ = peer.send(up);
+        }
+    }
+
+    fn write_to_executor(&self, orders: &[u8]) {
+        let mut executor = lock(&self.executor);
+        if let Some(stream) = executor.as_mut()
+            && let Err(error) = stream.write_all(orders)
+        {
+            // Its reader notices the broken connection and makes another.
+            tracing::warn!(%error, "the executor does not take orders");
+            *executor = None;
+        }
+    }
+
+    fn answer(&self, client: ClientId, answer: ToClient) {
+        if let Some(waiting) = lock(&self.clients).remove(&client) {
+            // A client that went away does not need its answer.
+            let _ = waiting.send(answer);
+        }
+    }
+}
+
+/// No lock here is held while something can panic halfway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,168 @@
+//! Facts as lines of a story, for people.
+
+use crate::api::{StoryLine, Timestamp};
+use crate::shell::{Fact, Roles};
+use amalgam_core::protocol::{AdmittedJob, JobOutcome};
+use amalgam_core::role::{Change, LostCause, Record};
+use amalgam_core::vocabulary::{AttemptId, Instant, JobId, Kinds, NodeId, TaskId};
+use std::sync::Arc;
+
+/// What the lines call things by.
+pub struct Names {
+    job: Arc<AdmittedJob>,
+    nodes: Vec<String>,
+    kinds: Kinds,
+}
+
+impl Names {
+    pub fn of(roles: &Roles, job: JobId, now: Instant) -> Option<Names> {
+        let master = roles.master.as_ref()?;
+        let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
+        Some(Names { job: Arc::clone(master.job(job)?.0), nodes, kinds: master.kinds().clone() })
+    }
+
+    fn node(&self, node: NodeId) -> String {
+        self.nodes.get(node.0 as usize).cloned().unwrap_or_else(|| node.to_string())
+    }
+
+    fn task(&self, task: TaskId) -> String {
+        match self.job.spec.stages.get(task.stage as usize) {
+            Some(stage) if stage.tasks.len() == 1 => stage.name.clone(),
+            Some(stage) => format!("{}/{}", stage.name, stage.tasks.index_value(task.index)),
+            None => task.to_string(),
+        }
+    }
+
+    fn stage(&self, stage: u32) -> &str {
+        self.job.spec.stages.get(stage as usize).map_or("?", |stage| &stage.name)
+    }
+}
+
+/// What a fact says of a line: kind, text, and whom it is about.
+struct Told {
+    kind: &'static str,
+    text: String,
+    task: Option<TaskId>,
+    attempt: Option<AttemptId>,
+    node: Option<NodeId>,
+}
+
+/// The line that a fact adds to the story of a job, or of one of its tasks; `None` if it adds none.
+pub fn story_line(sequence: u64, at: u64, fact: &Fact, task: Option<TaskId>, names: &Names) -> Option<StoryLine> {
+    let told = match fact {
+        Fact::Change(change) => of_change(change, names)?,
+        Fact::Record(record) => of_record(record, names)?,
+    };
+    if task.is_some() && told.task.is_some() && told.task != task {
+        return None;
+    }
+    Some(StoryLine {
+        sequence,
+        at: Timestamp(at),
+        kind: told.kind.to_owned(),
+        text: told.text,
+        task: told.task.map(|task| task.to_string()),
+        attempt: told.attempt.map(|attempt| attempt.to_string()),
+        node: told.node.map(|node| names.node(node)),
+    })
+}
+
+fn of_job(kind: &'static str, text: impl Into<String>) -> Option<Told> {
+    Some(Told { kind, text: text.into(), task: None, attempt: None, node: None })
+}
+
+fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Told> {
+    Some(Told { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node) })
+}
+
+fn of_change(change: &Change, names: &Names) -> Option<Told> {
+    match change {
+        Change::JobAdmitted { job, .. } => {
+            let tasks = job.spec.task_count();
+            of_job("submitted", format!("submitted by {} with {tasks} tasks", job.spec.user))
+        }
+        Change::JobHeld { held: true, .. } => of_job("held", "held"),
+        Change::JobHeld { held: false, .. } => of_job("released", "released"),
+        Change::JobBegun { .. } => of_job("begun", "admitted: its stages without inputs ask for resources"),
+        Change::JobReopened { .. } => of_job("reopened", "opened again to run what had failed"),
+        Change::JobEnded { outcome, .. } => {
+            let how = match outcome {
+                JobOutcome::Succeeded => "succeeded".to_owned(),
+                JobOutcome::Failed { exit_code } => format!("failed with exit code {exit_code}"),
+                JobOutcome::Cancelled => "cancelled".to_owned(),
+                JobOutcome::DependencyFailed => "cancelled: a job that it came after did not succeed".to_owned(),
+            };
+            of_job("ended", format!("job {how}"))
+        }
+        Change::Cancelled { .. } => of_job("cancelled", "cancelled: nothing more of it starts"),
+        Change::Launched { attempt, task, node, rule, passed_over, .. } => {
+            let passed = match passed_over {
+                0 => String::new(),
+                1 => ", past 1 job that did not fit".to_owned(),
+                many => format!(", past {many} jobs that did not fit"),
+            };
+            let text = format!("{} granted on {} by {rule}{passed}", names.task(*task), names.node(*node));
+            of_attempt("launched", *task, *attempt, *node, text)
+        }
+        Change::Finished { attempt, task, node, ended, last, .. } => {
+            let again = if *last { "" } else { "; it will be tried again" };
+            let message = ended.message.as_ref().map(|text| format!(" ({})", text.trim_end())).unwrap_or_default();
+            let text = format!("{} {}{message} after {}{again}", names.task(*task), ended.reason, ended.usage.wall);
+            of_attempt("ended", *task, *attempt, *node, text)
+        }
+        Change::Lost { attempt, task, node, cause, last, .. } => {
+            let why = match cause {
+                LostCause::NodeLost => format!("{} stayed away too long", names.node(*node)),
+                LostCause::Unknown => format!("{} does not have it (any more)", names.node(*node)),
+                LostCause::NotTaken => format!("{} did not take it", names.node(*node)),
+            };
+            let again = if *last { ", for the last time" } else { "; it will be tried again" };
+            of_attempt("lost", *task, *attempt, *node, format!("{} lost: {why}{again}", names.task(*task)))
+        }
+        _ => None,
+    }
+}
+
+fn of_record(record: &Record, names: &Names) -> Option<Told> {
+    match record {
+        Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds)),
+        Record::StageReady { stage, .. } => {
+            of_job("stage-ready", format!("stage {} has all its inputs", names.stage(*stage)))
+        }
+        Record::Queued { task, attempt, node } => {
+            let text = format!("{} waits at {}", names.task(*task), names.node(*node));
+            of_attempt("queued", *task, *attempt, *node, text)
+        }
+        Record::Started { task, attempt, node, waited } => {
+            let text = format!("{} started on {}, {waited} after it was granted", names.task(*task), names.node(*node));
+            of_attempt("started", *task, *attempt, *node, text)
+        }
+        Record::Adopted { task, attempt, node } => {
+            let text = format!("{} found running on {} and taken over", names.task(*task), names.node(*node));
+            of_attempt("adopted", *task, *attempt, *node, text)
+        }
+        Record::Stopping { task, attempt, node, reason } => {
+            let text = format!("{} on {} is told to end: {reason}", names.task(*task), names.node(*node));
+            of_attempt("stopping", *task, *attempt, *node, text)
+        }
+        Record::Orphaned { task, attempt, node } => {
+            let text = format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));
+            of_attempt("orphaned", *task, *attempt, *node, text)
+        }
+        Record::Retried { task, failures, retries } => Some(Told {
+            kind: "retried",
+            text: format!("{} is tried again ({failures} of {retries} retries used)", names.task(*task)),
+            task: Some(*task),
+            attempt: None,
+            node: None,
+        }),
+        Record::Stale { attempt, .. } => Some(Told {
+            kind: "stale",
+            text: format!("a late message about attempt {attempt} was dropped"),
+            task: None,
+            attempt: Some(*attempt),
+            node: None,
+        }),
+        _ => None,
+    }
+}

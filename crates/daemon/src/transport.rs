@@ -1,0 +1,388 @@
+//! The stream between a server and a node's agent: framed batches of letters over TCP, both sides proven to hold the
+//! same token before the first one.
+//!
+//! ```text
+//! server: Challenge { version, nonce }      agent: Hello { version, name, nonce, proof of the server's nonce }
+//! server: Accepted { node, epoch, proof of the agent's nonce } or Refused { why }
+//! then both: Mail, and for files Fetch / Fetched
+//! ```
+
+use crate::auth::{self, Tokens};
+use crate::backend::read_output;
+use crate::frames::{self, Decoder};
+use crate::shell::{Handle, Input, Letter};
+use amalgam_core::protocol::Address;
+use amalgam_core::vocabulary::{AttemptId, NodeId, Stream};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+/// Both sides must speak the same; it grows with every change of a message.
+const VERSION: u32 = 1;
+/// A peer that says nothing for so long before it is accepted is dropped.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The first frame of a stranger is short.
+const STRANGERS_FRAME: usize = 4 * 1024;
+const FETCH: Duration = Duration::from_secs(10);
+
+#[derive(Serialize, Deserialize)]
+struct Challenge {
+    version: u32,
+    nonce: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    version: u32,
+    name: String,
+    user: String,
+    nonce: [u8; 32],
+    proof: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Accepted { node: NodeId, epoch: u32, proof: [u8; 32] },
+    Refused { why: String },
+}
+
+#[derive(Serialize, Deserialize)]
+enum Wire {
+    Mail(Vec<Letter>),
+    Fetch { id: u64, attempt: AttemptId, stream: Stream, offset: u64, limit: u32 },
+    Fetched { id: u64, bytes: Result<Vec<u8>, String> },
+}
+
+/// Files of nodes that are connected over the network.
+#[derive(Default)]
+pub struct RemoteNodes {
+    peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Wire>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Result<Vec<u8>, String>>>>,
+    next: AtomicU64,
+}
+
+pub enum Fetched {
+    Bytes(Vec<u8>),
+    Failed(String),
+    /// The node is not connected, or did not answer in time.
+    Away,
+}
+
+impl RemoteNodes {
+    pub async fn fetch(&self, node: NodeId, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> Fetched {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.waiting).insert(id, answer);
+        let sent = lock(&self.peers)
+            .get(&node)
+            .is_some_and(|peer| peer.send(Wire::Fetch { id, attempt, stream, offset, limit }).is_ok());
+        let fetched = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
+        lock(&self.waiting).remove(&id);
+        match fetched {
+            Some(Ok(bytes)) => Fetched::Bytes(bytes),
+            Some(Err(why)) => Fetched::Failed(why),
+            None => Fetched::Away,
+        }
+    }
+
+    fn answer(&self, id: u64, bytes: Result<Vec<u8>, String>) {
+        if let Some(waiting) = lock(&self.waiting).remove(&id) {
+            let _ = waiting.send(bytes);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// ---- the server's side ---------------------------------------------------------------------------------------------
+
+/// Lets agents in for as long as the process lives.
+pub async fn serve_agents(
+    listener: TcpListener,
+    handle: Handle,
+    tokens: Arc<Tokens>,
+    remote: Arc<RemoteNodes>,
+    epoch: u32,
+) {
+    let incarnations = Arc::new(AtomicU64::new(1));
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            // Out of file descriptors, most likely; it passes.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let (handle, tokens, remote) = (handle.clone(), Arc::clone(&tokens), Arc::clone(&remote));
+        let incarnation = incarnations.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(async move {
+            match timeout(HANDSHAKE, let_in(stream, &handle, &tokens, epoch)).await {
+                Ok(Ok(agent)) => serve_agent(agent, handle, remote, incarnation).await,
+                Ok(Err(error)) => tracing::warn!(%peer, %error, "an agent was not let in"),
+                Err(_) => tracing::warn!(%peer, "an agent did not introduce itself in time"),
+            }
+        });
+    }
+}
+
+struct LetIn {
+    node: NodeId,
+    name: String,
+    link: Link,
+    letters: mpsc::UnboundedReceiver<Vec<Letter>>,
+}
+
+async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32) -> io::Result<LetIn> {
+    let mut link = Link::new(stream, STRANGERS_FRAME)?;
+    let nonce = auth::new_nonce().map_err(io::Error::other)?;
+    link.write(&Challenge { version: VERSION, nonce }).await?;
+    let hello: Hello = link.read().await?;
+    let refuse = |why: String| Answer::Refused { why };
+    if hello.version != VERSION {
+        let why = format!("it speaks version {} and the server {VERSION}; install the same version", hello.version);
+        link.write(&refuse(why.clone())).await?;
+        return Err(io::Error::other(why));
+    }
+    let administrators = tokens.administrators().map_err(io::Error::other)?;
+    let token = administrators.into_iter().find(|token| auth::verify(token, "agent", &nonce, &hello.proof));
+    let Some(token) = token else {
+        let why = "its token is not that of an administrator of this server".to_owned();
+        link.write(&refuse(why.clone())).await?;
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    };
+    let (answer, answered) = oneshot::channel();
+    let asked = handle.send(Input::NameNode { name: hello.name.clone(), answer });
+    let node = match asked {
+        Ok(()) => answered.await.map_err(|_| io::Error::other("the server is stopping"))?,
+        Err(_) => return Err(io::Error::other("the server is stopping")),
+    };
+    let (letters_in, letters) = mpsc::unbounded_channel();
+    if !handle.routes().add_node(node, letters_in) {
+        let why = format!("a node named `{}` is connected already; give each agent a --name of its own", hello.name);
+        link.write(&refuse(why.clone())).await?;
+        return Err(io::Error::other(why));
+    }
+    let proof = auth::prove(&token, "server", &hello.nonce);
+    link.write(&Answer::Accepted { node, epoch, proof }).await?;
+    link.trust();
+    Ok(LetIn { node, name: hello.name, link, letters })
+}
+
+async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, incarnation: u64) {
+    let LetIn { node, name, link, letters } = agent;
+    let (wire_in, wire) = mpsc::unbounded_channel();
+    lock(&remote.peers).insert(node, wire_in);
+    if handle.send(Input::NodeConnected { node, incarnation }).is_err() {
+        return;
+    }
+    tracing::info!(%node, name, "a node's agent connected");
+    let Link { reader, writer, decoder, .. } = link;
+    let writing = tokio::spawn(write_out(writer, letters, wire));
+    let mut reader = Reader { reader, decoder };
+    let end = loop {
+        match reader.next::<Wire>().await {
+            Ok(Wire::Mail(letters)) => {
+                // A node speaks for itself only.
+                let own = letters.into_iter().filter(|letter| letter.from == Address::Node(node)).collect();
+                if handle.send(Input::Mail(own)).is_err() {
+                    return;
+                }
+            }
+            Ok(Wire::Fetched { id, bytes }) => remote.answer(id, bytes),
+            Ok(Wire::Fetch { .. }) => {}
+            Err(error) => break error,
+        }
+    };
+    writing.abort();
+    tracing::info!(%node, name, %end, "a node's agent left");
+    lock(&remote.peers).remove(&node);
+    handle.routes().remove_node(node);
+    let _ = handle.send(Input::NodeDisconnected { node });
+}
+
+// ---- the agent's side ----------------------------------------------------------------------------------------------
+
+/// How an agent reaches its server.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    pub server: String,
+    pub name: String,
+    pub token: String,
+    pub user: String,
+}
+
+/// An accepted connection to the server.
+pub struct Joined {
+    pub node: NodeId,
+    pub epoch: u32,
+    link: Link,
+}
+
+/// What stands between an agent and its server.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("cannot reach the server at {server}: {error}")]
+    Unreachable { server: String, error: io::Error },
+    #[error("the server at {server} does not let this node in: {why}")]
+    Refused { server: String, why: String },
+    #[error("what answers at {server} cannot prove that it is our server")]
+    Impostor { server: String },
+}
+
+impl Upstream {
+    pub async fn join(&self) -> Result<Joined, JoinError> {
+        let unreachable = |error| JoinError::Unreachable { server: self.server.clone(), error };
+        let late = |_| unreachable(io::ErrorKind::TimedOut.into());
+        timeout(HANDSHAKE, self.shake_hands()).await.map_err(late)?
+    }
+
+    async fn shake_hands(&self) -> Result<Joined, JoinError> {
+        let server = &self.server;
+        let unreachable = |error| JoinError::Unreachable { server: server.clone(), error };
+        let stream = TcpStream::connect(server).await.map_err(unreachable)?;
+        let mut link = Link::new(stream, STRANGERS_FRAME).map_err(unreachable)?;
+        let challenge: Challenge = link.read().await.map_err(unreachable)?;
+        if challenge.version != VERSION {
+            let why = format!("it speaks version {} and we {VERSION}; install the same version", challenge.version);
+            return Err(JoinError::Refused { server: server.clone(), why });
+        }
+        let nonce = auth::new_nonce().map_err(|error| unreachable(io::Error::other(error)))?;
+        let proof = auth::prove(&self.token, "agent", &challenge.nonce);
+        let (name, user) = (self.name.clone(), self.user.clone());
+        link.write(&Hello { version: VERSION, name, user, nonce, proof }).await.map_err(unreachable)?;
+        match link.read().await.map_err(unreachable)? {
+            Answer::Accepted { node, epoch, proof } => {
+                if !auth::verify(&self.token, "server", &nonce, &proof) {
+                    return Err(JoinError::Impostor { server: server.clone() });
+                }
+                link.trust();
+                Ok(Joined { node, epoch, link })
+            }
+            Answer::Refused { why } => Err(JoinError::Refused { server: server.clone(), why }),
+        }
+    }
+}
+
+/// Passes letters between this agent's loop and the server until the connection breaks.
+pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::Error {
+    let Joined { epoch, link, .. } = joined;
+    let (letters_in, letters) = mpsc::unbounded_channel();
+    let (wire_in, wire) = mpsc::unbounded_channel();
+    handle.routes().set_upstream(Some(letters_in));
+    if handle.send(Input::MasterConnected { incarnation: u64::from(epoch) }).is_err() {
+        return io::Error::other("the agent is stopping");
+    }
+    let Link { reader, writer, decoder, .. } = link;
+    let writing = tokio::spawn(write_out(writer, letters, wire));
+    let mut reader = Reader { reader, decoder };
+    let end = loop {
+        match reader.next::<Wire>().await {
+            Ok(Wire::Mail(letters)) => {
+                if handle.send(Input::Mail(letters)).is_err() {
+                    break io::Error::other("the agent is stopping");
+                }
+            }
+            Ok(Wire::Fetch { id, attempt, stream, offset, limit }) => {
+                let (files, answers): (PathBuf, _) = (files.to_owned(), wire_in.clone());
+                tokio::task::spawn_blocking(move || {
+                    let bytes = read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
+                    let _ = answers.send(Wire::Fetched { id, bytes });
+                });
+            }
+            Ok(Wire::Fetched { .. }) => {}
+            Err(error) => break error,
+        }
+    };
+    writing.abort();
+    handle.routes().set_upstream(None);
+    let _ = handle.send(Input::MasterDisconnected);
+    end
+}
+
+// ---- both sides ----------------------------------------------------------------------------------------------------
+
+struct Link {
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    decoder: Decoder,
+}
+
+struct Reader {
+    reader: OwnedReadHalf,
+    decoder: Decoder,
+}
+
+impl Link {
+    fn new(stream: TcpStream, limit: usize) -> io::Result<Link> {
+        stream.set_nodelay(true)?;
+        let (reader, writer) = stream.into_split();
+        Ok(Link { reader, writer, decoder: Decoder::with_limit(limit) })
+    }
+
+    /// The peer has proven itself: it may send whole batches.
+    fn trust(&mut self) {
+        self.decoder.set_limit(frames::MAX_FRAME);
+    }
+
+    async fn write<T: Serialize>(&mut self, value: &T) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        frames::encode(value, &mut bytes).map_err(io::Error::other)?;
+        self.writer.write_all(&bytes).await
+    }
+
+    async fn read<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        read_frame(&mut self.reader, &mut self.decoder).await
+    }
+}
+
+impl Reader {
+    async fn next<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        read_frame(&mut self.reader, &mut self.decoder).await
+    }
+}
+
+async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<T> {
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        let frame = decoder.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        if let Some(frame) = frame {
+            return Ok(frame);
+        }
+        match reader.read(&mut bytes).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => decoder.push(&bytes[..count]),
+        }
+    }
+}
+
+/// Writes what comes, as much at once as has piled up.
+async fn write_out(
+    mut writer: OwnedWriteHalf,
+    mut letters: mpsc::UnboundedReceiver<Vec<Letter>>,
+    mut wire: mpsc::UnboundedReceiver<Wire>,
+) -> io::Result<()> {
+    loop {
+        let first = tokio::select! {
+            letters = letters.recv() => letters.map(Wire::Mail),
+            other = wire.recv() => other,
+        };
+        let Some(first) = first else { return Ok(()) };
+        let mut bytes = Vec::new();
+        frames::encode(&first, &mut bytes).map_err(io::Error::other)?;
+        while bytes.len() < 256 * 1024
+            && let Ok(more) = letters.try_recv()
+        {
+            frames::encode(&Wire::Mail(more), &mut bytes).map_err(io::Error::other)?;
+        }
+        writer.write_all(&bytes).await?;
+    }
+}

@@ -1,0 +1,534 @@
+//! The roles' state as the public interface shows it.
+
+use crate::api::{
+    ClusterSummary, JobDetail, JobState, JobSummary, NodeDetail, NodeState, NodeSummary, QueueSummary, RunningAttempt,
+    StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+};
+use crate::http::{JobFilter, TaskFilter};
+use crate::shell::Roles;
+use amalgam_core::job_manager::{self, JobManager, Stage};
+use amalgam_core::master::{self, Master, NodeStatus, QueueStatus};
+use amalgam_core::protocol::{AdmittedJob, JobOutcome};
+use amalgam_core::scheduling::NodeState as Presence;
+use amalgam_core::vocabulary::resources::{CPU, WIDTH};
+use amalgam_core::vocabulary::{
+    Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, Resources, TaskId, Totals,
+};
+use std::collections::BTreeMap;
+
+/// Tasks that one page looks at; a filter that few tasks pass may take several pages.
+const LOOKED_AT: u32 = 100_000;
+
+/// What one look at a job needs.
+struct Job<'a> {
+    job: &'a AdmittedJob,
+    state: &'a master::JobState,
+    manager: Option<&'a JobManager>,
+    master: &'a Master,
+    now: Instant,
+}
+
+fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
+    let master = roles.master.as_ref()?;
+    let (job, state) = master.job(id)?;
+    Some(Job { job, state, manager: roles.jobs.get(&id), master, now })
+}
+
+// ---- jobs ----------------------------------------------------------------------------------------------------------
+
+pub fn owner(roles: &Roles, id: JobId) -> Option<String> {
+    Some(roles.master.as_ref()?.job(id)?.0.spec.user.clone())
+}
+
+/// Up to `limit` jobs below `before`, the newest first, and the id to go on below.
+pub fn jobs(
+    roles: &Roles,
+    filter: &JobFilter,
+    before: Option<JobId>,
+    limit: usize,
+    now: Instant,
+) -> (Vec<JobSummary>, Option<JobId>) {
+    let Some(master) = &roles.master else { return (Vec::new(), None) };
+    let mut found = Vec::new();
+    for (job, _) in master.jobs_from(JobId(0)).rev() {
+        if before.is_some_and(|before| job.id >= before) {
+            continue;
+        }
+        let Some(look) = look(roles, job.id, now) else { continue };
+        if !filter.states.is_empty() && !filter.states.contains(&look.state()) {
+            continue;
+        }
+        let summary = look.summary();
+        if filter.admits(&summary) {
+            if found.len() == limit {
+                let next = found.last().map(|last: &JobSummary| JobId(last.id));
+                return (found, next);
+            }
+            found.push(summary);
+        }
+    }
+    (found, None)
+}
+
+pub fn job(roles: &Roles, id: JobId, now: Instant) -> Option<JobDetail> {
+    look(roles, id, now).map(|job| job.detail())
+}
+
+pub fn waited(roles: &Roles, id: JobId, now: Instant) -> Option<Waited> {
+    let job = look(roles, id, now)?;
+    let state = job.state();
+    Some(Waited {
+        job: id.0,
+        state,
+        exit_code: job.exit_code(),
+        reason: if state.has_ended() { job.end_reason() } else { None },
+    })
+}
+
+impl Job<'_> {
+    fn state(&self) -> JobState {
+        match self.state {
+            master::JobState::Ended(end) => match end.outcome {
+                JobOutcome::Succeeded => JobState::Succeeded,
+                JobOutcome::Failed { .. } => JobState::Failed,
+                JobOutcome::Cancelled | JobOutcome::DependencyFailed => JobState::Cancelled,
+            },
+            master::JobState::Pending if self.is_held() => JobState::Held,
+            master::JobState::Pending => JobState::Pending,
+            master::JobState::Begun => {
+                let running = self.manager.is_some_and(|manager| manager.running().next().is_some());
+                match running {
+                    true => JobState::Running,
+                    false if self.is_held() => JobState::Held,
+                    false => JobState::Pending,
+                }
+            }
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        self.master.explain(self.job.id).first() == Some(&amalgam_core::why::Why::Held)
+    }
+
+    fn exit_code(&self) -> Option<u8> {
+        match self.state {
+            master::JobState::Ended(end) => crate::shell::outcome_words(end.outcome).0,
+            _ => None,
+        }
+    }
+
+    fn end_reason(&self) -> Option<String> {
+        let master::JobState::Ended(end) = self.state else { return None };
+        let (_, general) = crate::shell::outcome_words(end.outcome);
+        let JobOutcome::Failed { .. } = end.outcome else { return general };
+        let failure = self.manager.and_then(|manager| manager.dag().first_failure());
+        let Some((stage, index, reason)) = failure else { return general };
+        let stage = &self.job.spec.stages[stage as usize];
+        let value = stage.tasks.index_value(index);
+        let which = if stage.tasks.len() == 1 { stage.name.clone() } else { format!("{}/{value}", stage.name) };
+        Some(format!("task {which} {}", describe_end(&reason)))
+    }
+
+    /// Why nothing more of it starts; the most telling first.
+    fn reasons(&self) -> Vec<String> {
+        if let master::JobState::Ended(_) = self.state {
+            return Vec::new();
+        }
+        self.master.explain(self.job.id).iter().map(|why| why.describe(self.master.kinds())).collect()
+    }
+
+    fn counts(&self) -> TaskCounts {
+        let Some(manager) = self.manager else { return self.counts_without_manager() };
+        let mut sum = TaskCounts::default();
+        for stage in &manager.dag().stages {
+            let one = stage_counts(stage);
+            sum.total += one.total;
+            sum.waiting += one.waiting;
+            sum.queued += one.queued;
+            sum.running += one.running;
+            sum.succeeded += one.succeeded;
+            sum.failed += one.failed;
+            sum.cancelled += one.cancelled;
+        }
+        sum
+    }
+
+    fn counts_without_manager(&self) -> TaskCounts {
+        let total = self.job.spec.task_count();
+        let ended = matches!(self.state, master::JobState::Ended(_));
+        let (waiting, cancelled) = if ended { (0, total) } else { (total, 0) };
+        TaskCounts { total, waiting, cancelled, ..TaskCounts::default() }
+    }
+
+    fn summary(&self) -> JobSummary {
+        let state = self.state();
+        let reason = match state {
+            JobState::Running => None,
+            state if state.has_ended() => self.end_reason(),
+            _ => self.reasons().into_iter().next(),
+        };
+        let ended_at = match self.state {
+            master::JobState::Ended(end) => Some(end.at.into()),
+            _ => None,
+        };
+        JobSummary {
+            id: self.job.id.0,
+            name: self.job.spec.name.clone(),
+            user: self.job.spec.user.clone(),
+            queue: self.master.queue_name(self.job.id).unwrap_or_default().to_owned(),
+            priority: self.job.spec.priority,
+            state,
+            reason,
+            submitted_at: self.job.submitted_at.into(),
+            started_at: self.manager.and_then(|manager| manager.dag().first_launch()).map(Timestamp::from),
+            ended_at,
+            tasks: self.counts(),
+        }
+    }
+
+    fn detail(&self) -> JobDetail {
+        let summary = self.summary();
+        let mut reasons = self.reasons();
+        let stages: Vec<StageDetail> = (0..self.job.spec.stages.len()).map(|stage| self.stage(stage)).collect();
+        reasons.extend(stages.iter().flat_map(|stage| stage.reasons.iter().map(|why| format!("{}: {why}", stage.name))));
+        let expected_end = (!summary.state.has_ended()).then(|| self.expected_end(&stages)).flatten();
+        JobDetail {
+            summary,
+            stages,
+            reasons,
+            after_jobs: self.job.spec.after_jobs.iter().map(|job| job.0).collect(),
+            submit_dir: self.job.spec.submit_dir.clone(),
+            max_fails: self.job.spec.max_fails,
+            expected_end,
+            exit_code: self.exit_code(),
+        }
+    }
+
+    /// The latest of its stages' ends, once all of them can be told.
+    fn expected_end(&self, stages: &[StageDetail]) -> Option<Timestamp> {
+        let open = stages.iter().filter(|stage| stage.tasks.ended() < stage.tasks.total);
+        let ends: Option<Vec<Timestamp>> = open.map(|stage| stage.expected_end).collect();
+        ends?.into_iter().max_by_key(|end| end.0)
+    }
+
+    fn stage(&self, number: usize) -> StageDetail {
+        let spec = &self.job.spec.stages[number];
+        let progress = self.manager.map(|manager| &manager.dag().stages[number]);
+        let tasks = progress.map(stage_counts).unwrap_or_else(|| {
+            let total = u64::from(spec.tasks.len());
+            TaskCounts { total, waiting: total, ..TaskCounts::default() }
+        });
+        let name = |stage: &u32| self.job.spec.stages[*stage as usize].name.clone();
+        let estimate = progress.map(|stage| &stage.estimate);
+        StageDetail {
+            name: spec.name.clone(),
+            after: spec.after.iter().map(name).collect(),
+            command: spec.program.command.clone(),
+            rate: progress.and_then(|stage| rate(stage, self.now)),
+            mean_seconds: estimate.and_then(job_manager::Estimate::expected).map(Duration::as_secs_f64),
+            p50_seconds: estimate.and_then(|estimate| estimate.percentile(50)).map(Duration::as_secs_f64),
+            expected_end: progress.and_then(|stage| expected_end(stage, self.now)),
+            reasons: progress.map(|stage| self.stage_reasons(number, stage)).unwrap_or_default(),
+            resources: named(&self.job.resources[number], self.master.kinds()),
+            constraints: spec.constraints.iter().map(ToString::to_string).collect(),
+            retries: spec.retries,
+            timeout_seconds: spec.timeout.or(self.job.default_timeout).map(Duration::as_secs_f64),
+            tasks,
+        }
+    }
+
+    fn stage_reasons(&self, number: usize, stage: &Stage) -> Vec<String> {
+        if stage.abandoned && stage.waiting() > 0 {
+            return vec!["never runs: a stage before it failed, or the job was cancelled".to_owned()];
+        }
+        if stage.inputs_missing == 0 || stage.waiting() == 0 {
+            return Vec::new();
+        }
+        let Some(manager) = self.manager else { return Vec::new() };
+        let spec = &self.job.spec.stages[number];
+        let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
+        let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
+        vec![amalgam_core::why::Why::AfterStages { stages }.describe(self.master.kinds())]
+    }
+}
+
+fn stage_counts(stage: &Stage) -> TaskCounts {
+    let waiting = u64::from(stage.waiting());
+    let mut counts = TaskCounts {
+        total: u64::from(stage.total),
+        running: u64::from(stage.running),
+        succeeded: u64::from(stage.succeeded),
+        failed: u64::from(stage.failed),
+        cancelled: u64::from(stage.cancelled),
+        ..TaskCounts::default()
+    };
+    match (stage.abandoned, stage.inputs_missing) {
+        (true, _) => counts.cancelled += waiting,
+        (false, 0) => counts.queued = waiting,
+        (false, _) => counts.waiting = waiting,
+    }
+    counts
+}
+
+fn rate(stage: &Stage, now: Instant) -> Option<f64> {
+    let seconds = now.since(stage.first_launch?).as_secs_f64();
+    let ended = stage.succeeded + stage.failed;
+    (ended > 0 && seconds > 0.0 && stage.running > 0).then(|| f64::from(ended) / seconds)
+}
+
+/// What is left, at the pace that the running tasks set: the mean run time for each round of as many as run now.
+fn expected_end(stage: &Stage, now: Instant) -> Option<Timestamp> {
+    if stage.running == 0 {
+        return None;
+    }
+    let mean = stage.estimate.expected()?;
+    let left = f64::from(stage.waiting()) + f64::from(stage.running) / 2.0;
+    let seconds = mean.as_secs_f64() * left / f64::from(stage.running);
+    Some((now + Duration((seconds * 1e6) as u64)).into())
+}
+
+// ---- tasks ---------------------------------------------------------------------------------------------------------
+
+/// Tasks from (stage, position) on, and where to go on.
+pub fn tasks(
+    roles: &Roles,
+    id: JobId,
+    filter: &TaskFilter,
+    from: (u32, u32),
+    limit: usize,
+    now: Instant,
+) -> Option<(Vec<TaskSummary>, Option<(u32, u32)>)> {
+    let job = look(roles, id, now)?;
+    let mut found = Vec::new();
+    let mut looked_at = 0;
+    let (mut stage, mut index) = from;
+    if let (Some(only), Some(position)) = (filter.stage, filter.index) {
+        (stage, index) = (stage.max(only), index.max(position));
+    }
+    while let Some(spec) = job.job.spec.stages.get(stage as usize) {
+        let wanted = filter.stage.is_none_or(|only| only == stage);
+        if !wanted || index >= spec.tasks.len() {
+            (stage, index) = (stage + 1, 0);
+            continue;
+        }
+        if found.len() == limit || looked_at == LOOKED_AT {
+            return Some((found, Some((stage, index))));
+        }
+        looked_at += 1;
+        let summary = job.task(stage, index);
+        if filter.admits(TaskId { job: id, stage, index }, summary.state) {
+            found.push(summary);
+        }
+        index += 1;
+        if filter.index.is_some() {
+            (stage, index) = (stage + 1, filter.index.unwrap_or(0));
+        }
+    }
+    Some((found, None))
+}
+
+impl Job<'_> {
+    fn task(&self, stage: u32, index: u32) -> TaskSummary {
+        let spec = &self.job.spec.stages[stage as usize];
+        let progress = self.manager.map(|manager| manager.dag().stage(stage));
+        let status = progress.and_then(|progress| progress.status(index));
+        let record = status.as_ref().and_then(|status| status.record);
+        let task = TaskId { job: self.job.id, stage, index };
+        let state = match status.as_ref().map(|status| status.state) {
+            Some(job_manager::TaskState::Waiting) if progress.is_some_and(|stage| stage.inputs_missing == 0) => {
+                TaskState::Queued
+            }
+            Some(job_manager::TaskState::Waiting) => TaskState::Waiting,
+            Some(job_manager::TaskState::Running) => TaskState::Running,
+            Some(job_manager::TaskState::Succeeded) => TaskState::Succeeded,
+            Some(job_manager::TaskState::Failed) => TaskState::Failed,
+            Some(job_manager::TaskState::Cancelled) => TaskState::Cancelled,
+            None if matches!(self.state, master::JobState::Ended(_)) => TaskState::Cancelled,
+            None => TaskState::Waiting,
+        };
+        let attempt = record.map(|record| record.attempt(self.job.id));
+        let running = state == TaskState::Running;
+        let ended = record.filter(|_| !running);
+        let started_at = match (running, ended) {
+            (true, _) => attempt.and_then(|attempt| self.manager?.started_at(attempt)),
+            (false, Some(record)) => Some(record.at.before(record.wall)),
+            (false, None) => None,
+        };
+        let reason = status.as_ref().and_then(|status| status.reason.as_ref()).filter(|_| !running);
+        let message = status.as_ref().and_then(|status| status.message.as_ref());
+        TaskSummary {
+            task: task.to_string(),
+            stage: spec.name.clone(),
+            index,
+            value: spec.tasks.index_value(index),
+            item: spec.tasks.item(index).map(str::to_owned),
+            state,
+            node: record.map(|record| self.master.node_name(record.node).unwrap_or_default().to_owned()),
+            attempt: attempt.map(|attempt| attempt.to_string()),
+            attempts: record.map_or(0, |record| u32::from(record.attempts)),
+            exit_code: reason.map(EndReason::exit_code),
+            reason: reason.filter(|reason| !reason.is_success()).map(|reason| task_reason(reason, message)),
+            started_at: started_at.map(Timestamp::from),
+            ended_at: ended.map(|record| record.at.into()),
+            wall_seconds: ended.map(|record| record.wall.as_secs_f64()),
+            cpu_seconds: ended.map(|record| f64::from(record.cpu_millis) / 1e3),
+            max_memory_bytes: ended.map(|record| u64::from(record.max_memory_kib) << 10),
+        }
+    }
+}
+
+fn task_reason(reason: &EndReason, message: Option<&String>) -> String {
+    match (reason, message) {
+        (EndReason::LaunchFailed(_), _) | (_, None) => reason.to_string(),
+        (_, Some(message)) => format!("{reason}: {}", message.trim_end()),
+    }
+}
+
+fn describe_end(reason: &EndReason) -> String {
+    match reason {
+        EndReason::OutOfMemory => "ran out of memory".to_owned(),
+        EndReason::Signal(signal) => format!("was ended by signal {signal}"),
+        other => other.to_string(),
+    }
+}
+
+// ---- nodes, queues, cluster ----------------------------------------------------------------------------------------
+
+pub fn nodes(roles: &Roles, now: Instant) -> Vec<NodeSummary> {
+    let Some(master) = &roles.master else { return Vec::new() };
+    master.node_statuses(now).iter().map(|status| node_summary(status, master.kinds())).collect()
+}
+
+pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
+    let master = roles.master.as_ref()?;
+    let status = master.node_statuses(now).into_iter().find(|status| status.node == node)?;
+    let mut enforcement = status.enforcement.clone();
+    let mechanism = if enforcement.is_empty() { String::new() } else { enforcement.remove(0) };
+    let mut attempts: Vec<RunningAttempt> = Vec::new();
+    for manager in roles.jobs.values() {
+        for (attempt, task, _) in manager.running().filter(|(_, _, on)| *on == node) {
+            let running_seconds = manager.started_at(attempt).map_or(0.0, |at| now.since(at).as_secs_f64());
+            attempts.push(RunningAttempt { attempt: attempt.to_string(), task: task.to_string(), running_seconds });
+        }
+    }
+    Some(NodeDetail {
+        summary: node_summary(&status, master.kinds()),
+        attributes: status.attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
+        enforcement: mechanism,
+        notes: enforcement,
+        attempts,
+    })
+}
+
+fn node_summary(status: &NodeStatus, kinds: &Kinds) -> NodeSummary {
+    NodeSummary {
+        id: status.node.0,
+        name: status.name.clone(),
+        state: node_state(status),
+        capacity: named(&status.capacity, kinds),
+        free: named(&status.free, kinds),
+        running: status.bookings,
+        last_heard_seconds: status.silent_for.map_or(0.0, Duration::as_secs_f64),
+    }
+}
+
+pub fn node_state(status: &NodeStatus) -> NodeState {
+    match status.state {
+        Presence::Lost => NodeState::Lost,
+        Presence::Unreachable | Presence::Expected => NodeState::Unreachable,
+        Presence::Up if status.drained && status.bookings > 0 => NodeState::Draining,
+        Presence::Up if status.drained => NodeState::Drained,
+        Presence::Up => NodeState::Up,
+    }
+}
+
+pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
+    let Some(master) = &roles.master else { return Vec::new() };
+    let mut tasks: BTreeMap<QueueId, (u64, u64)> = BTreeMap::new();
+    for (id, manager) in &roles.jobs {
+        let Some(queue) = master.queue_of(*id) else { continue };
+        let entry = tasks.entry(queue).or_default();
+        for stage in &manager.dag().stages {
+            entry.0 += u64::from(stage.running);
+            entry.1 += if stage.abandoned { 0 } else { u64::from(stage.waiting()) };
+        }
+    }
+    let statuses = master.queue_statuses();
+    statuses.iter().map(|status| queue_summary(status, master.kinds(), tasks.get(&status.queue))).collect()
+}
+
+fn queue_summary(status: &QueueStatus, kinds: &Kinds, tasks: Option<&(u64, u64)>) -> QueueSummary {
+    let share = |millionths: u32| f64::from(millionths) / 1e6;
+    let (running_tasks, pending_tasks) = tasks.copied().unwrap_or_default();
+    QueueSummary {
+        name: status.spec.name.clone(),
+        parent: status.spec.name.rsplit_once('.').map(|(parent, _)| parent.to_owned()),
+        weight: f64::from(status.spec.weight) / 1e3,
+        guaranteed: share(status.spec.guaranteed),
+        maximum: share(status.spec.maximum),
+        user_limit: share(status.spec.user_limit),
+        used: named_totals(&status.usage.used, kinds),
+        dominant_share: status.usage.dominant_share as f64 / 1e6,
+        running_jobs: u64::from(status.running_jobs),
+        pending_jobs: u64::from(status.pending_jobs),
+        running_tasks,
+        pending_tasks,
+    }
+}
+
+pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant) -> Option<ClusterSummary> {
+    let master = roles.master.as_ref()?;
+    let statuses = master.node_statuses(now);
+    let up = |status: &&NodeStatus| status.state == Presence::Up;
+    let (mut capacity, mut used) = (Totals::ZERO, Totals::ZERO);
+    for status in statuses.iter().filter(up) {
+        capacity.add(&status.capacity);
+        used.add(&status.capacity.saturating_sub(&status.free));
+    }
+    let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
+    let mut tasks = TaskCounts::default();
+    for id in master.jobs_from(JobId(0)).map(|(job, _)| job.id) {
+        let Some(job) = look(roles, id, now) else { continue };
+        *jobs.entry(job.state().word().to_owned()).or_default() += 1;
+        if matches!(job.state, master::JobState::Ended(_)) {
+            continue;
+        }
+        let counts = job.counts();
+        tasks.total += counts.total;
+        tasks.waiting += counts.waiting;
+        tasks.queued += counts.queued;
+        tasks.running += counts.running;
+        tasks.succeeded += counts.succeeded;
+        tasks.failed += counts.failed;
+        tasks.cancelled += counts.cancelled;
+    }
+    Some(ClusterSummary {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        preset: roles.preset.name().to_owned(),
+        uptime_seconds: now.since(started).as_secs_f64(),
+        nodes_up: statuses.iter().filter(up).count() as u32,
+        nodes_total: statuses.len() as u32,
+        capacity: named_totals(&capacity, master.kinds()),
+        used: named_totals(&used, master.kinds()),
+        jobs,
+        tasks,
+        tasks_per_second: ended_lately,
+        queues: queues(roles),
+    })
+}
+
+/// Amounts by kind, in the units of the kinds; kinds of which there are none are left out.
+fn named(resources: &Resources, kinds: &Kinds) -> BTreeMap<String, f64> {
+    let mut totals = Totals::ZERO;
+    totals.add(resources);
+    named_totals(&totals, kinds)
+}
+
+fn named_totals(totals: &Totals, kinds: &Kinds) -> BTreeMap<String, f64> {
+    let amount = |kind: usize| {
+        let units = totals.0[kind] as f64;
+        if kind == CPU { units / 1e3 } else { units }
+    };
+    let present = (0..WIDTH).filter(|&kind| totals.0[kind] > 0 || kind <= 1);
+    present.filter_map(|kind| Some((kinds.name(kind)?.to_owned(), amount(kind)))).collect()
+}

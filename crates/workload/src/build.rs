@@ -1,0 +1,278 @@
+//! From the types of a job file to a checked job.
+
+use crate::document::{At, Format, Node, Value, parse};
+use crate::error::{Complaint, JobFileError, Position};
+use crate::job_file::{
+    Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile,
+};
+use crate::quantities::{Malformed, check_text};
+use crate::{order, suggest, tasks};
+use amalgam_core::vocabulary::job::MAX_STAGES;
+use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, StageSpec, TaskSet, Workdir};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes of each output stream that are kept when a job file does not say.
+pub const DEFAULT_OUTPUT_CAP: u64 = 64 << 20;
+
+/// Where a job comes from.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The directory of submission; relative paths in the file start here. Absolute.
+    pub submit_dir: PathBuf,
+}
+
+/// Reads a job file. `origin` names it in messages and names a job without a name.
+///
+/// # Errors
+/// The first complaint, with its place and the remedy.
+pub fn read_job(text: &str, format: Format, origin: &Path, context: &Context) -> Result<JobSpec, JobFileError> {
+    let document = parse(text, format).map_err(|complaint| complaint.in_file(origin))?;
+    build(&document, origin, context).map_err(|complaint| complaint.in_file(origin))
+}
+
+fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, Complaint> {
+    if !matches!(&document.value, Value::Table(entries) if !entries.is_empty()) {
+        let remedy = "write at least `command = [\"program\", \"argument\"]`";
+        return Err(Complaint::new("the file describes no job", remedy).at(document.at));
+    }
+    let mut file: JobFile = document.read()?;
+    let after_jobs = file.after.take().unwrap_or_default().0.into_iter().map(JobId).collect();
+    let name = match &file.name {
+        Some(name) => checked_name("job", name)?,
+        None => origin.file_stem().map_or_else(|| "job".to_owned(), |stem| stem.to_string_lossy().into_owned()),
+    };
+    let mut job = JobSpec {
+        name,
+        queue: file.queue.take().map(|queue| queue.value).unwrap_or_default(),
+        user: String::new(),
+        priority: file.priority.unwrap_or(0),
+        submit_dir: context.submit_dir.to_string_lossy().into_owned(),
+        stages: Vec::new(),
+        after_jobs,
+        max_fails: file.max_fails,
+        held: file.hold.unwrap_or(false),
+        wait_for_nodes: file.wait_for_nodes.unwrap_or(false),
+    };
+    job.stages = stages(file, document.at, context)?;
+    tasks::check_count(job.task_count()).map_err(|wrong| Complaint::from(wrong).at(document.at))?;
+    Ok(job)
+}
+
+fn checked_name(what: &str, name: &At<String>) -> Result<String, Complaint> {
+    let wrong = |problem: String, remedy: &str| Err(Complaint::new(problem, remedy).at(name.at));
+    if name.value.trim().is_empty() {
+        return wrong(format!("the {what} has an empty name"), "write a name, or leave the key out");
+    }
+    if name.value.chars().any(char::is_control) {
+        return wrong(format!("the name of the {what} contains a control character"), "remove it");
+    }
+    Ok(name.value.clone())
+}
+
+/// The stages in the order of the work.
+fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<StageSpec>, Complaint> {
+    let Some(At { at, value: list }) = file.stage.take() else {
+        let only = At { at: top, value: only_stage(&mut file) };
+        return Ok(vec![stage(only, "main".to_owned(), &file, context)?]);
+    };
+    for (key, at) in [
+        ("command", file.command.as_ref().map(|key| key.at)),
+        ("tasks", file.tasks.as_ref().map(|key| key.at)),
+        ("array", file.array.as_ref().map(|key| key.at)),
+        ("each", file.each.as_ref().map(|key| key.at)),
+    ] {
+        if let Some(at) = at {
+            let problem = format!("`{key}` stands beside a list of stages");
+            return Err(Complaint::new(problem, "move it into the stage that it belongs to").at(at));
+        }
+    }
+    if list.is_empty() || list.len() > MAX_STAGES {
+        let problem = format!("the job has {} stages", list.len());
+        return Err(Complaint::new(problem, format!("give it between 1 and {MAX_STAGES}")).at(at));
+    }
+    let names = stage_names(&list)?;
+    let after = dependencies(&list, &names)?;
+    let order = order::topological(&after).map_err(|cycle| {
+        let path: Vec<&str> = cycle.iter().map(|stage| names[*stage].as_str()).collect();
+        let at = cycle.first().map_or(at, |stage| list[*stage].at);
+        Complaint::new(format!("the stages form a cycle: {}", path.join(" -> ")), "remove one `after` of it").at(at)
+    })?;
+
+    let mut new_index = vec![0u32; order.len()];
+    for (index, stage) in order.iter().enumerate() {
+        new_index[*stage] = index as u32;
+    }
+    let mut written: Vec<_> = list.into_iter().zip(names).map(Some).collect();
+    let mut specs = Vec::with_capacity(order.len());
+    for index in order {
+        let Some((file_stage, name)) = written[index].take() else { continue };
+        let mut spec = stage(file_stage, name, &file, context)?;
+        spec.after = after[index].iter().map(|before| new_index[*before]).collect();
+        spec.after.sort_unstable();
+        specs.push(spec);
+    }
+    Ok(specs)
+}
+
+/// The keys of a job that has no list of stages. The shared ones are its defaults and stay where they are.
+fn only_stage(file: &mut JobFile) -> StageFile {
+    StageFile {
+        name: None,
+        after: None,
+        command: file.command.take(),
+        tasks: file.tasks.take(),
+        array: file.array.take(),
+        each: file.each.take(),
+        resources: None,
+        expected: None,
+        execution: None,
+        constraints: None,
+        retries: None,
+        timeout: None,
+        env: None,
+        workdir: None,
+        output_cap: None,
+    }
+}
+
+fn stage_names(list: &[At<StageFile>]) -> Result<Vec<String>, Complaint> {
+    let mut seen: BTreeMap<&str, Position> = BTreeMap::new();
+    let mut names = Vec::with_capacity(list.len());
+    for At { at, value: stage } in list {
+        let Some(name) = &stage.name else {
+            if list.len() == 1 {
+                return Ok(vec!["main".to_owned()]);
+            }
+            return Err(
+                Complaint::new("this stage has no name", "give it one, for instance `name = \"count\"`").at(*at)
+            );
+        };
+        names.push(checked_name("stage", name)?);
+        if name.value.contains(['.', '/']) || name.value.contains(char::is_whitespace) {
+            let problem = format!("the stage name `{}` contains a space, a dot or a slash", name.value);
+            return Err(Complaint::new(problem, "use letters, digits, dashes and underscores").at(name.at));
+        }
+        if let Some(first) = seen.insert(&name.value, name.at) {
+            let problem = format!("two stages are named `{}`", name.value);
+            return Err(Complaint::new(problem, format!("rename one; the first is on line {}", first.line)).at(name.at));
+        }
+    }
+    Ok(names)
+}
+
+fn dependencies(list: &[At<StageFile>], names: &[String]) -> Result<Vec<Vec<usize>>, Complaint> {
+    let index: BTreeMap<&str, usize> = names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
+    let resolve = |name: &At<String>| {
+        index.get(name.value.as_str()).copied().ok_or_else(|| {
+            let remedy = match suggest::closest(&name.value, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if names.len() <= 20 => format!("the stages are {}", names.join(", ")),
+                None => "name a stage of this file".to_owned(),
+            };
+            Complaint::new(format!("no stage is named `{}`", name.value), remedy).at(name.at)
+        })
+    };
+    list.iter()
+        .map(|stage| {
+            let mut after: Vec<usize> =
+                stage.value.after.iter().flatten().map(resolve).collect::<Result<_, Complaint>>()?;
+            after.sort_unstable();
+            after.dedup();
+            Ok(after)
+        })
+        .collect()
+}
+
+/// One stage, with the job's defaults for what it does not say.
+fn stage(file: At<StageFile>, name: String, job: &JobFile, context: &Context) -> Result<StageSpec, Complaint> {
+    let At { at, value: file } = file;
+    let no_command = |at| {
+        Complaint::new(
+            format!("the stage `{name}` has no command"),
+            "write for instance `command = [\"sort\", \"-n\"]`",
+        )
+        .at(at)
+    };
+    let command = match file.command {
+        Some(At { at, value: Command(command) }) if command.first().is_none_or(String::is_empty) => {
+            return Err(no_command(at));
+        }
+        Some(At { value: Command(command), .. }) => command,
+        None => return Err(no_command(at)),
+    };
+    let tasks = task_set(file.tasks, file.array, file.each, context)?;
+    let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
+    let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
+    let constraints = job.constraints.iter().chain(&file.constraints).flatten();
+    let program = Program {
+        command,
+        env: environment(job.env.as_ref(), file.env),
+        workdir: workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?,
+        output_cap: file.output_cap.or(job.output_cap).map_or(DEFAULT_OUTPUT_CAP, |cap| cap.0),
+    };
+    Ok(StageSpec {
+        name,
+        after: Vec::new(),
+        tasks,
+        program: Arc::new(program),
+        resources: resources.spec(),
+        expected: file.expected.or(job.expected).map(|time| time.0),
+        execution: match file.execution.or(job.execution) {
+            Some(Execution::Guaranteed) => ExecutionType::Guaranteed,
+            Some(Execution::Opportunistic) => ExecutionType::Opportunistic,
+            Some(Execution::Auto) | None => ExecutionType::Auto,
+        },
+        constraints: constraints.map(|ConstraintText(constraint)| constraint.clone()).collect(),
+        retries: file.retries.or(job.retries).unwrap_or(0),
+        timeout: file.timeout.or(job.timeout).map(|time| time.0),
+    })
+}
+
+fn task_set(
+    count: Option<At<u32>>,
+    array: Option<At<Array>>,
+    each: Option<At<Each>>,
+    context: &Context,
+) -> Result<TaskSet, Complaint> {
+    let placed = |at: Position| move |wrong: Malformed| Complaint::from(wrong).at(at);
+    match (count, array, each) {
+        (None, None, None) => Ok(TaskSet::Count(1)),
+        (Some(At { at, value }), None, None) => tasks::counted(value).map_err(placed(at)),
+        (None, Some(At { at, value: Array(ranges) }), None) => tasks::indexed(ranges).map_err(placed(at)),
+        (None, None, Some(At { at, value })) => tasks::each(value, &context.submit_dir).map_err(placed(at)),
+        (count, array, each) => {
+            let places = [count.map(|key| key.at), array.map(|key| key.at), each.map(|key| key.at)];
+            let at = places.into_iter().flatten().max().unwrap_or_default();
+            Err(Complaint::new("the stage says twice which tasks it has", "keep one of tasks, array and each").at(at))
+        }
+    }
+}
+
+/// The job's variables, replaced by the stage's own where both name one.
+fn environment(job: Option<&At<Environment>>, stage: Option<At<Environment>>) -> Vec<(String, String)> {
+    let mut variables: BTreeMap<String, String> = BTreeMap::new();
+    variables.extend(job.into_iter().flat_map(|env| env.value.0.iter().cloned()));
+    variables.extend(stage.into_iter().flat_map(|env| env.value.0));
+    variables.into_iter().collect()
+}
+
+fn workdir(written: Option<&At<String>>) -> Result<Workdir, Complaint> {
+    let Some(At { at, value }) = written else { return Ok(Workdir::Submitted) };
+    parse_workdir(value).map_err(|wrong| Complaint::from(wrong).at(*at))
+}
+
+/// Reads `submitted`, `own` or an absolute path.
+pub(crate) fn parse_workdir(text: &str) -> Result<Workdir, Malformed> {
+    check_text("the directory", text)?;
+    match text {
+        "submitted" => Ok(Workdir::Submitted),
+        "own" => Ok(Workdir::Own),
+        path if Path::new(path).is_absolute() => Ok(Workdir::Path(path.to_owned())),
+        other => Err(Malformed::new(
+            format!("`{other}` is not a working directory"),
+            "write `submitted`, `own` or an absolute path",
+        )),
+    }
+}

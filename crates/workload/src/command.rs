@@ -1,0 +1,105 @@
+//! A job from a plain command line: `amalgam run --array 0-9 -- ./simulate`.
+
+use crate::build::{Context, DEFAULT_OUTPUT_CAP, parse_workdir};
+use crate::job_file::Each;
+use crate::quantities::Malformed;
+use crate::tasks;
+use amalgam_core::vocabulary::{
+    Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec, Program, ResourceSpec, Resources, StageSpec,
+    TaskSet, resources,
+};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a command line says beside the command. Nothing is required.
+#[derive(Clone, Default, Debug)]
+pub struct CommandOptions {
+    pub job: JobOptions,
+    pub array: Option<Vec<IndexRange>>,
+    /// A file; one task per line.
+    pub each_line: Option<String>,
+    pub cpu_millis: Option<u32>,
+    pub memory_mib: Option<u32>,
+    pub gpus: Option<u32>,
+    /// Custom resources by name.
+    pub resources: Vec<(String, u32)>,
+    pub expected: Option<Duration>,
+    pub execution: Option<ExecutionType>,
+    pub constraints: Vec<Constraint>,
+    pub retries: Option<u32>,
+    pub timeout: Option<Duration>,
+    pub workdir: Option<String>,
+}
+
+/// Options that hold for a job file too, where they replace what the file says.
+#[derive(Clone, Default, Debug)]
+pub struct JobOptions {
+    pub name: Option<String>,
+    pub queue: Option<String>,
+    pub priority: Option<i32>,
+    pub max_fails: Option<u32>,
+    pub after: Vec<JobId>,
+    pub hold: bool,
+    pub wait_for_nodes: bool,
+    pub env: Vec<(String, String)>,
+}
+
+impl JobOptions {
+    pub fn apply_to(&self, job: &mut JobSpec) {
+        if let Some(name) = &self.name {
+            job.name.clone_from(name);
+        }
+        if let Some(queue) = &self.queue {
+            job.queue.clone_from(queue);
+        }
+        job.priority = self.priority.unwrap_or(job.priority);
+        job.max_fails = self.max_fails.or(job.max_fails);
+        job.after_jobs.extend(&self.after);
+        job.held |= self.hold;
+        job.wait_for_nodes |= self.wait_for_nodes;
+        if !self.env.is_empty() {
+            for stage in &mut job.stages {
+                let env = &mut Arc::make_mut(&mut stage.program).env;
+                env.retain(|(name, _)| !self.env.iter().any(|(replaced, _)| replaced == name));
+                env.extend(self.env.iter().cloned());
+            }
+        }
+    }
+}
+
+/// # Errors
+/// What is wrong with the command or an option, and the remedy.
+pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Context) -> Result<JobSpec, Malformed> {
+    let Some(program) = command.first().filter(|program| !program.is_empty()) else {
+        return Err(Malformed::new("the command is missing", "write it after `--`"));
+    };
+    let name =
+        Path::new(program).file_name().map_or_else(|| program.clone(), |name| name.to_string_lossy().into_owned());
+    let tasks = match (&options.array, &options.each_line) {
+        (None, None) => TaskSet::Count(1),
+        (Some(ranges), None) => tasks::indexed(ranges.clone())?,
+        (None, Some(file)) => tasks::each(Each::Lines(file.clone()), &context.submit_dir)?,
+        (Some(_), Some(_)) => {
+            return Err(Malformed::new("the tasks are given twice", "keep one of --array and --each-line"));
+        }
+    };
+    let basic = Resources::new(options.cpu_millis.unwrap_or(1000), options.memory_mib.unwrap_or(0))
+        .with(resources::GPU, options.gpus.unwrap_or(0));
+    let workdir = options.workdir.as_deref().map(parse_workdir).transpose()?.unwrap_or_default();
+    let stage = StageSpec {
+        name: "main".to_owned(),
+        after: Vec::new(),
+        tasks,
+        program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap: DEFAULT_OUTPUT_CAP }),
+        resources: ResourceSpec { basic, custom: options.resources.clone() },
+        expected: options.expected,
+        execution: options.execution.unwrap_or_default(),
+        constraints: options.constraints.clone(),
+        retries: options.retries.unwrap_or(0),
+        timeout: options.timeout,
+    };
+    let submit_dir = context.submit_dir.to_string_lossy().into_owned();
+    let mut job = JobSpec { name, submit_dir, stages: vec![stage], ..JobSpec::default() };
+    options.job.apply_to(&mut job);
+    Ok(job)
+}

@@ -1,0 +1,221 @@
+//! Nodes as a source for serde: every complaint is given the place of the innermost value it is about.
+
+use super::{Complaint, Key, Node, Position, Value};
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A value that remembers where it was written.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct At<T> {
+    pub at: Position,
+    pub value: T,
+}
+
+/// The name by which [`At`] asks a node for its position.
+const AT: &str = "amalgam::At";
+
+impl Node {
+    /// Reads the types of a job file out of the tree.
+    pub fn read<T: de::DeserializeOwned>(&self) -> Result<T, Complaint> {
+        T::deserialize(self)
+    }
+}
+
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Complaint;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
+        let read = match &self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Boolean(value) => visitor.visit_bool(*value),
+            Value::Integer(value) => match u64::try_from(*value) {
+                Ok(value) => visitor.visit_u64(value),
+                Err(_) => visitor.visit_i64(*value),
+            },
+            Value::Float(value) => visitor.visit_f64(*value),
+            Value::Text(text) => visitor.visit_borrowed_str(text),
+            Value::List(items) => visitor.visit_seq(Items { items: items.iter() }),
+            Value::Table(entries) => visitor.visit_map(Entries { entries: entries.iter(), value: None }),
+        };
+        read.map_err(|complaint| complaint.at(self.at))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Complaint> {
+        if name == AT { visitor.visit_seq(Positioned { node: self, step: 0 }) } else { self.deserialize_any(visitor) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Complaint> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Complaint> {
+        visitor.visit_enum(self).map_err(|complaint| complaint.at(self.at))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier ignored_any
+    }
+}
+
+struct Items<'de> {
+    items: std::slice::Iter<'de, Node>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Complaint;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Complaint> {
+        let Some(node) = self.items.next() else { return Ok(None) };
+        seed.deserialize(node).map(Some).map_err(|complaint| complaint.at(node.at))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
+}
+
+struct Entries<'de> {
+    entries: std::slice::Iter<'de, (Key, Node)>,
+    value: Option<&'de Node>,
+}
+
+impl<'de> MapAccess<'de> for Entries<'de> {
+    type Error = Complaint;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Complaint> {
+        let Some((key, value)) = self.entries.next() else { return Ok(None) };
+        self.value = Some(value);
+        seed.deserialize(key).map(Some).map_err(|complaint| complaint.at(key.at))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Complaint> {
+        let value =
+            self.value.take().ok_or_else(|| <Complaint as de::Error>::custom("a value was read before its key"))?;
+        seed.deserialize(value).map_err(|complaint| complaint.at(value.at))
+    }
+}
+
+impl<'de> Deserializer<'de> for &'de Key {
+    type Error = Complaint;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Complaint> {
+        visitor.visit_borrowed_str(&self.name)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// An enum is a text that names one of its variants.
+impl<'de> EnumAccess<'de> for &'de Node {
+    type Error = Complaint;
+    type Variant = UnitOnly;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, UnitOnly), Complaint> {
+        Ok((seed.deserialize(self)?, UnitOnly))
+    }
+}
+
+pub(crate) struct UnitOnly;
+
+impl<'de> de::VariantAccess<'de> for UnitOnly {
+    type Error = Complaint;
+
+    fn unit_variant(self) -> Result<(), Complaint> {
+        Ok(())
+    }
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _seed: T) -> Result<T::Value, Complaint> {
+        Err(de::Error::custom("expected a text"))
+    }
+    fn tuple_variant<V: Visitor<'de>>(self, _length: usize, _visitor: V) -> Result<V::Value, Complaint> {
+        Err(de::Error::custom("expected a text"))
+    }
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Complaint> {
+        Err(de::Error::custom("expected a text"))
+    }
+}
+
+/// Line, column, then the node itself.
+struct Positioned<'de> {
+    node: &'de Node,
+    step: u8,
+}
+
+impl<'de> SeqAccess<'de> for Positioned<'de> {
+    type Error = Complaint;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Complaint> {
+        self.step += 1;
+        match self.step {
+            1 => seed.deserialize(self.node.at.line.into_deserializer()).map(Some),
+            2 => seed.deserialize(self.node.at.column.into_deserializer()).map(Some),
+            3 => seed.deserialize(self.node).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for At<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<At<T>, D::Error> {
+        struct AtVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for AtVisitor<T> {
+            type Value = At<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value with its position")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<At<T>, A::Error> {
+                let missing = || de::Error::custom("a position is missing");
+                let line = parts.next_element()?.ok_or_else(missing)?;
+                let column = parts.next_element()?.ok_or_else(missing)?;
+                let value = parts.next_element()?.ok_or_else(missing)?;
+                Ok(At { at: Position { line, column }, value })
+            }
+        }
+        deserializer.deserialize_struct(AT, &[], AtVisitor(PhantomData))
+    }
+}
+
+impl<T: schemars::JsonSchema> schemars::JsonSchema for At<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        T::schema_name()
+    }
+    fn schema_id() -> std::borrow::Cow<'static, str> {
+        T::schema_id()
+    }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        T::json_schema(generator)
+    }
+}

@@ -1,0 +1,96 @@
+//! One tree of positioned nodes for every format.
+
+mod deserialize;
+mod json;
+mod toml;
+mod yaml;
+
+pub(crate) use deserialize::At;
+
+use crate::error::{Complaint, Position};
+use std::path::Path;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    Toml,
+    Yaml,
+    Json,
+}
+
+impl Format {
+    /// Told from the file's extension.
+    ///
+    /// # Errors
+    /// A sentence that names the extensions that are known.
+    pub fn of(path: &Path) -> Result<Format, String> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("toml") => Ok(Format::Toml),
+            Some("yaml" | "yml") => Ok(Format::Yaml),
+            Some("json") => Ok(Format::Json),
+            _ => Err(format!("`{}` is not a job file: its name ends in none of .toml, .yaml, .json", path.display())),
+        }
+    }
+}
+
+/// A value and where it begins.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Node {
+    pub at: Position,
+    pub value: Value,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Value {
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Table(Vec<(Key, Node)>),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Key {
+    pub at: Position,
+    pub name: String,
+}
+
+/// Deeper nesting than this is an attack or a mistake; a job file needs five levels.
+const MAX_DEPTH: usize = 32;
+
+pub(crate) fn parse(text: &str, format: Format) -> Result<Node, Complaint> {
+    match format {
+        Format::Toml => toml::parse(text),
+        Format::Yaml => yaml::parse(text),
+        Format::Json => json::parse(text),
+    }
+}
+
+fn too_deep(at: Position) -> Complaint {
+    Complaint::new(format!("values are nested more than {MAX_DEPTH} deep"), "a job file needs five levels").at(at)
+}
+
+fn number_out_of_range(text: &str) -> Complaint {
+    Complaint::new(format!("`{text}` is too large a number"), "write a number that fits in 64 bits")
+}
+
+/// Turns byte offsets into positions.
+struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn new(text: &'a str) -> Lines<'a> {
+        let after_breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Lines { text, starts: std::iter::once(0).chain(after_breaks).collect() }
+    }
+
+    fn position(&self, offset: usize) -> Position {
+        let line = self.starts.partition_point(|start| *start <= offset).max(1);
+        let start = self.starts[line - 1];
+        let column = self.text.get(start..offset).map_or(offset.saturating_sub(start), |before| before.chars().count());
+        Position { line: line as u32, column: column as u32 + 1 }
+    }
+}

@@ -1,0 +1,51 @@
+//! TOML to nodes.
+
+use super::{Complaint, Key, Lines, MAX_DEPTH, Node, Value, number_out_of_range, too_deep};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
+    let lines = Lines::new(text);
+    let document = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or_else(Default::default, |span| lines.position(span.start));
+        Complaint::new(format!("this is not TOML: {}", error.message().replace('\n', ", ")), "mend the syntax here")
+            .at(at)
+    })?;
+    let at = lines.position(0);
+    Ok(Node { at, value: table(document.get_ref(), &lines, 0)? })
+}
+
+fn node(value: &Spanned<DeValue<'_>>, lines: &Lines<'_>, depth: usize) -> Result<Node, Complaint> {
+    let at = lines.position(value.span().start);
+    if depth > MAX_DEPTH {
+        return Err(too_deep(at));
+    }
+    let value = match value.get_ref() {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => {
+            let value = i64::from_str_radix(number.as_str(), number.radix());
+            Value::Integer(value.map_err(|_| number_out_of_range(number.as_str()).at(at))?)
+        }
+        DeValue::Float(number) => {
+            Value::Float(number.as_str().parse().map_err(|_| number_out_of_range(number.as_str()).at(at))?)
+        }
+        DeValue::Boolean(value) => Value::Boolean(*value),
+        DeValue::Datetime(date) => Value::Text(date.to_string()),
+        DeValue::Array(items) => {
+            Value::List(items.iter().map(|item| node(item, lines, depth + 1)).collect::<Result<_, _>>()?)
+        }
+        DeValue::Table(entries) => table(entries, lines, depth)?,
+    };
+    Ok(Node { at, value })
+}
+
+fn table(entries: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Complaint> {
+    let mut entries: Vec<_> = entries.iter().collect();
+    // The parser hands them out by name; the order of the file is what people expect in messages.
+    entries.sort_by_key(|(key, _)| key.span().start);
+    let read = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+        let name: &std::borrow::Cow<'_, str> = key.get_ref();
+        Ok((Key { at: lines.position(key.span().start), name: name.to_string() }, node(value, lines, depth + 1)?))
+    };
+    Ok(Value::Table(entries.into_iter().map(read).collect::<Result<_, Complaint>>()?))
+}

@@ -1,0 +1,153 @@
+//! YAML 1.2 (core schema) to nodes.
+
+use super::{Complaint, Key, MAX_DEPTH, Node, Position, Value, number_out_of_range, too_deep};
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+use std::collections::BTreeMap;
+
+/// Aliases repeat nodes; a file that multiplies them past this is a bomb.
+const MAX_ALIASED_NODES: usize = 100_000;
+
+pub(super) fn parse(text: &str) -> Result<Node, Complaint> {
+    let mut reader = Reader { parser: Parser::new_from_str(text), anchors: BTreeMap::new(), aliased: 0 };
+    loop {
+        let (event, span) = reader.next()?;
+        match event {
+            Event::StreamStart | Event::DocumentStart(_) => {}
+            Event::StreamEnd => return Ok(Node { at: position(span), value: Value::Null }),
+            event => {
+                let document = reader.node(event, span, 0)?;
+                reader.expect_end()?;
+                return Ok(document);
+            }
+        }
+    }
+}
+
+struct Reader<'a> {
+    parser: Parser<'a, saphyr_parser::StrInput<'a>>,
+    anchors: BTreeMap<usize, Node>,
+    aliased: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, Span), Complaint> {
+        match self.parser.next_event() {
+            Some(Ok(found)) => Ok(found),
+            Some(Err(error)) => Err(syntax(&error)),
+            None => Err(Complaint::new("the file ends too early", "mend the syntax here")),
+        }
+    }
+
+    fn expect_end(&mut self) -> Result<(), Complaint> {
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, _) => return Ok(()),
+                (Event::DocumentEnd, _) => {}
+                (_, span) => {
+                    let remedy = "one file describes one job: put the others into files of their own";
+                    return Err(Complaint::new("a second YAML document begins here", remedy).at(position(span)));
+                }
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, Complaint> {
+        let at = position(span);
+        if depth > MAX_DEPTH {
+            return Err(too_deep(at));
+        }
+        let (anchor, value) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && tag.is_none();
+                (anchor, if plain { resolve(&text).map_err(|wrong| wrong.at(at))? } else { Value::Text(text.into()) })
+            }
+            Event::SequenceStart(anchor, _) => (anchor, self.list(depth)?),
+            Event::MappingStart(anchor, _) => (anchor, self.table(depth)?),
+            Event::Alias(anchor) => return self.alias(anchor, at),
+            _ => return Err(Complaint::new("expected a value", "mend the syntax here").at(at)),
+        };
+        let node = Node { at, value };
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, Complaint> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(Value::List(items)),
+                (event, span) => items.push(self.node(event, span, depth + 1)?),
+            }
+        }
+    }
+
+    fn table(&mut self, depth: usize) -> Result<Value, Complaint> {
+        let mut entries = Vec::new();
+        loop {
+            let name = match self.next()? {
+                (Event::MappingEnd, _) => return Ok(Value::Table(entries)),
+                (Event::Scalar(name, ..), span) => Key { at: position(span), name: name.into() },
+                (_, span) => {
+                    return Err(Complaint::new("a key must be a text", "mend the syntax here").at(position(span)));
+                }
+            };
+            let (event, span) = self.next()?;
+            entries.push((name, self.node(event, span, depth + 1)?));
+        }
+    }
+
+    fn alias(&mut self, anchor: usize, at: Position) -> Result<Node, Complaint> {
+        let unknown = || Complaint::new("this alias names no anchor", "define the anchor with `&` before it").at(at);
+        let node = self.anchors.get(&anchor).ok_or_else(unknown)?;
+        self.aliased += count(node);
+        if self.aliased > MAX_ALIASED_NODES {
+            return Err(Complaint::new("the aliases in this file multiply without bound", "write values out").at(at));
+        }
+        Ok(Node { at, value: node.value.clone() })
+    }
+}
+
+fn count(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Table(entries) => 1 + entries.iter().map(|(_, value)| count(value)).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+fn position(span: Span) -> Position {
+    Position { line: span.start.line() as u32, column: span.start.col() as u32 + 1 }
+}
+
+fn syntax(error: &ScanError) -> Complaint {
+    let at = Position { line: error.marker().line() as u32, column: error.marker().col() as u32 + 1 };
+    Complaint::new(format!("this is not YAML: {}", error.info()), "mend the syntax here").at(at)
+}
+
+/// The core schema's reading of a plain scalar.
+fn resolve(text: &str) -> Result<Value, Complaint> {
+    Ok(match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Boolean(true),
+        "false" | "False" | "FALSE" => Value::Boolean(false),
+        _ if text.starts_with("0x") || text.starts_with("0o") => {
+            let radix = if text.starts_with("0x") { 16 } else { 8 };
+            i64::from_str_radix(&text[2..], radix).map_or_else(|_| Value::Text(text.to_owned()), Value::Integer)
+        }
+        _ if is_integer(text) => Value::Integer(text.parse().map_err(|_| number_out_of_range(text))?),
+        _ if is_float(text) => text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Float),
+        _ => Value::Text(text.to_owned()),
+    })
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_float(text: &str) -> bool {
+    text.bytes().any(|byte| byte.is_ascii_digit())
+        && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E'))
+}

@@ -1,0 +1,145 @@
+//! What is wrong with a job file, where, and what to do about it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A place in a job file; lines and columns count from 1, columns in characters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub struct Position {
+    pub line: u32,
+    pub column: u32,
+}
+
+/// A complaint about a job file: `job.toml:3:7: ...`, and the remedy on a line of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobFileError {
+    pub file: PathBuf,
+    pub at: Position,
+    pub problem: String,
+    pub remedy: String,
+}
+
+/// A complaint that does not know its file yet, and perhaps not its place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Complaint {
+    pub at: Option<Position>,
+    pub problem: String,
+    pub remedy: String,
+}
+
+impl Complaint {
+    pub fn new(problem: impl Into<String>, remedy: impl Into<String>) -> Complaint {
+        Complaint { at: None, problem: problem.into(), remedy: remedy.into() }
+    }
+
+    /// Gives the complaint a place unless it knows a more precise one.
+    pub fn at(mut self, at: Position) -> Complaint {
+        self.at.get_or_insert(at);
+        self
+    }
+
+    pub fn in_file(self, file: &Path) -> JobFileError {
+        let at = self.at.unwrap_or(Position { line: 1, column: 1 });
+        JobFileError { file: file.to_owned(), at, problem: self.problem, remedy: self.remedy }
+    }
+}
+
+impl fmt::Display for JobFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { line, column } = self.at;
+        write!(f, "{}:{line}:{column}: {}", self.file.display(), self.problem)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "\n  help: {}", self.remedy) }
+    }
+}
+
+impl std::error::Error for JobFileError {}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for Complaint {}
+
+/// A complaint of a value's own reader travels through serde as one text: the problem, and after this separator the
+/// remedy. Neither contains it, as both are one line.
+const REMEDY: char = '\n';
+
+impl From<crate::quantities::Malformed> for Complaint {
+    fn from(malformed: crate::quantities::Malformed) -> Complaint {
+        Complaint::new(malformed.problem, malformed.remedy)
+    }
+}
+
+/// Packs a problem and its remedy for `serde::de::Error::custom`.
+pub(crate) fn packed(malformed: &crate::quantities::Malformed) -> String {
+    format!("{}{REMEDY}{}", malformed.problem.replace(REMEDY, " "), malformed.remedy)
+}
+
+impl serde::de::Error for Complaint {
+    fn custom<T: fmt::Display>(message: T) -> Complaint {
+        let text = message.to_string();
+        let (problem, remedy) = text.split_once(REMEDY).unwrap_or((&text, ""));
+        Complaint::new(problem, remedy)
+    }
+
+    fn invalid_type(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Complaint {
+        Complaint::new(format!("found {}", describe(found)), format!("write {}", plainly(expected)))
+    }
+
+    fn invalid_value(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Complaint {
+        Complaint::new(format!("{} is out of range", describe(found)), format!("write {}", plainly(expected)))
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Complaint {
+        unknown("key", field, expected)
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Complaint {
+        unknown("value", variant, expected)
+    }
+
+    fn duplicate_field(field: &'static str) -> Complaint {
+        Complaint::new(format!("the key `{field}` is given twice"), "keep one of them")
+    }
+}
+
+fn unknown(what: &str, found: &str, expected: &'static [&'static str]) -> Complaint {
+    // Aliases in kebab case are accepted but not advertised, except for names that have no other spelling.
+    let advertised = || expected.iter().copied().filter(|name| !name.contains('-') && *name != "stages");
+    let remedy = match crate::suggest::closest(found, advertised()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("known are {}", advertised().collect::<Vec<_>>().join(", ")),
+    };
+    Complaint::new(format!("unknown {what} `{found}`"), remedy)
+}
+
+/// Rust's words for what was expected, in those of a job file.
+fn plainly(expected: &dyn serde::de::Expected) -> String {
+    let expected = expected.to_string();
+    match expected.as_str() {
+        "u32" | "u64" => "a whole number, not negative".to_owned(),
+        "i32" => "a whole number between -2147483648 and 2147483647".to_owned(),
+        "a boolean" => "`true` or `false`".to_owned(),
+        "a string" => "a text in quotes".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        _ if expected.starts_with("struct ") => "a table of keys and values".to_owned(),
+        _ => expected,
+    }
+}
+
+fn describe(found: serde::de::Unexpected<'_>) -> String {
+    use serde::de::Unexpected;
+    match found {
+        Unexpected::Bool(value) => format!("`{value}`"),
+        Unexpected::Unsigned(value) => format!("the number `{value}`"),
+        Unexpected::Signed(value) => format!("the number `{value}`"),
+        Unexpected::Float(value) => format!("the number `{value}`"),
+        Unexpected::Str(text) => format!("the text `{text}`"),
+        Unexpected::Unit => "nothing".to_owned(),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a table".to_owned(),
+        other => other.to_string(),
+    }
+}

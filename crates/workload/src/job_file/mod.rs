@@ -1,0 +1,121 @@
+//! The types of a job file. They read it and they generate its published schema, so the two cannot part.
+
+mod values;
+
+pub(crate) use values::{Array, Command, ConstraintText, Each, Environment, JobIds, OutputCap, ResourceTable, Time};
+
+use crate::document::At;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::Deserialize;
+
+/// A job: stages of tasks. A job with one stage may give the stage's keys at the top. In a job with a `stage` list
+/// the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `retries`, `timeout` and
+/// `output_cap` are defaults for every stage.
+#[derive(Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "Amalgam job file", rename = "Job")]
+pub(crate) struct JobFile {
+    /// A name for people; the file's name without it.
+    pub name: Option<At<String>>,
+    /// The full name of a queue, such as `root.analytics`.
+    pub queue: Option<At<String>>,
+    /// Higher goes first within the queue.
+    pub priority: Option<i32>,
+    /// Once more tasks than this have failed for good, the rest is cancelled.
+    #[serde(alias = "max-fails")]
+    pub max_fails: Option<u32>,
+    /// Ids of jobs that must have succeeded first.
+    pub after: Option<JobIds>,
+    /// Accept the job but start nothing until it is released.
+    pub hold: Option<bool>,
+    /// Accept the job although no known node could ever run it.
+    #[serde(alias = "wait-for-nodes")]
+    pub wait_for_nodes: Option<bool>,
+    /// The stages, in any order that has no cycles.
+    #[serde(alias = "stages")]
+    pub stage: Option<At<Vec<At<StageFile>>>>,
+
+    /// What a task runs: a list of the program and its arguments, or one text for `sh -c`.
+    pub command: Option<At<Command>>,
+    /// How many tasks.
+    pub tasks: Option<At<u32>>,
+    /// Indexes of the tasks, such as `0-199,300-400:10`.
+    pub array: Option<At<Array>>,
+    /// One task for each file, line, JSON value or item.
+    pub each: Option<At<Each>>,
+    /// What each task needs.
+    pub resources: Option<At<ResourceTable>>,
+    /// How long a task is expected to run, such as `90s`.
+    pub expected: Option<Time>,
+    /// Whether guaranteed work may preempt the tasks.
+    pub execution: Option<Execution>,
+    /// Conditions on a node's attributes, such as `arch=x86_64` or `kernel>=5.10`.
+    pub constraints: Option<Vec<ConstraintText>>,
+    /// How often a failed task is tried again.
+    pub retries: Option<u32>,
+    /// A task that runs longer is ended, such as `5m`.
+    pub timeout: Option<Time>,
+    /// Variables for the tasks.
+    pub env: Option<At<Environment>>,
+    /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.
+    pub workdir: Option<At<String>>,
+    /// How much is kept of a task's standard output, and of its standard error; 64MiB unless given.
+    #[serde(alias = "output-cap")]
+    pub output_cap: Option<OutputCap>,
+}
+
+/// Tasks that run the same command.
+#[derive(Deserialize, JsonSchema, Debug)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Stage")]
+pub(crate) struct StageFile {
+    /// The name by which other stages depend on this one.
+    pub name: Option<At<String>>,
+    /// Names of stages that must have succeeded first.
+    pub after: Option<Vec<At<String>>>,
+    /// What a task runs: a list of the program and its arguments, or one text for `sh -c`.
+    pub command: Option<At<Command>>,
+    /// How many tasks; one unless `array` or `each` is given.
+    pub tasks: Option<At<u32>>,
+    /// Indexes of the tasks, such as `0-199,300-400:10`.
+    pub array: Option<At<Array>>,
+    /// One task for each file, line, JSON value or item.
+    pub each: Option<At<Each>>,
+    /// What each task needs; one CPU unless `cpu` is given.
+    pub resources: Option<At<ResourceTable>>,
+    /// How long a task is expected to run, such as `90s`.
+    pub expected: Option<Time>,
+    /// Whether guaranteed work may preempt the tasks.
+    pub execution: Option<Execution>,
+    /// Conditions on a node's attributes, such as `arch=x86_64` or `kernel>=5.10`.
+    pub constraints: Option<Vec<ConstraintText>>,
+    /// How often a failed task is tried again.
+    pub retries: Option<u32>,
+    /// A task that runs longer is ended, such as `5m`.
+    pub timeout: Option<Time>,
+    /// Variables for the tasks.
+    pub env: Option<At<Environment>>,
+    /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.
+    pub workdir: Option<At<String>>,
+    /// How much is kept of a task's standard output, and of its standard error; 64MiB unless given.
+    #[serde(alias = "output-cap")]
+    pub output_cap: Option<OutputCap>,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Copy, Debug)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum Execution {
+    Guaranteed,
+    Opportunistic,
+    Auto,
+}
+
+/// The schema of a job file, as published in `docs/job.schema.json`.
+pub fn json_schema() -> String {
+    let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<JobFile>();
+    let mut text = serde_json::to_string_pretty(&schema).unwrap_or_default();
+    text.push('\n');
+    text
+}

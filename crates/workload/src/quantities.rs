@@ -1,0 +1,227 @@
+//! Amounts as people write them: `256MiB`, `1.5G`, `500m`, `0-199:10`.
+
+use amalgam_core::vocabulary::IndexRange;
+use std::fmt;
+
+/// What is wrong with a text, and what to write instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Malformed {
+    pub problem: String,
+    pub remedy: String,
+}
+
+impl Malformed {
+    pub fn new(problem: impl Into<String>, remedy: impl Into<String>) -> Malformed {
+        Malformed { problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.problem, self.remedy)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+const UNITS: [(&str, u64); 17] = [
+    ("b", 1),
+    ("k", 1_000),
+    ("kb", 1_000),
+    ("ki", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1_000_000),
+    ("mb", 1_000_000),
+    ("mi", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1_000_000_000),
+    ("gb", 1_000_000_000),
+    ("gi", 1 << 30),
+    ("gib", 1 << 30),
+    ("t", 1_000_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("ti", 1 << 40),
+    ("tib", 1 << 40),
+];
+
+/// Reads a size in bytes. A bare number is refused, since some people mean bytes by it and others mebibytes.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_size(text: &str) -> Result<u64, Malformed> {
+    let trimmed = text.trim();
+    let unit_at = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let (number, unit) = (trimmed[..unit_at].trim(), trimmed[unit_at..].to_ascii_lowercase());
+    let malformed = || Malformed::new(format!("`{text}` is not a size"), "write for instance `256MiB` or `1.5GB`");
+    let amount: f64 =
+        number.parse().ok().filter(|amount| *amount >= 0.0 && f64::is_finite(*amount)).ok_or_else(malformed)?;
+    if unit.is_empty() {
+        return if amount == 0.0 { Ok(0) } else { Err(size_without_unit(trimmed)) };
+    }
+    let (_, bytes_per_unit) = UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?;
+    let bytes = amount * bytes_per_unit as f64;
+    if bytes >= (1u64 << 60) as f64 { Err(malformed()) } else { Ok(bytes.round() as u64) }
+}
+
+pub(crate) fn size_without_unit(number: impl fmt::Display) -> Malformed {
+    Malformed::new(format!("the size `{number}` has no unit"), format!("write a unit, for instance `{number}MiB`"))
+}
+
+/// Mebibytes, rounded up so that a task never gets less than it asked for.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_memory_mib(text: &str) -> Result<u32, Malformed> {
+    let mib = parse_size(text)?.div_ceil(1 << 20);
+    u32::try_from(mib).map_err(|_| Malformed::new(format!("`{text}` is more memory than any node has"), "write less"))
+}
+
+/// Thousandths of a core: from `2`, `0.5` or `500m`.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_cpu_millis(text: &str) -> Result<u32, Malformed> {
+    let trimmed = text.trim();
+    let (number, millis_per_unit) = match trimmed.strip_suffix('m') {
+        Some(number) => (number, 1.0),
+        None => (trimmed, 1000.0),
+    };
+    number.trim().parse().ok().and_then(|amount: f64| cpu_millis(amount * millis_per_unit)).ok_or_else(|| {
+        Malformed::new(format!("`{text}` is not a number of CPUs"), "write for instance `2`, `0.5` or `500m`")
+    })
+}
+
+/// Rounds up, so that the smallest request is not nothing.
+pub(crate) fn cpu_millis(millis: f64) -> Option<u32> {
+    if !millis.is_finite() || millis < 0.0 {
+        return None;
+    }
+    // A hundredth of a thousandth is noise of the decimal notation, not a wish for one more.
+    let millis = (millis - 0.01).max(0.0).ceil();
+    (millis <= f64::from(u32::MAX)).then_some(millis as u32)
+}
+
+/// Reads `name=count`.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_named_count(text: &str) -> Result<(String, u32), Malformed> {
+    let malformed =
+        || Malformed::new(format!("`{text}` is not a resource with its count"), "write for instance `fpga=1`");
+    let (name, count) = text.split_once('=').ok_or_else(malformed)?;
+    let count = count.trim().parse().map_err(|_| malformed())?;
+    check_resource_name(name.trim())?;
+    Ok((name.trim().to_owned(), count))
+}
+
+pub(crate) fn check_resource_name(name: &str) -> Result<(), Malformed> {
+    let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if well_formed {
+        return Ok(());
+    }
+    Err(Malformed::new(format!("`{name}` cannot name a resource"), "use lower-case letters, digits and dashes"))
+}
+
+/// Reads `NAME=VALUE`.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_variable(text: &str) -> Result<(String, String), Malformed> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| Malformed::new(format!("`{text}` is not a variable"), "write `NAME=VALUE`"))?;
+    check_variable(name, value)?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn check_variable(name: &str, value: &str) -> Result<(), Malformed> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(Malformed::new(format!("`{name}` cannot name a variable"), "use letters, digits and underscores"));
+    }
+    check_text(&format!("the value of `{name}`"), value)
+}
+
+/// A NUL cannot be passed to a process.
+pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Malformed> {
+    if text.contains('\0') {
+        return Err(Malformed::new(format!("{what} contains a NUL character"), "remove it: no process can receive it"));
+    }
+    Ok(())
+}
+
+/// Reads array indexes: `0-199`, `7`, `0-9,20-100:10`, in ascending order.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_array(text: &str) -> Result<Vec<IndexRange>, Malformed> {
+    let mut ranges: Vec<IndexRange> = Vec::new();
+    for part in text.split(',') {
+        let range = parse_range(part.trim()).ok_or_else(|| {
+            Malformed::new(
+                format!("`{}` is not a range of indexes", part.trim()),
+                "write for instance `0-199`, `7` or `0-100:10`",
+            )
+        })?;
+        if let Some(before) = ranges.last()
+            && range.first <= before.last
+        {
+            let problem = format!("the index {} does not come after {}", range.first, before.last);
+            return Err(Malformed::new(problem, "write the ranges in ascending order without overlaps"));
+        }
+        ranges.push(range);
+    }
+    Ok(ranges)
+}
+
+fn parse_range(text: &str) -> Option<IndexRange> {
+    let (bounds, step) = match text.split_once(':') {
+        Some((bounds, step)) => (bounds, step.trim().parse().ok().filter(|step| *step > 0)?),
+        None => (text, 1),
+    };
+    let (first, last) = match bounds.split_once('-') {
+        Some((first, last)) => (first.trim().parse().ok()?, last.trim().parse().ok()?),
+        None => {
+            let only = bounds.trim().parse().ok()?;
+            (only, only)
+        }
+    };
+    (first <= last && last < u64::MAX).then_some(IndexRange { first, last, step })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_need_a_unit() {
+        for (text, bytes) in
+            [("256MiB", 256 << 20), ("1GB", 1_000_000_000), ("1.5G", 1_500_000_000), ("2 Ki", 2048), ("0", 0)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "512", "x", "5 parsecs", "-1GB", "1e30GB", "nanMB", "infGB"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_size("512").unwrap_err().remedy, "write a unit, for instance `512MiB`");
+    }
+
+    #[test]
+    fn cpus_are_exact_in_thousandths() {
+        for (text, millis) in [("1", 1000), ("0.5", 500), ("500m", 500), ("0", 0), ("0.0004", 1), ("1.1", 1100)] {
+            assert_eq!(parse_cpu_millis(text), Ok(millis), "{text}");
+        }
+        for text in ["", "m", "two", "-1", "1e12", "nan"] {
+            assert!(parse_cpu_millis(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_ascend() {
+        let range = |first, last, step| IndexRange { first, last, step };
+        assert_eq!(parse_array("0-3, 10-30:10,40"), Ok(vec![range(0, 3, 1), range(10, 30, 10), range(40, 40, 1)]));
+        for text in ["", "a", "3-1", "0-9:0", "0-5,5-7", "1--2", "0-18446744073709551615", "-"] {
+            assert!(parse_array(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The tasks of a stage: counted, indexed, or one for each of something.
+
+use crate::job_file::Each;
+use crate::quantities::{Malformed, check_text};
+use amalgam_core::vocabulary::job::MAX_TASKS;
+use amalgam_core::vocabulary::{IndexRange, Items, TaskSet};
+use serde_json::value::RawValue;
+use std::fs;
+use std::path::Path;
+
+/// Checks that the ranges name at least one and not too many tasks.
+pub(crate) fn indexed(ranges: Vec<IndexRange>) -> Result<TaskSet, Malformed> {
+    let count = ranges.iter().fold(0u64, |sum, range| sum.saturating_add(range.len()));
+    check_count(count)?;
+    Ok(TaskSet::Indexes(ranges))
+}
+
+pub(crate) fn counted(count: u32) -> Result<TaskSet, Malformed> {
+    check_count(u64::from(count))?;
+    Ok(TaskSet::Count(count))
+}
+
+/// Reads the items of an `each`; relative paths start at `directory`.
+pub(crate) fn each(source: Each, directory: &Path) -> Result<TaskSet, Malformed> {
+    let items = match source {
+        Each::Files(pattern) => files(&pattern, directory)?,
+        Each::Lines(file) => lines(&file, directory)?,
+        Each::Json(file) => json(&file, directory)?,
+        Each::Items(items) => items,
+    };
+    check_count(u64::from(items.len()))?;
+    Ok(TaskSet::Each(items))
+}
+
+pub(crate) fn check_count(count: u64) -> Result<(), Malformed> {
+    match count {
+        0 => Err(Malformed::new("the stage has no tasks", "give it at least one")),
+        1..=MAX_TASKS => Ok(()),
+        _ => {
+            Err(Malformed::new(format!("{count} tasks are too many"), format!("a job may have {MAX_TASKS}: split it")))
+        }
+    }
+}
+
+fn files(pattern: &str, directory: &Path) -> Result<Items, Malformed> {
+    let base = glob::Pattern::escape(&directory.to_string_lossy());
+    let full = if Path::new(pattern).is_absolute() { pattern.to_owned() } else { format!("{base}/{pattern}") };
+    let found = glob::glob(&full)
+        .map_err(|error| Malformed::new(format!("`{pattern}` is not a pattern: {}", error.msg), "mend the pattern"))?;
+    let mut items = Items::default();
+    for path in found {
+        let path = path.map_err(|error| {
+            let problem = format!("cannot read `{}`: {}", error.path().display(), error.error());
+            Malformed::new(problem, "make it readable, or narrow the pattern")
+        })?;
+        let relative = path.strip_prefix(directory).unwrap_or(&path);
+        let text = relative.to_str().ok_or_else(|| {
+            Malformed::new(format!("the name of `{}` is not UTF-8", relative.display()), "rename the file")
+        })?;
+        push(&mut items, text)?;
+    }
+    if items.is_empty() {
+        let problem = format!("`{pattern}` matches no file in {}", directory.display());
+        return Err(Malformed::new(problem, "mend the pattern, or submit from the directory that has the files"));
+    }
+    items.shrink();
+    Ok(items)
+}
+
+fn lines(file: &str, directory: &Path) -> Result<Items, Malformed> {
+    let text = read(file, directory)?;
+    let mut items = Items::default();
+    for line in text.lines() {
+        push(&mut items, line)?;
+    }
+    if items.is_empty() {
+        return Err(Malformed::new(format!("`{file}` has no lines"), "write one line per task into it"));
+    }
+    items.shrink();
+    Ok(items)
+}
+
+/// A string becomes its text, anything else its JSON.
+fn json(file: &str, directory: &Path) -> Result<Items, Malformed> {
+    let text = read(file, directory)?;
+    let elements: Vec<&RawValue> = serde_json::from_str(&text).map_err(|error| {
+        Malformed::new(format!("`{file}` is not a JSON list: {error}"), "write a list, with one element per task")
+    })?;
+    let mut items = Items::default();
+    for element in elements {
+        match serde_json::from_str::<std::borrow::Cow<'_, str>>(element.get()) {
+            Ok(text) => push(&mut items, &text)?,
+            Err(_) => push(&mut items, element.get())?,
+        }
+    }
+    if items.is_empty() {
+        return Err(Malformed::new(format!("`{file}` is an empty list"), "write one element per task into it"));
+    }
+    items.shrink();
+    Ok(items)
+}
+
+fn read(file: &str, directory: &Path) -> Result<String, Malformed> {
+    let path = directory.join(file);
+    let bytes = fs::read(&path).map_err(|error| {
+        Malformed::new(format!("cannot read `{}`: {error}", path.display()), "paths start where the job is submitted")
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Malformed::new(format!("line {line} of `{file}` is not UTF-8"), "convert the file to UTF-8")
+    })
+}
+
+fn push(items: &mut Items, text: &str) -> Result<(), Malformed> {
+    check_text("an item", text)?;
+    items.push(text).map_err(|problem| Malformed::new(problem, "split the job"))
+}

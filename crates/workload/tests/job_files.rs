@@ -1,0 +1,383 @@
+//! What a job file may say, and what it is told when it is wrong.
+
+use amalgam_core::vocabulary::{Duration, ExecutionType, TaskSet, Workdir};
+use amalgam_workload::{Context, Format, JobFileError, json_schema, read_job};
+use std::path::Path;
+use std::{env, fs};
+
+fn read_in(directory: &Path, text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec, JobFileError> {
+    let extension = format!("{format:?}").to_lowercase();
+    let context = Context { submit_dir: directory.to_owned() };
+    read_job(text, format, Path::new(&format!("job.{extension}")), &context)
+}
+
+fn read(text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec, JobFileError> {
+    read_in(Path::new("/nowhere"), text, format)
+}
+
+/// The whole message for a wrong TOML file.
+fn complaint(text: &str) -> String {
+    read(text, Format::Toml).expect_err(text).to_string()
+}
+
+const TOML: &str = r#"
+name = "wordcount"
+queue = "root.analytics"
+priority = 3
+max_fails = 2
+after = [7]
+env = { LANG = "C" }
+
+[[stage]]
+name = "merge"
+after = ["count"]
+command = "./merge.sh"
+env = { LANG = "en", N = 4 }
+workdir = "own"
+timeout = 90
+
+[[stage]]
+name = "count"
+array = "0-3,10-30:10"
+command = ["wc", "-l"]
+resources = { cpu = 0.5, memory = "256MiB", gpu = 1, disk-read = 100, fpga = 2 }
+expected = "3s"
+execution = "opportunistic"
+constraints = ["arch=x86_64", "kernel>=5.10"]
+retries = 2
+timeout = "5m"
+output_cap = "1MiB"
+"#;
+
+const YAML: &str = r#"
+name: wordcount
+queue: root.analytics
+priority: 3
+max-fails: 2
+after: 7
+env: { LANG: C }
+stages:
+  - name: merge
+    after: [count]
+    command: ./merge.sh
+    env: { LANG: en, N: 4 }
+    workdir: own
+    timeout: 90s
+  - name: count
+    array: 0-3,10-30:10
+    command: [wc, -l]
+    resources: { cpu: 500m, memory: 256 MiB, gpu: 1, disk-read: 100, fpga: 2 }
+    expected: 00:00:03
+    execution: opportunistic
+    constraints: [arch=x86_64, kernel>=5.10]
+    retries: 2
+    timeout: 5m
+    output-cap: 1MiB
+"#;
+
+const JSON: &str = r#"{
+  "name": "wordcount", "queue": "root.analytics", "priority": 3, "max_fails": 2, "after": [7],
+  "env": { "LANG": "C" },
+  "stage": [
+    { "name": "merge", "after": ["count"], "command": "./merge.sh", "env": { "LANG": "en", "N": 4 },
+      "workdir": "own", "timeout": 90 },
+    { "name": "count", "array": "0-3,10-30:10", "command": ["wc", "-l"],
+      "resources": { "cpu": 0.5, "memory": "256MiB", "gpu": 1, "disk-read": 100, "fpga": 2 },
+      "expected": "3s", "execution": "opportunistic", "constraints": ["arch=x86_64", "kernel>=5.10"],
+      "retries": 2, "timeout": "5m", "output_cap": "1MiB" }
+  ]
+}"#;
+
+#[test]
+fn the_three_formats_describe_the_same_job() {
+    let job = read(TOML, Format::Toml).unwrap();
+    assert_eq!(read(YAML, Format::Yaml).unwrap(), job);
+    assert_eq!(read(JSON, Format::Json).unwrap(), job);
+
+    let [count, merge] = &job.stages[..] else { panic!("two stages") };
+    assert_eq!((count.name.as_str(), merge.name.as_str(), &merge.after[..]), ("count", "merge", &[0][..]));
+    assert_eq!((count.resources.basic.cpu_millis(), count.resources.basic.memory_mib()), (500, 256));
+    assert_eq!(count.resources.custom, [("fpga".to_owned(), 2)]);
+    assert_eq!((count.tasks.len(), count.tasks.index_value(6)), (7, 30));
+    assert_eq!(count.execution, ExecutionType::Opportunistic);
+    assert_eq!((count.timeout, merge.timeout), (Some(Duration::from_secs(300)), Some(Duration::from_secs(90))));
+    assert_eq!(merge.program.command, ["sh", "-c", "./merge.sh"]);
+    assert_eq!(merge.program.env, [("LANG".to_owned(), "en".to_owned()), ("N".to_owned(), "4".to_owned())]);
+    assert_eq!((&merge.program.workdir, merge.resources.basic.cpu_millis()), (&Workdir::Own, 1000));
+    assert_eq!((job.max_fails, job.after_jobs[0].0, job.submit_dir.as_str()), (Some(2), 7, "/nowhere"));
+}
+
+#[test]
+fn a_job_of_one_stage_needs_no_list_and_is_named_after_its_file() {
+    let job = read("command = ['true']\ntasks = 3\nretries = 1", Format::Toml).unwrap();
+    assert_eq!((job.name.as_str(), job.stages.len(), job.stages[0].name.as_str()), ("job", 1, "main"));
+    assert_eq!((&job.stages[0].tasks, job.stages[0].retries), (&TaskSet::Count(3), 1));
+}
+
+#[test]
+fn a_request_for_nothing_is_a_request() {
+    let job = read("command = ['true']\nresources = { cpu = 0, memory = '0' }", Format::Toml).unwrap();
+    assert!(job.stages[0].resources.basic.is_zero());
+}
+
+#[test]
+fn tasks_come_from_files_lines_json_and_items() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("b.txt", ""),
+        ("a.txt", ""),
+        ("list", "one\r\ntwo three\n\nfour"),
+        ("values.json", "[1, \"x y\", {\"k\": [2]}]"),
+    ] {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    for (each, expected) in [
+        ("'*.txt'", &["a.txt", "b.txt"][..]),
+        ("{ files = '?.txt' }", &["a.txt", "b.txt"]),
+        ("{ lines = 'list' }", &["one", "two three", "", "four"]),
+        ("{ json = 'values.json' }", &["1", "x y", "{\"k\": [2]}"]),
+        ("{ items = ['p', 2] }", &["p", "2"]),
+        ("['p', true]", &["p", "true"]),
+    ] {
+        let job = read_in(directory.path(), &format!("command = 'x'\neach = {each}"), Format::Toml).unwrap();
+        let TaskSet::Each(items) = &job.stages[0].tasks else { panic!("items") };
+        assert_eq!(items.iter().collect::<Vec<_>>(), expected, "{each}");
+    }
+}
+
+#[test]
+fn unknown_keys_come_with_a_suggestion() {
+    assert_eq!(complaint("comand = ['x']"), "job.toml:1:1: unknown key `comand`\n  help: did you mean `command`?");
+    assert_eq!(
+        complaint("[[stage]]\nname = 'a'\ncommand = ['x']\nretires = 1"),
+        "job.toml:4:1: unknown key `retires`\n  help: did you mean `retries`?"
+    );
+    assert_eq!(
+        complaint("command = 'x'\nresources = { memry = '1GB' }"),
+        "job.toml:2:15: unknown resource `memry`\n  help: did you mean `memory`?"
+    );
+    assert_eq!(
+        complaint("command = 'x'\neach = { glob = 'x' }"),
+        "job.toml:2:10: unknown key `glob`\n  help: known are files, lines, json, items"
+    );
+    let unlike = complaint("command = 'x'\ncolour = 'red'");
+    assert!(unlike.starts_with("job.toml:2:1: unknown key `colour`\n  help: known are name, queue, "), "{unlike}");
+}
+
+#[test]
+fn malformed_values_are_pointed_at() {
+    for (line, expected) in [
+        ("tasks = 'many'", "2:9: found the text `many`\n  help: write a whole number, not negative"),
+        ("tasks = -1", "2:9: the number `-1` is out of range\n  help: write a whole number, not negative"),
+        (
+            "resources = { cpu = 'two' }",
+            "2:21: `two` is not a number of CPUs\n  help: write for instance `2`, `0.5` or `500m`",
+        ),
+        (
+            "resources = { memory = '5 parsecs' }",
+            "2:24: `5 parsecs` is not a size\n  help: write for instance `256MiB` or `1.5GB`",
+        ),
+        (
+            "resources = { memory = 512 }",
+            "2:24: the size `512` has no unit\n  help: write a unit, for instance `512MiB`",
+        ),
+        (
+            "timeout = 'soon'",
+            "2:11: `soon` is not a duration\n  help: write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`",
+        ),
+        (
+            "constraints = ['arch=x86_64', 'kernel']",
+            "2:31: `kernel` is not a constraint\n  help: write for instance `arch=x86_64` or `kernel>=5.10`",
+        ),
+        (
+            "array = '0-9,5'",
+            "2:9: the index 5 does not come after 9\n  help: write the ranges in ascending order without overlaps",
+        ),
+        (
+            "array = 'all'",
+            "2:9: `all` is not a range of indexes\n  help: write for instance `0-199`, `7` or `0-100:10`",
+        ),
+        (
+            "execution = 'sometimes'",
+            "2:13: unknown value `sometimes`\n  help: known are guaranteed, opportunistic, auto",
+        ),
+        (
+            "workdir = 'here'",
+            "2:11: `here` is not a working directory\n  help: write `submitted`, `own` or an absolute path",
+        ),
+        ("env = { 'A=B' = 'x' }", "2:9: `A=B` cannot name a variable\n  help: use letters, digits and underscores"),
+        (
+            "env = { A = \"\\u0000\" }",
+            "2:13: the text contains a NUL character\n  help: remove it: no process can receive it",
+        ),
+        ("hold = 'yes'", "2:8: found the text `yes`\n  help: write `true` or `false`"),
+        ("name = ''", "2:8: the job has an empty name\n  help: write a name, or leave the key out"),
+    ] {
+        assert_eq!(complaint(&format!("command = ['x']\n{line}")), format!("job.toml:{expected}"));
+    }
+}
+
+#[test]
+fn impossible_jobs_are_refused() {
+    for (text, expected) in [
+        (
+            "name = 'x'",
+            "1:1: the stage `main` has no command\n  help: write for instance `command = [\"sort\", \"-n\"]`",
+        ),
+        (
+            "command = []",
+            "1:11: the stage `main` has no command\n  help: write for instance `command = [\"sort\", \"-n\"]`",
+        ),
+        (
+            "command = ''",
+            "1:11: the stage `main` has no command\n  help: write for instance `command = [\"sort\", \"-n\"]`",
+        ),
+        ("", "1:1: the file describes no job\n  help: write at least `command = [\"program\", \"argument\"]`"),
+        ("command = 'x'\ntasks = 0", "2:9: the stage has no tasks\n  help: give it at least one"),
+        (
+            "command = 'x'\ntasks = 20000001",
+            "2:9: 20000001 tasks are too many\n  help: a job may have 20000000: split it",
+        ),
+        (
+            "command = 'x'\narray = '0-18446744073709551614'",
+            "2:9: 18446744073709551615 tasks are too many\n  help: a job may have 20000000: split it",
+        ),
+        (
+            "command = 'x'\ntasks = 2\narray = '0-1'",
+            "3:9: the stage says twice which tasks it has\n  help: keep one of tasks, array and each",
+        ),
+        (
+            "command = 'x'\neach = '*.nothing'",
+            "2:8: `*.nothing` matches no file in /nowhere\n  help: mend the pattern, or submit from the directory that has the files",
+        ),
+        (
+            "command = 'x'\neach = { lines = 'none' }",
+            "2:8: cannot read `/nowhere/none`: No such file or directory (os error 2)\n  help: paths start where the job is submitted",
+        ),
+        ("command = 'x'\neach = {}", "2:8: `each` has no source\n  help: give one of files, lines, json, items"),
+        ("stage = []", "1:9: the job has 0 stages\n  help: give it between 1 and 100000"),
+        (
+            "command = 'x'\n[[stage]]\nname = 'a'\ncommand = 'x'",
+            "1:11: `command` stands beside a list of stages\n  help: move it into the stage that it belongs to",
+        ),
+    ] {
+        assert_eq!(complaint(text), format!("job.toml:{expected}"), "{text}");
+    }
+}
+
+#[test]
+fn a_wrong_dag_is_explained() {
+    let stage = |name: &str, after: &str| format!("[[stage]]\nname = '{name}'\nafter = [{after}]\ncommand = 'x'\n");
+    assert_eq!(
+        complaint(&(stage("count", "") + &stage("merge", "'cuont'"))),
+        "job.toml:7:10: no stage is named `cuont`\n  help: did you mean `count`?"
+    );
+    assert_eq!(
+        complaint(&(stage("a", "") + &stage("b", "'zebra'"))),
+        "job.toml:7:10: no stage is named `zebra`\n  help: the stages are a, b"
+    );
+    assert_eq!(
+        complaint(&(stage("a", "") + &stage("a", ""))),
+        "job.toml:6:8: two stages are named `a`\n  help: rename one; the first is on line 2"
+    );
+    assert_eq!(
+        complaint(&(stage("a", "'b'") + &stage("b", "'a'"))),
+        "job.toml:1:1: the stages form a cycle: a -> b -> a\n  help: remove one `after` of it"
+    );
+    assert_eq!(
+        complaint(&(stage("a", "") + "[[stage]]\ncommand = 'x'")),
+        "job.toml:5:1: this stage has no name\n  help: give it one, for instance `name = \"count\"`"
+    );
+}
+
+#[test]
+fn broken_syntax_is_pointed_at_in_every_format() {
+    let told = |text, format| read(text, format).unwrap_err().to_string();
+    for (text, format, start) in [
+        ("command = [", Format::Toml, "job.toml:1:12: this is not TOML: "),
+        ("command = 'x'\ncommand = 'y'", Format::Toml, "job.toml:2:1: this is not TOML: duplicate key"),
+        ("command: [a\nb: c", Format::Yaml, "job.yaml:2:2: this is not YAML: "),
+        ("command: x\n---\ncommand: y", Format::Yaml, "job.yaml:2:1: a second YAML document begins here"),
+        ("{\"command\": [}", Format::Json, "job.json:1:14: this is not JSON: "),
+        ("{\"command\": \"x\", \"command\": \"y\"}", Format::Json, "job.json:1:1: the key `command` is given twice"),
+    ] {
+        let message = told(text, format);
+        assert!(message.starts_with(start), "{message}");
+    }
+    for (text, format) in [
+        ("command = 'x'\ntasks = 99999999999999999999", Format::Toml),
+        ("command: x\ntasks: 99999999999999999999", Format::Yaml),
+        ("{\"command\": \"x\",\n\"tasks\": 99999999999999999999}", Format::Json),
+    ] {
+        let wrong = read(text, format).unwrap_err();
+        assert!(wrong.at.line == 2 && (wrong.at.column > 7), "{wrong}");
+    }
+    assert_eq!(
+        told("command: x\nretires: 2", Format::Yaml),
+        "job.yaml:2:1: unknown key `retires`\n  help: did you mean `retries`?"
+    );
+    assert_eq!(
+        told("{\n  \"command\": \"x\",\n  \"retires\": 2\n}", Format::Json),
+        "job.json:3:3: unknown key `retires`\n  help: did you mean `retries`?"
+    );
+    assert_eq!(
+        told("{\"command\": \"x\", \"timeout\": \"soon\"}", Format::Json).lines().next(),
+        Some("job.json:1:29: `soon` is not a duration")
+    );
+}
+
+#[test]
+fn bombs_are_defused() {
+    let deep = format!("{{\"command\": {}1{}}}", "[".repeat(5000), "]".repeat(5000));
+    assert!(read(&deep, Format::Json).unwrap_err().problem.contains("nested"));
+    let deep = format!("command: {}1{}", "[".repeat(5000), "]".repeat(5000));
+    assert!(read(&deep, Format::Yaml).is_err());
+    let deep = format!("command = {}1{}", "[".repeat(5000), "]".repeat(5000));
+    assert!(read(&deep, Format::Toml).is_err());
+    let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, before) in ('b'..='j').zip('a'..) {
+        let uses = vec![format!("*{before}"); 10].join(", ");
+        laughs += &format!("{name}: &{name} [{uses}]\n");
+    }
+    assert!(read(&laughs, Format::Yaml).unwrap_err().problem.contains("multiply"));
+}
+
+#[test]
+fn a_million_lines_read_quickly_into_one_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines: String = (0..1_000_000).map(|number| format!("input/file-{number:07}.dat\n")).collect();
+    fs::write(directory.path().join("lines"), &lines).unwrap();
+    let started = std::time::Instant::now();
+    let job = read_in(directory.path(), "command = ['x']\neach = { lines = 'lines' }", Format::Toml).unwrap();
+    println!("1,000,000 lines read in {:?}", started.elapsed());
+    assert_eq!(job.task_count(), 1_000_000);
+    let TaskSet::Each(items) = &job.stages[0].tasks else { panic!("items") };
+    assert_eq!(items.get(999_999), Some("input/file-0999999.dat"));
+    assert!(items.bytes() <= lines.len() + 4_000_000, "{}", items.bytes());
+}
+
+#[test]
+fn the_published_schema_is_that_of_the_types() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/job.schema.json");
+    let schema = json_schema();
+    if env::var_os("UPDATE_SCHEMA").is_some() {
+        fs::write(&path, &schema).unwrap();
+    }
+    let published = fs::read_to_string(&path).unwrap_or_default();
+    assert!(published == schema, "docs/job.schema.json is out of date: run this test with UPDATE_SCHEMA=1");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_input_panics(text in "\\PC{0,200}", seams in proptest::collection::vec((0usize..600, "[\\[\\]{}:=,'\"&* \n-]{1,3}"), 0..6)) {
+        for (whole, format) in [(TOML, Format::Toml), (YAML, Format::Yaml), (JSON, Format::Json)] {
+            let _ = read(&text, format);
+            let mut damaged = whole.to_owned();
+            for (at, piece) in &seams {
+                let at = at % damaged.len();
+                damaged.insert_str(at, piece);
+            }
+            let _ = read(&damaged, format);
+        }
+    }
+}
