@@ -1,14 +1,13 @@
-//! Prints how fast the master decides: `cargo run --release -p amalgam-daemon --example decisions [DEPARTURES]`.
+//! Prints how fast the master decides: `cargo run --release -p amalgam-daemon --example decisions [PRESET]`.
 
 use amalgam_core::preset::Preset;
 use amalgam_daemon::bench::decisions::{Scale, compare};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let departures: Option<u32> = std::env::args().nth(1).map(|count| count.parse()).transpose()?;
-    for preset in Preset::ALL {
-        let full = Scale::full(preset);
-        let result = compare(&Scale { departures: departures.unwrap_or(full.departures), ..full });
+    let only = std::env::args().nth(1).map(|name| Preset::parse(&name)).transpose()?;
+    for preset in Preset::ALL.into_iter().filter(|preset| only.is_none_or(|only| only == *preset)) {
+        let result = compare(&Scale::full(preset));
         for cluster in &result.clusters {
             println!(
                 "{}, {} pending, {} running, {:.1} % of cpu and {:.1} % of memory full: {:.0} decisions/s; an event \

@@ -143,7 +143,6 @@ fn order(number: u32, program: &Arc<Program>) -> LaunchOrder {
             .map(|name| variable(name, number))
             .to_vec(),
         submit_dir: "/".to_owned(),
-        carried: Default::default(),
         limits: Limits {
             resources: ResourceSpec { basic: Resources::new(1_000, 256), custom: Vec::new() },
             devices: Vec::new(),

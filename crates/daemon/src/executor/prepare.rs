@@ -166,7 +166,6 @@ mod tests {
             program: Arc::new(Program { env: owned(env), ..Program::default() }),
             variables: owned(variables),
             submit_dir: "/".to_owned(),
-            carried: Default::default(),
             limits: Limits::default(),
             carried: Carried::default(),
         }
