@@ -1,31 +1,79 @@
 //! A cluster that lives as long as one `run`.
 
+use crate::cluster::{self, Size};
 use crate::failure::{Failure, Result};
+use amalgam_daemon::config::Config;
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::server::{Server, ServerOptions};
+use amalgam_daemon::shell::shut_down;
+use std::path::PathBuf;
+use std::time::Duration;
 
-/// How large it is; like this machine where nothing is said.
-#[derive(clap::Args, Clone, Default, Debug)]
-pub struct Size {
-    /// How many nodes the cluster has [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub nodes: Option<u32>,
-    /// CPUs of each node [default: those of this machine]
-    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_cpu_millis)]
-    pub cpus: Option<u32>,
-    /// Memory of each node, such as 4GiB [default: that of this machine]
-    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_memory_mib)]
-    pub memory: Option<u32>,
-}
+/// The executor of a cluster whose process has died follows it after this time, with its tasks.
+const LEASH: Duration = Duration::from_secs(2);
 
-/// A running cluster. Dropping it stops it.
+/// A running cluster. Dropping it stops it, kills what still runs and leaves nothing behind.
 pub struct Embedded {
     /// `127.0.0.1:40123`.
     pub address: String,
     pub token: String,
+    server: Option<Server>,
+    executor: ExecutorConfig,
+    state_dir: PathBuf,
 }
 
-pub fn start(_size: &Size) -> Result<Embedded> {
-    Err(Failure::new(
-        "no server is running, and this build cannot start a cluster of its own",
-        "start a server, or name one with --server",
-    ))
+/// Call it before other threads start.
+pub fn start(size: &Size) -> Result<Embedded> {
+    let state_dir = temporary_dir()?;
+    let mut executor = cluster::executor_setup(&state_dir, EnforcementChoice::Auto)?;
+    executor.config.idle_exit = LEASH;
+    executor.config.leash = Some(LEASH);
+    let config = Config { listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let executor_config = executor.config.clone();
+    let server = Server::start(ServerOptions {
+        state_dir: state_dir.clone(),
+        config,
+        user: cluster::user(),
+        nodes: size.nodes(),
+        executor: Some(executor),
+        takes_agents: false,
+    });
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = std::fs::remove_dir_all(&state_dir);
+            return Err(Failure::new(error.to_string(), ""));
+        }
+    };
+    let token = amalgam_daemon::auth::client_token(&server.token_file, &cluster::user())?;
+    let address = server.address.to_string();
+    Ok(Embedded { address, token, server: Some(server), executor: executor_config, state_dir })
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+        shut_down(&self.executor);
+        let _ = std::fs::remove_dir_all(&self.state_dir);
+    }
+}
+
+fn temporary_dir() -> Result<PathBuf> {
+    let base = std::env::temp_dir();
+    for number in 0..1_000 {
+        let path = base.join(format!("amalgam-run-{}-{number}", std::process::id()));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(Failure::new(
+                    format!("cannot make {}: {error}", path.display()),
+                    "set TMPDIR to a directory with room",
+                ));
+            }
+        }
+    }
+    Err(Failure::new(format!("{} is full of old clusters", base.display()), "remove its amalgam-run-* directories"))
 }

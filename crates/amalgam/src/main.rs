@@ -2,6 +2,7 @@
 
 mod arguments;
 mod client;
+mod cluster;
 mod discovery;
 mod embedded;
 mod failure;
@@ -52,9 +53,9 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Completions(args) => verbs::shell::completions(args),
         Verb::Man(args) => verbs::shell::man(args),
-        Verb::Dev(args) => verbs::dev::execute(args),
-        Verb::Server(args) => verbs::server::execute(args),
-        Verb::Agent(args) => verbs::agent::execute(args),
+        Verb::Dev(args) => verbs::dev::execute(args, &connection),
+        Verb::Server(args) => verbs::server::execute(args, &connection),
+        Verb::Agent(args) => verbs::agent::execute(args, &connection),
         Verb::Executor(args) => verbs::executor::execute(args),
         Verb::Bench(args) => verbs::bench::execute(args),
     }

@@ -98,7 +98,8 @@ impl ServerBackend {
             })?;
             Ok(found)
         });
-        let missing = || Error::new(ErrorCode::NotFound, format!("there is no attempt {attempt}"), "`amalgam story` names them");
+        let missing =
+            || Error::new(ErrorCode::NotFound, format!("there is no attempt {attempt}"), "`amalgam story` names them");
         found.await?.ok_or_else(missing)
     }
 
@@ -110,7 +111,9 @@ impl ServerBackend {
         }
         match self.remote.fetch(node, attempt, stream, offset, limit).await {
             Fetched::Bytes(bytes) => Ok(bytes),
-            Fetched::Failed(why) => Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node")),
+            Fetched::Failed(why) => {
+                Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node"))
+            }
             Fetched::Away => Err(Error::new(
                 ErrorCode::Unavailable,
                 format!("the output is on node {node}, which is not reachable now"),
@@ -185,7 +188,8 @@ impl Backend for ServerBackend {
         let from = match &page.cursor {
             None => (0, 0),
             Some(text) => {
-                let pair = text.split_once('.').and_then(|(stage, index)| Some((stage.parse().ok()?, index.parse().ok()?)));
+                let pair =
+                    text.split_once('.').and_then(|(stage, index)| Some((stage.parse().ok()?, index.parse().ok()?)));
                 pair.ok_or_else(|| bad_cursor(text))?
             }
         };
@@ -204,7 +208,8 @@ impl Backend for ServerBackend {
             let mut items = Vec::new();
             let mut next = None;
             history.scan(Some(job.0), from, |sequence, entry| {
-                let line = decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, task, &names));
+                let line =
+                    decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, task, &names));
                 let Some(line) = line else { return ControlFlow::Continue(()) };
                 if items.len() == limit {
                     next = Some(sequence.to_string());
@@ -282,7 +287,9 @@ impl Backend for ServerBackend {
 
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error> {
         let found = self.look(move |roles, now| views::node(roles, node, now)).await?;
-        let missing = || Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows the nodes");
+        let missing = || {
+            Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows the nodes")
+        };
         found.ok_or_else(missing)
     }
 
@@ -318,21 +325,24 @@ impl Backend for ServerBackend {
         let events = Arc::clone(&self.events);
         let newest = events.watch();
         let wanted = move |event: &Event| job.is_none_or(|job| event.job.is_none_or(|of| of == job.0));
-        let stream = stream::unfold((events, newest, from, VecDeque::new()), move |(events, mut newest, mut next, mut ready)| async move {
-            loop {
-                if let Some(event) = ready.pop_front() {
-                    return Some((event, (events, newest, next, ready)));
+        let stream = stream::unfold(
+            (events, newest, from, VecDeque::new()),
+            move |(events, mut newest, mut next, mut ready)| async move {
+                loop {
+                    if let Some(event) = ready.pop_front() {
+                        return Some((event, (events, newest, next, ready)));
+                    }
+                    newest.borrow_and_update();
+                    let read = events.read(next, EVENTS_AT_ONCE);
+                    if let Some(last) = read.last() {
+                        next = last.sequence + 1;
+                        ready.extend(read.into_iter().filter(wanted));
+                    } else if newest.changed().await.is_err() {
+                        return None;
+                    }
                 }
-                newest.borrow_and_update();
-                let read = events.read(next, EVENTS_AT_ONCE);
-                if let Some(last) = read.last() {
-                    next = last.sequence + 1;
-                    ready.extend(read.into_iter().filter(wanted));
-                } else if newest.changed().await.is_err() {
-                    return None;
-                }
-            }
-        });
+            },
+        );
         Ok(stream.boxed())
     }
 
@@ -366,7 +376,11 @@ fn bad_cursor(text: &str) -> Error {
 }
 
 fn no_such_task(task: TaskId) -> Error {
-    Error::new(ErrorCode::NotFound, format!("there is no task {task}"), format!("`amalgam info {}` shows its stages", task.job))
+    Error::new(
+        ErrorCode::NotFound,
+        format!("there is no task {task}"),
+        format!("`amalgam info {}` shows its stages", task.job),
+    )
 }
 
 fn stopping(_: Stopped) -> Error {

@@ -59,7 +59,8 @@ fn sentences(enforcement: &Enforcement) -> Vec<String> {
         Mechanism::None => "none",
     };
     let mut sentences = vec![name.to_owned()];
-    let says = |enforced: bool, what: &str| format!("{what} {}", if enforced { "is enforced" } else { "is not enforced" });
+    let says =
+        |enforced: bool, what: &str| format!("{what} {}", if enforced { "is enforced" } else { "is not enforced" });
     sentences.push(says(enforcement.enforces_memory, "memory"));
     sentences.push(says(enforcement.enforces_cpu, "CPU"));
     sentences.extend(enforcement.notes.iter().cloned());

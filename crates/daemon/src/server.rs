@@ -171,10 +171,9 @@ impl Server {
         let text = serde_json::to_string(&file).expect("an address can be written");
         let path = self.state_dir.join(ServerFile::NAME);
         let fresh = path.with_extension("new");
-        std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, &path)).map_err(ServerError::io(format!(
-            "write {}",
-            path.display()
-        )))
+        std::fs::write(&fresh, text)
+            .and_then(|()| std::fs::rename(&fresh, &path))
+            .map_err(ServerError::io(format!("write {}", path.display())))
     }
 
     pub fn handle(&self) -> &Handle {
@@ -215,7 +214,9 @@ pub(crate) fn spawn_loop(shell: Shell, committer: Committer, batches: Receiver<B
     let commit = move || {
         if let Err(error) = committer.run(&batches) {
             eprintln!("error: {error}");
-            eprintln!("  help: nothing that was acknowledged is lost; make room on the disk and start the server again");
+            eprintln!(
+                "  help: nothing that was acknowledged is lost; make room on the disk and start the server again"
+            );
             std::process::exit(1);
         }
     };
@@ -242,7 +243,11 @@ fn start_nodes(
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
-    let wrong = |why: String| ServerError::Bind(format!("`{address}` is not an address to listen on: {why}; write for instance `127.0.0.1:7433`"));
+    let wrong = |why: String| {
+        ServerError::Bind(format!(
+            "`{address}` is not an address to listen on: {why}; write for instance `127.0.0.1:7433`"
+        ))
+    };
     let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     let first = found.next().ok_or_else(|| wrong("it names nothing".to_owned()))?;
     check_bind(first).map_err(ServerError::Bind)?;

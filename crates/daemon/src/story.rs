@@ -146,7 +146,8 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             of_attempt("stopping", *task, *attempt, *node, text)
         }
         Record::Orphaned { task, attempt, node } => {
-            let text = format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));
+            let text =
+                format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));
             of_attempt("orphaned", *task, *attempt, *node, text)
         }
         Record::Retried { task, failures, retries } => Some(Told {

@@ -190,7 +190,8 @@ impl Job<'_> {
         let summary = self.summary();
         let mut reasons = self.reasons();
         let stages: Vec<StageDetail> = (0..self.job.spec.stages.len()).map(|stage| self.stage(stage)).collect();
-        reasons.extend(stages.iter().flat_map(|stage| stage.reasons.iter().map(|why| format!("{}: {why}", stage.name))));
+        reasons
+            .extend(stages.iter().flat_map(|stage| stage.reasons.iter().map(|why| format!("{}: {why}", stage.name))));
         let expected_end = (!summary.state.has_ended()).then(|| self.expected_end(&stages)).flatten();
         JobDetail {
             summary,

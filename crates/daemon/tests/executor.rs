@@ -97,10 +97,10 @@ fn a_tree_that_ignores_terminate_is_killed() {
         );
         let attempt = agent.start(sh(1, &tree));
         home.wait_for_lines(&pids, 2);
-        agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Terminate });
+        agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Terminate, reason: EndReason::Cancelled });
         assert!(agent.report_within(Duration::from_millis(300)).is_none(), "it ignores TERM");
-        agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill });
-        assert_eq!(agent.end_of(attempt).reason, EndReason::Signal(9));
+        agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+        assert_eq!(agent.end_of(attempt).reason, EndReason::Cancelled);
         for pid in home.pids(&pids) {
             assert!(!exists(pid), "{pid} is still there");
         }
@@ -111,12 +111,14 @@ fn a_tree_that_ignores_terminate_is_killed() {
 fn a_stopped_task_can_be_terminated_and_killed() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut agent = home.agent();
-    for (number, signal, expected) in [(1, TaskSignal::Terminate, 15), (2, TaskSignal::Kill, 9)] {
+    for (number, signal, reason) in
+        [(1, TaskSignal::Terminate, EndReason::Timeout), (2, TaskSignal::Kill, EndReason::Cancelled)]
+    {
         let ready = home.state.join(format!("ready{number}"));
         let attempt = agent.start(sh(number, &format!("echo $$ > {}; kill -STOP $$; sleep 60", ready.display())));
         home.wait_for_lines(&ready, 1);
-        agent.send(ToExecutor::Signal { attempt, signal });
-        assert_eq!(agent.end_of(attempt).reason, EndReason::Signal(expected));
+        agent.send(ToExecutor::Signal { attempt, signal, reason: reason.clone() });
+        assert_eq!(agent.end_of(attempt).reason, reason, "the end has the reason it was ordered for");
     }
 }
 
@@ -154,7 +156,7 @@ fn a_daemon_of_a_running_task_is_left_alone_when_another_task_ends() {
     assert_eq!(agent.run(sh(2, "exit 0")).reason, EndReason::Exit(0));
     let daemon = home.pids(&pids)[0];
     assert!(exists(daemon));
-    agent.send(ToExecutor::Signal { attempt: long, signal: TaskSignal::Kill });
+    agent.send(ToExecutor::Signal { attempt: long, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
     agent.end_of(long);
     assert!(!exists(daemon));
 }

@@ -1,12 +1,74 @@
 //! `amalgam agent`
 
+use crate::arguments::Connection;
+use crate::cluster::{self, Offer};
 use crate::failure::{Failure, Result};
+use crate::{discovery, show};
+use amalgam_daemon::agent::{self, AgentOptions};
+use amalgam_daemon::auth::Tokens;
+use amalgam_daemon::node_setup::NodeOptions;
+use amalgam_daemon::transport::Upstream;
 use clap::Args;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the server may take to appear.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
-pub struct AgentArgs {}
+#[command(after_help = "Example:
+  amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml --name rack1-node3
+Tasks go on while the agent is away, and are taken over when it returns.")]
+pub struct AgentArgs {
+    /// The node's name, one for each agent [default: the host's name]
+    #[arg(long)]
+    name: Option<String>,
+    /// CPUs to offer [default: those of this machine]
+    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_cpu_millis)]
+    cpus: Option<u32>,
+    /// Memory to offer, such as 4GiB [default: that of this machine]
+    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_memory_mib)]
+    memory: Option<u32>,
+    #[command(flatten)]
+    offer: Offer,
+    /// Where the executor keeps directories and output [default: agent-NAME in the state directory]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+}
 
-pub fn execute(_args: AgentArgs) -> Result<ExitCode> {
-    Err(Failure::new("this build cannot start a node's agent", "use one with the daemons"))
+pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
+    cluster::log_to_stderr();
+    let state_dir = discovery::state_dir(connection)?;
+    let mut node = NodeOptions {
+        name: Some(args.name.unwrap_or_else(|| amalgam_daemon::executor::host::Host::inspect().hostname)),
+        cpu_millis: args.cpus,
+        memory_mib: args.memory,
+        ..NodeOptions::default()
+    };
+    args.offer.apply(&mut node);
+    let name = node.name.clone().unwrap_or_default();
+    let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
+    std::fs::create_dir_all(&work_dir).map_err(|error| {
+        Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
+    })?;
+    let token_file = connection.token_file.clone().unwrap_or_else(|| state_dir.join(Tokens::FILE));
+    let user = cluster::user();
+    let token = match std::env::var("AMALGAM_TOKEN") {
+        Ok(token) if connection.token_file.is_none() => token.trim().to_owned(),
+        _ => amalgam_daemon::auth::client_token(&token_file, &user)?,
+    };
+    let server = connection.server.clone().unwrap_or_else(|| "127.0.0.1:7434".to_owned());
+    let server = server.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let options = AgentOptions {
+        upstream: Upstream { server: server.clone(), name, token, user },
+        node,
+        executor: cluster::executor_setup(&work_dir, args.offer.enforcement)?,
+        patience: PATIENCE,
+    };
+    agent::run(options, |name| {
+        let _ = show::print(&format!("ready: node {name}, server {server}\n"));
+    })
+    .map_err(|error| Failure::new(error.to_string(), "`amalgam agent --help` shows how to name server and token"))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,15 +1,66 @@
 //! `amalgam dev`
 
+use crate::arguments::Connection;
+use crate::cluster::{self, Offer, Size};
 use crate::failure::{Failure, Result};
+use crate::{discovery, show};
+use amalgam_core::preset::Preset;
+use amalgam_daemon::server::{Server, ServerOptions};
+use amalgam_daemon::shell::shut_down;
 use clap::Args;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam dev                                  this machine as a cluster of one node
+  amalgam dev --nodes 4 --cpus 2 --memory 1GiB
+Jobs and finished tasks survive a restart. Ctrl-C ends what runs, to be run again at the next start.")]
 pub struct DevArgs {
     #[command(flatten)]
-    pub size: crate::embedded::Size,
+    size: Size,
+    #[command(flatten)]
+    offer: Offer,
+    /// How jobs are ordered: fifo or drf
+    #[arg(long, value_parser = Preset::parse)]
+    preset: Option<Preset>,
+    /// Queues and other settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the interface listens [default: 127.0.0.1:7433]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
 }
 
-pub fn execute(_args: DevArgs) -> Result<ExitCode> {
-    Err(Failure::new("this build cannot start a whole cluster", "use one with the daemons"))
+pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
+    cluster::log_to_stderr();
+    let state_dir = discovery::state_dir(connection)?;
+    let mut config = cluster::read_config(args.config.as_ref())?;
+    config.preset = args.preset.unwrap_or(config.preset);
+    config.listen = args.listen.unwrap_or(config.listen);
+    let mut nodes = args.size.nodes();
+    nodes.iter_mut().for_each(|node| args.offer.apply(node));
+    let executor = cluster::executor_setup(&state_dir, args.offer.enforcement)?;
+    let executor_config = executor.config.clone();
+    let (count, preset) = (nodes.len(), config.preset.name());
+    let server = Server::start(ServerOptions {
+        state_dir: state_dir.clone(),
+        config,
+        user: cluster::user(),
+        nodes,
+        executor: Some(executor),
+        takes_agents: false,
+    });
+    let server = server.map_err(|error| Failure::new(error.to_string(), ""))?;
+    super::server::report_torn(&server);
+    show::print(&format!(
+        "ready: {count} {} at http://{}, preset {preset}, state in {}\n",
+        if count == 1 { "node" } else { "nodes" },
+        server.address,
+        state_dir.display()
+    ))?;
+    cluster::until_stopped()?;
+    server.stop();
+    shut_down(&executor_config);
+    Ok(ExitCode::SUCCESS)
 }

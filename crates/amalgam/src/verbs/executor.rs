@@ -1,12 +1,20 @@
-//! `amalgam executor`
+//! `amalgam executor`: started by agents, not by people.
 
 use crate::failure::{Failure, Result};
+use amalgam_daemon::executor::{ExecutorConfig, run};
 use clap::Args;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[derive(Args)]
-pub struct ExecutorArgs {}
+pub struct ExecutorArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
 
-pub fn execute(_args: ExecutorArgs) -> Result<ExitCode> {
-    Err(Failure::new("this build cannot start an executor", "use one with the daemons"))
+pub fn execute(args: ExecutorArgs) -> Result<ExitCode> {
+    let config =
+        ExecutorConfig::parse(args.arguments).map_err(|what| Failure::usage(what, "agents start executors"))?;
+    run(config).map_err(|error| Failure::new(error.to_string(), ""))?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,8 @@
 
 use crate::arguments::Connection;
 use crate::client::{Client, patiently};
-use crate::embedded::{self, Size};
+use crate::cluster::Size;
+use crate::embedded;
 use crate::failure::Result;
 use crate::following::{self, Source};
 use crate::job_arguments::{JobArgs, idempotency_key};

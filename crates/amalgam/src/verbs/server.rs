@@ -1,12 +1,70 @@
 //! `amalgam server`
 
+use crate::arguments::Connection;
+use crate::cluster;
 use crate::failure::{Failure, Result};
+use crate::{discovery, show};
+use amalgam_core::preset::Preset;
+use amalgam_daemon::server::{Server, ServerOptions};
 use clap::Args;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
-pub struct ServerArgs {}
+#[command(after_help = "Example:
+  amalgam server --state-dir /var/lib/amalgam &
+  amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml
+Tasks go on while the server is away, and are taken over when it returns.")]
+pub struct ServerArgs {
+    /// How jobs are ordered: fifo or drf
+    #[arg(long, value_parser = Preset::parse)]
+    preset: Option<Preset>,
+    /// Queues and other settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the interface listens [default: 127.0.0.1:7433]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Where agents connect [default: 127.0.0.1:7434]
+    #[arg(long, value_name = "ADDRESS")]
+    listen_agents: Option<String>,
+}
 
-pub fn execute(_args: ServerArgs) -> Result<ExitCode> {
-    Err(Failure::new("this build cannot start a server", "use one with the daemons"))
+pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
+    cluster::log_to_stderr();
+    let state_dir = discovery::state_dir(connection)?;
+    let mut config = cluster::read_config(args.config.as_ref())?;
+    config.preset = args.preset.unwrap_or(config.preset);
+    config.listen = args.listen.unwrap_or(config.listen);
+    config.listen_agents = args.listen_agents.unwrap_or(config.listen_agents);
+    let preset = config.preset.name();
+    let server = Server::start(ServerOptions {
+        state_dir: state_dir.clone(),
+        config,
+        user: cluster::user(),
+        nodes: Vec::new(),
+        executor: None,
+        takes_agents: true,
+    });
+    let server = server.map_err(|error| Failure::new(error.to_string(), ""))?;
+    report_torn(&server);
+    let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
+    show::print(&format!(
+        "ready: http://{}{agents}, preset {preset}, state in {}\n",
+        server.address,
+        state_dir.display()
+    ))?;
+    cluster::until_stopped()?;
+    server.stop();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says that the last write before a crash was cut off; nothing acknowledged was in it.
+pub fn report_torn(server: &Server) {
+    if server.torn_bytes > 0 {
+        let bytes = server.torn_bytes;
+        show::note(&format!(
+            "the log ended in a write of {bytes} bytes that was cut short and never acknowledged; it was removed"
+        ));
+    }
 }

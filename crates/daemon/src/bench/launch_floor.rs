@@ -63,6 +63,7 @@ pub fn through_executor(
         state: dir.to_owned(),
         enforcement,
         idle_exit: Duration::from_secs(5),
+        leash: None,
     };
     let stream = executor::ensure_running(program, arguments, &config).map_err(io::Error::other)?;
     let mut run = Run { stream, decoder: Decoder::default(), unsent: Vec::new(), ended: 0, mechanism: None };

@@ -70,7 +70,7 @@ pub fn ensure_running(
 impl ExecutorConfig {
     /// The command line that [`ExecutorConfig::parse`] reads.
     pub fn arguments(&self) -> Vec<OsString> {
-        vec![
+        let mut arguments: Vec<OsString> = vec![
             "--socket".into(),
             self.socket.clone().into(),
             "--state".into(),
@@ -79,13 +79,18 @@ impl ExecutorConfig {
             self.enforcement.to_string().into(),
             "--idle-exit-ms".into(),
             self.idle_exit.as_millis().to_string().into(),
-        ]
+        ];
+        if let Some(leash) = self.leash {
+            arguments.extend(["--leash-ms".into(), leash.as_millis().to_string().into()]);
+        }
+        arguments
     }
 
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<ExecutorConfig, String> {
         let (mut socket, mut state) = (None, None);
         let mut enforcement = EnforcementChoice::default();
         let mut idle_exit = Duration::from_secs(60);
+        let mut leash = None;
         let mut arguments = arguments.into_iter();
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy();
@@ -95,9 +100,10 @@ impl ExecutorConfig {
                 "--socket" => socket = Some(PathBuf::from(value)),
                 "--state" => state = Some(PathBuf::from(value)),
                 "--enforcement" => enforcement = text.parse()?,
-                "--idle-exit-ms" => {
+                "--idle-exit-ms" | "--leash-ms" => {
                     let millis = text.parse().map_err(|_| format!("`{text}` is not a number of milliseconds"))?;
-                    idle_exit = Duration::from_millis(millis);
+                    let length = Duration::from_millis(millis);
+                    if name == "--leash-ms" { leash = Some(length) } else { idle_exit = length }
                 }
                 _ => return Err(format!("the executor knows no option `{name}`")),
             }
@@ -107,6 +113,7 @@ impl ExecutorConfig {
             state: state.ok_or("`--state` is missing")?,
             enforcement,
             idle_exit,
+            leash,
         })
     }
 }
@@ -122,6 +129,7 @@ mod tests {
             state: "/a state".into(),
             enforcement: EnforcementChoice::Rlimits,
             idle_exit: Duration::from_millis(1_500),
+            leash: Some(Duration::from_millis(700)),
         };
         let parsed = ExecutorConfig::parse(config.arguments()).unwrap();
         assert_eq!(format!("{parsed:?}"), format!("{config:?}"));

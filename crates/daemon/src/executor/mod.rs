@@ -44,6 +44,8 @@ pub struct ExecutorConfig {
     pub enforcement: EnforcementChoice,
     /// How long it stays without an agent, a task or an unacknowledged end.
     pub idle_exit: Duration,
+    /// How long tasks may go on without an agent before they are killed; `None` for ever.
+    pub leash: Option<Duration>,
 }
 
 /// What an agent sends.

@@ -31,14 +31,18 @@ impl BaseEnvironment {
         let join = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             [name.as_bytes(), b"=", value.as_bytes()].concat()
         };
-        BaseEnvironment(std::env::vars_os().map(join).collect())
+        // The product's own variables may hold secrets (a token) or stem from a task that we were started in.
+        let own = |name: &std::ffi::OsString| name.as_bytes().starts_with(b"AMALGAM_");
+        BaseEnvironment(std::env::vars_os().filter(|(name, _)| !own(name)).map(join).collect())
     }
 
     /// Own environment, then the product's variables, then the program's, then the directories: later wins, so a
     /// program may set `OMP_NUM_THREADS` but nothing that starts with `AMALGAM_`.
     fn for_task(&self, order: &LaunchOrder, task_dir: &Path) -> Vec<Vec<u8>> {
         let mut environment = self.0.clone();
-        for (name, value) in &order.variables {
+        let is_set = |name: &str| get(&self.0, name.as_bytes()).is_some();
+        // What the user's environment says of threads holds.
+        for (name, value) in order.variables.iter().filter(|(name, _)| name != "OMP_NUM_THREADS" || !is_set(name)) {
             set(&mut environment, name, value.as_bytes());
         }
         let reserved = |name: &str| name.starts_with("AMALGAM_");

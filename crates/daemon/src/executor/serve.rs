@@ -85,6 +85,8 @@ struct Executor<'a> {
     tasks: Tasks,
     stopping: bool,
     idle_since: Instant,
+    /// Since when there is no agent.
+    alone_since: Instant,
 }
 
 /// The agent's connection.
@@ -140,6 +142,7 @@ impl<'a> Executor<'a> {
             tasks,
             stopping: false,
             idle_since,
+            alone_since: idle_since,
         })
     }
 
@@ -253,15 +256,25 @@ impl<'a> Executor<'a> {
         if self.stopping {
             return !self.tasks.is_running_any();
         }
+        if self.link.is_some() {
+            self.alone_since = Instant::now();
+        }
         if self.link.is_some() || !self.tasks.is_idle() {
             self.idle_since = Instant::now();
+        }
+        if self.config.leash.is_some_and(|leash| self.alone_since.elapsed() >= leash) {
+            self.log.say("no agent for too long: killing all tasks");
+            self.begin_to_stop();
+            return !self.tasks.is_running_any();
         }
         self.idle_since.elapsed() >= self.config.idle_exit
     }
 
     fn timeout(&self) -> Option<Duration> {
         let idle = (self.link.is_none() && self.tasks.is_idle()).then(|| self.idle_since + self.config.idle_exit);
-        let next = self.tasks.next_wakeup().into_iter().chain(idle).min()?;
+        let leash = self.config.leash.filter(|_| self.link.is_none() && !self.stopping);
+        let leash = leash.map(|leash| self.alone_since + leash);
+        let next = self.tasks.next_wakeup().into_iter().chain(idle).chain(leash).min()?;
         // Rounded up, or the loop would spin through the last fraction.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_micros(100))
     }

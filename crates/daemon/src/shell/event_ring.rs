@@ -125,7 +125,8 @@ mod tests {
         let ring = EventRing::starting_at(10);
         let event = || Event::new(Timestamp(0), EventKind::AttemptEnded);
         ring.publish(10, vec![(0, event()), (0, event()), (2, event())]);
-        let numbers = |from| ring.read(from, 9).into_iter().map(|event| (event.kind, event.sequence)).collect::<Vec<_>>();
+        let numbers =
+            |from| ring.read(from, 9).into_iter().map(|event| (event.kind, event.sequence)).collect::<Vec<_>>();
         let ended = EventKind::AttemptEnded;
         assert_eq!(numbers(40), [(ended, 40), (ended, 41), (ended, 48)]);
         assert_eq!(numbers(42), [(ended, 48)]);

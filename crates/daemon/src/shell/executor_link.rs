@@ -31,9 +31,8 @@ impl ExecutorLink {
     /// Reaches the executor, or starts one. To be called before other threads start.
     pub fn open(setup: ExecutorSetup) -> Result<ExecutorLink, ExecutorError> {
         let stream = ensure_running(&setup.program, &setup.arguments, &setup.config)?;
-        let (stream, decoder, enforcement) = greet(stream).map_err(|error| {
-            ExecutorError::System { what: "understand the executor", error }
-        })?;
+        let (stream, decoder, enforcement) =
+            greet(stream).map_err(|error| ExecutorError::System { what: "understand the executor", error })?;
         Ok(ExecutorLink { setup, stream, decoder, enforcement })
     }
 

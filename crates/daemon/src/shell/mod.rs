@@ -50,18 +50,33 @@ pub type AfterCommit = Box<dyn FnOnce() + Send>;
 pub enum Input {
     Mail(Vec<Letter>),
     /// A node's agent came in over the network.
-    NodeConnected { node: NodeId, incarnation: u64 },
-    NodeDisconnected { node: NodeId },
+    NodeConnected {
+        node: NodeId,
+        incarnation: u64,
+    },
+    NodeDisconnected {
+        node: NodeId,
+    },
     /// This agent reached its server.
-    MasterConnected { incarnation: u64 },
+    MasterConnected {
+        incarnation: u64,
+    },
     MasterDisconnected,
-    ExecutorConnected { incarnation: u64 },
+    ExecutorConnected {
+        incarnation: u64,
+    },
     ExecutorDisconnected,
     ExecutorReports(Vec<ExecutorReport>),
     /// Which number has the node of this name? The answer is durable.
-    NameNode { name: String, answer: oneshot::Sender<NodeId> },
+    NameNode {
+        name: String,
+        answer: oneshot::Sender<NodeId>,
+    },
     /// A node of this process begins; it has connected to the master in this process.
-    LocalNode { name: String, make: Box<dyn FnOnce(NodeId) -> amalgam_core::node::NodeAgent + Send> },
+    LocalNode {
+        name: String,
+        make: Box<dyn FnOnce(NodeId) -> amalgam_core::node::NodeAgent + Send>,
+    },
     Ask(Question),
     /// The log wants a snapshot.
     Snapshot,
@@ -132,8 +147,7 @@ impl Shell {
         let (inputs_in, inputs) = channel();
         let (batches, batches_out) = channel();
         let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
-        let shell =
-            Shell { roles, clock, inputs, batches, metrics, effects: Effects::default(), after: Vec::new() };
+        let shell = Shell { roles, clock, inputs, batches, metrics, effects: Effects::default(), after: Vec::new() };
         (shell, handle, batches_out)
     }
 
@@ -152,7 +166,9 @@ impl Shell {
             let mut next = first;
             while let Some(input) = next {
                 if let Input::Stop(done) = input {
-                    self.after.push(Box::new(move || drop(done.send(()))));
+                    self.after.push(Box::new(move || {
+                        let _ = done.send(());
+                    }));
                     return self.hand_over(self.clock.now());
                 }
                 self.take(input);
@@ -194,7 +210,9 @@ impl Shell {
             }
             Input::NameNode { name, answer } => {
                 if let Some(node) = roles.name_node(&name, effects) {
-                    self.after.push(Box::new(move || drop(answer.send(node))));
+                    self.after.push(Box::new(move || {
+                        let _ = answer.send(node);
+                    }));
                 }
             }
             Input::LocalNode { name, make } => {

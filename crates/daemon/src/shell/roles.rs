@@ -8,9 +8,7 @@ use amalgam_core::job_manager::{JobManager, JobManagerSettings};
 use amalgam_core::master::{JobState, Master};
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{
-    Address, ExecutorReport, Message, ToExecutor, ToJobManager, ToMaster, ToNode,
-};
+use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToJobManager, ToMaster, ToNode};
 use amalgam_core::role::{Change, Event, Outbox, Record, Role};
 use amalgam_core::vocabulary::{AttemptId, Epoch, Instant, JobId, NodeId};
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -31,7 +31,13 @@ impl Home {
         let state = dir.path().join("state");
         fs::create_dir(&state).unwrap();
         let socket = state.join("socket");
-        let config = ExecutorConfig { socket, state: state.clone(), enforcement, idle_exit: Duration::from_secs(20) };
+        let config = ExecutorConfig {
+            socket,
+            state: state.clone(),
+            enforcement,
+            idle_exit: Duration::from_secs(20),
+            leash: None,
+        };
         Home { _dir: dir, state, config, executors: RefCell::default() }
     }
 

@@ -1,0 +1,121 @@
+//! What the verbs that start daemons have in common.
+
+use crate::failure::{Failure, Result};
+use amalgam_daemon::config::Config;
+use amalgam_daemon::executor::host::Host;
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::node_setup::NodeOptions;
+use amalgam_daemon::server::executor_paths;
+use amalgam_daemon::shell::ExecutorSetup;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// An executor without an agent, a task or an unreported end leaves after this time.
+const IDLE_EXIT: Duration = Duration::from_secs(60);
+
+/// How large a cluster in one process is; like this machine where nothing is said.
+#[derive(clap::Args, Clone, Default, Debug)]
+pub struct Size {
+    /// How many nodes the cluster has [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub nodes: Option<u32>,
+    /// CPUs of each node [default: those of this machine]
+    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_cpu_millis)]
+    pub cpus: Option<u32>,
+    /// Memory of each node, such as 4GiB [default: that of this machine]
+    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_memory_mib)]
+    pub memory: Option<u32>,
+}
+
+/// What a node offers beside CPUs and memory.
+#[derive(clap::Args, Clone, Default, Debug)]
+pub struct Offer {
+    /// Devices of a kind that each node has, such as fpga=2; may be repeated
+    #[arg(long = "resource", value_name = "NAME=COUNT", value_parser = parse_resource)]
+    pub resources: Vec<(String, u32)>,
+    /// An attribute of each node, such as zone=a; may be repeated
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = parse_attribute)]
+    pub attributes: Vec<(String, String)>,
+    /// How tasks are held to their limits: auto, cgroup, rlimits or none
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub enforcement: EnforcementChoice,
+}
+
+impl Size {
+    pub fn nodes(&self) -> Vec<NodeOptions> {
+        let count = self.nodes.unwrap_or(1);
+        let host = Host::inspect().hostname;
+        let name = |number: u32| if count == 1 { host.clone() } else { format!("{host}-{number}") };
+        let node = |number| NodeOptions {
+            name: Some(name(number)),
+            cpu_millis: self.cpus,
+            memory_mib: self.memory,
+            ..NodeOptions::default()
+        };
+        (1..=count).map(node).collect()
+    }
+}
+
+impl Offer {
+    pub fn apply(&self, node: &mut NodeOptions) {
+        for (name, count) in &self.resources {
+            match name.as_str() {
+                "gpu" => node.gpus = Some(*count),
+                _ => node.resources.push((name.clone(), *count)),
+            }
+        }
+        node.attributes.extend(self.attributes.iter().cloned());
+    }
+}
+
+fn parse_resource(text: &str) -> std::result::Result<(String, u32), String> {
+    let wrong = || format!("`{text}` is not a resource; write for instance `gpu=2` or `fpga=1`");
+    let (name, count) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((name.trim().to_owned(), count.trim().parse().map_err(|_| wrong())?))
+}
+
+fn parse_attribute(text: &str) -> std::result::Result<(String, String), String> {
+    let wrong = || format!("`{text}` is not an attribute; write for instance `zone=a`");
+    let (name, value) = text.split_once('=').ok_or_else(wrong)?;
+    let (name, value) = (name.trim(), value.trim());
+    if name.is_empty() || value.is_empty() { Err(wrong()) } else { Ok((name.to_owned(), value.to_owned())) }
+}
+
+/// How a daemon with this state directory starts its executor: this same program.
+pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice) -> Result<ExecutorSetup> {
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(format!("cannot find this program's own file: {error}"), "start it by its path")
+    })?;
+    let state_dir = std::path::absolute(state_dir)?;
+    let (state, socket) = executor_paths(&state_dir);
+    let config = ExecutorConfig { socket, state, enforcement, idle_exit: IDLE_EXIT, leash: None };
+    Ok(ExecutorSetup { program, arguments: vec!["executor".into()], config })
+}
+
+/// Who runs this program.
+pub fn user() -> String {
+    let named =
+        ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    // SAFETY: it has no preconditions.
+    named.unwrap_or_else(|| format!("uid{}", unsafe { libc::getuid() }))
+}
+
+pub fn read_config(path: Option<&PathBuf>) -> Result<Config> {
+    match path {
+        None => Ok(Config::default()),
+        Some(path) => Config::read(path).map_err(|error| Failure::usage(error.to_string(), "mend the file")),
+    }
+}
+
+/// Waits for Ctrl-C or a request to terminate.
+pub fn until_stopped() -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
+    signals.forever().next();
+    Ok(())
+}
+
+/// Warnings and worse go to stderr; `AMALGAM_LOG=info` shows more.
+pub fn log_to_stderr() {
+    let level = std::env::var("AMALGAM_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
+    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+}
