@@ -23,6 +23,9 @@ pub struct Ledger {
     room: Vec<Resources>,
     block_room: Vec<Resources>,
     super_room: Vec<Resources>,
+    /// Blocks whose maxima may be too high.
+    loose: Vec<u32>,
+    is_loose: Vec<bool>,
     /// Nodes whose room grew last, in a ring, and how often any did.
     grown: Vec<u32>,
     growths: u64,
@@ -141,6 +144,7 @@ impl Ledger {
             self.room.push(Resources::ZERO);
             self.block_room.resize(self.nodes.len().div_ceil(BLOCK), Resources::ZERO);
             self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
+            self.is_loose.resize(self.block_room.len(), false);
             let index = self.nodes.len() - 1;
             self.classify(index);
         }
@@ -394,13 +398,27 @@ impl Ledger {
             *above = above.larger_of(&more);
             return;
         }
-        // Only where the node held a maximum can the block's maximum sink.
+        // Only where the node held a maximum can the block's maximum sink; until then it is an upper bound.
         let was = self.block_room[block];
-        if old.0.iter().zip(was.0).any(|(&mine, maximum)| mine == maximum && mine > 0) || !room.fits_in(&was) {
+        let held_one = old.0.iter().zip(was.0).any(|(&mine, maximum)| mine == maximum && mine > 0);
+        if held_one && !std::mem::replace(&mut self.is_loose[block], true) {
+            self.loose.push(block as u32);
+        }
+        if !room.fits_in(&was) {
+            self.block_room[block] = was.larger_of(&room);
+            let above = &mut self.super_room[block / BLOCK];
+            *above = above.larger_of(&room);
+        }
+    }
+
+    /// Brings the maxima down to what is there; worth it before a search.
+    pub fn tighten(&mut self) {
+        while let Some(block) = self.loose.pop() {
+            let block = block as usize;
+            self.is_loose[block] = false;
             let now = maximum(&self.room[block * BLOCK..((block + 1) * BLOCK).min(self.room.len())]);
-            self.block_room[block] = now;
-            let above = block / BLOCK;
-            if was != now {
+            if std::mem::replace(&mut self.block_room[block], now) != now {
+                let above = block / BLOCK;
                 let blocks = &self.block_room[above * BLOCK..((above + 1) * BLOCK).min(self.block_room.len())];
                 self.super_room[above] = maximum(blocks);
             }

@@ -223,6 +223,7 @@ impl Scheduler {
             let ask = OpenAsk { slot: choice.ask, shape: request.shape, class: request.class, count: request.open() };
             let mut decisions = std::mem::take(&mut self.decisions);
             decisions.clear();
+            ledger.tighten();
             self.placement.place(now, &[ask], Budget { starts: 1 }, &*ledger, &mut decisions);
             let mut started = false;
             for decision in &decisions {
