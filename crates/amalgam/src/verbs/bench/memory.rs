@@ -1,0 +1,123 @@
+//! Bytes per task of a job manager: untouched, half finished, half retried. The real role, without a cluster around it.
+
+use super::arrays::resident_bytes;
+use super::cluster::array;
+use crate::failure::Result;
+use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{Address, AdmittedJob, Grant, Rule, ToJobManager};
+use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::vocabulary::{
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, QueueId, Resources, Usage,
+    UserId,
+};
+use clap::Args;
+use std::sync::Arc;
+
+#[derive(Args)]
+pub struct MemoryArgs {
+    #[arg(long, default_value_t = 1_000_000)]
+    tasks: u32,
+}
+
+const JOB: JobId = JobId(1);
+const NODE: NodeId = NodeId(0);
+
+pub fn execute(args: &MemoryArgs) -> Result<()> {
+    let start = resident_bytes(std::process::id())?;
+    let mut spec = array(args.tasks, &["/bin/true"]);
+    spec.stages[0].retries = 1;
+    let mut run = Run::begin(spec);
+    let per_task = |bytes: u64| bytes as f64 / f64::from(args.tasks);
+    let show = |what: &str, run: &Run| -> Result<()> {
+        give_back_free_memory();
+        let resident = resident_bytes(std::process::id())?.saturating_sub(start);
+        let counted = run.manager.dag().stage(0).bytes() as u64;
+        println!("{what}: {:.1} bytes a task resident, {:.1} in its records", per_task(resident), per_task(counted));
+        Ok(())
+    };
+    show("untouched", &run)?;
+    for _ in 0..args.tasks / 2 {
+        run.attempt(EndReason::Exit(0));
+    }
+    show("half of them finished", &run)?;
+    for _ in 0..args.tasks / 2 {
+        run.attempt_and_leave(EndReason::Exit(1));
+    }
+    show("the other half failed once and to be tried again", &run)?;
+    Ok(())
+}
+
+/// The allocator keeps what was freed; it is not the tasks'.
+fn give_back_free_memory() {
+    // SAFETY: it has no preconditions.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+struct Run {
+    manager: JobManager,
+    out: Outbox,
+    now: Instant,
+    attempts: u32,
+    waiting: Vec<AttemptId>,
+}
+
+impl Run {
+    fn begin(spec: amalgam_core::vocabulary::JobSpec) -> Run {
+        let job = Arc::new(AdmittedJob {
+            id: JOB,
+            spec: Arc::new(spec),
+            user: UserId(0),
+            queue: QueueId(1),
+            resources: vec![Resources::new(1_000, 0)],
+            default_timeout: None,
+            submitted_at: Instant(0),
+        });
+        let manager = Preset::Drf.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default());
+        let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
+        run.tell(Address::Master, ToJobManager::Begin { job });
+        run
+    }
+
+    fn tell(&mut self, from: Address, body: ToJobManager) {
+        self.now += Duration::from_micros(10);
+        self.manager.handle(self.now, Event::Message { from, body }, &mut self.out);
+        self.out = Outbox::default();
+    }
+
+    fn launch(&mut self) -> AttemptId {
+        let number = u64::from(self.attempts) + 1;
+        let id = GrantId { epoch: Epoch(1), number, slot: 0 };
+        let ask = AskId { job: JOB, number: 0 };
+        let grant = Grant { id, ask, node: NODE, rule: Rule::DominantShare, passed_over: 0 };
+        self.tell(Address::Master, ToJobManager::Granted { grants: vec![grant] });
+        let attempt = AttemptId { job: JOB, epoch: Epoch(1), number: self.attempts };
+        self.attempts += 1;
+        attempt
+    }
+
+    fn end(&mut self, attempt: AttemptId, reason: EndReason) {
+        let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
+        let ended = Ended { reason, usage, message: None };
+        self.tell(Address::Node(NODE), ToJobManager::Finished { attempt, ended });
+    }
+
+    fn attempt(&mut self, reason: EndReason) {
+        let attempt = self.launch();
+        self.end(attempt, reason);
+    }
+
+    /// Launches the next untouched task while the one before it still runs, so that no retry is launched.
+    fn attempt_and_leave(&mut self, reason: EndReason) {
+        let attempt = self.launch();
+        self.waiting.push(attempt);
+        let untouched = self.manager.dag().stage(0);
+        if untouched.waiting() == 0 {
+            for attempt in std::mem::take(&mut self.waiting) {
+                self.end(attempt, reason.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `amalgam bench`: what this machine can do, and what this program makes of it. Every figure is printed beside its
+//! floor from the same run.
+
+mod arrays;
+mod cluster;
+mod decisions;
+mod idle;
+mod latency;
+mod launch;
+mod memory;
+
+use crate::failure::{Failure, Result};
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// Tasks of /bin/true per second, against a bare loop of spawns
+    Launch(launch::LaunchArgs),
+    /// From submission to the start of the process; a chain of tasks; tasks that sleep
+    Latency(latency::LatencyArgs),
+    /// A million tasks: how fast they are accepted, and whether others notice them
+    Arrays(arrays::ArraysArgs),
+    /// Bytes per task of a job manager
+    Memory(memory::MemoryArgs),
+    /// Placement decisions of the core per second
+    Decisions(decisions::DecisionsArgs),
+    /// What an idle cluster costs
+    Idle(idle::IdleArgs),
+    /// Stand in for a task that says when it started
+    #[command(hide = true)]
+    Stamp,
+}
+
+pub fn execute(args: BenchArgs) -> Result<ExitCode> {
+    match args.bench {
+        Bench::Launch(args) => launch::execute(&args)?,
+        Bench::Latency(args) => latency::execute(&args)?,
+        Bench::Arrays(args) => arrays::execute(&args)?,
+        Bench::Memory(args) => memory::execute(&args)?,
+        Bench::Decisions(args) => decisions::execute(&args)?,
+        Bench::Idle(args) => idle::execute(&args)?,
+        Bench::Stamp => println!("{}", wall_micros()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Microseconds since the Unix epoch.
+fn wall_micros() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_micros() as u64
+}
+
+/// The value below which `percent` of the sorted samples lie.
+fn percentile(sorted: &[f64], percent: f64) -> f64 {
+    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
+fn sorted(mut samples: Vec<f64>) -> Vec<f64> {
+    samples.sort_by(f64::total_cmp);
+    samples
+}
+
+/// `p50 4.10  p95 5.32` of samples in milliseconds.
+fn spread(sorted: &[f64]) -> String {
+    format!(
+        "p50 {:.2}  p95 {:.2}  max {:.2} ms",
+        percentile(sorted, 50.0),
+        percentile(sorted, 95.0),
+        percentile(sorted, 100.0)
+    )
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// The disk's own time for a small durable write, in milliseconds.
+fn fdatasync_p50() -> Result<f64> {
+    let dir = std::env::temp_dir();
+    let floor = amalgam_daemon::bench::disk_floor::fdatasync_floor(&dir, 200)?;
+    Ok(millis(floor.p50))
+}
+
+fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
+    let what = what.to_owned();
+    move |error| Failure::new(format!("cannot {what}: {error}"), "")
+}
