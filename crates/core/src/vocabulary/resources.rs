@@ -131,8 +131,13 @@ impl Totals {
         let mut largest = 0;
         for kind in 0..WIDTH {
             if self.0[kind] > 0 {
-                let share = (u128::from(self.0[kind]) * 1_000_000).checked_div(u128::from(capacity.0[kind]));
-                largest = largest.max(share.map_or(1_000_000, |millionths| millionths as u64));
+                let (used, of) = (self.0[kind], capacity.0[kind]);
+                // Long division only where it is needed.
+                let share = match used.checked_mul(1_000_000) {
+                    Some(scaled) => scaled.checked_div(of),
+                    None => (u128::from(used) * 1_000_000).checked_div(u128::from(of)).map(|share| share as u64),
+                };
+                largest = largest.max(share.unwrap_or(1_000_000));
             }
         }
         largest

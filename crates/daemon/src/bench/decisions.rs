@@ -4,6 +4,7 @@
 //! filled until little that is pending fits anywhere. Then, step after step, one random task ends, the master gives
 //! its room away, and the jobs that were granted something ask for as much again, so that the same number of tasks
 //! stays pending. Only calls of `handle` are timed; they end with the ledger committed and the grants in the outbox.
+//! Rates count the time that this thread had a core; time in which the machine ran somebody else is taken out.
 
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -230,9 +231,11 @@ impl Cluster {
     /// Lets so many tasks end. Seconds for each decision.
     fn round(&mut self, departures: u32) -> f64 {
         let (granted, calls) = (self.granted, self.times.len());
+        let watch = OnCore::start();
         (0..departures).for_each(|_| self.step());
+        let on_core = watch.share();
         let busy: u64 = self.times[calls..].iter().map(|&nanoseconds| u64::from(nanoseconds)).sum();
-        busy as f64 / 1e9 / (self.granted - granted) as f64
+        busy as f64 / 1e9 * on_core / (self.granted - granted) as f64
     }
 
     fn summary(mut self, each: f64) -> Decisions {
@@ -427,7 +430,7 @@ pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
     let mut shares = vec![0u64; jobs as usize];
     let mut order: BTreeSet<(u64, u32)> = (0..jobs).map(|job| (0, job)).collect();
     let mut outbox: Vec<Vec<Held>> = Vec::new();
-    let start = Clock::now();
+    let (start, watch) = (Clock::now(), OnCore::start());
     for _ in 0..rounds {
         let at = chance.below(held.len() as u64) as usize;
         let Held { node, resources } = held[at];
@@ -448,7 +451,31 @@ pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
         black_box(&outbox);
         outbox.clear();
     }
-    start.elapsed() / rounds.max(1)
+    start.elapsed().mul_f64(watch.share()) / rounds.max(1)
+}
+
+/// Which part of some time this thread had a core.
+struct OnCore {
+    started: Clock,
+    ran: Option<u64>,
+}
+
+impl OnCore {
+    fn start() -> OnCore {
+        OnCore { started: Clock::now(), ran: OnCore::ran() }
+    }
+
+    /// 1 where the system does not tell.
+    fn share(&self) -> f64 {
+        let ran = OnCore::ran().zip(self.ran).map(|(now, before)| now - before);
+        ran.map_or(1.0, |ran| (ran as f64 / self.started.elapsed().as_nanos() as f64).min(1.0))
+    }
+
+    /// Nanoseconds on a core so far.
+    fn ran() -> Option<u64> {
+        let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        statistics.split_whitespace().next()?.parse().ok()
+    }
 }
 
 #[cfg(test)]
