@@ -4,7 +4,7 @@ use crate::executor::ExecutorError;
 use crate::executor::host::Host;
 use crate::node_setup::NodeOptions;
 use crate::server::{ServerError, spawn_loop};
-use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Metrics, Roles, Routes, Shell};
+use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Roles, Shell};
 use crate::transport::{JoinError, Joined, Upstream, serve_server};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -74,12 +74,16 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
 }
 
 fn start_loop(roles: Roles) -> Result<Handle, AgentError> {
-    let (routes, metrics) = (Arc::new(Routes::default()), Arc::new(Metrics::default()));
     let clock = Clock::starting_at_least(Instant::ZERO);
-    let (shell, handle, batches) = Shell::new(roles, clock, Arc::clone(&routes), Arc::clone(&metrics));
-    let events = Arc::new(EventRing::starting_at(0));
-    let committer = Committer { store: None, routes, events, metrics, handle: handle.clone() };
-    spawn_loop(shell, committer, batches)?;
+    let committer = Committer {
+        store: None,
+        routes: Arc::default(),
+        events: Arc::new(EventRing::starting_at(0)),
+        metrics: Arc::default(),
+        unwritten: false,
+    };
+    let (shell, handle) = Shell::new(roles, clock, committer);
+    spawn_loop(shell)?;
     Ok(handle)
 }
 
