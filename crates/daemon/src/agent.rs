@@ -9,6 +9,7 @@ use crate::transport::{JoinError, Joined, Upstream, serve_server};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Epoch, Instant};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         // The number that the server gave is part of the role, so the loop starts with the first connection.
         let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
         roles.add_local_node(first.node, Preset::default().node_agent(first.node, settings));
-        let handle = start_loop(roles)?;
+        let handle = start_loop(roles, files.clone())?;
         executor.serve(handle.clone()).map_err(AgentError::Runtime)?;
         let node = first.node;
         let mut joined = first;
@@ -73,7 +74,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
     })
 }
 
-fn start_loop(roles: Roles) -> Result<Handle, AgentError> {
+fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
     let committer = Committer {
         store: None,
@@ -82,7 +83,7 @@ fn start_loop(roles: Roles) -> Result<Handle, AgentError> {
         metrics: Arc::default(),
         unwritten: false,
     };
-    let (shell, handle) = Shell::new(roles, clock, committer);
+    let (shell, handle) = Shell::new(roles, clock, committer, Some(files));
     spawn_loop(shell)?;
     Ok(handle)
 }

@@ -80,7 +80,8 @@ impl Server {
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // The lock on the log comes first: a second server must not touch the executor of the first.
-        let log_options = Options { history_bytes: config.history_bytes, ..Options::default() };
+        let log_options =
+            Options { history_bytes: config.history_bytes, segment_bytes: config.segment_bytes, ..Options::default() };
         let (store, recovered) = Store::open(&state_dir.join("log"), log_options)?;
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
@@ -101,10 +102,10 @@ impl Server {
             metrics: Arc::clone(&metrics),
             unwritten: false,
         };
-        let (shell, handle) = Shell::new(roles, clock, committer);
+        let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
+        let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone());
         spawn_loop(shell)?;
 
-        let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         start_nodes(&handle, &config, &nodes, executor)?;
 
         let runtime = tokio::runtime::Builder::new_multi_thread()

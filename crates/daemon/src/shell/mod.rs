@@ -31,7 +31,8 @@ pub use routes::Routes;
 
 use crate::store::StoreError;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToMaster};
-use amalgam_core::vocabulary::{ClientId, Instant, NodeId};
+use amalgam_core::vocabulary::{ClientId, Instant, JobId, NodeId};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -130,17 +131,19 @@ pub struct Shell {
     clock: Clock,
     inputs: Receiver<Input>,
     committer: Committer,
+    /// The executor's state directory of the nodes of this process.
+    files: Option<PathBuf>,
     effects: Effects,
     after: Vec<AfterCommit>,
 }
 
 impl Shell {
     /// A loop over these roles, and the handle to it; `run` makes it go.
-    pub fn new(roles: Roles, clock: Clock, committer: Committer) -> (Shell, Handle) {
+    pub fn new(roles: Roles, clock: Clock, committer: Committer, files: Option<PathBuf>) -> (Shell, Handle) {
         let (inputs_in, inputs) = channel();
         let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
-        let shell = Shell { roles, clock, inputs, committer, effects: Effects::default(), after: Vec::new() };
+        let shell = Shell { roles, clock, inputs, committer, files, effects: Effects::default(), after: Vec::new() };
         (shell, handle)
     }
 
@@ -231,6 +234,9 @@ impl Shell {
     /// Makes what this turn led to durable and lets it out.
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
         let effects = std::mem::take(&mut self.effects);
+        if let Some(files) = self.files.clone().filter(|_| !effects.disowned.is_empty()) {
+            remove_files(files, effects.disowned.clone());
+        }
         let after = std::mem::take(&mut self.after);
         if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() {
             return Ok(());
@@ -242,5 +248,19 @@ impl Shell {
             self.committer.write_snapshot(now, self.roles.durable())?;
         }
         Ok(())
+    }
+}
+
+/// Removes what is kept of these jobs, away from the loop.
+fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
+    let remove = move || {
+        for job in jobs {
+            if let Err(error) = crate::executor::forget_job(&files, job) {
+                tracing::warn!(%job, %error, "the files of a forgotten job cannot be removed");
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("cleaner".to_owned()).spawn(remove) {
+        tracing::warn!(%error, "the files of forgotten jobs stay");
     }
 }
