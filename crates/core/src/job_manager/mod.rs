@@ -441,6 +441,8 @@ impl JobManager {
         self.cancelled = false;
         self.stopping = false;
         self.outcome = None;
+        // The master forgot the job's asks when the job ended.
+        self.requests.restart();
         self.dag.rerun();
     }
 
