@@ -1,23 +1,15 @@
 //! Who may do what through the public interface, and what it promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Scene, until_true};
+use crate::support::{Scene, job_spec, told, until_true};
 use amalgam_daemon::api::{Event, EventKind, JobState};
-use amalgam_workload::{CommandOptions, Context, from_command};
 use serde_json::Value;
-
-/// A job as the interface takes it.
-fn job(scene: &Scene, command: &[&str]) -> Value {
-    let context = Context { submit_dir: scene.work() };
-    let command = command.iter().map(|part| (*part).to_owned()).collect();
-    serde_json::to_value(from_command(command, &CommandOptions::default(), &context).unwrap()).unwrap()
-}
 
 #[test]
 fn a_repeated_submission_makes_one_job() {
     let scene = Scene::dev(&[]);
     let http = scene.http();
-    let spec = job(&scene, &["sh", "-c", "echo ran >> ran"]);
+    let spec = job_spec(&scene, &["sh", "-c", "echo ran >> ran"]);
     let key = [("Idempotency-Key", "this-once")];
     let (first, one) = http.post("/v1/jobs", &key, &spec);
     assert_eq!(first, 201);
@@ -63,7 +55,7 @@ fn users_see_all_jobs_and_touch_their_own() {
     let grace = |arguments: &[&str]| {
         let mut command = scene.command(arguments);
         command.env("AMALGAM_TOKEN", token.trim()).env("USER", "grace");
-        crate::support::told(command)
+        told(command)
     };
     let adas = scene.submit(&["--", "sh", "-c", &format!("echo secret; {AWAIT_GO}")]);
     until_true("output", || scene.ok(&["logs", &adas]) == "secret\n");
@@ -103,12 +95,12 @@ fn nobody_gets_in_without_a_token() {
 
     let mut wrong = scene.command(&["list"]);
     wrong.env("AMALGAM_TOKEN", "wrong");
-    let told = crate::support::told(wrong);
-    assert!(told.code == 1 && told.err.contains("not known to this server") && told.err.contains("help: "), "{told:?}");
+    let refused = told(wrong);
+    assert!(refused.code == 1 && refused.err.contains("not known to this server\n  help: "), "{refused:?}");
     let mut missing = scene.command(&["list", "--server", &http.address]);
     missing.env("AMALGAM_STATE", scene.path().join("tmp"));
-    let told = crate::support::told(missing);
-    assert!(told.code == 2 && told.err.contains("no token"), "{told:?}");
+    let refused = told(missing);
+    assert!(refused.code == 2 && refused.err.contains("no token"), "{refused:?}");
 
     // A file that others can read is no secret.
     let tokens = scene.state().join("tokens.toml");

@@ -1,6 +1,6 @@
 //! What is acknowledged is on disk, and a disk that lies or is full is noticed.
 
-use crate::support::{Daemon, Scene, told};
+use crate::support::{Daemon, Scene, job_spec, told};
 use amalgam_daemon::api::JobState;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -124,23 +124,21 @@ fn a_full_disk_loses_nothing_acknowledged() {
     let server = start().unwrap();
     let filler = scene.state().join("filler");
     fs::write(&filler, vec![7; 3 << 20]).unwrap();
-    // Far larger than the output of any shell, and far smaller than what is left.
-    let blob = format!("BLOB={}", "x".repeat(100_000));
+    // Far larger than what is kept of a small job, and far smaller than what is left.
+    let mut spec = job_spec(&scene, &["true"]);
+    spec["wait_for_nodes"] = true.into();
+    spec["stages"][0]["program"]["env"] = serde_json::json!([["BLOB", "x".repeat(100_000)]]);
     let mut acknowledged = Vec::new();
-    let refused = loop {
-        let told = scene.run(&["submit", "-q", "--env", &blob, "--wait-for-nodes", "--", "true"]);
-        match told.code {
-            0 => acknowledged.push(told.out.trim().parse::<u64>().unwrap()),
-            _ => break told,
-        }
+    let http = scene.http();
+    while let Some((201, answer)) = http.try_post("/v1/jobs", &spec) {
+        acknowledged.push(answer["job"].as_u64().unwrap());
         assert!(acknowledged.len() < 100, "the disk never became full");
-    };
-    assert!(!acknowledged.is_empty() && refused.err.starts_with("error: "), "{refused:?}");
+    }
+    assert!(!acknowledged.is_empty());
     let (status, said) = server.ended();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("nothing that was acknowledged is lost") && said.contains("make room"), "{said}");
 
-    // With the disk still full it says so and does not pretend to start, or it starts and has everything.
     fs::remove_file(&filler).unwrap();
     let server = start().unwrap();
     let mut listed: Vec<u64> = scene.jobs().iter().map(|job| job.id).collect();

@@ -1,6 +1,8 @@
 //! The public interface without the command line.
 
+use super::Scene;
 use amalgam_daemon::api::Event;
+use amalgam_workload::{CommandOptions, Context, from_command};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -46,6 +48,12 @@ impl Http {
         answer(request.header("Content-Type", "application/json").send(body.to_string()).unwrap())
     }
 
+    /// As `post`, but the server may be gone.
+    pub fn try_post(&self, path: &str, body: &Value) -> Option<Answer> {
+        let request = self.agent.post(format!("{}{path}", self.base)).header("Authorization", self.bearer());
+        request.header("Content-Type", "application/json").send(body.to_string()).ok().map(answer)
+    }
+
     pub fn without_token(&self, path: &str) -> Answer {
         answer(self.agent.get(format!("{}{path}", self.base)).call().unwrap())
     }
@@ -86,4 +94,11 @@ impl Iterator for Events {
         }
         None
     }
+}
+
+/// A job as the interface takes it.
+pub fn job_spec(scene: &Scene, command: &[&str]) -> Value {
+    let context = Context { submit_dir: scene.work() };
+    let command = command.iter().map(|part| (*part).to_owned()).collect();
+    serde_json::to_value(from_command(command, &CommandOptions::default(), &context).unwrap()).unwrap()
 }

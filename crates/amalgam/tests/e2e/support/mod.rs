@@ -6,7 +6,7 @@ mod http;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, free_port, is_alive};
-pub use http::Http;
+pub use http::{Http, job_spec};
 
 use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
