@@ -200,3 +200,19 @@ fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
     assert_eq!(world.launches().values().map(|attempts| attempts.len()).sum::<usize>(), 2);
     check("dependency_failed_and_rerun", &world);
 }
+
+#[test]
+fn what_failed_runs_again_and_asks_for_no_more_than_that() {
+    let mut world = listening(Preset::Drf, 2);
+    world.verbose = false;
+    let mut several = job(vec![stage("several", 4, "1s", 500), stage("fails", 1, "1s 7", 500)]);
+    several.stages[1].after = Vec::new();
+    let id = world.submit(several);
+    world.run_for(seconds(5));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 7 }));
+    world.control(id, JobAction::RerunFailed);
+    world.run_for(seconds(5));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 7 }));
+    let attempts: Vec<usize> = world.launches().values().map(|attempts| attempts.len()).collect();
+    assert_eq!(attempts, [1, 1, 1, 1, 2]);
+}

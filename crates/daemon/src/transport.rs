@@ -10,7 +10,7 @@
 use crate::auth::{self, Tokens};
 use crate::backend::read_output;
 use crate::frames::{self, Decoder};
-use crate::shell::{Handle, Input, Letter};
+use crate::shell::{Handle, Input, Letter, NodeRoute};
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{AttemptId, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -139,6 +139,7 @@ struct LetIn {
     name: String,
     link: Link,
     letters: mpsc::UnboundedReceiver<Vec<Letter>>,
+    route: NodeRoute,
 }
 
 async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32) -> io::Result<LetIn> {
@@ -166,19 +167,19 @@ async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32)
         Err(_) => return Err(io::Error::other("the server is stopping")),
     };
     let (letters_in, letters) = mpsc::unbounded_channel();
-    if !handle.routes().add_node(node, letters_in) {
+    let Some(route) = handle.routes().add_node(node, letters_in) else {
         let why = format!("a node named `{}` is connected already; give each agent a --name of its own", hello.name);
         link.write(&refuse(why.clone())).await?;
         return Err(io::Error::other(why));
-    }
+    };
     let proof = auth::prove(&token, "server", &hello.nonce);
     link.write(&Answer::Accepted { node, epoch, proof }).await?;
     link.trust();
-    Ok(LetIn { node, name: hello.name, link, letters })
+    Ok(LetIn { node, name: hello.name, link, letters, route })
 }
 
 async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, incarnation: u64) {
-    let LetIn { node, name, link, letters } = agent;
+    let LetIn { node, name, link, letters, route } = agent;
     let (wire_in, wire) = mpsc::unbounded_channel();
     lock(&remote.peers).insert(node, wire_in);
     if handle.send(Input::NodeConnected { node, incarnation }).is_err() {
@@ -186,10 +187,15 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
     }
     tracing::info!(%node, name, "a node's agent connected");
     let Link { reader, writer, decoder, .. } = link;
-    let writing = tokio::spawn(write_out(writer, letters, wire));
+    let mut writing = tokio::spawn(write_out(writer, letters, wire));
     let mut reader = Reader { reader, decoder };
     let end = loop {
-        match reader.next::<Wire>().await {
+        let next = tokio::select! {
+            next = reader.next::<Wire>() => next,
+            // A connection that takes nothing any more is of no use, even if something still comes.
+            _ = &mut writing => break io::ErrorKind::BrokenPipe.into(),
+        };
+        match next {
             Ok(Wire::Mail(letters)) => {
                 // A node speaks for itself only.
                 let own = letters.into_iter().filter(|letter| letter.from == Address::Node(node)).collect();
@@ -205,8 +211,8 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
     writing.abort();
     tracing::info!(%node, name, %end, "a node's agent left");
     lock(&remote.peers).remove(&node);
-    handle.routes().remove_node(node);
     let _ = handle.send(Input::NodeDisconnected { node });
+    drop(route);
 }
 
 // ---- the agent's side ----------------------------------------------------------------------------------------------

@@ -385,10 +385,11 @@ impl JobManager {
             let Some(running) = self.running.get_mut(&attempt) else { continue };
             if !live.contains(&attempt) {
                 self.write_off(now, attempt, LostCause::Unknown, out);
-            } else if running.life == Life::Earlier {
-                running.life = Life::Adopted;
-                let task = running.task;
-                out.record(Record::Adopted { task, attempt, node });
+            } else if running.life == Life::Earlier || running.started_at.is_some() {
+                if running.life == Life::Earlier {
+                    running.life = Life::Adopted;
+                }
+                out.record(Record::Adopted { task: running.task, attempt, node });
             }
             if let Some(running) = self.running.get(&attempt).filter(|_| self.stopping) {
                 // The request may have been lost with the connection.
@@ -449,6 +450,8 @@ impl JobManager {
         self.cancelled = false;
         self.stopping = false;
         self.outcome = None;
+        // The master forgot the job's asks when the job ended.
+        self.requests.restart();
         self.dag.rerun();
     }
 

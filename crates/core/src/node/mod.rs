@@ -166,7 +166,7 @@ impl NodeAgent {
         }
         for entry in executing {
             if !self.attempts.contains_key(&entry.order.attempt) {
-                self.adopt(now, entry, out);
+                self.adopt(now, entry);
             }
         }
         for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
@@ -176,7 +176,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    fn adopt(&mut self, now: Instant, entry: Executing, out: &mut Outbox) {
+    fn adopt(&mut self, now: Instant, entry: Executing) {
         let Executing { order, running_for, .. } = entry;
         let since = now.before(running_for);
         self.free = self.free.saturating_sub(&order.carried.resources);
@@ -185,7 +185,6 @@ impl NodeAgent {
         if let Some(timeout) = order.carried.timeout {
             self.due.insert((since + timeout, order.attempt));
         }
-        out.record(Record::Adopted { task: order.task, attempt: order.attempt, node: self.node });
         let attempt =
             Attempt { task: order.task, carried: order.carried, devices: order.limits.devices, state: State::Running };
         self.attempts.insert(order.attempt, attempt);

@@ -27,7 +27,7 @@ pub use log_entries::{decode, encode};
 pub use metrics::Metrics;
 pub use observe::outcome_words;
 pub use roles::{Effects, Fact, Letter, Roles};
-pub use routes::Routes;
+pub use routes::{NodeRoute, Routes};
 
 use crate::store::StoreError;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToMaster};

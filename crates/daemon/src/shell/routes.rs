@@ -6,13 +6,27 @@ use crate::frames;
 use amalgam_core::protocol::{Address, Message, ToClient};
 use amalgam_core::vocabulary::{ClientId, NodeId};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 /// Letters for one peer, in order.
 pub type PeerSender = mpsc::UnboundedSender<Vec<Letter>>;
+
+/// The one connection of a node. Dropping it makes room for the next, which must not begin before the loop was told
+/// that this one has ended.
+pub struct NodeRoute {
+    routes: Arc<Routes>,
+    node: NodeId,
+}
+
+impl Drop for NodeRoute {
+    fn drop(&mut self) {
+        lock(&self.routes.nodes).remove(&self.node);
+    }
+}
 
 #[derive(Default)]
 pub struct Routes {
@@ -32,18 +46,15 @@ impl Routes {
         *lock(&self.upstream) = peer;
     }
 
-    /// Letters to the node go there from now on; returns false if it already has a connection.
-    pub fn add_node(&self, node: NodeId, peer: PeerSender) -> bool {
-        let mut nodes = lock(&self.nodes);
-        if nodes.get(&node).is_some_and(|old| !old.is_closed()) {
-            return false;
+    /// Letters to the node go there from now on; `None` if it already has a connection.
+    pub fn add_node(self: &Arc<Routes>, node: NodeId, peer: PeerSender) -> Option<NodeRoute> {
+        match lock(&self.nodes).entry(node) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(place) => {
+                place.insert(peer);
+                Some(NodeRoute { routes: Arc::clone(self), node })
+            }
         }
-        nodes.insert(node, peer);
-        true
-    }
-
-    pub fn remove_node(&self, node: NodeId) {
-        lock(&self.nodes).remove(&node);
     }
 
     /// The answer to this client's next request.
@@ -111,4 +122,21 @@ impl Routes {
 /// No lock here is held while something can panic halfway.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_one_connection_until_that_one_has_said_goodbye() {
+        let routes = Arc::new(Routes::default());
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let first = routes.add_node(NodeId(1), sender.clone());
+        // Its writer may be gone while its reader still has to notice.
+        drop(receiver);
+        assert!(first.is_some() && routes.add_node(NodeId(1), sender.clone()).is_none());
+        drop(first);
+        assert!(routes.add_node(NodeId(1), sender).is_some());
+    }
 }

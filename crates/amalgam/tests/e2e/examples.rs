@@ -1,0 +1,98 @@
+//! The examples, as a newcomer runs them: no server, a fresh directory.
+
+use crate::support::{Scene, Told, told};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Runs an example in a copy of the repository's sources, without a server.
+fn run(scene: &Scene, example: &str) -> Told {
+    let mut command = scene.command(&["run", &format!("examples/{example}.toml")]);
+    command.current_dir(copy_of_repository(scene));
+    let told = told(command);
+    assert_eq!(told.code, 0, "{told:?}");
+    let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
+    assert!(left.is_empty(), "a cluster for one run leaves nothing behind: {left:?}");
+    told
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn copy_of_repository(scene: &Scene) -> PathBuf {
+    let copy = scene.path().join("repository");
+    let sources = glob(&repository().join("crates"), "rs");
+    let examples = glob(&repository().join("examples"), "toml");
+    for path in sources.into_iter().chain(examples) {
+        let target = copy.join(path.strip_prefix(repository()).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(path, target).unwrap();
+    }
+    copy
+}
+
+fn glob(directory: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(glob(&path, ending));
+        } else if path.extension().is_some_and(|is| is == ending) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn wordcount_makes_the_index_that_one_process_makes() {
+    let scene = Scene::new();
+    let told = run(&scene, "wordcount");
+    assert!(told.out.contains("verified: "), "{told:?}");
+    let index = fs::read_to_string(scene.path().join("repository/target/examples/wordcount/index")).unwrap();
+    let line = index.lines().find(|line| line.starts_with("amalgam ")).unwrap();
+    assert!(line.contains("crates/amalgam/src/main.rs:"), "{line}");
+}
+
+#[test]
+fn sweep_collects_what_every_value_led_to() {
+    let told = run(&Scene::new(), "sweep");
+    assert!(told.out.contains("2.8 a cycle of 1") && told.out.contains("3.5 a cycle of 4"), "{told:?}");
+    assert_eq!(told.out.matches("collect/0: ").count(), 14, "{told:?}");
+}
+
+#[test]
+fn diamond_survives_a_failing_task() {
+    let scene = Scene::new();
+    let told = run(&scene, "diamond");
+    assert!(told.out.contains("left + right = 42"), "{told:?}");
+    assert!(told.out.contains(" failed, and this is attempt "), "{told:?}");
+}
+
+#[test]
+fn an_array_of_ten_thousand_ends() {
+    let told = run(&Scene::new(), "array");
+    assert!(told.err.contains("10000/10000"), "{told:?}");
+}
+
+#[test]
+fn every_example_is_accepted() {
+    let scene = Scene::new();
+    let mut check = scene.command(&["config", "check"]);
+    check.current_dir(repository());
+    let jobs = ["array", "diamond", "sweep", "wordcount"];
+    let told = told({
+        check.args(jobs.map(|name| format!("examples/{name}.toml")));
+        check
+    });
+    assert_eq!(told.out.matches(": ok (").count(), jobs.len(), "{told:?}");
+}
+
+#[test]
+fn the_example_configuration_starts_a_server() {
+    let scene = Scene::new();
+    let config = repository().join("examples/server.toml");
+    scene.start_dev(&["--config", config.to_str().unwrap()]);
+    assert!(scene.ok(&["queue", "list"]).contains("root.research.training"));
+    assert_eq!(scene.run(&["run", "--queue", "root.research.interactive", "--", "true"]).code, 0);
+}

@@ -1,0 +1,132 @@
+//! What a user does with jobs: retry, hold, cancel, chain.
+
+use crate::running::AWAIT_GO;
+use crate::support::{Scene, is_alive, until_true};
+use amalgam_daemon::api::{JobState, NodeState, NodeSummary, TaskState};
+use std::fs;
+
+#[test]
+fn a_failed_task_is_tried_again_as_often_as_allowed() {
+    let scene = Scene::dev(&[]);
+    let script = "echo x >> tries; [ $(wc -l < tries) -ge 3 ]";
+    assert_eq!(scene.run(&["run", "--retries", "2", "--", "sh", "-c", script]).code, 0);
+    let task = &scene.tasks("1")[0];
+    assert_eq!((task.state, task.attempts), (TaskState::Succeeded, 3));
+    let story = scene.story("1");
+    assert_eq!(story.iter().filter(|line| line.kind == "retried").count(), 2, "{story:#?}");
+
+    assert_eq!(scene.run(&["run", "--retries", "2", "--", "sh", "-c", "echo y >> in-vain; exit 4"]).code, 4);
+    assert_eq!(scene.read("in-vain"), "y\ny\ny\n");
+}
+
+#[test]
+fn a_job_gives_up_after_so_many_failures() {
+    let scene = Scene::dev(&[]);
+    let told = scene.run(&["run", "--array", "0-199", "--max-fails", "2", "--", "sh", "-c", "exit 9"]);
+    assert_eq!(told.code, 9, "{told:?}");
+    let counts = scene.job("1").summary.tasks;
+    assert!((3..=10).contains(&counts.failed) && counts.failed + counts.cancelled == 200, "{counts:?}");
+}
+
+#[test]
+fn only_what_failed_runs_again() {
+    let scene = Scene::dev(&[]);
+    let script = "echo $AMALGAM_INDEX >> ran; [ $AMALGAM_INDEX != 2 ] || [ -e mended ]";
+    assert_eq!(scene.run(&["run", "--array", "0-4", "--", "sh", "-c", script]).code, 1);
+    scene.write("mended", "");
+    scene.ok(&["rerun-failed", "1"]);
+    scene.ok(&["wait", "1"]);
+    let mut ran: Vec<String> = scene.read("ran").lines().map(str::to_owned).collect();
+    ran.sort();
+    assert_eq!(ran, ["0", "1", "2", "2", "3", "4"]);
+    let told = scene.run(&["rerun-failed", "1"]);
+    assert!(told.code != 0 && told.err.starts_with("error: "), "nothing is left to run again: {told:?}");
+}
+
+#[test]
+fn held_jobs_start_when_they_are_released() {
+    let scene = Scene::dev(&[]);
+    let id = scene.submit(&["--hold", "--", "sh", "-c", "echo ran > ran"]);
+    let job = scene.job(&id);
+    assert_eq!(job.summary.state, JobState::Held);
+    assert!(job.summary.reason.is_some_and(|reason| reason.contains("held")), "the reason says so");
+    assert_eq!(scene.run(&["wait", &id, "--timeout", "100ms"]).code, 124);
+    assert_eq!(scene.read("ran"), "");
+    scene.ok(&["release", &id]);
+    scene.ok(&["wait", &id]);
+    assert_eq!(scene.read("ran"), "ran\n");
+
+    // A job that waits for room can be held, too.
+    let blocker = scene.submit(&["-r", "cpu=2", "--", "sh", "-c", AWAIT_GO]);
+    let waiting = scene.submit(&["--", "sh", "-c", "echo again >> ran"]);
+    scene.ok(&["hold", &waiting]);
+    scene.write("go", "");
+    scene.ok(&["wait", &blocker]);
+    assert_eq!(scene.job(&waiting).summary.state, JobState::Held);
+    scene.ok(&["release", &waiting]);
+    scene.ok(&["wait", &waiting]);
+    assert_eq!(scene.read("ran"), "ran\nagain\n");
+}
+
+#[test]
+fn cancelling_ends_processes_and_what_waits() {
+    let scene = Scene::dev(&[]);
+    let id = scene.submit(&["--array", "0-9", "--", "sh", "-c", "echo $$ >> pids; exec sleep 300"]);
+    until_true("two running tasks", || scene.read("pids").lines().count() == 2);
+    scene.ok(&["cancel", &id]);
+    assert!(scene.run(&["wait", &id]).code != 0);
+    assert_eq!(scene.job(&id).summary.state, JobState::Cancelled);
+    assert_eq!(scene.job(&id).summary.tasks.cancelled, 10);
+    for pid in scene.read("pids").lines() {
+        until_true("the end of a cancelled task", || !is_alive(pid));
+    }
+    assert_eq!(scene.read("pids").lines().count(), 2, "nothing starts afterwards");
+}
+
+#[test]
+fn a_job_waits_for_the_jobs_that_it_comes_after() {
+    let scene = Scene::dev(&[]);
+    let first = scene.submit(&["--", "sh", "-c", &format!("{AWAIT_GO}; echo first >> order")]);
+    let second = scene.submit(&["--after", &first, "--", "sh", "-c", "echo second >> order"]);
+    let reason = scene.job(&second).summary.reason.unwrap_or_default();
+    assert!(reason.contains(&format!("waits for job {first}")), "{reason}");
+    scene.write("go", "");
+    scene.ok(&["wait", &second]);
+    assert_eq!(scene.read("order"), "first\nsecond\n");
+
+    fs::remove_file(scene.work().join("go")).unwrap();
+    let fails = scene.submit(&["--", "sh", "-c", &format!("{AWAIT_GO}; exit 8")]);
+    let never = scene.submit(&["--after", &fails, "--", "touch", "never"]);
+    scene.write("go", "");
+    assert!(scene.run(&["wait", &never]).code != 0);
+    let job = scene.job(&never);
+    assert_eq!(job.summary.state, JobState::Cancelled, "{job:?}");
+    assert!(!scene.work().join("never").exists());
+    let late = scene.run(&["submit", "--after", &fails, "--", "true"]);
+    assert!(late.code == 1 && late.err.contains("did not succeed"), "{late:?}");
+    let unknown = scene.run(&["submit", "--after", "999", "--", "true"]);
+    assert!(unknown.code == 1 && unknown.err.contains("999"), "{unknown:?}");
+}
+
+#[test]
+fn a_drained_node_gets_nothing_new() {
+    let scene = Scene::dev(&["--nodes", "2", "--cpus", "1"]);
+    let nodes: Vec<NodeSummary> = scene.json(&["node", "list"]);
+    let busy = scene.submit(&["--array", "0-1", "--", "sh", "-c", AWAIT_GO]);
+    until_true("both nodes are busy", || scene.job(&busy).summary.tasks.running == 2);
+    scene.ok(&["node", "drain", &nodes[0].name]);
+    let state = || scene.json::<Vec<NodeSummary>>(&["node", "list"])[0].state;
+    assert_eq!(state(), NodeState::Draining, "what runs may end");
+    scene.write("go", "");
+    scene.ok(&["wait", &busy]);
+    assert_eq!(state(), NodeState::Drained);
+
+    let id = scene.submit(&["--array", "0-4", "--", "true"]);
+    scene.ok(&["wait", &id]);
+    assert!(scene.tasks(&id).iter().all(|task| task.node.as_deref() == Some(&nodes[1].name)));
+    scene.ok(&["node", "undrain", &nodes[0].name]);
+    assert_eq!(state(), NodeState::Up);
+    fs::remove_file(scene.work().join("go")).unwrap();
+    let id = scene.submit(&["--array", "0-1", "--", "sh", "-c", AWAIT_GO]);
+    until_true("both nodes are busy again", || scene.job(&id).summary.tasks.running == 2);
+}

@@ -1,0 +1,12 @@
+//! The program as its users meet it: real processes, through the built binary, each test in a directory of its own.
+
+mod access;
+mod crashes;
+mod examples;
+mod jobs;
+mod kill_loop;
+mod misbehaviour;
+mod running;
+mod scheduling;
+mod store;
+mod support;

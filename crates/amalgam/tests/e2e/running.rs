@@ -1,0 +1,134 @@
+//! One command from its start to its exit code: variables, directories, output.
+
+use crate::support::{Scene, until_true};
+use amalgam_daemon::api::{NodeDetail, TaskState};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+/// A script that goes on when the file `go` appears.
+pub const AWAIT_GO: &str = "while [ ! -e go ]; do sleep 0.02; done";
+
+#[test]
+fn the_end_of_a_command_is_the_end_of_run() {
+    let scene = Scene::dev(&[]);
+    let code = |arguments: &[&str]| scene.run(&[&["run"], arguments].concat()).code;
+    assert_eq!(code(&["--", "true"]), 0);
+    assert_eq!(code(&["--", "sh", "-c", "exit 7"]), 7);
+    assert_eq!(code(&["--", "sh", "-c", "kill -TERM $$"]), 128 + 15);
+    assert_eq!(code(&["--", "sh", "-c", "kill -KILL $$"]), 128 + 9);
+    assert_eq!(code(&["--timeout", "200ms", "--", "sleep", "60"]), 124);
+    assert_eq!(code(&["--no-such-option"]), 2);
+    assert_eq!(code(&["no-such-file.toml"]), 2);
+    assert_eq!(scene.run(&["wait", "1-3"]).code, 7, "the first that failed");
+
+    let missing = scene.run(&["run", "--", "no-such-program"]);
+    assert_eq!(missing.code, 126, "{missing:?}");
+    assert!(missing.err.contains("no-such-program"), "{missing:?}");
+    let directory = scene.run(&["run", "--workdir", "/no/such/directory", "--", "true"]);
+    assert!(directory.code != 0 && directory.err.contains("/no/such/directory"), "{directory:?}");
+}
+
+#[test]
+fn a_task_over_its_memory_is_killed_and_said_to_be() {
+    let scene = Scene::dev(&[]);
+    let nodes: NodeDetail = scene.json(&["node", "info", "0"]);
+    if !nodes.enforcement.starts_with("cgroup") {
+        println!("skipped: no cgroups here ({})", nodes.enforcement);
+        return;
+    }
+    // One line without an end is kept as a whole by tail.
+    let told = scene.run(&["run", "-r", "memory=24MiB", "--", "sh", "-c", "head -c 300m /dev/zero | tail; exit $?"]);
+    assert_eq!(told.code, 137, "{told:?}");
+    let task = &scene.tasks("last")[0];
+    assert!(task.reason.as_deref().is_some_and(|reason| reason.contains("memory")), "{task:?}");
+}
+
+#[test]
+fn a_task_knows_who_it_is() {
+    let scene = Scene::dev(&[]);
+    scene.write("words", "one\ntwo words\nthree\n");
+    let arguments =
+        ["run", "--name", "known", "--each-line", "words", "--env", "COLOUR=blue", "-r", "cpu=0.5,memory=64MiB"];
+    let script = "[ $AMALGAM_INDEX = 1 ] && env | sort; true";
+    let told = scene.run(&[&arguments[..], &["--", "sh", "-c", script]].concat());
+    assert_eq!(told.code, 0, "{told:?}");
+    let work = scene.work().display().to_string();
+    for line in [
+        "AMALGAM_ITEM=two words",
+        "AMALGAM_JOB_ID=1",
+        "AMALGAM_JOB_NAME=known",
+        "AMALGAM_STAGE=main",
+        "AMALGAM_TASK_ID=1.0.1",
+        "AMALGAM_INDEX=1",
+        "AMALGAM_COUNT=3",
+        "AMALGAM_CPUS=0.5",
+        "AMALGAM_MEM_BYTES=67108864",
+        "AMALGAM_EXECUTION=auto",
+        "COLOUR=blue",
+        "OMP_NUM_THREADS=1",
+        &format!("AMALGAM_SUBMIT_DIR={work}"),
+        &format!("PWD={work}"),
+    ] {
+        assert!(told.out.contains(&format!("main/1: {line}\n")), "{line} is missing in {}", told.out);
+    }
+    let value = |name: &str| {
+        let (_, rest) = told.out.split_once(&format!("main/1: {name}=")).unwrap_or_else(|| panic!("no {name}"));
+        rest.lines().next().unwrap().to_owned()
+    };
+    assert!(value("AMALGAM_ATTEMPT").starts_with("1-"), "{}", value("AMALGAM_ATTEMPT"));
+    assert_ne!(value("AMALGAM_TASK_DIR"), work);
+    assert!(value("TMPDIR").starts_with(&value("AMALGAM_TASK_DIR")), "{}", told.out);
+    assert!(value("AMALGAM_ERROR_FILE").starts_with('/'));
+}
+
+#[test]
+fn a_task_runs_where_it_was_submitted_or_in_a_directory_of_its_own() {
+    let scene = Scene::dev(&[]);
+    scene.write("here", "found\n");
+    assert_eq!(scene.ok(&["run", "--", "cat", "here"]), "found\n");
+    let own = "ls -A; echo mine > file; pwd";
+    let first = scene.ok(&["run", "--workdir", "own", "--", "sh", "-c", own]);
+    let second = scene.ok(&["run", "--workdir", "own", "--", "sh", "-c", own]);
+    assert!(first.starts_with('/') && second.starts_with('/') && first != second, "{first}{second}");
+    assert_eq!(scene.ok(&["run", "--workdir", "/", "--", "pwd"]), "/\n");
+    // A message of the task's own choice becomes its reason.
+    scene.run(&["run", "--", "sh", "-c", "echo the sensor is offline > $AMALGAM_ERROR_FILE; exit 3"]);
+    let task = &scene.tasks("last")[0];
+    assert!(task.reason.as_deref().is_some_and(|reason| reason.contains("the sensor is offline")), "{task:?}");
+}
+
+#[test]
+fn output_can_be_read_during_and_after_the_run() {
+    let scene = Scene::dev(&[]);
+    let script = format!("echo one; echo warning >&2; {AWAIT_GO}; echo two");
+    let id = scene.submit(&["--", "sh", "-c", &script]);
+    until_true("the first line", || scene.ok(&["logs", &id]) == "one\n");
+    assert_eq!(scene.tasks(&id)[0].state, TaskState::Running);
+
+    let mut follow = scene.command(&["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "one\n");
+    scene.write("go", "");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), follow.wait().unwrap().code()), ("two\n", Some(0)));
+
+    assert_eq!(scene.ok(&["logs", &id]), "one\ntwo\n");
+    assert_eq!(scene.ok(&["logs", "--stderr", &id]), "warning\n");
+    let both = scene.run(&["logs", "--both", &id]);
+    assert_eq!((both.out.as_str(), both.err.as_str()), ("one\ntwo\n", "warning\n"));
+}
+
+#[test]
+fn an_interrupted_run_ends_its_task() {
+    let scene = Scene::dev(&[]);
+    let script = "echo $$ > pid; exec sleep 300";
+    let mut run = scene.command(&["run", "--", "sh", "-c", script]).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = scene.line_in("pid");
+    // SAFETY: kill has no preconditions.
+    unsafe { libc::kill(run.id() as libc::pid_t, libc::SIGINT) };
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    until_true("the task's end", || !crate::support::is_alive(&pid));
+}

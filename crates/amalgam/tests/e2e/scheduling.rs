@@ -1,0 +1,170 @@
+//! Who goes first, who waits, on what, and what is said about it.
+
+use crate::running::AWAIT_GO;
+use crate::support::{Scene, until, until_true};
+use amalgam_daemon::api::JobDetail;
+use std::fs;
+
+/// The reasons that a job gives for waiting.
+fn reasons(job: &JobDetail) -> String {
+    let stages = job.stages.iter().flat_map(|stage| &stage.reasons);
+    let all: Vec<&str> = job.summary.reason.iter().chain(&job.reasons).chain(stages).map(String::as_str).collect();
+    all.join("\n")
+}
+
+/// Waits until the job gives a reason with these words, and returns it.
+fn waits_because(scene: &Scene, id: &str, words: &str) -> String {
+    until(&format!("`{words}` as a reason of job {id}"), || {
+        let reasons = reasons(&scene.job(id));
+        reasons.contains(words).then_some(reasons)
+    })
+}
+
+#[test]
+fn priorities_order_jobs() {
+    for preset in ["drf", "fifo"] {
+        let scene = Scene::dev(&["--cpus", "1", "--preset", preset]);
+        let blocker = scene.submit(&["--", "sh", "-c", AWAIT_GO]);
+        until_true("a busy node", || scene.job(&blocker).summary.tasks.running == 1);
+        let mut last = String::new();
+        for (name, priority) in [("low", "-5"), ("middle", "0"), ("late-middle", "0"), ("high", "10")] {
+            last = scene.submit(&[
+                "--name",
+                name,
+                "--priority",
+                priority,
+                "--",
+                "sh",
+                "-c",
+                "echo $AMALGAM_JOB_NAME >> order",
+            ]);
+        }
+        let because = waits_because(&scene, "2", "ahead");
+        assert!(because.contains("priority"), "the rule is named: {because}");
+        scene.write("go", "");
+        scene.ok(&["wait", &format!("1-{last}")]);
+        assert_eq!(scene.read("order"), "high\nmiddle\nlate-middle\nlow\n", "{preset}");
+    }
+}
+
+#[test]
+fn queues_keep_to_their_limits_and_say_so() {
+    let scene = Scene::new();
+    let config = scene.write(
+        "server.toml",
+        "[[queue]]\nname = 'default'\n[[queue]]\nname = 'half'\nmaximum = 0.5\n\
+         [[queue]]\nname = 'few'\nmax_running_jobs = 1\n[[queue]]\nname = 'fair'\nuser_limit = 0.5\n\
+         [[queue]]\nname = 'brief'\ndefault_timeout = '300ms'\n",
+    );
+    scene.start_dev(&["--cpus", "4", "--config", config.to_str().unwrap()]);
+    let submit = |queue: &str| scene.submit(&["--queue", queue, "--array", "0-3", "--", "sh", "-c", AWAIT_GO]);
+    let running = |id: &str| scene.job(id).summary.tasks.running;
+
+    let half = submit("half");
+    until_true("half of the cluster in use", || running(&half) == 2);
+    waits_because(&scene, &half, "queue root.half is at its maximum share");
+    assert_eq!(running(&half), 2);
+    scene.ok(&["cancel", &half]);
+
+    let fair = submit("root.fair");
+    until_true("one user's share in use", || running(&fair) == 2);
+    waits_because(&scene, &fair, "limit for one user in queue root.fair");
+    assert_eq!(running(&fair), 2);
+    scene.ok(&["cancel", &fair]);
+
+    let few = submit("few");
+    let next = submit("few");
+    until_true("a running job", || running(&few) == 4);
+    waits_because(&scene, &next, "queue root.few already runs 1 jobs");
+    scene.ok(&["cancel", &few, &next]);
+
+    assert_eq!(scene.run(&["run", "--queue", "brief", "--", "sleep", "60"]).code, 124);
+    let unknown = scene.run(&["submit", "--queue", "halve", "--", "true"]);
+    assert!(unknown.code != 0 && unknown.err.contains("halve"), "{unknown:?}");
+}
+
+#[test]
+fn what_no_node_can_run_is_refused_with_the_reason() {
+    let scene = Scene::dev(&["--attribute", "zone=earth"]);
+    let large = scene.run(&["submit", "-r", "cpu=64", "--", "true"]);
+    assert!(large.code != 0, "{large:?}");
+    assert!(large.err.contains("comes closest") && large.err.contains("62 cpu"), "{large:?}");
+    let elsewhere = scene.run(&["submit", "--constraint", "zone=mars", "--", "true"]);
+    assert!(elsewhere.code != 0 && elsewhere.err.contains("no node meets zone=mars"), "{elsewhere:?}");
+    let newer = scene.run(&["submit", "--constraint", "kernel>=99", "--", "true"]);
+    assert!(newer.err.contains("kernel>=99"), "{newer:?}");
+    let unknown = scene.run(&["submit", "-r", "fpga=1", "--", "true"]);
+    assert!(unknown.code != 0 && unknown.err.contains("fpga"), "{unknown:?}");
+    assert!(scene.jobs().is_empty());
+
+    let patient = scene.submit(&["--wait-for-nodes", "--constraint", "zone=mars", "--", "true"]);
+    waits_because(&scene, &patient, "no node meets zone=mars");
+    assert_eq!(scene.run(&["run", "--constraint", "zone=earth", "--constraint", "kernel>=2.6", "--", "true"]).code, 0);
+}
+
+#[test]
+fn a_full_cluster_says_what_is_short() {
+    let scene = Scene::dev(&[]);
+    let blocker = scene.submit(&["-r", "cpu=1.5", "--", "sh", "-c", AWAIT_GO]);
+    until_true("a busy node", || scene.job(&blocker).summary.tasks.running == 1);
+    let waiting = scene.submit(&["--", "true"]);
+    let because = waits_because(&scene, &waiting, "no room");
+    assert!(because.contains("short of 0.5 cpu"), "{because}");
+    assert!(scene.ok(&["list"]).contains("no room"), "the list says why in one line");
+    assert!(scene.ok(&["info", &waiting]).contains("short of 0.5 cpu"));
+    let memory = scene.submit(&["-r", "cpu=0.1,memory=1GiB", "--", "true"]);
+    scene.write("go", "");
+    scene.ok(&["wait", &waiting, &memory]);
+}
+
+#[test]
+fn gpus_are_handed_out_by_index() {
+    let scene = Scene::dev(&["--resource", "gpu=2", "--resource", "fpga=1"]);
+    // Both must run at once to end.
+    let script = "echo $CUDA_VISIBLE_DEVICES $AMALGAM_RESOURCE_GPU > gpu-$AMALGAM_INDEX; \
+                  while [ ! -e gpu-0 ] || [ ! -e gpu-1 ]; do sleep 0.02; done";
+    let told = scene.run(&["run", "--array", "0-1", "-r", "cpu=0.5,gpu=1", "--", "sh", "-c", script]);
+    assert_eq!(told.code, 0, "{told:?}");
+    let mut devices = [scene.read("gpu-0"), scene.read("gpu-1")];
+    devices.sort();
+    assert_eq!(devices, ["0 0\n", "1 1\n"]);
+
+    let both = scene.ok(&["run", "-r", "gpu=2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
+    assert_eq!(both, "0,1\n");
+    let none = scene.ok(&["run", "--", "sh", "-c", "echo \"[$CUDA_VISIBLE_DEVICES]\""]);
+    assert_eq!(none, "[]\n");
+
+    // Of the one other device, one task at a time has it.
+    let script = "mkdir using && echo $AMALGAM_RESOURCE_FPGA && rmdir using";
+    let told = scene.run(&["run", "--array", "0-9", "-r", "cpu=0.1,fpga=1", "--", "sh", "-c", script]);
+    assert_eq!((told.code, told.out.matches(": 0\n").count()), (0, 10), "{told:?}");
+    let holder = scene.submit(&["-r", "cpu=0.1,fpga=1", "--", "sh", "-c", AWAIT_GO]);
+    until_true("the device is in use", || scene.job(&holder).summary.tasks.running == 1);
+    let waiting = scene.submit(&["-r", "cpu=0.1,fpga=1", "--", "true"]);
+    waits_because(&scene, &waiting, "short of 1 fpga");
+    scene.write("go", "");
+    scene.ok(&["wait", &waiting]);
+}
+
+#[test]
+fn a_dag_with_a_cycle_is_refused_by_name() {
+    let scene = Scene::new();
+    let refused = |text: &str| {
+        fs::write(scene.work().join("job.toml"), text).unwrap();
+        let told = scene.run(&["run", "job.toml"]);
+        assert_eq!(told.code, 2, "{told:?}");
+        told.err
+    };
+    let cycle = refused(
+        "[[stage]]\nname = 'a'\nafter = ['b']\ncommand = 'true'\n[[stage]]\nname = 'b'\nafter = ['a']\ncommand = 'true'\n",
+    );
+    assert!(cycle.contains("job.toml:") && cycle.contains('a') && cycle.contains("cycle"), "{cycle}");
+    let typo = refused("comand = 'true'\n");
+    assert!(typo.contains("job.toml:1:1") && typo.contains("did you mean `command`"), "{typo}");
+    let missing = refused("[[stage]]\nname = 'a'\n");
+    assert!(missing.contains("command"), "{missing}");
+    let duration = refused("command = 'true'\ntimeout = 'soon'\n");
+    assert!(duration.contains("job.toml:2:") && duration.contains("not a duration"), "{duration}");
+    let number = refused("command = 'true'\nresources = { cpu = 'many' }\n");
+    assert!(number.contains("job.toml:2:"), "{number}");
+}

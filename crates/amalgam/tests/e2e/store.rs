@@ -1,0 +1,150 @@
+//! What is acknowledged is on disk, and a disk that lies or is full is noticed.
+
+use crate::support::{Daemon, Scene, job_spec, told};
+use amalgam_daemon::api::JobState;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn segment(scene: &Scene) -> PathBuf {
+    let entries = fs::read_dir(scene.state().join("log")).unwrap().flatten().map(|entry| entry.path());
+    let mut segments: Vec<PathBuf> =
+        entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("segment-")).collect();
+    segments.sort();
+    segments.pop().unwrap()
+}
+
+#[test]
+fn what_has_ended_stays_ended() {
+    let scene = Scene::dev(&[]);
+    scene.ok(&["run", "--array", "0-4", "--", "sh", "-c", "echo $AMALGAM_INDEX | tee -a ran"]);
+    scene.run(&["run", "--", "sh", "-c", "exit 3"]);
+    scene.kill_daemon();
+    scene.start_dev(&[]);
+    let jobs: Vec<(u64, JobState)> = scene.jobs().iter().map(|job| (job.id, job.state)).collect();
+    assert!(jobs.contains(&(1, JobState::Succeeded)) && jobs.contains(&(2, JobState::Failed)), "{jobs:?}");
+    assert_eq!(scene.run(&["wait", "1-2"]).code, 3);
+    assert_eq!(scene.ok(&["logs", "1.main.3"]), "3\n", "output is kept, too");
+    assert_eq!(scene.read("ran").lines().count(), 5);
+    assert_eq!(scene.submit(&["--", "true"]), "3", "ids are not given twice");
+
+    // An orderly stop and start is no different.
+    let daemon = scene.daemons.borrow_mut().pop().unwrap();
+    assert!(daemon.stop().success());
+    scene.start_dev(&[]);
+    assert_eq!(scene.jobs().len(), 3);
+}
+
+#[test]
+fn one_state_directory_has_one_server() {
+    let scene = Scene::dev(&[]);
+    scene.submit(&["--", "true"]);
+    for verb in ["dev", "server"] {
+        let second = scene.run(&[verb, "--listen", "127.0.0.1:0"]);
+        assert_eq!(second.code, 1, "{second:?}");
+        assert!(second.err.contains("is in use by process"), "{second:?}");
+    }
+    assert_eq!(scene.run(&["run", "--", "true"]).code, 0, "the first is not disturbed");
+}
+
+#[test]
+fn a_damaged_log_is_refused_with_the_remedy() {
+    let scene = Scene::dev(&[]);
+    for _ in 0..5 {
+        scene.ok(&["run", "--", "true"]);
+    }
+    scene.kill_daemon();
+    let segment = segment(&scene);
+    let mut bytes = fs::read(&segment).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    fs::write(&segment, &bytes).unwrap();
+    let refused = scene.run(&["dev", "--listen", "127.0.0.1:0"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    for words in ["the store is damaged", "at byte", "Restore", "start afresh"] {
+        assert!(refused.err.contains(words), "`{words}` is missing in {refused:?}");
+    }
+    assert_eq!(fs::read(&segment).unwrap(), bytes, "nothing was changed");
+    bytes[middle] ^= 0x40;
+    fs::write(&segment, &bytes).unwrap();
+    scene.start_dev(&[]);
+    assert_eq!(scene.jobs().len(), 5);
+}
+
+#[test]
+fn a_torn_last_write_is_cut_off_and_said_to_be() {
+    let scene = Scene::dev(&[]);
+    scene.ok(&["run", "--", "true"]);
+    scene.kill_daemon();
+    let segment = segment(&scene);
+    let mut bytes = fs::read(&segment).unwrap();
+    // The beginning of a record, as a power cut leaves it.
+    bytes.extend_from_within(20..31);
+    fs::write(&segment, &bytes).unwrap();
+    scene.start_dev(&[]);
+    assert_eq!(scene.jobs()[0].state, JobState::Succeeded);
+    assert_eq!(scene.submit(&["--", "true"]), "2");
+    let said = scene.daemons.borrow_mut().pop().unwrap().kill();
+    assert!(said.contains("cut short"), "{said}");
+}
+
+/// A file system of a few megabytes; unmounted when it is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path, size: &str) -> Result<SmallDisk, String> {
+        let options = format!("size={size},mode=700");
+        let mounted = told({
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &options, "none"]).arg(at);
+            mount
+        });
+        if mounted.code == 0 { Ok(SmallDisk(at.to_owned())) } else { Err(mounted.err.trim().to_owned()) }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_loses_nothing_acknowledged() {
+    let scene = Scene::new();
+    let _disk = match SmallDisk::mount(&scene.state(), "4m") {
+        Ok(disk) => disk,
+        Err(why) => return println!("skipped: no file system can be mounted here: {why}"),
+    };
+    let start = || {
+        let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
+        command.env("AMALGAM_LOG", "error");
+        Daemon::start(command)
+    };
+    let server = start().unwrap();
+    let filler = scene.state().join("filler");
+    fs::write(&filler, vec![7; 3 << 20]).unwrap();
+    // Far larger than what is kept of a small job, and far smaller than what is left.
+    let mut spec = job_spec(&scene, &["true"]);
+    spec["wait_for_nodes"] = true.into();
+    spec["stages"][0]["program"]["env"] = serde_json::json!([["BLOB", "x".repeat(100_000)]]);
+    let mut acknowledged = Vec::new();
+    let http = scene.http();
+    while let Some((201, answer)) = http.try_post("/v1/jobs", &spec) {
+        acknowledged.push(answer["job"].as_u64().unwrap());
+        assert!(acknowledged.len() < 100, "the disk never became full");
+    }
+    assert!(!acknowledged.is_empty());
+    let (status, said) = server.ended();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing that was acknowledged is lost") && said.contains("make room"), "{said}");
+
+    fs::remove_file(&filler).unwrap();
+    let server = start().unwrap();
+    let mut listed: Vec<u64> = scene.jobs().iter().map(|job| job.id).collect();
+    listed.sort_unstable();
+    assert!(acknowledged.iter().all(|id| listed.contains(id)), "{acknowledged:?} {listed:?}");
+    assert!(listed.len() <= acknowledged.len() + 1, "{acknowledged:?} {listed:?}");
+    scene.submit(&["--wait-for-nodes", "--", "true"]);
+    server.kill();
+}

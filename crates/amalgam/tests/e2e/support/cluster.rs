@@ -1,0 +1,77 @@
+//! A server and agents as separate processes that can be killed and started again.
+
+use super::{Daemon, Scene, free_port};
+use std::cell::RefCell;
+use std::path::PathBuf;
+
+pub struct Cluster {
+    server: RefCell<Option<Daemon>>,
+    agents: RefCell<Vec<Option<Daemon>>>,
+    /// Dropped last: it ends the executors, which outlive their agents.
+    pub scene: Scene,
+    listen: String,
+    listen_agents: String,
+    config: PathBuf,
+    cpus: String,
+}
+
+impl Cluster {
+    /// A server with this configuration and some agents with so many CPUs each.
+    pub fn start(agents: usize, cpus: u32, config: &str) -> Cluster {
+        let scene = Scene::new();
+        let cluster = Cluster {
+            server: RefCell::default(),
+            agents: RefCell::new((0..agents).map(|_| None).collect()),
+            listen: format!("127.0.0.1:{}", free_port()),
+            listen_agents: format!("127.0.0.1:{}", free_port()),
+            config: scene.write("server.toml", config),
+            cpus: cpus.to_string(),
+            scene,
+        };
+        cluster.start_server();
+        for agent in 0..agents {
+            cluster.start_agent(agent);
+        }
+        cluster
+    }
+
+    pub fn start_server(&self) {
+        let config = self.config.to_str().unwrap();
+        let command = self.scene.command(&[
+            "server",
+            "--listen",
+            &self.listen,
+            "--listen-agents",
+            &self.listen_agents,
+            "--config",
+            config,
+        ]);
+        let server = Daemon::start(command).unwrap_or_else(|said| panic!("no server: {said}"));
+        *self.server.borrow_mut() = Some(server);
+    }
+
+    /// Starts it in its own state directory, as on a host of its own.
+    pub fn start_agent(&self, agent: usize) {
+        let name = format!("node-{agent}");
+        let home = self.scene.path().join(&name);
+        let tokens = self.scene.state().join("tokens.toml");
+        let mut command = self.scene.command(&["agent", "--server", &self.listen_agents, "--name", &name]);
+        command.args(["--cpus", &self.cpus, "--memory", "1GiB", "--work-dir"]).arg(&home);
+        command.arg("--token-file").arg(tokens);
+        self.scene.has_executor(&home);
+        let daemon = Daemon::start(command).unwrap_or_else(|said| panic!("no agent: {said}"));
+        self.agents.borrow_mut()[agent] = Some(daemon);
+    }
+
+    pub fn kill_server(&self) {
+        self.server.borrow_mut().take().expect("the server runs").kill();
+    }
+
+    pub fn kill_agent(&self, agent: usize) {
+        self.agents.borrow_mut()[agent].take().expect("the agent runs").kill();
+    }
+
+    pub fn agents_address(&self) -> &str {
+        &self.listen_agents
+    }
+}

@@ -1,0 +1,106 @@
+//! A server, agent or whole cluster as a process of its own.
+
+use super::PATIENCE;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+pub struct Daemon {
+    child: Child,
+    /// Its first line.
+    pub ready: String,
+    stderr: Option<thread::JoinHandle<String>>,
+}
+
+impl Daemon {
+    /// Starts it and waits until it is ready; an error is what it said instead.
+    pub fn start(mut command: Command) -> Result<Daemon, String> {
+        // SAFETY: prctl is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                // Nothing outlives a test that is killed.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut out, mut err) = (BufReader::new(child.stdout.take().unwrap()), child.stderr.take().unwrap());
+        let (said, says) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let _ = out.read_line(&mut line);
+            let _ = said.send(line);
+            // Kept open and empty, so that the daemon can always print.
+            let _ = std::io::copy(&mut out, &mut std::io::sink());
+        });
+        let stderr = thread::spawn(move || {
+            let mut text = String::new();
+            let _ = err.read_to_string(&mut text);
+            text
+        });
+        let line = says.recv_timeout(PATIENCE).unwrap_or_default();
+        let mut daemon = Daemon { child, ready: line.trim_end().to_owned(), stderr: Some(stderr) };
+        if daemon.ready.starts_with("ready: ") { Ok(daemon) } else { Err(daemon.end()) }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it without a warning; returns what it had written to stderr.
+    pub fn kill(mut self) -> String {
+        self.end()
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub fn stop(mut self) -> ExitStatus {
+        // SAFETY: kill has no preconditions; the child has not been waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        super::until("the daemon's end", || self.child.try_wait().unwrap())
+    }
+
+    /// Waits until it has ended by itself; returns how, and what it said.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        let status = super::until("the daemon's end", || self.child.try_wait().unwrap());
+        (status, self.end())
+    }
+
+    fn end(&mut self) -> String {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.stderr.take().map(|thread| thread.join().unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let said = self.end();
+        if thread::panicking() && !said.is_empty() {
+            eprintln!("{} said:\n{said}", self.ready);
+        }
+    }
+}
+
+/// A port that nothing listens on and that the system gives to no outgoing connection, for daemons that must come
+/// back at the same address.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id().wrapping_mul(61) as u16;
+    for _ in 0..10_000 {
+        let port = 20_000 + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free")
+}
+
+/// Whether the process exists and is no zombie.
+pub fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}

@@ -1,0 +1,228 @@
+//! A scene: a directory, the daemons and commands that run in it, and the promise that all of them end with it.
+
+mod cluster;
+mod daemon;
+mod http;
+
+pub use cluster::Cluster;
+pub use daemon::{Daemon, free_port, is_alive};
+pub use http::{Http, job_spec};
+
+use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::server::executor_paths;
+use amalgam_daemon::shell::shut_down;
+use serde::de::DeserializeOwned;
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Longer than anything takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a condition that nobody announces is looked at.
+const GLANCE: Duration = Duration::from_millis(10);
+
+pub struct Scene {
+    dir: TempDir,
+    /// State directories that may have an executor.
+    hosts: RefCell<Vec<PathBuf>>,
+    pub daemons: RefCell<Vec<Daemon>>,
+}
+
+impl Scene {
+    pub fn new() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["state", "work", "tmp"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        Scene { dir, hosts: RefCell::default(), daemons: RefCell::default() }
+    }
+
+    /// A scene with `amalgam dev` of one node of two CPUs and 1 GiB.
+    pub fn dev(arguments: &[&str]) -> Scene {
+        let scene = Scene::new();
+        scene.start_dev(arguments);
+        scene
+    }
+
+    pub fn start_dev(&self, arguments: &[&str]) {
+        let state = self.state();
+        let size = ["--cpus", "2", "--memory", "1GiB"];
+        let size: &[&str] = if arguments.contains(&"--cpus") { &[] } else { &size };
+        let command = self.command(&[&["dev", "--listen", "127.0.0.1:0"], size, arguments].concat());
+        self.start(command, &state);
+    }
+
+    /// Starts a daemon and returns its `ready:` line.
+    pub fn start(&self, command: Command, host: &Path) -> String {
+        self.has_executor(host);
+        let daemon = Daemon::start(command).unwrap_or_else(|said| panic!("no daemon: {said}"));
+        let ready = daemon.ready.clone();
+        self.daemons.borrow_mut().push(daemon);
+        ready
+    }
+
+    /// A daemon with this state directory is about to start an executor, which is to end with the scene.
+    pub fn has_executor(&self, host: &Path) {
+        self.hosts.borrow_mut().push(host.to_owned());
+    }
+
+    /// Kills the newest daemon without a warning.
+    pub fn kill_daemon(&self) {
+        self.daemons.borrow_mut().pop().expect("a daemon runs").kill();
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.path().join("state")
+    }
+
+    /// Where commands run, and with them tasks.
+    pub fn work(&self) -> PathBuf {
+        self.path().join("work")
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.work().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.work().join(name)).unwrap_or_default()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        command
+            .args(arguments)
+            .current_dir(self.work())
+            .env_clear()
+            .env("PATH", path)
+            .env("AMALGAM_STATE", self.state())
+            .env("TMPDIR", self.path().join("tmp"))
+            .env("USER", "ada")
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Told {
+        told(self.command(arguments))
+    }
+
+    /// What a command prints when it succeeds.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let told = self.run(arguments);
+        assert_eq!(told.code, 0, "{arguments:?}: {told:?}");
+        told.out
+    }
+
+    pub fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> T {
+        let text = self.ok(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+
+    /// Submits and returns the job's id.
+    pub fn submit(&self, arguments: &[&str]) -> String {
+        self.ok(&[&["submit", "-q"], arguments].concat()).trim().to_owned()
+    }
+
+    pub fn job(&self, id: &str) -> JobDetail {
+        self.json::<Vec<JobDetail>>(&["info", id]).remove(0)
+    }
+
+    pub fn jobs(&self) -> Vec<JobSummary> {
+        self.json(&["list", "--all"])
+    }
+
+    pub fn tasks(&self, id: &str) -> Vec<TaskSummary> {
+        self.json(&["info", id, "--tasks", "-n", "100000"])
+    }
+
+    pub fn story(&self, target: &str) -> Vec<StoryLine> {
+        self.json(&["story", target])
+    }
+
+    pub fn http(&self) -> Http {
+        let file: ServerFile =
+            serde_json::from_str(&fs::read_to_string(self.state().join(ServerFile::NAME)).unwrap()).unwrap();
+        let token = amalgam_daemon::auth::client_token(Path::new(&file.token_file), "ada").unwrap();
+        Http::new(&file.address, &token)
+    }
+
+    /// Waits until a file in the work directory has a whole line, and returns it.
+    pub fn line_in(&self, name: &str) -> String {
+        until(&format!("a line in {name}"), || self.read(name).split_once('\n').map(|(line, _)| line.to_owned()))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.daemons.borrow_mut().clear();
+        for host in self.hosts.borrow().iter() {
+            let (state, socket) = executor_paths(host);
+            shut_down(&ExecutorConfig {
+                socket,
+                state,
+                enforcement: EnforcementChoice::Auto,
+                idle_exit: Duration::ZERO,
+                leash: None,
+            });
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Told {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs a command to its end, which it must reach in time.
+pub fn told(mut command: Command) -> Told {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id() as libc::pid_t;
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || done.send(child.wait_with_output()));
+    match is_done.recv_timeout(PATIENCE) {
+        Ok(output) => read(output.unwrap()),
+        Err(_) => {
+            // SAFETY: kill has no preconditions; the child has not been waited for, so the number is still its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            let output = is_done.recv().map(Result::unwrap).map(read);
+            panic!("{command:?} did not end in time: {output:?}")
+        }
+    }
+}
+
+pub fn read(output: Output) -> Told {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Told { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// Looks until there is something, which must be in time.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        thread::sleep(GLANCE);
+    }
+}
+
+pub fn until_true(what: &str, mut look: impl FnMut() -> bool) {
+    until(what, || look().then_some(()));
+}
