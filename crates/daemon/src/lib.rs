@@ -10,6 +10,7 @@ pub mod executor;
 pub mod frames;
 pub mod http;
 pub mod node_setup;
+mod priority;
 pub mod server;
 pub mod shell;
 pub mod store;

@@ -208,6 +208,7 @@ fn changes<'a>(entries: impl Iterator<Item = &'a crate::store::Entry>) -> Result
 /// has left it, and what runs goes on in the executor.
 pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     let run = move || {
+        crate::priority::answer_soon();
         if let Err(error) = shell.run() {
             eprintln!("error: {error}");
             eprintln!(

@@ -118,6 +118,7 @@ impl<'a> Executor<'a> {
         std::env::set_current_dir("/").map_err(ExecutorError::file("enter", Path::new("/")))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(ExecutorError::system("become a subreaper"))?;
+        crate::priority::answer_soon();
         let signals = sys::signal_descriptor().map_err(ExecutorError::system("receive signals"))?;
         let (enforcer, enforcement) = enforcer(config.enforcement)?;
         let tasks = Tasks::new(state, enforcer, sys::raise_open_files())

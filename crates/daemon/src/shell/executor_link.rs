@@ -45,6 +45,7 @@ impl ExecutorLink {
         let ExecutorLink { setup, mut stream, mut decoder, .. } = self;
         handle.routes().set_executor(Some(stream.try_clone()?));
         std::thread::Builder::new().name("executor".to_owned()).spawn(move || {
+            crate::priority::answer_soon();
             for incarnation in 1.. {
                 if handle.send(Input::ExecutorConnected { incarnation }).is_err() {
                     return;
