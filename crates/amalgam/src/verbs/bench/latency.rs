@@ -18,11 +18,13 @@ pub struct LatencyArgs {
     /// Tasks that sleep 0.1 s
     #[arg(long, default_value_t = 400)]
     sleeps: u32,
+    #[arg(long, default_value = "auto")]
+    enforcement: String,
 }
 
 pub fn execute(args: &LatencyArgs) -> Result<()> {
     println!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
-    let cluster = DevCluster::start(&["--cpus", "8"])?;
+    let cluster = DevCluster::start(&["--cpus", "8", "--enforcement", &args.enforcement])?;
     println!("submit to start, the command line's own start and the task's included:");
     println!("  ours   {}", spread(&submit_to_start(&cluster, args.count)?));
     println!("  bare   {}   (spawn to start)", spread(&bare_starts(args.count)?));
