@@ -227,6 +227,8 @@ pub enum ToJobManager {
         number: u32,
         attempts: Vec<AttemptId>,
     },
+    /// The master forgets the job: what its nodes keep of it can go.
+    Forgotten,
     /// A node that was given up is back: claim what is there.
     NodeReturned {
         node: NodeId,
@@ -278,7 +280,7 @@ pub enum ToNode {
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
     /// The end of an attempt is durable: it can be forgotten.
     Acknowledge { attempt: AttemptId },
-    /// No such job exists (any more): its attempts have no owner.
+    /// No such job exists (any more): its attempts have no owner, and nobody will ask for their output.
     Disown { job: JobId },
     /// From the node's executor.
     Executor(ExecutorReport),

@@ -4,11 +4,12 @@ use crate::executor::ExecutorError;
 use crate::executor::host::Host;
 use crate::node_setup::NodeOptions;
 use crate::server::{ServerError, spawn_loop};
-use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Metrics, Roles, Routes, Shell};
+use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Roles, Shell};
 use crate::transport::{JoinError, Joined, Upstream, serve_server};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Epoch, Instant};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         // The number that the server gave is part of the role, so the loop starts with the first connection.
         let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
         roles.add_local_node(first.node, Preset::default().node_agent(first.node, settings));
-        let handle = start_loop(roles)?;
+        let handle = start_loop(roles, files.clone())?;
         executor.serve(handle.clone()).map_err(AgentError::Runtime)?;
         let node = first.node;
         let mut joined = first;
@@ -73,13 +74,17 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
     })
 }
 
-fn start_loop(roles: Roles) -> Result<Handle, AgentError> {
-    let (routes, metrics) = (Arc::new(Routes::default()), Arc::new(Metrics::default()));
+fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
-    let (shell, handle, batches) = Shell::new(roles, clock, Arc::clone(&routes), Arc::clone(&metrics));
-    let events = Arc::new(EventRing::starting_at(0));
-    let committer = Committer { store: None, routes, events, metrics, handle: handle.clone() };
-    spawn_loop(shell, committer, batches)?;
+    let committer = Committer {
+        store: None,
+        routes: Arc::default(),
+        events: Arc::new(EventRing::starting_at(0)),
+        metrics: Arc::default(),
+        unwritten: false,
+    };
+    let (shell, handle) = Shell::new(roles, clock, committer, Some(files));
+    spawn_loop(shell)?;
     Ok(handle)
 }
 

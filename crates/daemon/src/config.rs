@@ -18,7 +18,10 @@ pub struct Config {
     pub listen: String,
     /// Where agents connect.
     pub listen_agents: String,
+    /// What the log keeps beyond its last snapshot, for stories and history.
     pub history_bytes: u64,
+    /// After so much of the log a snapshot is written.
+    pub segment_bytes: u64,
 }
 
 impl Default for Config {
@@ -30,6 +33,7 @@ impl Default for Config {
             listen: "127.0.0.1:7433".to_owned(),
             listen_agents: "127.0.0.1:7434".to_owned(),
             history_bytes: 1 << 30,
+            segment_bytes: 64 << 20,
         }
     }
 }
@@ -57,6 +61,7 @@ struct File {
     decide: Option<String>,
     kept_jobs: Option<usize>,
     history_mib: Option<u64>,
+    segment_mib: Option<u64>,
     #[serde(default)]
     queue: Vec<QueueEntry>,
 }
@@ -104,6 +109,7 @@ impl Config {
         config.listen = file.listen.unwrap_or(config.listen);
         config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib << 20);
+        config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1) << 20);
         let master = &mut config.master;
         master.heartbeat = file.heartbeat.unwrap_or(master.heartbeat);
         master.missed_heartbeats = file.missed_heartbeats.unwrap_or(master.missed_heartbeats);

@@ -9,8 +9,7 @@ use crate::executor::host::Host;
 use crate::http;
 use crate::node_setup::NodeOptions;
 use crate::shell::{
-    Batch, Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Fact, Handle, Input, Metrics, Roles, Routes,
-    Shell, decode,
+    Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Fact, Handle, Input, Metrics, Roles, Shell, decode,
 };
 use crate::store::{Options, Store, StoreError};
 use crate::transport::{RemoteNodes, serve_agents};
@@ -21,7 +20,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -82,7 +80,8 @@ impl Server {
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // The lock on the log comes first: a second server must not touch the executor of the first.
-        let log_options = Options { history_bytes: config.history_bytes, ..Options::default() };
+        let log_options =
+            Options { history_bytes: config.history_bytes, segment_bytes: config.segment_bytes, ..Options::default() };
         let (store, recovered) = Store::open(&state_dir.join("log"), log_options)?;
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
@@ -93,20 +92,20 @@ impl Server {
         let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default());
         roles.recover(config.preset.master(epoch, config.master.clone(), config.queues.clone()), changes);
 
-        let (routes, metrics) = (Arc::new(Routes::default()), Arc::new(Metrics::default()));
+        let metrics = Arc::new(Metrics::default());
         let history = store.history();
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-        let (shell, handle, batches) = Shell::new(roles, clock, Arc::clone(&routes), Arc::clone(&metrics));
         let committer = Committer {
             store: Some(store),
-            routes,
+            routes: Arc::default(),
             events: Arc::clone(&events),
             metrics: Arc::clone(&metrics),
-            handle: handle.clone(),
+            unwritten: false,
         };
-        spawn_loop(shell, committer, batches)?;
-
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
+        let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone());
+        spawn_loop(shell)?;
+
         start_nodes(&handle, &config, &nodes, executor)?;
 
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -205,14 +204,11 @@ fn changes<'a>(entries: impl Iterator<Item = &'a crate::store::Entry>) -> Result
     Ok((changes, last))
 }
 
-/// Starts the loop and its committer on threads of their own. A log that cannot be written ends the process: nothing
-/// that is not durable has left it, and what runs goes on in the executor.
-pub(crate) fn spawn_loop(shell: Shell, committer: Committer, batches: Receiver<Batch>) -> Result<(), ServerError> {
-    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-    let failed = || ServerError::io("start a thread");
-    thread("loop").spawn(move || shell.run()).map_err(failed())?;
-    let commit = move || {
-        if let Err(error) = committer.run(&batches) {
+/// Starts the loop on a thread of its own. A log that cannot be written ends the process: nothing that is not durable
+/// has left it, and what runs goes on in the executor.
+pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
+    let run = move || {
+        if let Err(error) = shell.run() {
             eprintln!("error: {error}");
             eprintln!(
                 "  help: nothing that was acknowledged is lost; make room on the disk and start the server again"
@@ -220,7 +216,8 @@ pub(crate) fn spawn_loop(shell: Shell, committer: Committer, batches: Receiver<B
             std::process::exit(1);
         }
     };
-    thread("committer").spawn(commit).map_err(failed())?;
+    let thread = std::thread::Builder::new().name("loop".to_owned());
+    thread.spawn(run).map_err(ServerError::io("start a thread"))?;
     Ok(())
 }
 

@@ -17,10 +17,13 @@ pub struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum ConfigVerb {
-    /// Check job files without submitting them
+    /// Check job files without submitting them, or a server's configuration
     Check {
-        #[arg(required = true)]
+        #[arg(required_unless_present = "server_config")]
         files: Vec<PathBuf>,
+        /// A configuration for `amalgam server --config`
+        #[arg(long, value_name = "FILE")]
+        server_config: Option<PathBuf>,
     },
     /// Print the JSON Schema of job files
     Schema,
@@ -29,7 +32,16 @@ enum ConfigVerb {
 pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
     match args.verb {
         ConfigVerb::Schema => show::print(&amalgam_workload::json_schema())?,
-        ConfigVerb::Check { files } => {
+        ConfigVerb::Check { files, server_config } => {
+            if let Some(path) = server_config {
+                let config = crate::cluster::read_config(Some(&path))?;
+                show::print(&format!(
+                    "{}: ok (preset {}, {} queues)\n",
+                    path.display(),
+                    config.preset.name(),
+                    config.queues.len()
+                ))?;
+            }
             let submit_dir = env::current_dir().map_err(|error| {
                 Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
             })?;

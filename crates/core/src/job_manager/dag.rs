@@ -241,6 +241,12 @@ impl Dag {
         self.stages.iter().all(|stage| stage.running == 0 && (stage.abandoned || stage.waiting() == 0))
     }
 
+    /// The nodes that ran the latest attempts of its tasks.
+    pub fn nodes(&self) -> BTreeSet<NodeId> {
+        let records = self.stages.iter().flat_map(|stage| &stage.records);
+        records.filter(|record| record.attempts > 0).map(|record| record.node).collect()
+    }
+
     pub fn has_failures(&self) -> bool {
         self.stages.iter().any(|stage| stage.failed > 0)
     }

@@ -168,6 +168,7 @@ impl JobManager {
             ToJobManager::Live { node, epoch, number, attempts } => {
                 self.on_live(now, node, (epoch, number), &attempts, out);
             }
+            ToJobManager::Forgotten => self.on_forgotten(out),
             ToJobManager::NodeReturned { node } => self.claim(now, node, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
@@ -414,6 +415,13 @@ impl JobManager {
         for node in due {
             self.claims.remove(&node);
             self.claim(now, node, out);
+        }
+    }
+
+    /// Nobody will ask for what its attempts wrote.
+    fn on_forgotten(&self, out: &mut Outbox) {
+        for node in self.dag.nodes() {
+            out.send(node, ToNode::Disown { job: self.id() });
         }
     }
 

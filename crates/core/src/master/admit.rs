@@ -430,6 +430,7 @@ impl Master {
         while self.admission.ended.len() > self.settings.kept_jobs {
             let Some(&oldest) = self.admission.ended.first() else { break };
             out.persist(Change::JobForgotten { job: oldest });
+            out.send(oldest, ToJobManager::Forgotten);
             self.admission.forget(oldest);
         }
     }

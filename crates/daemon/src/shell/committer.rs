@@ -1,51 +1,27 @@
-//! The thread that makes facts durable and then lets out what waited for them.
+//! Makes the facts of a turn durable and then lets out what waited for them.
 //!
-//! It takes whatever has piled up while the disk was busy as one group: one write, one fdatasync.
+//! It runs on the loop's own thread: while the disk is busy inputs pile up, and the next turn takes them all, so one
+//! write and one fdatasync serve as many facts as there are. Another thread would add two hand-overs to every launch.
 
 use super::routes::Routes;
-use super::{AfterCommit, Effects, EventRing, Fact, Handle, Input, Letter, Metrics, encode};
+use super::{AfterCommit, Effects, EventRing, Fact, Letter, Metrics, encode};
 use crate::api::Event;
 use crate::store::{Entry, EntryRef, Store, StoreError};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::Instant;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// Records that nothing waits for are on disk after this time at the latest.
-const LAZY: Duration = Duration::from_millis(250);
-/// Batches that one group takes at most.
-const GROUP: usize = 256;
+pub const LAZY: Duration = Duration::from_millis(250);
 
-/// What one turn of the loop hands over.
-pub struct Batch {
-    facts: Vec<Entry>,
-    durable: bool,
-    /// With the position in `facts` of what they tell.
-    events: Vec<(usize, Event)>,
-    letters: Vec<Letter>,
-    after: Vec<AfterCommit>,
-    /// The state that all facts before this batch lead to.
-    snapshot: Option<Vec<Entry>>,
-}
-
-impl Batch {
-    pub fn new(now: Instant, effects: Effects, events: Vec<(usize, Event)>, after: Vec<AfterCommit>) -> Batch {
-        let facts = effects.facts.iter().map(|fact| encode(now, fact)).collect();
-        Batch { facts, durable: effects.durable, events, letters: effects.letters, after, snapshot: None }
-    }
-
-    pub fn snapshot(now: Instant, changes: Vec<Change>) -> Batch {
-        let entries = changes.into_iter().map(|change| encode(now, &Fact::Change(change))).collect();
-        Batch {
-            facts: Vec::new(),
-            durable: false,
-            events: Vec::new(),
-            letters: Vec::new(),
-            after: Vec::new(),
-            snapshot: Some(entries),
-        }
-    }
+/// What one turn of the loop leads to.
+pub struct Turn {
+    pub now: Instant,
+    pub effects: Effects,
+    /// With the position in `effects.facts` of what they tell.
+    pub events: Vec<(usize, Event)>,
+    pub after: Vec<AfterCommit>,
 }
 
 pub struct Committer {
@@ -54,66 +30,35 @@ pub struct Committer {
     pub routes: Arc<Routes>,
     pub events: Arc<EventRing>,
     pub metrics: Arc<Metrics>,
-    pub handle: Handle,
+    /// Whether facts were appended that are not on disk.
+    pub unwritten: bool,
 }
 
 impl Committer {
-    /// Until the loop has gone.
+    /// Nothing of the turn leaves before what must be durable is.
     ///
     /// # Errors
     /// When the log cannot be written. Nothing after the last durable fact has left the process then; the caller must
     /// end it.
-    pub fn run(mut self, batches: &Receiver<Batch>) -> Result<(), StoreError> {
-        let mut unwritten = false;
-        let mut snapshot_asked = false;
-        loop {
-            let first = match batches.recv_timeout(if unwritten { LAZY } else { Duration::MAX }) {
-                Ok(batch) => batch,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.commit()?;
-                    unwritten = false;
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return if unwritten { self.commit() } else { Ok(()) };
-                }
-            };
-            let mut group = vec![first];
-            while group.len() < GROUP
-                && let Ok(batch) = batches.try_recv()
-            {
-                group.push(batch);
-            }
-            let durable = group.iter().any(|batch| batch.durable);
-            let mut sequences = Vec::with_capacity(group.len());
-            for batch in &mut group {
-                if let Some(state) = batch.snapshot.take() {
-                    self.write_snapshot(&state)?;
-                    (unwritten, snapshot_asked) = (false, false);
-                }
-                sequences.push(self.append(&batch.facts)?);
-                unwritten |= !batch.facts.is_empty();
-            }
-            if durable {
-                self.commit()?;
-                unwritten = false;
-            }
-            for (batch, sequence) in group.into_iter().zip(sequences) {
-                self.release(batch, sequence);
-            }
-            if !snapshot_asked && self.store.as_ref().is_some_and(Store::needs_snapshot) {
-                snapshot_asked = self.handle.send(Input::Snapshot).is_ok();
+    pub fn commit(&mut self, turn: Turn) -> Result<(), StoreError> {
+        let Turn { now, effects, events, after } = turn;
+        let mut first = 0;
+        if let Some(store) = self.store.as_mut().filter(|_| !effects.facts.is_empty()) {
+            let entries: Vec<Entry> = effects.facts.iter().map(|fact| encode(now, fact)).collect();
+            let entries: Vec<EntryRef<'_>> = entries.iter().map(Entry::as_ref).collect();
+            first = store.append(&entries)?;
+            self.unwritten = true;
+            if effects.durable {
+                self.flush()?;
             }
         }
+        self.release(effects.letters, first, events, after);
+        Ok(())
     }
 
-    fn append(&mut self, facts: &[Entry]) -> Result<u64, StoreError> {
-        let Some(store) = &mut self.store else { return Ok(0) };
-        let entries: Vec<EntryRef<'_>> = facts.iter().map(Entry::as_ref).collect();
-        store.append(&entries)
-    }
-
-    fn commit(&mut self) -> Result<(), StoreError> {
+    /// Everything appended so far is durable after this.
+    pub fn flush(&mut self) -> Result<(), StoreError> {
+        self.unwritten = false;
         let Some(store) = &mut self.store else { return Ok(()) };
         let started = std::time::Instant::now();
         store.commit()?;
@@ -121,16 +66,22 @@ impl Committer {
         Ok(())
     }
 
-    fn write_snapshot(&mut self, state: &[Entry]) -> Result<(), StoreError> {
-        let Some(store) = &mut self.store else { return Ok(()) };
-        store.commit()?;
-        store.write_snapshot(state.iter().map(Entry::as_ref))
+    pub fn wants_snapshot(&self) -> bool {
+        self.store.as_ref().is_some_and(Store::needs_snapshot)
     }
 
-    fn release(&self, batch: Batch, first_sequence: u64) {
-        self.routes.send(batch.letters);
-        self.events.publish(first_sequence, batch.events);
-        for after in batch.after {
+    /// Writes the state that all facts so far lead to.
+    pub fn write_snapshot(&mut self, now: Instant, state: Vec<Change>) -> Result<(), StoreError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let entries: Vec<Entry> = state.into_iter().map(|change| encode(now, &Fact::Change(change))).collect();
+        store.commit()?;
+        store.write_snapshot(entries.iter().map(Entry::as_ref))
+    }
+
+    fn release(&self, letters: Vec<Letter>, first: u64, events: Vec<(usize, Event)>, after: Vec<AfterCommit>) {
+        self.routes.send(letters);
+        self.events.publish(first, events);
+        for after in after {
             after();
         }
     }

@@ -1,11 +1,10 @@
 //! The one event loop of every daemon.
 //!
-//! A single thread takes inputs in batches, hands them to the roles, and passes what follows to the committer. Nothing
+//! A single thread takes inputs in turns, hands them to the roles, makes what follows durable and lets it out. Nothing
 //! else touches a role; questions from the interface are closures that run here between two turns.
 //!
 //! ```text
-//!  transport, executor, interface --Input--> loop (roles) --Batch--> committer (log, fsync) --> transport, executor,
-//!                                                                                               interface, events
+//!  transport, executor, interface --Input--> loop: roles, then log and fsync --> transport, executor, interface
 //! ```
 
 mod clock;
@@ -20,7 +19,8 @@ mod routes;
 mod wakeups;
 
 pub use clock::Clock;
-pub use committer::{Batch, Committer};
+pub use committer::Committer;
+use committer::{LAZY, Turn};
 pub use event_ring::EventRing;
 pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, encode};
@@ -29,8 +29,10 @@ pub use observe::outcome_words;
 pub use roles::{Effects, Fact, Letter, Roles};
 pub use routes::{NodeRoute, Routes};
 
+use crate::store::StoreError;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToMaster};
-use amalgam_core::vocabulary::{ClientId, Instant, NodeId};
+use amalgam_core::vocabulary::{ClientId, Instant, JobId, NodeId};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -78,8 +80,6 @@ pub enum Input {
         make: Box<dyn FnOnce(NodeId) -> amalgam_core::node::NodeAgent + Send>,
     },
     Ask(Question),
-    /// The log wants a snapshot.
-    Snapshot,
     /// Everything before this is to be durable, then the loop ends.
     Stop(oneshot::Sender<()>),
 }
@@ -130,46 +130,48 @@ pub struct Shell {
     roles: Roles,
     clock: Clock,
     inputs: Receiver<Input>,
-    batches: Sender<Batch>,
-    metrics: Arc<Metrics>,
+    committer: Committer,
+    /// The executor's state directory of the nodes of this process.
+    files: Option<PathBuf>,
     effects: Effects,
     after: Vec<AfterCommit>,
 }
 
 impl Shell {
     /// A loop over these roles, and the handle to it; `run` makes it go.
-    pub fn new(
-        roles: Roles,
-        clock: Clock,
-        routes: Arc<Routes>,
-        metrics: Arc<Metrics>,
-    ) -> (Shell, Handle, Receiver<Batch>) {
+    pub fn new(roles: Roles, clock: Clock, committer: Committer, files: Option<PathBuf>) -> (Shell, Handle) {
         let (inputs_in, inputs) = channel();
-        let (batches, batches_out) = channel();
+        let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
-        let shell = Shell { roles, clock, inputs, batches, metrics, effects: Effects::default(), after: Vec::new() };
-        (shell, handle, batches_out)
+        let shell = Shell { roles, clock, inputs, committer, files, effects: Effects::default(), after: Vec::new() };
+        (shell, handle)
     }
 
     /// Takes turns until it is told to stop or nobody can reach it any more.
-    pub fn run(mut self) {
+    ///
+    /// # Errors
+    /// When the log cannot be written; the process must end then.
+    pub fn run(mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
         self.roles.announce_master(now, &mut self.effects);
-        self.hand_over(now);
+        self.finish_turn(now)?;
         loop {
             let first = match self.wait() {
                 Ok(input) => Some(input),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return self.committer.flush(),
             };
+            if first.is_none() && self.committer.unwritten {
+                self.committer.flush()?;
+            }
             let mut taken = 0;
             let mut next = first;
             while let Some(input) = next {
                 if let Input::Stop(done) = input {
-                    self.after.push(Box::new(move || {
-                        let _ = done.send(());
-                    }));
-                    return self.hand_over(self.clock.now());
+                    self.finish_turn(self.clock.now())?;
+                    self.committer.flush()?;
+                    let _ = done.send(());
+                    return Ok(());
                 }
                 self.take(input);
                 taken += 1;
@@ -177,14 +179,17 @@ impl Shell {
             }
             let now = self.clock.now();
             self.roles.wake_up(now, &mut self.effects);
-            self.hand_over(now);
+            self.finish_turn(now)?;
         }
     }
 
     fn wait(&self) -> Result<Input, RecvTimeoutError> {
-        match self.roles.next_wakeup() {
+        let wakeup = self.roles.next_wakeup();
+        let wakeup = wakeup.map(|at| Duration::from_micros(at.since(self.clock.now()).as_micros()));
+        let lazy = self.committer.unwritten.then_some(LAZY);
+        match wakeup.into_iter().chain(lazy).min() {
             None => self.inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(at) => self.inputs.recv_timeout(Duration::from_micros(at.since(self.clock.now()).as_micros())),
+            Some(patience) => self.inputs.recv_timeout(patience),
         }
     }
 
@@ -222,25 +227,40 @@ impl Shell {
                 }
             }
             Input::Ask(question) => question(roles, now),
-            Input::Snapshot => {
-                self.hand_over(now);
-                let snapshot = self.roles.durable();
-                let _ = self.batches.send(Batch::snapshot(now, snapshot));
-            }
             Input::Stop(_) => unreachable!("handled by the loop"),
         }
     }
 
-    /// Passes what this turn led to on to the committer.
-    fn hand_over(&mut self, now: Instant) {
+    /// Makes what this turn led to durable and lets it out.
+    fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
         let effects = std::mem::take(&mut self.effects);
-        if effects.facts.is_empty() && effects.letters.is_empty() && self.after.is_empty() {
-            return;
+        if let Some(files) = self.files.clone().filter(|_| !effects.disowned.is_empty()) {
+            remove_files(files, effects.disowned.clone());
+        }
+        let after = std::mem::take(&mut self.after);
+        if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() {
+            return Ok(());
         }
         let events = observe::events(&effects.facts, &self.roles, now);
-        self.metrics.take_in(&effects.facts);
-        let batch = Batch::new(now, effects, events, std::mem::take(&mut self.after));
-        // A committer that has gone has ended the process, or is about to.
-        let _ = self.batches.send(batch);
+        self.committer.metrics.take_in(&effects.facts);
+        self.committer.commit(Turn { now, effects, events, after })?;
+        if self.committer.wants_snapshot() {
+            self.committer.write_snapshot(now, self.roles.durable())?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes what is kept of these jobs, away from the loop.
+fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
+    let remove = move || {
+        for job in jobs {
+            if let Err(error) = crate::executor::forget_job(&files, job) {
+                tracing::warn!(%job, %error, "the files of a forgotten job cannot be removed");
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("cleaner".to_owned()).spawn(remove) {
+        tracing::warn!(%error, "the files of forgotten jobs stay");
     }
 }

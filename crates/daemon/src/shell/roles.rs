@@ -50,6 +50,8 @@ pub struct Effects {
     /// Whether `facts` holds a change, so that the letters must wait for the disk.
     pub durable: bool,
     pub letters: Vec<Letter>,
+    /// Jobs of which the nodes of this process need to keep nothing.
+    pub disowned: Vec<JobId>,
 }
 
 /// Which node an executor's report is for: executors know attempts.
@@ -215,8 +217,12 @@ impl Roles {
             self.jobs.insert(job, manager);
         }
         if let Some(manager) = self.jobs.get_mut(&job) {
+            let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
             manager.handle(now, event, &mut self.outbox);
-            let wakeup = manager.next_wakeup();
+            let wakeup = manager.next_wakeup().filter(|_| !is_last);
+            if is_last {
+                self.jobs.remove(&job);
+            }
             self.wakeups.set(Address::JobManager(job), wakeup);
             self.take_effects(Address::JobManager(job), effects);
         }
@@ -224,6 +230,9 @@ impl Roles {
 
     fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {
         if let Some(agent) = self.nodes.get_mut(&node) {
+            if let Event::Message { body: ToNode::Disown { job }, .. } = event {
+                effects.disowned.push(job);
+            }
             agent.handle(now, event, &mut self.outbox);
             let wakeup = agent.next_wakeup();
             self.wakeups.set(Address::Node(node), wakeup);
@@ -236,10 +245,6 @@ impl Roles {
             effects.facts.push(Fact::Record(record));
         }
         for change in self.outbox.changes.drain(..) {
-            if let Change::JobForgotten { job } = change {
-                self.jobs.remove(&job);
-                self.wakeups.set(Address::JobManager(job), None);
-            }
             effects.durable = true;
             effects.facts.push(Fact::Change(change));
         }
