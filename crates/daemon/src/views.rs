@@ -290,15 +290,18 @@ fn expected_end(stage: &Stage, now: Instant) -> Option<Timestamp> {
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
 
-/// Tasks from (stage, position) on, and where to go on.
+/// A stage, and the position of a task in it.
+type TaskPosition = (u32, u32);
+
+/// Tasks from a position on, and where to go on.
 pub fn tasks(
     roles: &Roles,
     id: JobId,
     filter: &TaskFilter,
-    from: (u32, u32),
+    from: TaskPosition,
     limit: usize,
     now: Instant,
-) -> Option<(Vec<TaskSummary>, Option<(u32, u32)>)> {
+) -> Option<(Vec<TaskSummary>, Option<TaskPosition>)> {
     let job = look(roles, id, now)?;
     let mut found = Vec::new();
     let mut looked_at = 0;
