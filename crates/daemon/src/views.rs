@@ -134,7 +134,7 @@ impl Job<'_> {
         if let master::JobState::Ended(_) = self.state {
             return Vec::new();
         }
-        self.master.explain(self.job.id).iter().map(|why| why.describe(self.master.kinds())).collect()
+        self.master.explain(self.job.id).iter().map(|why| self.master.describe_why(why)).collect()
     }
 
     fn counts(&self) -> TaskCounts {
@@ -249,7 +249,7 @@ impl Job<'_> {
         let spec = &self.job.spec.stages[number];
         let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
         let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
-        vec![amalgam_core::why::Why::AfterStages { stages }.describe(self.master.kinds())]
+        vec![self.master.describe_why(&amalgam_core::why::Why::AfterStages { stages })]
     }
 }
 
