@@ -36,8 +36,8 @@ pub enum Why {
 }
 
 impl Why {
-    /// One line for people.
-    pub fn describe(&self, kinds: &Kinds) -> String {
+    /// One line for people; `node_name` says what they call a node.
+    pub fn describe(&self, kinds: &Kinds, node_name: impl Fn(NodeId) -> String) -> String {
         match self {
             Why::Held => "held by its user (release starts it)".to_owned(),
             Why::AfterJobs { jobs } => format!("waits for job {} to succeed", join(jobs)),
@@ -48,12 +48,16 @@ impl Why {
             Why::NoNode { known } => format!("none of the {known} known nodes takes work (unreachable or drained)"),
             Why::Constraints { unmet } => format!("no node meets {}", join_with(unmet, " and ")),
             Why::TooLarge { closest, short } => {
-                format!("larger than every node: {closest} comes closest and is short of {}", kinds.describe(short))
+                let (closest, short) = (node_name(*closest), kinds.describe(short));
+                format!("larger than every node: {closest} comes closest and is short of {short}")
             }
             Why::Occupied { closest, short } => {
-                format!("no room: {closest} comes closest and is short of {}", kinds.describe(short))
+                let (closest, short) = (node_name(*closest), kinds.describe(short));
+                format!("no room: {closest} comes closest and is short of {short}")
             }
-            Why::Reserved { node, job } => format!("{node} is being kept free for job {job}, which has waited longer"),
+            Why::Reserved { node, job } => {
+                format!("{} is being kept free for job {job}, which has waited longer", node_name(*node))
+            }
             Why::QueueLimit { queue, kind, used, limit, wants } => format!(
                 "queue {queue} is at its maximum share: {} of {} in use, a task wants {} more",
                 amount(kinds, *kind, *used),

@@ -125,7 +125,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
 
 fn of_record(record: &Record, names: &Names) -> Option<Told> {
     match record {
-        Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds)),
+        Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds, |node| names.node(node))),
         Record::StageReady { stage, .. } => {
             of_job("stage-ready", format!("stage {} has all its inputs", names.stage(*stage)))
         }

@@ -59,14 +59,17 @@ enum Answer {
 enum Wire {
     Mail(Vec<Letter>),
     Fetch { id: u64, attempt: AttemptId, stream: Stream, offset: u64, limit: u32 },
-    Fetched { id: u64, bytes: Result<Vec<u8>, String> },
+    Fetched { id: u64, bytes: FileBytes },
 }
+
+/// A piece of a file, or why it cannot be read.
+type FileBytes = Result<Vec<u8>, String>;
 
 /// Files of nodes that are connected over the network.
 #[derive(Default)]
 pub struct RemoteNodes {
     peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Wire>>>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Result<Vec<u8>, String>>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<FileBytes>>>,
     next: AtomicU64,
 }
 
@@ -94,7 +97,7 @@ impl RemoteNodes {
         }
     }
 
-    fn answer(&self, id: u64, bytes: Result<Vec<u8>, String>) {
+    fn answer(&self, id: u64, bytes: FileBytes) {
         if let Some(waiting) = lock(&self.waiting).remove(&id) {
             let _ = waiting.send(bytes);
         }

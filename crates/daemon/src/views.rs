@@ -134,7 +134,7 @@ impl Job<'_> {
         if let master::JobState::Ended(_) = self.state {
             return Vec::new();
         }
-        self.master.explain(self.job.id).iter().map(|why| why.describe(self.master.kinds())).collect()
+        self.master.explain(self.job.id).iter().map(|why| self.master.describe_why(why)).collect()
     }
 
     fn counts(&self) -> TaskCounts {
@@ -249,7 +249,7 @@ impl Job<'_> {
         let spec = &self.job.spec.stages[number];
         let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
         let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
-        vec![amalgam_core::why::Why::AfterStages { stages }.describe(self.master.kinds())]
+        vec![self.master.describe_why(&amalgam_core::why::Why::AfterStages { stages })]
     }
 }
 
@@ -290,15 +290,18 @@ fn expected_end(stage: &Stage, now: Instant) -> Option<Timestamp> {
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
 
-/// Tasks from (stage, position) on, and where to go on.
+/// A stage, and the position of a task in it.
+type TaskPosition = (u32, u32);
+
+/// Tasks from a position on, and where to go on.
 pub fn tasks(
     roles: &Roles,
     id: JobId,
     filter: &TaskFilter,
-    from: (u32, u32),
+    from: TaskPosition,
     limit: usize,
     now: Instant,
-) -> Option<(Vec<TaskSummary>, Option<(u32, u32)>)> {
+) -> Option<(Vec<TaskSummary>, Option<TaskPosition>)> {
     let job = look(roles, id, now)?;
     let mut found = Vec::new();
     let mut looked_at = 0;

@@ -242,30 +242,33 @@ fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
 fn tasks_go_on_and_ends_are_kept_while_the_agent_is_away() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut first = home.agent();
-    let (short, long) = (first.start(sh(1, "sleep 0.2; exit 9")), first.start(sh(2, "sleep 1000")));
+    let pids = home.state.join("pids");
+    let short = format!("echo $$ > {}; sleep 0.2; exit 9", pids.display());
+    let (short, long) = (first.start(sh(1, &short)), first.start(sh(2, "sleep 1000")));
+    home.wait_for_lines(&pids, 1);
     let pid = first.hello.pid;
     drop(first);
-    std::thread::sleep(Duration::from_millis(500));
+    home.wait_until("the short task has ended", || home.pids(&pids).iter().all(|pid| !exists(*pid)));
 
     let mut second = home.agent();
     assert_eq!(second.hello.pid, pid);
     second.send(ToExecutor::List { node: NodeId(1) });
-    let Some(ExecutorReport::Executing { attempts }) = second.report_within(Duration::from_secs(5)) else {
+    let Some(ExecutorReport::Executing { attempts }) = second.report_beside_ends() else {
         panic!("List was not answered")
     };
     assert_eq!(attempts.len(), 1);
     assert_eq!(attempts[0].order, sh(2, "sleep 1000"));
-    assert!(attempts[0].running_for.as_millis() >= 400);
+    assert!(attempts[0].running_for.as_millis() >= 100);
     assert_eq!(second.end_of(short).reason, EndReason::Exit(9));
     // A repeated order is answered with the present state and starts nothing.
     assert_eq!(second.run(sh(1, "exit 1")).reason, EndReason::Exit(9));
     second.send(ToExecutor::Launch(Box::new(sh(2, "sleep 1000"))));
-    let again = second.report_within(Duration::from_secs(5));
+    let again = second.report_beside_ends();
     assert_eq!(again, Some(ExecutorReport::Started { attempt: long, pid: attempts[0].pid }));
 
     second.send(ToExecutor::Acknowledge { attempt: short });
     second.send(ToExecutor::List { node: NodeId(2) });
-    let of_another = second.report_within(Duration::from_secs(5));
+    let of_another = second.report_beside_ends();
     assert_eq!(of_another, Some(ExecutorReport::Executing { attempts: Vec::new() }));
     second.send(ToExecutor::List { node: NodeId(1) });
     assert!(matches!(second.report_within(Duration::from_secs(5)), Some(ExecutorReport::Executing { .. })));

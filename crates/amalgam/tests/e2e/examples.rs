@@ -1,6 +1,6 @@
 //! The examples, as a newcomer runs them: no server, a fresh directory.
 
-use crate::support::{Scene, Told, told};
+use crate::support::{PATIENCE, Scene, Told, told, told_within};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 fn run(scene: &Scene, example: &str) -> Told {
     let mut command = scene.command(&["run", &format!("examples/{example}.toml")]);
     command.current_dir(copy_of_repository(scene));
-    let told = told(command);
+    // Ten thousand tasks take their time in a debug build.
+    let told = told_within(4 * PATIENCE, command);
     assert_eq!(told.code, 0, "{told:?}");
     let left: Vec<_> = fs::read_dir(scene.path().join("tmp")).unwrap().collect();
     assert!(left.is_empty(), "a cluster for one run leaves nothing behind: {left:?}");

@@ -132,3 +132,26 @@ fn an_interrupted_run_ends_its_task() {
     assert_eq!(run.wait().unwrap().code(), Some(130));
     until_true("the task's end", || !crate::support::is_alive(&pid));
 }
+
+#[test]
+fn a_cluster_for_one_run_is_as_large_as_told() {
+    let scene = Scene::new();
+    // Four tasks that need each other at once.
+    let script = "touch here-$AMALGAM_INDEX; while [ $(ls here-* | wc -l) -lt 4 ]; do sleep 0.02; done";
+    let size = ["run", "--nodes", "2", "--cpus", "2", "--array", "0-3", "--", "sh", "-c", script];
+    let told = scene.run(&size);
+    assert_eq!(told.code, 0, "{told:?}");
+    assert_eq!(scene.run(&["run", "--", "sh", "-c", "exit 11"]).code, 11);
+    let none = scene.run(&["list"]);
+    assert!(none.code == 1 && none.err.contains("no server is running"), "{none:?}");
+}
+
+#[test]
+fn a_killed_run_takes_its_cluster_along() {
+    let scene = Scene::new();
+    let mut run = scene.command(&["run", "--", "sh", "-c", "echo $$ > pid; exec sleep 300"]).spawn().unwrap();
+    let pid = scene.line_in("pid");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    until_true("the task's end", || !crate::support::is_alive(&pid));
+}

@@ -2,7 +2,7 @@
 
 use crate::running::AWAIT_GO;
 use crate::support::{Scene, until, until_true};
-use amalgam_daemon::api::JobDetail;
+use amalgam_daemon::api::{JobDetail, NodeSummary};
 use std::fs;
 
 /// The reasons that a job gives for waiting.
@@ -88,7 +88,9 @@ fn what_no_node_can_run_is_refused_with_the_reason() {
     let scene = Scene::dev(&["--attribute", "zone=earth"]);
     let large = scene.run(&["submit", "-r", "cpu=64", "--", "true"]);
     assert!(large.code != 0, "{large:?}");
-    assert!(large.err.contains("comes closest") && large.err.contains("62 cpu"), "{large:?}");
+    let nodes: Vec<NodeSummary> = scene.json(&["node", "list"]);
+    let closest = format!("{} comes closest", nodes[0].name);
+    assert!(large.err.contains(&closest) && large.err.contains("62 cpu"), "{large:?}");
     let elsewhere = scene.run(&["submit", "--constraint", "zone=mars", "--", "true"]);
     assert!(elsewhere.code != 0 && elsewhere.err.contains("no node meets zone=mars"), "{elsewhere:?}");
     let newer = scene.run(&["submit", "--constraint", "kernel>=99", "--", "true"]);

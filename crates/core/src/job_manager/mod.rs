@@ -546,14 +546,16 @@ impl Role for JobManager {
                     self.recover_running(*attempt, *task, *node, *at);
                 }
                 Change::Finished { attempt, task, ended, last, at, .. } => {
-                    if self.running.remove(attempt).is_some() {
+                    let was_running = self.running.remove(attempt).is_some();
+                    if was_running {
                         self.dag.ended(task.stage, task.index, ended, *last, *at);
                         let failed = *last && !ended.reason.is_success() && !self.cancelled;
                         self.recover_failure(failed, task.stage);
                     }
                 }
                 Change::Lost { attempt, task, node, cause, last, at } => {
-                    if self.running.remove(attempt).is_some() {
+                    let was_running = self.running.remove(attempt).is_some();
+                    if was_running {
                         self.dag.lost(task.stage, task.index, *last, *at);
                         if *cause == LostCause::NodeLost {
                             self.estranged.insert(*node);

@@ -315,7 +315,7 @@ impl Master {
         }
         let class = self.ledger.class(&Arc::new(constraints.to_vec()));
         let why = crate::scheduling::explain_fit(class, shape, &self.ledger);
-        let what = why.map_or_else(|| "no node can run it".to_owned(), |why| why.describe(&self.kinds));
+        let what = why.map_or_else(|| "no node can run it".to_owned(), |why| self.describe_why(&why));
         let message = format!("stage `{stage}` can never start on the nodes of this cluster: {what}");
         let remedy = "ask for less, or say `wait_for_nodes = true` if such a node will join".to_owned();
         Err((RefusalKind::Invalid, message, remedy))

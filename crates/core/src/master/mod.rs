@@ -165,6 +165,11 @@ impl Master {
         self.queue_of(job).map(|queue| self.admission.queues().spec(queue).name.as_str())
     }
 
+    /// Why something waits, in the words of this cluster.
+    pub fn describe_why(&self, why: &Why) -> String {
+        why.describe(&self.kinds, |node| self.node_name(node).map_or_else(|| node.to_string(), str::to_owned))
+    }
+
     pub fn node_name(&self, node: NodeId) -> Option<&str> {
         self.nodes.name(node)
     }

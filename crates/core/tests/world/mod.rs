@@ -485,7 +485,7 @@ impl World {
 
     pub fn why(&self, job: JobId) -> Vec<String> {
         let master = &self.server.as_ref().expect("the server runs").master;
-        master.explain(job).iter().map(|why| why.describe(master.kinds())).collect()
+        master.explain(job).iter().map(|why| master.describe_why(why)).collect()
     }
 
     /// Attempts of each task that became a process, on any node.
@@ -579,7 +579,9 @@ fn list<T: ToString>(of: &[T]) -> String {
 
 fn show_record(record: &Record) -> String {
     match record {
-        Record::Blocked { job, why } => format!("job {job} blocked: {}", why.describe(&Kinds::new())),
+        Record::Blocked { job, why } => {
+            format!("job {job} blocked: {}", why.describe(&Kinds::new(), |node| node.to_string()))
+        }
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         other => format!("{other:?}"),
     }

@@ -188,6 +188,16 @@ impl Agent {
         }
     }
 
+    /// The next report that is no end; ends are kept for `end_of`.
+    pub fn report_beside_ends(&mut self) -> Option<ExecutorReport> {
+        loop {
+            match self.report_within(Duration::from_secs(20))? {
+                ExecutorReport::Finished { attempt, ended } => self.ends.insert(attempt, ended),
+                other => return Some(other),
+            };
+        }
+    }
+
     pub fn report_within(&mut self, patience: Duration) -> Option<ExecutorReport> {
         match self.reply_within(patience)? {
             ExecutorReply::Report(report) => Some(report),

@@ -190,12 +190,16 @@ pub struct Told {
 }
 
 /// Runs a command to its end, which it must reach in time.
-pub fn told(mut command: Command) -> Told {
+pub fn told(command: Command) -> Told {
+    told_within(PATIENCE, command)
+}
+
+pub fn told_within(patience: Duration, mut command: Command) -> Told {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as libc::pid_t;
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || done.send(child.wait_with_output()));
-    match is_done.recv_timeout(PATIENCE) {
+    match is_done.recv_timeout(patience) {
         Ok(output) => read(output.unwrap()),
         Err(_) => {
             // SAFETY: kill has no preconditions; the child has not been waited for, so the number is still its own.
