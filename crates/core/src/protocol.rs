@@ -280,8 +280,10 @@ pub enum ToNode {
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
     /// The end of an attempt is durable: it can be forgotten.
     Acknowledge { attempt: AttemptId },
-    /// No such job exists (any more): its attempts have no owner, and nobody will ask for their output.
+    /// The job has ended, or is not known: its attempts have no owner.
     Disown { job: JobId },
+    /// The job is forgotten: what the node keeps of it, output included, can go.
+    Forget { job: JobId },
     /// From the node's executor.
     Executor(ExecutorReport),
 }

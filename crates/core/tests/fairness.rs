@@ -7,6 +7,7 @@ use amalgam_core::master::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome};
+use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Constraint, Duration, JobId, JobSpec, QueueSpec, Resources};
 use std::collections::BTreeMap;
 use world::{World, job, stage};
@@ -203,4 +204,113 @@ fn every_pending_job_has_a_reason_that_names_what_is_missing() {
         "also after a restart"
     );
     assert_eq!(world.outcome(first), None);
+}
+
+#[test]
+fn under_drf_the_job_with_the_smallest_share_gets_a_node_kept_free() {
+    let mut world = cluster(Preset::Drf, Vec::new(), 2, 4);
+    // An earlier job that is granted something every moment, and so never waits for long itself.
+    for length in ["900ms", "1s", "1100ms", "1300ms"] {
+        world.submit(job(vec![stage("s", 500, length, 1_000)]));
+    }
+    let large = world.submit(job(vec![stage("large", 1, "1s", 4_000)]));
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(large), Some(JobOutcome::Succeeded), "{:?}", world.why(large));
+}
+
+#[test]
+fn a_kept_node_is_used_when_the_limit_on_its_job_lifts() {
+    let capped = QueueSpec { maximum: 500_000, ..queue("root.capped") };
+    let mut world = cluster(Preset::Fifo, vec![capped, queue("root.free")], 2, 4);
+    world.submit(endless("free", "ada", 8));
+    let mut large = job(vec![stage("large", 3, "20s", 4_000)]);
+    large.queue = "capped".to_owned();
+    let large = world.submit(large);
+    for length in ["900ms", "1100ms", "1300ms"] {
+        let mut spec = job(vec![stage("s", 200, length, 1_000)]);
+        spec.queue = "free".to_owned();
+        world.submit(spec);
+    }
+    world.run_for(Duration::from_secs(600));
+    assert_eq!(world.outcome(large), Some(JobOutcome::Succeeded), "{:?}", world.why(large));
+    assert_eq!(world.running_tasks(), []);
+}
+
+#[test]
+fn a_job_that_another_waits_for_is_not_forgotten() {
+    let mut world = World::new(Preset::Fifo);
+    world.settings.kept_jobs = 1;
+    world.start_server();
+    world.add_node(Resources::new(1_000, 0), &[]);
+    world.settle();
+    let first = world.submit(job(vec![stage("s", 1, "1s", 1_000)]));
+    let second = world.submit(job(vec![stage("s", 1, "5s", 1_000)]));
+    let mut last = job(vec![stage("s", 1, "1s", 1_000)]);
+    last.after_jobs = vec![first, second];
+    let last = world.submit(last);
+    world.run_for(Duration::from_secs(3));
+    let others: Vec<JobId> = (0..3).map(|_| world.submit(job(vec![stage("s", 1, "10ms", 1_000)]))).collect();
+    world.run_for(Duration::from_secs(30));
+    let succeeded = |change: &Change| matches!(change, Change::JobEnded { job, outcome: JobOutcome::Succeeded, .. } if *job == last);
+    assert!(world.disk.iter().any(succeeded), "{:?}", world.why(last));
+    let newest = others[2];
+    let all = [first, second, last].into_iter().chain(others);
+    let known: Vec<JobId> = all.filter(|id| world.outcome(*id).is_some()).collect();
+    assert_eq!(known, [newest], "of the ended jobs the one that ended last is kept");
+}
+
+#[test]
+fn a_held_job_stays_held_over_a_snapshot() {
+    use amalgam_core::role::Role;
+    let mut world = cluster(Preset::Drf, Vec::new(), 1, 1);
+    let mut spec = endless("", "ada", 5);
+    spec.held = true;
+    let id = world.submit(spec);
+    world.control(id, JobAction::Release);
+    world.run_for(Duration::from_millis(500));
+    world.control(id, JobAction::Hold);
+    let server = world.server.as_ref().expect("it runs");
+    let mut snapshot = server.master.durable();
+    snapshot.extend(server.jobs.values().flat_map(Role::durable));
+    world.kill_server();
+    world.disk = snapshot;
+    world.start_server();
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(world.launches().len(), 1, "only what ran before it was held");
+    world.control(id, JobAction::Release);
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn a_job_that_is_run_again_waits_for_its_turn_like_any_other() {
+    let single = QueueSpec { max_running_jobs: Some(1), ..queue("root.single") };
+    let mut world = cluster(Preset::Drf, vec![single], 1, 2);
+    let mut failing = job(vec![stage("s", 1, "1s 9", 1_000)]);
+    failing.queue = "single".to_owned();
+    let failing = world.submit(failing);
+    world.run_for(Duration::from_secs(2));
+    let other = world.submit(endless("single", "ada", 4));
+    world.control(failing, JobAction::RerunFailed);
+    assert_eq!(world.why(failing), ["queue root.single already runs 1 jobs, which is its limit"]);
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded));
+    assert_eq!(world.outcome(failing), Some(JobOutcome::Failed { exit_code: 9 }));
+    assert_eq!(world.launches().values().map(|attempts| attempts.len()).max(), Some(2));
+}
+
+#[test]
+fn an_idempotency_key_is_its_users_own_and_goes_with_one_job() {
+    use amalgam_core::protocol::{RefusalKind, ToClient, ToMaster};
+    use std::sync::Arc;
+    let mut world = cluster(Preset::Drf, Vec::new(), 1, 1);
+    let mut submit = |user: &str, tasks: u32| {
+        let spec = Arc::new(endless("", user, tasks));
+        world.ask_master(ToMaster::Submit { spec, key: Some("k".to_owned()) })
+    };
+    assert_eq!(submit("ada", 1), ToClient::Submitted { job: JobId(1) });
+    assert_eq!(submit("ada", 1), ToClient::Submitted { job: JobId(1) });
+    assert_eq!(submit("bob", 1), ToClient::Submitted { job: JobId(2) });
+    let ToClient::Refused(refusal) = submit("ada", 2) else { panic!("another job under the same key") };
+    assert_eq!(refusal.kind, RefusalKind::Conflict);
 }

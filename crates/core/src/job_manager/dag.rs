@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::Estimate;
+use crate::role::LostCause;
 
 /// Most messages of failed tasks that a stage keeps; the story has them all.
 const KEPT_MESSAGES: usize = 1_000;
@@ -178,12 +179,13 @@ impl Dag {
     }
 
     /// The running attempt of the task was written off.
-    pub fn lost(&mut self, stage: u32, index: u32, last: bool, at: Instant) {
+    pub fn lost(&mut self, stage: u32, index: u32, cause: LostCause, last: bool, at: Instant) {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
         let record = &mut entry.records[index as usize];
         record.at = at;
-        record.losses = record.losses.saturating_add(1);
+        // What never ran says nothing about the task.
+        record.losses = record.losses.saturating_add(u8::from(cause == LostCause::NodeLost));
         (record.reason, record.code) = pack(&EndReason::NodeLost);
         entry.settle(index, last, false);
         self.review(stage);

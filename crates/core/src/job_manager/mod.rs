@@ -343,8 +343,8 @@ impl JobManager {
 
     fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
         let Some(RunningAttempt { task, node, .. }) = self.running.remove(&attempt) else { return };
-        let last = self.is_last(task, &EndReason::NodeLost);
-        self.dag.lost(task.stage, task.index, last, now);
+        let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
+        self.dag.lost(task.stage, task.index, cause, last, now);
         if cause == LostCause::NodeLost {
             self.estranged.insert(node);
         }
@@ -421,7 +421,7 @@ impl JobManager {
     /// Nobody will ask for what its attempts wrote.
     fn on_forgotten(&self, out: &mut Outbox) {
         for node in self.dag.nodes() {
-            out.send(node, ToNode::Disown { job: self.id() });
+            out.send(node, ToNode::Forget { job: self.id() });
         }
     }
 
@@ -556,7 +556,7 @@ impl Role for JobManager {
                 Change::Lost { attempt, task, node, cause, last, at } => {
                     let was_running = self.running.remove(attempt).is_some();
                     if was_running {
-                        self.dag.lost(task.stage, task.index, *last, *at);
+                        self.dag.lost(task.stage, task.index, *cause, *last, *at);
                         if *cause == LostCause::NodeLost {
                             self.estranged.insert(*node);
                         }

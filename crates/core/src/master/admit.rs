@@ -16,8 +16,14 @@ pub(super) struct Admission {
     jobs: BTreeMap<JobId, JobEntry>,
     next_job: u64,
     users: BTreeMap<String, UserId>,
-    by_key: BTreeMap<String, JobId>,
-    ended: BTreeSet<JobId>,
+    /// By user and the user's own key.
+    by_key: BTreeMap<(String, String), JobId>,
+    /// In the order of their ends.
+    ended: BTreeSet<(Instant, JobId)>,
+    /// How many pending jobs wait for this one.
+    awaited: BTreeMap<JobId, u32>,
+    /// Jobs that have begun and not ended, and that are pending, per queue.
+    counts: BTreeMap<QueueId, (u32, u32)>,
     /// Jobs that have not ended.
     unended: BTreeSet<JobId>,
     /// Those of them without a job manager.
@@ -29,6 +35,8 @@ struct JobEntry {
     queue: QueueId,
     key: Option<String>,
     held: bool,
+    /// When it begins again, it is to run what had failed.
+    reruns: bool,
     state: JobState,
 }
 
@@ -51,6 +59,8 @@ impl Admission {
             users: BTreeMap::new(),
             by_key: BTreeMap::new(),
             ended: Default::default(),
+            awaited: BTreeMap::new(),
+            counts: BTreeMap::new(),
             unended: Default::default(),
             pending: Default::default(),
         }
@@ -83,11 +93,7 @@ impl Admission {
 
     /// Begun and not begun jobs of a queue.
     pub(super) fn count_jobs(&self, queue: QueueId) -> (u32, u32) {
-        let of_queue = self.unended.iter().filter_map(|id| self.jobs.get(id)).filter(|entry| entry.queue == queue);
-        of_queue.fold((0, 0), |(running, pending), entry| match entry.state {
-            JobState::Begun => (running + 1, pending),
-            _ => (running, pending + 1),
-        })
+        self.counts.get(&queue).copied().unwrap_or_default()
     }
 
     /// What keeps a job from getting its job manager; `None` once it has one, or for an unknown job.
@@ -128,34 +134,73 @@ impl Admission {
         let id = job.id;
         self.next_job = self.next_job.max(id.0 + 1);
         if let Some(key) = &key {
-            self.by_key.insert(key.clone(), id);
+            self.by_key.insert((job.spec.user.clone(), key.clone()), id);
         }
         // The configuration may have changed since: the name decides, not the number.
         let queue = self.queues.leaf(&job.spec.queue).or_else(|_| self.queues.leaf("")).unwrap_or(job.queue);
         let held = job.spec.held;
-        self.jobs.insert(id, JobEntry { job, queue, key, held, state: JobState::Pending });
+        self.jobs.insert(id, JobEntry { job, queue, key, held, reruns: false, state: JobState::Pending });
         self.unended.insert(id);
-        self.pending.insert(id);
+        self.count(id, 1);
     }
 
-    fn set_state(&mut self, job: JobId, state: JobState) {
-        if let Some(entry) = self.jobs.get_mut(&job) {
-            let ended = matches!(state, JobState::Ended(_));
-            entry.state = state;
-            self.pending.remove(&job);
-            let (from, to) =
-                if ended { (&mut self.unended, &mut self.ended) } else { (&mut self.ended, &mut self.unended) };
-            from.remove(&job);
-            to.insert(job);
+    /// Adds a job to what is kept by state, or takes it out.
+    fn count(&mut self, id: JobId, by: i32) {
+        let Some(entry) = self.jobs.get(&id) else { return };
+        let counts = self.counts.entry(entry.queue).or_default();
+        match entry.state {
+            JobState::Pending => {
+                counts.1 = counts.1.strict_add_signed(by);
+                for &after in &entry.job.spec.after_jobs {
+                    let awaited = self.awaited.entry(after).or_default();
+                    *awaited = awaited.strict_add_signed(by);
+                    if *awaited == 0 {
+                        self.awaited.remove(&after);
+                    }
+                }
+                if by > 0 {
+                    self.pending.insert(id)
+                } else {
+                    self.pending.remove(&id)
+                };
+            }
+            JobState::Begun => counts.0 = counts.0.strict_add_signed(by),
+            JobState::Ended(end) => {
+                if by > 0 {
+                    self.ended.insert((end.at, id))
+                } else {
+                    self.ended.remove(&(end.at, id))
+                };
+            }
         }
     }
 
+    fn set_state(&mut self, job: JobId, state: JobState) {
+        if !self.jobs.contains_key(&job) {
+            return;
+        }
+        self.count(job, -1);
+        if matches!(state, JobState::Ended(_)) {
+            self.unended.remove(&job);
+        } else {
+            self.unended.insert(job);
+        }
+        self.jobs.get_mut(&job).expect("just found").state = state;
+        self.count(job, 1);
+    }
+
+    /// The job that ended longest ago, of those that no other waits for.
+    fn forgettable(&self) -> Option<JobId> {
+        self.ended.iter().map(|(_, id)| *id).find(|id| !self.awaited.contains_key(id))
+    }
+
     fn forget(&mut self, job: JobId) {
-        self.ended.remove(&job);
+        self.count(job, -1);
         self.unended.remove(&job);
-        self.pending.remove(&job);
-        if let Some(key) = self.jobs.remove(&job).and_then(|entry| entry.key) {
-            self.by_key.remove(&key);
+        if let Some(entry) = self.jobs.remove(&job)
+            && let Some(key) = entry.key
+        {
+            self.by_key.remove(&(entry.job.spec.user.clone(), key));
         }
     }
 
@@ -170,7 +215,14 @@ impl Admission {
                     entry.held = *held;
                 }
             }
-            Change::JobBegun { job } | Change::JobReopened { job } => self.set_state(*job, JobState::Begun),
+            Change::JobBegun { job } => {
+                self.set_state(*job, JobState::Begun);
+                self.set_reruns(*job, false);
+            }
+            Change::JobReopened { job } => {
+                self.set_state(*job, JobState::Pending);
+                self.set_reruns(*job, true);
+            }
             Change::JobEnded { job, outcome, at } => {
                 self.set_state(*job, JobState::Ended(JobEnd { outcome: *outcome, at: *at }));
             }
@@ -179,6 +231,12 @@ impl Admission {
                 self.forget(*job);
             }
             _ => {}
+        }
+    }
+
+    fn set_reruns(&mut self, job: JobId, reruns: bool) {
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            entry.reruns = reruns;
         }
     }
 
@@ -191,10 +249,10 @@ impl Admission {
         changes.extend(self.users.iter().map(|(name, user)| Change::UserSeen { user: *user, name: name.clone() }));
         for (&id, entry) in &self.jobs {
             changes.push(Change::JobAdmitted { job: Arc::clone(&entry.job), key: entry.key.clone() });
-            if entry.held != entry.job.spec.held {
-                changes.push(Change::JobHeld { job: id, held: entry.held });
-            }
+            // Also where it is as submitted: its job manager knows only what it was told.
+            changes.push(Change::JobHeld { job: id, held: entry.held });
             match &entry.state {
+                JobState::Pending if entry.reruns => changes.push(Change::JobReopened { job: id }),
                 JobState::Pending => {}
                 JobState::Begun => changes.push(Change::JobBegun { job: id }),
                 JobState::Ended(end) => {
@@ -218,9 +276,13 @@ impl Master {
         key: Option<String>,
         out: &mut Outbox,
     ) {
-        if let Some(job) = key.as_ref().and_then(|key| self.admission.by_key.get(key)) {
-            let job = *job;
-            return out.send(client, ToClient::Submitted { job });
+        let known = key.as_ref().and_then(|key| self.admission.by_key.get(&(spec.user.clone(), key.clone())));
+        if let Some(&job) = known {
+            if self.admission.jobs[&job].job.spec == spec {
+                return out.send(client, ToClient::Submitted { job });
+            }
+            let message = format!("the idempotency key was used before, for job {job}, with another job");
+            return refuse(client, RefusalKind::Conflict, &message, "use a key of its own for each job", out);
         }
         let (queue, resources) = match self.check_submission(&spec) {
             Ok(resolved) => resolved,
@@ -270,8 +332,12 @@ impl Master {
         }
         let mut resources = Vec::with_capacity(spec.stages.len());
         for stage in &spec.stages {
-            let shape =
+            let mut shape =
                 self.kinds.resolve(&stage.resources).map_err(|unknown| self.unknown_kind(&stage.name, &unknown))?;
+            if shape.is_zero() {
+                // Something of every task must be counted, or a whole array would start at once.
+                shape = Resources::new(1, 0);
+            }
             if !spec.wait_for_nodes {
                 self.check_possible(&stage.name, &shape, &stage.constraints)?;
             }
@@ -357,7 +423,7 @@ impl Master {
             }
             JobAction::Cancel => out.send(job, ToJobManager::Act(JobAction::Cancel)),
             JobAction::Hold | JobAction::Release => self.set_held(now, job, action == JobAction::Hold, &state, out),
-            JobAction::RerunFailed => self.reopen(job, out),
+            JobAction::RerunFailed => self.reopen(now, job, out),
         }
     }
 
@@ -375,14 +441,12 @@ impl Master {
         self.begin_what_may(now, out);
     }
 
-    fn reopen(&mut self, job: JobId, out: &mut Outbox) {
+    /// The job waits for its turn again like any other, and then runs what had failed.
+    fn reopen(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         out.persist(Change::JobReopened { job });
-        self.admission.set_state(job, JobState::Begun);
-        let entry = &self.admission.jobs[&job];
-        let admitted = Arc::clone(&entry.job);
-        self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
-        out.send(job, ToJobManager::Begin { job: admitted });
-        out.send(job, ToJobManager::Act(JobAction::RerunFailed));
+        self.admission.set_state(job, JobState::Pending);
+        self.admission.set_reruns(job, true);
+        self.begin_what_may(now, out);
     }
 
     /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission.
@@ -410,10 +474,15 @@ impl Master {
     fn begin(&mut self, job: JobId, out: &mut Outbox) {
         out.persist(Change::JobBegun { job });
         self.admission.set_state(job, JobState::Begun);
+        let reruns = self.admission.jobs[&job].reruns;
+        self.admission.set_reruns(job, false);
         let entry = &self.admission.jobs[&job];
         let admitted = Arc::clone(&entry.job);
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
         out.send(job, ToJobManager::Begin { job: admitted });
+        if reruns {
+            out.send(job, ToJobManager::Act(JobAction::RerunFailed));
+        }
     }
 
     pub(super) fn on_job_ended(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
@@ -428,7 +497,7 @@ impl Master {
         out.persist(Change::JobEnded { job, outcome, at: now });
         self.admission.set_state(job, JobState::Ended(JobEnd { outcome, at: now }));
         while self.admission.ended.len() > self.settings.kept_jobs {
-            let Some(&oldest) = self.admission.ended.first() else { break };
+            let Some(oldest) = self.admission.forgettable() else { break };
             out.persist(Change::JobForgotten { job: oldest });
             out.send(oldest, ToJobManager::Forgotten);
             self.admission.forget(oldest);

@@ -257,7 +257,9 @@ impl Master {
             }
         }
         self.scheduler.review_reservation(now, &mut self.ledger);
-        self.decide(now, &[], out);
+        // Room on a kept node is seen by nobody else: its turn must not depend on another task ending there.
+        let kept: Vec<NodeId> = self.scheduler.reserved_node().into_iter().collect();
+        self.decide(now, &kept, out);
     }
 
     /// A node stayed away for longer than its grace period: its attempts are lost.

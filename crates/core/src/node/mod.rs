@@ -140,7 +140,7 @@ impl NodeAgent {
             ToNode::Claim { job, epoch, number, attempts } => {
                 self.on_claim(now, job, (epoch, number), attempts, out);
             }
-            ToNode::Disown { job } => self.on_disown(now, job, out),
+            ToNode::Disown { job } | ToNode::Forget { job } => self.on_disown(now, job, out),
         }
     }
 
@@ -165,8 +165,12 @@ impl NodeAgent {
             self.finish(now, attempt, Ended::without_run(EndReason::NodeLost), out);
         }
         for entry in executing {
-            if !self.attempts.contains_key(&entry.order.attempt) {
-                self.adopt(now, entry);
+            let attempt = entry.order.attempt;
+            match self.attempts.get(&attempt).map(|known| &known.state) {
+                None => self.adopt(now, entry),
+                // Its `Started` was lost with the connection.
+                Some(State::Starting) => self.started(now, attempt, entry.running_for, out),
+                Some(_) => {}
             }
         }
         for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
@@ -328,16 +332,23 @@ impl NodeAgent {
     }
 
     fn on_started(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
-        let Some(entry) = self.attempts.get_mut(&id) else {
-            return out.record(Record::Stale { from, attempt: id });
-        };
+        if self.attempts.contains_key(&id) {
+            self.started(now, id, Duration::ZERO, out);
+        } else {
+            out.record(Record::Stale { from, attempt: id });
+        }
+    }
+
+    /// The process has been there for `running_for`: its timeout counts from its start.
+    fn started(&mut self, now: Instant, id: AttemptId, running_for: Duration, out: &mut Outbox) {
+        let entry = self.attempts.get_mut(&id).expect("the caller found it");
         if let State::Starting = entry.state {
             entry.state = State::Running;
             if let Some(timeout) = entry.carried.timeout {
-                self.due.insert((now + timeout, id));
+                self.due.insert((now.before(running_for) + timeout, id));
             }
         }
-        out.send(id.job, ToJobManager::Started { attempt: id, running_for: Duration::ZERO });
+        out.send(id.job, ToJobManager::Started { attempt: id, running_for });
     }
 
     /// The executor says that an attempt ended; repeated until acknowledged.
@@ -452,6 +463,8 @@ impl NodeAgent {
         out: &mut Outbox,
     ) {
         if self.executor != ExecutorLink::Known {
+            // A later claim says more than an earlier one.
+            self.early_claims.retain(|(other, ..)| *other != job);
             return self.early_claims.push((job, (epoch, number), claimed));
         }
         if epoch < self.newest_epoch {

@@ -30,8 +30,8 @@ pub trait InterJobPolicy: Send {
     /// What became of the ask that `next` returned.
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome);
 
-    /// The first ask of all that found no room.
-    fn longest_blocked(&self) -> Option<AskSlot>;
+    /// In its own order, the first ask that found no room and that no limit holds back.
+    fn first_blocked(&self) -> Option<AskSlot>;
 
     /// Which limit keeps the ask from starting, if one does.
     fn limit_on(&self, ask: AskSlot) -> Option<Why>;

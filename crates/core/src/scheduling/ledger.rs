@@ -51,7 +51,13 @@ struct LedgerNode {
     reserved: bool,
 }
 
-/// Whether a node takes work.
+impl LedgerNode {
+    fn takes_work(&self) -> bool {
+        self.open && self.state == NodeState::Up
+    }
+}
+
+/// Where a node is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NodeState {
     /// Known from an earlier life, not seen in this one.
@@ -181,7 +187,6 @@ impl Ledger {
     pub fn set_open(&mut self, node: NodeId, open: bool) {
         let index = node.0 as usize;
         self.nodes[index].open = open;
-        self.nodes[index].reserved = false;
         self.show_room(index);
     }
 
@@ -225,6 +230,17 @@ impl Ledger {
 
     pub fn attributes(&self, node: NodeId) -> &Attributes {
         &self.nodes[node.0 as usize].attributes
+    }
+
+    /// Shows the room of a reserved node again.
+    pub fn unreserve(&mut self, node: NodeId) {
+        self.nodes[node.0 as usize].reserved = false;
+        self.show_room(node.0 as usize);
+    }
+
+    /// Whether the node takes nothing at all now: unreachable, lost or drained.
+    pub fn offer_is_closed(&self, node: NodeId) -> bool {
+        !self.nodes.get(node.0 as usize).is_some_and(LedgerNode::takes_work)
     }
 
     /// Hides a node's room from searches, so that it can fill up for one ask.
@@ -441,7 +457,7 @@ impl Ledger {
                     if at >= end {
                         break;
                     }
-                    if shape.fits_in(&self.room[at]) && self.nodes[at].state == NodeState::Up {
+                    if shape.fits_in(&self.room[at]) && self.nodes[at].takes_work() && !self.nodes[at].reserved {
                         return Some(at);
                     }
                     candidates &= candidates - 1;

@@ -281,22 +281,24 @@ impl Scheduler {
 
     // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
 
-    /// Keeps a node free for the first ask that has found no room for too long.
+    /// Keeps a node free for the ask that is first in the policy's order, once nothing of it has started for too long.
+    /// (An ask further back waits for its turn, which is no starvation.)
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
-        if let Some(reservation) = self.reservation {
-            if self.queue.ask(reservation.ask).open() > 0 && ledger.is_open(reservation.node) {
+        if let Some(kept) = self.reservation {
+            let wanted = self.queue.ask(kept.ask).open() > 0 && self.inter_job.limit_on(kept.ask).is_none();
+            if wanted && !ledger.offer_is_closed(kept.node) {
                 return;
             }
             self.end_reservation(ledger);
         }
-        let Some(ask) = self.inter_job.longest_blocked() else { return };
+        let Some(ask) = self.inter_job.first_blocked() else { return };
         let request = self.queue.ask(ask);
         if now.since(request.waiting_since) < reserve_after {
             return;
         }
         if let Some(node) = closest(ledger, request.class, &request.shape, &|view| {
-            view.open && request.shape.fits_in(&view.capacity) && ledger.is_open(view.node)
+            request.shape.fits_in(&view.capacity) && !ledger.offer_is_closed(view.node)
         }) {
             ledger.reserve(node);
             self.reservation = Some(Reservation { ask, node });
@@ -318,8 +320,7 @@ impl Scheduler {
     /// Shows the kept node's room again.
     fn end_reservation(&mut self, ledger: &mut Ledger) {
         if let Some(reservation) = self.reservation.take() {
-            let open = ledger.is_open(reservation.node);
-            ledger.set_open(reservation.node, open);
+            ledger.unreserve(reservation.node);
             self.inter_job.on_change(&DemandChange::RoomOpened);
         }
     }

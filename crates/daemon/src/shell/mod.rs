@@ -233,10 +233,8 @@ impl Shell {
 
     /// Makes what this turn led to durable and lets it out.
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
-        let effects = std::mem::take(&mut self.effects);
-        if let Some(files) = self.files.clone().filter(|_| !effects.disowned.is_empty()) {
-            remove_files(files, effects.disowned.clone());
-        }
+        let mut effects = std::mem::take(&mut self.effects);
+        let forgotten = std::mem::take(&mut effects.forgotten);
         let after = std::mem::take(&mut self.after);
         if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() {
             return Ok(());
@@ -244,6 +242,9 @@ impl Shell {
         let events = observe::events(&effects.facts, &self.roles, now);
         self.committer.metrics.take_in(&effects.facts);
         self.committer.commit(Turn { now, effects, events, after })?;
+        if let Some(files) = self.files.as_ref().filter(|_| !forgotten.is_empty()) {
+            remove_files(files.clone(), forgotten);
+        }
         if self.committer.wants_snapshot() {
             self.committer.write_snapshot(now, self.roles.durable())?;
         }

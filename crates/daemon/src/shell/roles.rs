@@ -51,7 +51,7 @@ pub struct Effects {
     pub durable: bool,
     pub letters: Vec<Letter>,
     /// Jobs of which the nodes of this process need to keep nothing.
-    pub disowned: Vec<JobId>,
+    pub forgotten: Vec<JobId>,
 }
 
 /// Which node an executor's report is for: executors know attempts.
@@ -216,6 +216,9 @@ impl Roles {
             let manager = self.preset.job_manager(Arc::clone(admitted), self.epoch, self.settings);
             self.jobs.insert(job, manager);
         }
+        if !self.jobs.contains_key(&job) {
+            return self.answer_for_nobody(job, event, effects);
+        }
         if let Some(manager) = self.jobs.get_mut(&job) {
             let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
             manager.handle(now, event, &mut self.outbox);
@@ -228,10 +231,22 @@ impl Roles {
         }
     }
 
+    /// An end of a job that is forgotten interests nobody, but its node keeps it until somebody says so.
+    fn answer_for_nobody(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
+        let Event::Message { from: Address::Node(node), body: ToJobManager::Finished { attempt, .. } } = event else {
+            return;
+        };
+        if self.master.as_ref().is_some_and(|master| master.job(job).is_none()) {
+            self.outbox.send(node, ToNode::Acknowledge { attempt });
+            self.outbox.send(node, ToNode::Forget { job });
+            self.take_effects(Address::Master, effects);
+        }
+    }
+
     fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {
         if let Some(agent) = self.nodes.get_mut(&node) {
-            if let Event::Message { body: ToNode::Disown { job }, .. } = event {
-                effects.disowned.push(job);
+            if let Event::Message { body: ToNode::Forget { job }, .. } = event {
+                effects.forgotten.push(job);
             }
             agent.handle(now, event, &mut self.outbox);
             let wakeup = agent.next_wakeup();

@@ -46,6 +46,16 @@ impl QueueTree {
         }
         for (index, spec) in tree.specs.iter().enumerate() {
             let granted: u64 = tree.children[index].iter().map(|&c| u64::from(tree.specs[c as usize].guaranteed)).sum();
+            let is_inner = !tree.children[index].is_empty();
+            let of_leaves =
+                spec.user_limit < WHOLE || spec.max_running_jobs.is_some() || spec.default_timeout.is_some();
+            if is_inner && of_leaves {
+                return Err(QueueTreeError(format!(
+                    "queue `{}` holds other queues: user_limit, max_running_jobs and default_timeout belong to those \
+                     that take jobs",
+                    spec.name
+                )));
+            }
             if granted > u64::from(spec.guaranteed) {
                 return Err(QueueTreeError(format!(
                     "the queues below `{}` are guaranteed {:.1} % together, more than its own {:.1} %",

@@ -210,12 +210,13 @@ impl InterJobPolicy for Drf {
         }
     }
 
-    fn longest_blocked(&self) -> Option<AskSlot> {
-        let jobs = self.lines.iter().flat_map(|line| &line.waiting);
-        let parked = jobs.filter_map(|&(priority, _, id, job)| {
-            let asks = &self.accounts.job(job).asks;
+    fn first_blocked(&self) -> Option<AskSlot> {
+        let lines = self.lines.iter().enumerate();
+        let jobs = lines.flat_map(|(queue, line)| line.waiting.iter().map(move |key| (queue as u32, *key)));
+        let parked = jobs.filter_map(|(queue, key)| {
+            let asks = &self.accounts.job(key.3).asks;
             let is_blocked = |ask: &AskSlot| self.accounts.ask(*ask).parked && self.accounts.limit_on(*ask).is_none();
-            Some((priority, id, asks.iter().copied().find(is_blocked)?))
+            Some((self.queue_key(queue), key, asks.iter().copied().find(is_blocked)?))
         });
         parked.min().map(|(_, _, ask)| ask)
     }

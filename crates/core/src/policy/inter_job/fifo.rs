@@ -88,7 +88,7 @@ impl InterJobPolicy for Fifo {
         }
     }
 
-    fn longest_blocked(&self) -> Option<AskSlot> {
+    fn first_blocked(&self) -> Option<AskSlot> {
         let blocked = |&(_, _, job): &Key| {
             let asks = &self.accounts.job(job).asks;
             asks.iter().copied().find(|&ask| self.accounts.ask(ask).parked && self.accounts.limit_on(ask).is_none())
