@@ -4,10 +4,11 @@
 #[allow(dead_code)]
 mod world;
 
+use amalgam_core::master::Decide;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::JobOutcome;
+use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
 use amalgam_core::role::{Change, Role};
-use amalgam_core::vocabulary::{Duration, JobId, Resources, TaskId};
+use amalgam_core::vocabulary::{Duration, JobId, NodeId, Resources, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use world::{World, job, stage};
 
@@ -39,6 +40,9 @@ fn run(seed: u64, faults: Faults) -> World {
     let mut chance = Chance(seed);
     let preset = Preset::ALL[chance.below(2) as usize];
     let mut world = World::new(preset);
+    if chance.below(4) == 0 {
+        world.settings.decide = Decide::OnHeartbeats;
+    }
     if faults == Faults::ServerOnly {
         world.orphan_lease = Duration::MAX;
     }
@@ -49,7 +53,7 @@ fn run(seed: u64, faults: Faults) -> World {
     }
     let mut submitted = Vec::new();
     for _ in 0..150 {
-        match chance.below(12) {
+        match chance.below(13) {
             0..2 if submitted.len() < 6 && world.server.is_some() => {
                 let spec = random_job(&mut chance);
                 submitted.push(world.submit(spec));
@@ -65,7 +69,8 @@ fn run(seed: u64, faults: Faults) -> World {
             }
             6 if faults == Faults::All => break_something(&mut world, &mut chance, nodes),
             7 if faults == Faults::All => heal_something(&mut world, &mut chance, nodes),
-            8 | 9 => {
+            8 if world.server.is_some() => interfere(&mut world, &mut chance, &submitted, nodes),
+            9 | 10 => {
                 for _ in 0..chance.below(12) {
                     world.deliver_one();
                 }
@@ -74,6 +79,7 @@ fn run(seed: u64, faults: Faults) -> World {
         }
     }
     heal(&mut world, nodes);
+    undo_interference(&mut world, &submitted, nodes);
     world.run_for(Duration::from_secs(1_000));
     check(&mut world, &submitted, faults);
     world
@@ -122,6 +128,26 @@ fn pass_time(world: &mut World, chance: &mut Chance) {
         if chance.below(2) == 0 {
             world.sync();
         }
+    }
+}
+
+/// A user holds or releases a job, an operator drains a node or opens it.
+fn interfere(world: &mut World, chance: &mut Chance, submitted: &[JobId], nodes: usize) {
+    let flag = chance.below(2) == 0;
+    if chance.below(2) == 0 {
+        let node = NodeId(chance.below(nodes as u64) as u32);
+        world.ask_master(ToMaster::Drain { node, drained: flag });
+    } else if let Some(&job) = submitted.get(chance.below(submitted.len() as u64 + 1) as usize) {
+        world.control(job, if flag { JobAction::Hold } else { JobAction::Release });
+    }
+}
+
+fn undo_interference(world: &mut World, submitted: &[JobId], nodes: usize) {
+    for node in 0..nodes as u32 {
+        world.ask_master(ToMaster::Drain { node: NodeId(node), drained: false });
+    }
+    for &job in submitted {
+        world.control(job, JobAction::Release);
     }
 }
 
