@@ -85,7 +85,7 @@ impl Server {
         let (store, recovered) = Store::open(&state_dir.join("log"), log_options)?;
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
-        let epoch = Epoch(u32::try_from(recovered.epoch).unwrap_or(u32::MAX));
+        let epoch = Epoch(recovered.epoch);
         let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
         let clock = Clock::starting_at_least(last);
         let started = clock.now();

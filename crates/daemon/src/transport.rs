@@ -62,11 +62,13 @@ enum Wire {
     Fetched { id: u64, bytes: Result<Vec<u8>, String> },
 }
 
+type FetchedBytes = Result<Vec<u8>, String>;
+
 /// Files of nodes that are connected over the network.
 #[derive(Default)]
 pub struct RemoteNodes {
     peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Wire>>>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<Result<Vec<u8>, String>>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<FetchedBytes>>>,
     next: AtomicU64,
 }
 

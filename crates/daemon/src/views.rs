@@ -290,7 +290,10 @@ fn expected_end(stage: &Stage, now: Instant) -> Option<Timestamp> {
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
 
-/// Tasks from (stage, position) on, and where to go on.
+/// Tasks, and the (stage, position) to go on from.
+pub type TasksFound = (Vec<TaskSummary>, Option<(u32, u32)>);
+
+/// Tasks from (stage, position) on.
 pub fn tasks(
     roles: &Roles,
     id: JobId,
@@ -298,7 +301,7 @@ pub fn tasks(
     from: (u32, u32),
     limit: usize,
     now: Instant,
-) -> Option<(Vec<TaskSummary>, Option<(u32, u32)>)> {
+) -> Option<TasksFound> {
     let job = look(roles, id, now)?;
     let mut found = Vec::new();
     let mut looked_at = 0;
