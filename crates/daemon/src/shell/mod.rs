@@ -251,6 +251,23 @@ impl Shell {
     }
 }
 
+/// A thread that the process cannot do without: a panic in it ends the process, so that nobody takes what is left for a
+/// daemon that works.
+pub(crate) fn end_process_on_panic<T>(work: impl FnOnce() -> T) -> T {
+    // Nothing is looked at again after a panic.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(done) => done,
+        Err(_) => {
+            eprintln!("error: this is a defect of the program, and it ends");
+            eprintln!(
+                "  help: nothing that was acknowledged is lost, and tasks go on: start it again, and report what it \
+                 wrote above"
+            );
+            std::process::exit(101);
+        }
+    }
+}
+
 /// Removes what is kept of these jobs, away from the loop.
 fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
     let remove = move || {
