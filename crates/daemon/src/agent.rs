@@ -76,13 +76,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
 
 fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
-    let committer = Committer {
-        store: None,
-        routes: Arc::default(),
-        events: Arc::new(EventRing::starting_at(0)),
-        metrics: Arc::default(),
-        unwritten: false,
-    };
+    let committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
     let (shell, handle) = Shell::new(roles, clock, committer, Some(files));
     spawn_loop(shell)?;
     Ok(handle)

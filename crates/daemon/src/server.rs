@@ -96,13 +96,7 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let history = store.history();
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-        let committer = Committer {
-            store: Some(store),
-            routes: Arc::default(),
-            events: Arc::clone(&events),
-            metrics: Arc::clone(&metrics),
-            unwritten: false,
-        };
+        let committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone());
         spawn_loop(shell)?;

@@ -20,7 +20,7 @@ mod wakeups;
 
 pub use clock::Clock;
 pub use committer::Committer;
-use committer::{LAZY, Turn};
+use committer::Turn;
 pub use event_ring::EventRing;
 pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, encode};
@@ -161,9 +161,6 @@ impl Shell {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return self.committer.flush(),
             };
-            if first.is_none() && self.committer.unwritten {
-                self.committer.flush()?;
-            }
             let mut taken = 0;
             let mut next = first;
             while let Some(input) = next {
@@ -180,14 +177,15 @@ impl Shell {
             let now = self.clock.now();
             self.roles.wake_up(now, &mut self.effects);
             self.finish_turn(now)?;
+            self.committer.flush_if_due(now)?;
         }
     }
 
     fn wait(&self) -> Result<Input, RecvTimeoutError> {
+        let now = self.clock.now();
         let wakeup = self.roles.next_wakeup();
-        let wakeup = wakeup.map(|at| Duration::from_micros(at.since(self.clock.now()).as_micros()));
-        let lazy = self.committer.unwritten.then_some(LAZY);
-        match wakeup.into_iter().chain(lazy).min() {
+        let wakeup = wakeup.map(|at| Duration::from_micros(at.since(now).as_micros()));
+        match wakeup.into_iter().chain(self.committer.due_in(now)).min() {
             None => self.inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(patience) => self.inputs.recv_timeout(patience),
         }
