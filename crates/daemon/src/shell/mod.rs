@@ -231,9 +231,11 @@ impl Shell {
 
     /// Makes what this turn led to durable and lets it out.
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
-        let effects = std::mem::take(&mut self.effects);
-        if let Some(files) = self.files.clone().filter(|_| !effects.disowned.is_empty()) {
-            remove_files(files, effects.disowned.clone());
+        let mut effects = std::mem::take(&mut self.effects);
+        if !effects.disowned.is_empty()
+            && let Some(files) = &self.files
+        {
+            remove_files(files.clone(), std::mem::take(&mut effects.disowned));
         }
         let after = std::mem::take(&mut self.after);
         if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() {
