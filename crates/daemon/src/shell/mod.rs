@@ -281,3 +281,24 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
         tracing::warn!(%error, "the files of forgotten jobs stay");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    #[test]
+    fn a_panic_in_a_thread_ends_the_process() {
+        const PANICS: &str = "AMALGAM_TEST_PANICS";
+        if std::env::var_os(PANICS).is_some() {
+            let thread = std::thread::spawn(|| super::end_process_on_panic(|| panic!("as a defect would")));
+            let _ = thread.join();
+            return;
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture", "shell::tests::a_panic_in_a_thread_ends_the_process"]);
+        let told = again.env(PANICS, "1").output().unwrap();
+        let err = String::from_utf8_lossy(&told.stderr);
+        assert_eq!(told.status.code(), Some(101), "{err}");
+        assert!(err.contains("as a defect would") && err.contains("start it again"), "{err}");
+    }
+}
