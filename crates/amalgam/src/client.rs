@@ -163,11 +163,20 @@ fn encode_json(body: &impl Serialize) -> Result<Vec<u8>> {
 }
 
 /// Tries again while the server is away, for a server that is restarted under a watched job.
-pub fn patiently<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+pub fn patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
+    again_while(|kind| matches!(kind, Kind::Unreachable | Kind::Broken), call)
+}
+
+/// Tries again also while the server stops, or a node that it needs is away.
+pub fn very_patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
+    again_while(|kind| kind != Kind::Refused, call)
+}
+
+fn again_while<T>(passes: impl Fn(Kind) -> bool, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     let started = Instant::now();
     loop {
         match call() {
-            Err(failure) if failure.kind != Kind::Refused && started.elapsed() < RETURN_PATIENCE => {
+            Err(failure) if passes(failure.kind) && started.elapsed() < RETURN_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(200));
             }
             answer => return answer,

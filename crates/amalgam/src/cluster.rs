@@ -36,7 +36,7 @@ pub struct Offer {
     /// An attribute of each node, such as zone=a; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = parse_attribute)]
     pub attributes: Vec<(String, String)>,
-    /// How tasks are held to their limits: auto, cgroup, rlimits or none
+    /// How tasks are held to their limits: auto, cgroup, polling or none
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub enforcement: EnforcementChoice,
 }

@@ -6,6 +6,8 @@ use amalgam_daemon::config::Config;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -64,7 +66,7 @@ fn temporary_dir() -> Result<PathBuf> {
     let base = std::env::temp_dir();
     for number in 0..1_000 {
         let path = base.join(format!("amalgam-run-{}-{number}", std::process::id()));
-        match std::fs::create_dir(&path) {
+        match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => {

@@ -23,6 +23,8 @@ pub enum Kind {
     Unreachable,
     /// The connection broke while the call was under way; whether it was done is not known.
     Broken,
+    /// The server says that it may work in a moment.
+    Unavailable,
     Refused,
 }
 
@@ -50,7 +52,8 @@ impl fmt::Display for Failure {
 
 impl From<api::Error> for Failure {
     fn from(error: api::Error) -> Failure {
-        Failure::new(error.message, error.remedy)
+        let kind = if error.error == api::ErrorCode::Unavailable { Kind::Unavailable } else { Kind::Refused };
+        Failure { kind, ..Failure::new(error.message, error.remedy) }
     }
 }
 

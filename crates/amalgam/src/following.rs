@@ -1,9 +1,10 @@
 //! The output of tasks: of one as it is written, of many as each ends, so that their lines do not mix.
 
-use crate::client::{Client, Query, patiently};
+use crate::client::{Client, Query, patiently, very_patiently};
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, EventKind, TaskState, TaskSummary};
+use amalgam_daemon::http::{ATTEMPT, ENDED, NEWER};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
@@ -48,32 +49,46 @@ pub struct Source {
 }
 
 impl Source {
-    fn path(&self, stream: Stream, offset: u64, follow: bool) -> String {
-        let query = Query::default()
+    fn path(&self, stream: Stream, attempt: Option<&str>, offset: u64, follow: bool) -> String {
+        let mut query = Query::default()
             .with("task", &format!("{}.{}", self.stage, self.index))
             .with("stream", if stream == Stream::Stdout { "stdout" } else { "stderr" })
             .with("offset", &offset.to_string())
-            .with("follow", if follow { "true" } else { "false" });
+            .with("follow", if follow { "attempt" } else { "false" });
+        query.add("attempt", attempt);
         format!("/v1/jobs/{}/output{query}", self.job)
     }
 }
 
-/// Copies a task's output, until it has ended if `follow`. A connection that breaks is taken up where it broke.
+/// Copies a task's output, until it has ended if `follow`, with that of all its further attempts. A connection that
+/// breaks is taken up where it broke, and only a server that says so has told everything.
 pub fn copy(client: &Client, source: &Source, stream: Stream, follow: bool, sink: &mut dyn Sink) -> Result<()> {
     let mut writer = LineWriter { prefix: source.prefix.as_deref(), stream, sink, partial: Vec::new() };
-    let mut offset = 0u64;
+    let (mut attempt, mut offset) = (None, 0u64);
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let mut body = patiently(|| client.open(&source.path(stream, offset, follow)))?.into_body().into_reader();
-        loop {
+        let open = || client.open(&source.path(stream, attempt.as_deref(), offset, follow));
+        let answer = if follow { very_patiently(open)? } else { patiently(open)? };
+        let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (of, newer, ended) = (header(ATTEMPT), header(NEWER), header(ENDED).is_some());
+        attempt = attempt.or(of);
+        let mut body = answer.into_body().into_reader();
+        let is_whole = loop {
             match body.read(&mut buffer) {
-                Ok(0) => return writer.finish(),
+                Ok(0) => break true,
                 Ok(count) => {
                     offset += count as u64;
                     writer.write(&buffer[..count])?;
                 }
-                Err(_) => break,
+                Err(_) => break false,
             }
+        };
+        if is_whole && (ended || !follow) {
+            return writer.finish();
+        }
+        if let Some(newer) = newer.filter(|_| is_whole) {
+            writer.finish()?;
+            (attempt, offset) = (Some(newer), 0);
         }
     }
 }
@@ -102,7 +117,8 @@ impl LineWriter<'_> {
         if out.is_empty() { Ok(()) } else { Ok(self.sink.write(self.stream, &out)?) }
     }
 
-    fn finish(mut self) -> Result<()> {
+    /// Ends the line that is begun.
+    fn finish(&mut self) -> Result<()> {
         if let Some(prefix) = self.prefix.filter(|_| !self.partial.is_empty()) {
             let mut out = Vec::new();
             push_line(&mut out, prefix, &mut self.partial);

@@ -176,7 +176,9 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
 #[test]
 fn tokens_are_added_for_others_who_cannot_touch_what_is_not_theirs() {
     let cluster = Cluster::start();
-    let token = cluster.run(&["token", "add", "bob"]).out;
+    let added = cluster.run(&["token", "add", "bob"]);
+    assert!(added.err.starts_with("warning: tasks of bob will run as the daemon's own user"), "{added:?}");
+    let token = added.out;
     assert_eq!(cluster.run(&["token", "list"]).out, "USER  ROLE\nada   administrator\nbob   user\n");
     cluster.run(&["submit", "--", "hang"]);
     let bob =

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::create_dir(&dir)?;
     let program = std::env::current_exe()?;
     for slots in [2, 8] {
-        for enforcement in [EnforcementChoice::None, EnforcementChoice::Rlimits, EnforcementChoice::Auto] {
+        for enforcement in [EnforcementChoice::None, EnforcementChoice::Polling, EnforcementChoice::Auto] {
             // In turns, so that whatever else the machine does meets both.
             let mut rates = Vec::new();
             let mut mechanism = None;

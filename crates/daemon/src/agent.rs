@@ -76,19 +76,14 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
 
 fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
-    let committer = Committer {
-        store: None,
-        routes: Arc::default(),
-        events: Arc::new(EventRing::starting_at(0)),
-        metrics: Arc::default(),
-        unwritten: false,
-    };
+    let committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
     let (shell, handle) = Shell::new(roles, clock, committer, Some(files));
     spawn_loop(shell)?;
     Ok(handle)
 }
 
-/// Tries again while the server cannot be reached; what it refuses, it would refuse again.
+/// Tries again while the server cannot be reached; what it refuses, it would refuse again. Without a limit to its
+/// patience it also waits for as long as the server takes the node's old connection for a good one.
 async fn join_patiently(upstream: &Upstream, patience: Option<Duration>) -> Result<Joined, JoinError> {
     let started = tokio::time::Instant::now();
     let mut pause = RETRY.0;
@@ -102,7 +97,7 @@ async fn join_patiently(upstream: &Upstream, patience: Option<Duration>) -> Resu
             }
             // Its old connection may be seen as broken only in a moment.
             Err(JoinError::Refused { why, server }) if why.contains("is connected already") => {
-                if started.elapsed() > Duration::from_secs(10) {
+                if patience.is_some() && started.elapsed() > Duration::from_secs(10) {
                     return Err(JoinError::Refused { server, why });
                 }
             }

@@ -7,10 +7,10 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use subtle::ConstantTimeEq;
@@ -228,8 +228,7 @@ fn write(path: &Path, file: &TokenFile) -> Result<(), AuthError> {
 }
 
 fn make_private_dir(path: &Path) -> Result<(), AuthError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|source| AuthError::Io { path: path.to_owned(), source })
+    crate::private::make_private_dir(path).map_err(|source| AuthError::Io { path: path.to_owned(), source })
 }
 
 fn version(path: &Path) -> Option<(u64, u64, i64, i64)> {

@@ -49,7 +49,7 @@ pub struct ServerBackend {
 /// Where a task's output is, and whether it can still grow.
 enum OutputPlace {
     Nowhere { ended: bool },
-    At { node: NodeId, attempt: AttemptId, ended: bool },
+    At { node: NodeId, attempt: AttemptId, ended: bool, newer: Option<AttemptId> },
 }
 
 impl ServerBackend {
@@ -74,13 +74,13 @@ impl ServerBackend {
         match (latest, attempt) {
             (Latest::None { ended }, _) => Ok(OutputPlace::Nowhere { ended }),
             (Latest::Attempt { node, attempt: latest, ended }, wanted) if wanted.is_none_or(|id| id == latest) => {
-                Ok(OutputPlace::At { node, attempt: latest, ended })
+                Ok(OutputPlace::At { node, attempt: latest, ended, newer: None })
             }
-            (_, Some(wanted)) => {
+            (Latest::Attempt { attempt: latest, .. }, Some(wanted)) => {
                 let node = self.node_of_earlier(wanted).await?;
-                Ok(OutputPlace::At { node, attempt: wanted, ended: true })
+                Ok(OutputPlace::At { node, attempt: wanted, ended: true, newer: Some(latest) })
             }
-            (_, None) => Ok(OutputPlace::Nowhere { ended: true }),
+            (Latest::Attempt { .. }, None) => Ok(OutputPlace::Nowhere { ended: true }),
         }
     }
 
@@ -268,13 +268,16 @@ impl Backend for ServerBackend {
         let mut pause = Duration::from_millis(1);
         loop {
             let place = self.place(&request).await?;
-            let (bytes, ended) = match place {
-                OutputPlace::Nowhere { ended } => (Vec::new(), ended),
-                OutputPlace::At { node, attempt, ended } => (self.read(node, attempt, &request).await?, ended),
+            let mut chunk = match place {
+                OutputPlace::Nowhere { ended } => OutputChunk { ended, ..OutputChunk::default() },
+                OutputPlace::At { node, attempt, ended, newer } => {
+                    let bytes = self.read(node, attempt, &request).await?;
+                    OutputChunk { bytes, ended, attempt: Some(attempt), newer }
+                }
             };
-            let full = bytes.len() >= request.limit as usize;
-            if !bytes.is_empty() || ended || tokio::time::Instant::now() >= deadline {
-                return Ok(OutputChunk { bytes, ended: ended && !full });
+            if !chunk.bytes.is_empty() || chunk.ended || tokio::time::Instant::now() >= deadline {
+                chunk.ended &= chunk.bytes.len() < request.limit as usize;
+                return Ok(chunk);
             }
             sleep(pause).await;
             pause = (pause * 2).min(LOOK);

@@ -11,6 +11,7 @@ pub mod frames;
 pub mod http;
 pub mod node_setup;
 mod priority;
+pub mod private;
 pub mod server;
 pub mod shell;
 pub mod store;

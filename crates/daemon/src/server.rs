@@ -10,6 +10,7 @@ use crate::http;
 use crate::node_setup::NodeOptions;
 use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Fact, Handle, Input, Metrics, Roles, Shell, decode,
+    end_process_on_panic,
 };
 use crate::store::{Options, Store, StoreError};
 use crate::transport::{RemoteNodes, serve_agents};
@@ -95,13 +96,7 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let history = store.history();
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-        let committer = Committer {
-            store: Some(store),
-            routes: Arc::default(),
-            events: Arc::clone(&events),
-            metrics: Arc::clone(&metrics),
-            unwritten: false,
-        };
+        let committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone());
         spawn_loop(shell)?;
@@ -204,12 +199,12 @@ fn changes<'a>(entries: impl Iterator<Item = &'a crate::store::Entry>) -> Result
     Ok((changes, last))
 }
 
-/// Starts the loop on a thread of its own. A log that cannot be written ends the process: nothing that is not durable
-/// has left it, and what runs goes on in the executor.
+/// Starts the loop on a thread of its own. A log that cannot be written ends the process, and so does a panic: nothing
+/// that is not durable has left it, and what runs goes on in the executor.
 pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     let run = move || {
         crate::priority::answer_soon();
-        if let Err(error) = shell.run() {
+        if let Err(error) = end_process_on_panic(|| shell.run()) {
             eprintln!("error: {error}");
             eprintln!(
                 "  help: nothing that was acknowledged is lost; make room on the disk and start the server again"

@@ -291,10 +291,15 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::
         return io::Error::other("the agent is stopping");
     }
     let Link { reader, writer, decoder, .. } = link;
-    let writing = tokio::spawn(write_out(writer, letters, wire));
+    let mut writing = tokio::spawn(write_out(writer, letters, wire));
     let mut reader = Reader { reader, decoder };
     let end = loop {
-        match reader.next::<Wire>().await {
+        let next = tokio::select! {
+            next = reader.next::<Wire>() => next,
+            // Joining again is the only way to be heard again.
+            _ = &mut writing => break io::ErrorKind::BrokenPipe.into(),
+        };
+        match next {
             Ok(Wire::Mail(letters)) => {
                 if handle.send(Input::Mail(letters)).is_err() {
                     break io::Error::other("the agent is stopping");

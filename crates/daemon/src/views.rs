@@ -14,6 +14,8 @@ use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
     Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, Resources, TaskId, Totals,
 };
+use amalgam_core::why::Why;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 /// Tasks that one page looks at; a filter that few tasks pass may take several pages.
@@ -26,12 +28,14 @@ struct Job<'a> {
     manager: Option<&'a JobManager>,
     master: &'a Master,
     now: Instant,
+    /// What the master says about it, which is not cheap to find out.
+    explained: OnceCell<Vec<Why>>,
 }
 
 fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
     let master = roles.master.as_ref()?;
     let (job, state) = master.job(id)?;
-    Some(Job { job, state, manager: roles.jobs.get(&id), master, now })
+    Some(Job { job, state, manager: roles.jobs.get(&id), master, now, explained: OnceCell::new() })
 }
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------
@@ -107,7 +111,11 @@ impl Job<'_> {
     }
 
     fn is_held(&self) -> bool {
-        self.master.explain(self.job.id).first() == Some(&amalgam_core::why::Why::Held)
+        self.explain().first() == Some(&Why::Held)
+    }
+
+    fn explain(&self) -> &[Why] {
+        self.explained.get_or_init(|| self.master.explain(self.job.id))
     }
 
     fn exit_code(&self) -> Option<u8> {
@@ -134,7 +142,7 @@ impl Job<'_> {
         if let master::JobState::Ended(_) = self.state {
             return Vec::new();
         }
-        self.master.explain(self.job.id).iter().map(|why| self.master.describe_why(why)).collect()
+        self.explain().iter().map(|why| self.master.describe_why(why)).collect()
     }
 
     fn counts(&self) -> TaskCounts {
@@ -249,7 +257,7 @@ impl Job<'_> {
         let spec = &self.job.spec.stages[number];
         let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
         let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
-        vec![self.master.describe_why(&amalgam_core::why::Why::AfterStages { stages })]
+        vec![self.master.describe_why(&Why::AfterStages { stages })]
     }
 }
 
@@ -290,18 +298,18 @@ fn expected_end(stage: &Stage, now: Instant) -> Option<Timestamp> {
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
 
-/// A stage, and the position of a task in it.
-type TaskPosition = (u32, u32);
+/// Tasks, and the (stage, position) to go on from.
+pub type TasksFound = (Vec<TaskSummary>, Option<(u32, u32)>);
 
-/// Tasks from a position on, and where to go on.
+/// Tasks from (stage, position) on.
 pub fn tasks(
     roles: &Roles,
     id: JobId,
     filter: &TaskFilter,
-    from: TaskPosition,
+    from: (u32, u32),
     limit: usize,
     now: Instant,
-) -> Option<(Vec<TaskSummary>, Option<TaskPosition>)> {
+) -> Option<TasksFound> {
     let job = look(roles, id, now)?;
     let mut found = Vec::new();
     let mut looked_at = 0;

@@ -184,9 +184,9 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
 
 #[test]
 fn a_task_over_its_memory_is_found_by_polling() {
-    let home = Home::new(EnforcementChoice::Rlimits);
+    let home = Home::new(EnforcementChoice::Polling);
     let mut agent = home.agent();
-    assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Rlimits);
+    assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Polling);
     let mut order = sh(1, "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'; exit 1");
     order.limits.resources.basic = Resources::new(1_000, 64);
     assert_eq!(agent.run(order).reason, EndReason::OutOfMemory);

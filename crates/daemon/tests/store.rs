@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 fn entry(job: u64, text: &str) -> Entry {
@@ -48,6 +49,21 @@ fn flip(path: &Path, at: u64) {
 
 fn refusal(dir: &Path) -> String {
     Store::open(dir, Options::default()).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn nobody_else_can_read_the_store() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("log");
+    let (mut store, _) = open(&dir);
+    put(&mut store, &[entry(1, "a")]);
+    store.write_snapshot([entry(1, "a").as_ref()]).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    for file in fs::read_dir(&dir).unwrap() {
+        let path = file.unwrap().path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::{discovery, show};
 use amalgam_daemon::agent::{self, AgentOptions};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::node_setup::NodeOptions;
+use amalgam_daemon::private::make_private_dir;
 use amalgam_daemon::transport::Upstream;
 use clap::Args;
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     args.offer.apply(&mut node);
     let name = node.name.clone().unwrap_or_default();
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
-    std::fs::create_dir_all(&work_dir).map_err(|error| {
+    make_private_dir(&work_dir).map_err(|error| {
         Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
     })?;
     let token_file = connection.token_file.clone().unwrap_or_else(|| state_dir.join(Tokens::FILE));

@@ -17,6 +17,10 @@ pub struct TokenArgs {
 #[derive(Subcommand)]
 enum TokenVerb {
     /// Make a token for a user and print it
+    ///
+    /// A token keeps users apart on the interface: without --admin its holder sees and acts on their own jobs only. It
+    /// does not protect the state directory from their tasks: all tasks run as the user that the server and its agents
+    /// run as, and can read and change whatever that user can, the tokens and the output of others' tasks included.
     Add {
         user: String,
         /// The user may act on everyone's jobs and drain nodes
@@ -44,7 +48,16 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         return Err(Failure::new(format!("there is no token file {}", path.display()), remedy));
     }
     match args.verb {
-        TokenVerb::Add { user, admin } => show::print(&format!("{}\n", auth::add(&path, &user, admin)?.token))?,
+        TokenVerb::Add { user, admin } => {
+            let entry = auth::add(&path, &user, admin)?;
+            if !admin {
+                eprintln!(
+                    "warning: tasks of {user} will run as the daemon's own user and can read its state directory\n  \
+                     help: give tokens only to people whom that user trusts; `amalgam token add --help` says more"
+                );
+            }
+            show::print(&format!("{}\n", entry.token))?;
+        }
         TokenVerb::List { json } => {
             let entries = auth::read(&path)?;
             let holders: Vec<Holder> =

@@ -20,6 +20,15 @@ fn a_failed_task_is_tried_again_as_often_as_allowed() {
 }
 
 #[test]
+fn each_attempt_of_a_followed_task_is_shown_from_its_beginning() {
+    let scene = Scene::dev(&[]);
+    let script = "echo x >> tries; echo try $(wc -l < tries); sleep 0.7; [ $(wc -l < tries) -ge 3 ]";
+    let told = scene.run(&["run", "--retries", "2", "--", "sh", "-c", script]);
+    assert_eq!((told.code, told.out.as_str()), (0, "try 1\ntry 2\ntry 3\n"), "{told:?}");
+    assert_eq!(scene.ok(&["logs", "1"]), "try 3\n");
+}
+
+#[test]
 fn a_job_gives_up_after_so_many_failures() {
     let scene = Scene::dev(&[]);
     let told = scene.run(&["run", "--array", "0-199", "--max-fails", "2", "--", "sh", "-c", "exit 9"]);

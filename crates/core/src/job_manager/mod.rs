@@ -505,6 +505,11 @@ impl JobManager {
         self.running.get(&attempt)?.started_at
     }
 
+    /// Whether it has something to claim at the node, or to have ended there.
+    pub fn concerns(&self, node: NodeId) -> bool {
+        self.estranged.contains(&node) || self.running.values().any(|running| running.node == node)
+    }
+
     /// The running attempts.
     pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
         self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))

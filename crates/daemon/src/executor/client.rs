@@ -23,6 +23,10 @@ pub struct Hello {
 
 /// Connects to a running executor. The stream has not been read from; its first reply will be the `Hello`.
 pub fn connect(socket: &Path) -> io::Result<UnixStream> {
+    // Somebody else's executor would be told what we run, and answer what it likes.
+    if let Some(directory) = socket.parent() {
+        crate::private::check_private_dir(directory)?;
+    }
     let stream = UnixStream::connect(socket)?;
     // An executor that is about to exit leaves connections unanswered, so wait for its first byte.
     match rustix::net::recv(&stream, &mut [0; 1][..], RecvFlags::PEEK)? {
@@ -127,7 +131,7 @@ mod tests {
         let config = ExecutorConfig {
             socket: "/a/socket".into(),
             state: "/a state".into(),
-            enforcement: EnforcementChoice::Rlimits,
+            enforcement: EnforcementChoice::Polling,
             idle_exit: Duration::from_millis(1_500),
             leash: Some(Duration::from_millis(700)),
         };

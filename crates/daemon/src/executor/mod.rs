@@ -78,18 +78,18 @@ pub enum Mechanism {
     CgroupV2,
     CgroupV1,
     /// Memory is watched and a task over its limit is killed.
-    Rlimits,
+    Polling,
     None,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum EnforcementChoice {
-    /// Cgroups where they are permitted, else rlimits.
+    /// Cgroups where they are permitted, else polling.
     #[default]
     Auto,
     /// Cgroups, or refuse to start.
     Cgroup,
-    Rlimits,
+    Polling,
     None,
 }
 
@@ -160,9 +160,9 @@ impl FromStr for EnforcementChoice {
         match text {
             "auto" => Ok(EnforcementChoice::Auto),
             "cgroup" => Ok(EnforcementChoice::Cgroup),
-            "rlimits" => Ok(EnforcementChoice::Rlimits),
+            "polling" => Ok(EnforcementChoice::Polling),
             "none" => Ok(EnforcementChoice::None),
-            _ => Err(format!("`{text}` is not a way to enforce limits; use auto, cgroup, rlimits or none")),
+            _ => Err(format!("`{text}` is not a way to enforce limits; use auto, cgroup, polling or none")),
         }
     }
 }
@@ -172,7 +172,7 @@ impl fmt::Display for EnforcementChoice {
         f.write_str(match self {
             EnforcementChoice::Auto => "auto",
             EnforcementChoice::Cgroup => "cgroup",
-            EnforcementChoice::Rlimits => "rlimits",
+            EnforcementChoice::Polling => "polling",
             EnforcementChoice::None => "none",
         })
     }

@@ -6,12 +6,13 @@ use super::tasks::{Enforcer, Tasks};
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello};
 use super::{Mechanism, sys};
 use crate::frames::{self, Decoder};
+use crate::private;
 use rustix::event::{Timespec, epoll};
 use rustix::fs::FlockOperation;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -343,7 +344,7 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
                 Enforcement { mechanism, enforces_memory: false, enforces_cpu: false, notes },
             ));
         }
-        EnforcementChoice::Rlimits => "the executor was started with `--enforcement rlimits`".to_owned(),
+        EnforcementChoice::Polling => "the executor was started with `--enforcement polling`".to_owned(),
         EnforcementChoice::Auto | EnforcementChoice::Cgroup => match Hierarchy::find() {
             Ok((hierarchy, notes)) => {
                 let enforcement = Enforcement {
@@ -363,16 +364,12 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
         "memory is added up five times a second and a task over its limit is killed: a fast one can pass it".to_owned(),
         "CPU is not limited: a task can use more cores than it asked for".to_owned(),
     ];
-    let mechanism = Mechanism::Rlimits;
+    let mechanism = Mechanism::Polling;
     Ok((Enforcer::Census, Enforcement { mechanism, enforces_memory: true, enforces_cpu: false, notes }))
 }
 
 fn private_dir(directory: &Path) -> Result<(), ExecutorError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(ExecutorError::file("make the directory", directory))
+    private::make_private_dir(directory).map_err(ExecutorError::file("make the directory", directory))
 }
 
 /// One executor per state directory.
@@ -404,7 +401,12 @@ pub fn is_locked(state: &Path) -> bool {
 
 fn listen(socket: &Path) -> Result<UnixListener, ExecutorError> {
     if let Some(directory) = socket.parent() {
-        private_dir(directory)?;
+        // It may have to be in `/tmp`, where somebody else can have put one of that name.
+        let made = match private::check_private_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => private::make_private_dir(directory),
+            checked => checked,
+        };
+        made.map_err(ExecutorError::file("use the directory", directory))?;
     }
     // We hold the lock, so a socket that is there is a dead one's.
     let _ = fs::remove_file(socket);

@@ -92,8 +92,12 @@ pub struct OutputRequest {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct OutputChunk {
     pub bytes: Vec<u8>,
-    /// The task has ended, and nothing follows these bytes.
+    /// Nothing follows these bytes: the task has ended, or has a newer attempt.
     pub ended: bool,
+    /// Whose output this is; none before the task's first attempt.
+    pub attempt: Option<AttemptId>,
+    /// The task's latest attempt, if that is another.
+    pub newer: Option<AttemptId>,
 }
 
 impl JobFilter {

@@ -9,7 +9,7 @@ use crate::api::{
     NodeState, NodeSummary, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary,
     Timestamp, Waited,
 };
-use amalgam_core::vocabulary::{JobId, JobSpec, NodeId, Stream, TaskId};
+use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeMap;
@@ -390,7 +390,9 @@ impl Backend for FakeCluster {
             let start = usize::try_from(request.offset).unwrap_or(usize::MAX).min(all.len());
             let end = start.saturating_add(request.limit as usize).min(all.len());
             let ended = task.state.has_ended() && end == all.len();
-            Ok((start < end || ended).then(|| OutputChunk { bytes: all[start..end].to_vec(), ended }))
+            let attempt = Some(AttemptId { job: task.id.job, epoch: Epoch(1), number: task.id.index });
+            let bytes = all[start..end].to_vec();
+            Ok((start < end || ended).then_some(OutputChunk { bytes, ended, attempt, newer: None }))
         };
         Ok(self.until(request.patience, piece).await?.unwrap_or_default())
     }

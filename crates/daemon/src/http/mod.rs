@@ -18,6 +18,7 @@ mod tests;
 
 pub use backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
 pub use openapi::openapi;
+pub use output::{ATTEMPT, ENDED, NEWER};
 
 use crate::api::{Error, ErrorCode};
 use crate::auth::{Identity, Tokens};

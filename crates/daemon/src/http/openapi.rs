@@ -91,9 +91,16 @@ pub(super) const CALLS: &[Call] = &[
             ("stream", "string"),
             ("offset", "integer"),
             ("limit", "integer"),
-            ("follow", "boolean"),
+            ("follow", "string"),
         ],
-        ..read("/v1/jobs/{job}/output", "The output of a task", Answer::Other("application/octet-stream"))
+        ..read(
+            "/v1/jobs/{job}/output",
+            "The output of a task. `follow` is `false`, `true` (until the task has ended, through further attempts) or \
+             `attempt` (until the attempt has ended). Header `amalgam-attempt` names the attempt that `offset` counts \
+             in; `amalgam-newer-attempt` or `amalgam-ended` tell what follows, where that is known at the beginning. A \
+             body that is cut short ends with an error",
+            Answer::Other("application/octet-stream"),
+        )
     },
     Call {
         parameters: LIST,
@@ -114,7 +121,13 @@ pub(super) const CALLS: &[Call] = &[
     read("/v1/cluster", "The whole cluster", Answer::Json(schema::<api::ClusterSummary>)),
     Call {
         parameters: &[("from", "integer"), ("job", "integer")],
-        ..read("/v1/events", "Events from a sequence number on, each an `Event`", Answer::Other("text/event-stream"))
+        ..read(
+            "/v1/events",
+            "Events from a sequence number on, each an `Event`, once they are durable. The newest are kept, and none \
+             from before the server started: an event `gap` stands for those that are not, and what they led to is \
+             read from the jobs, their tasks and their stories",
+            Answer::Other("text/event-stream"),
+        )
     },
     read("/metrics", "Metrics for Prometheus", Answer::Other("text/plain")),
     read("/openapi.json", "This description", Answer::Other("application/json")),

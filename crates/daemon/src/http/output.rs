@@ -1,24 +1,42 @@
 //! The output of tasks, as far as it goes or until the task ends.
+//!
+//! An offset is one in the output of one attempt, so a reader keeps to the attempt that it began with, to its end. Only
+//! then does one who follows the task go on with the attempt after it, from its beginning. The headers tell which
+//! attempt the body begins with, and, where that is known when it begins, what comes after it:
+//!
+//! ```text
+//! client: GET output?task=0.0&follow=attempt                    server: attempt 7-1-1, its bytes; it ends
+//! client: GET output?..&attempt=7-1-1&offset=5&follow=attempt   server: newer attempt 7-1-2
+//! client: GET output?..&attempt=7-1-2&offset=0&follow=attempt   server: attempt 7-1-2, its bytes; ended
+//! ```
 
 use super::App;
 use super::backend::{Backend, OutputChunk, OutputRequest};
 use super::jobs::parse_task;
 use super::reply::{Number, Parameters, Reply};
-use crate::api::Error;
+use crate::api::{Error, ErrorCode};
 use crate::auth::Identity;
 use amalgam_core::vocabulary::{AttemptId, JobId, Stream};
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use serde::Deserialize;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 const CHUNK: u32 = 256 << 10;
 /// How long a backend may hold an empty answer back before it is asked again.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The attempt that the body begins with.
+pub const ATTEMPT: HeaderName = HeaderName::from_static("amalgam-attempt");
+/// The task's latest attempt, if the body is the last of an earlier one.
+pub const NEWER: HeaderName = HeaderName::from_static("amalgam-newer-attempt");
+/// Present if the task has ended and nothing follows the body.
+pub const ENDED: HeaderName = HeaderName::from_static("amalgam-ended");
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,8 +49,19 @@ pub struct OutputParameters {
     offset: Option<u64>,
     /// The most bytes.
     limit: Option<u64>,
-    /// Go on until the task has ended.
-    follow: Option<bool>,
+    follow: Option<Follow>,
+}
+
+/// How far to go.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Follow {
+    /// To the present end.
+    False,
+    /// Until the task has ended, through all further attempts; through none if `attempt` names one.
+    True,
+    /// Until the attempt has ended, or for a while if there is none yet.
+    Attempt,
 }
 
 pub async fn read(
@@ -42,52 +71,106 @@ pub async fn read(
     Parameters(parameters): Parameters<OutputParameters>,
 ) -> Result<Response, Reply> {
     app.allow(&caller, JobId(job)).await?;
-    let follow = parameters.follow.unwrap_or(false);
-    let mut reader = Reader {
-        backend: app.backend.clone(),
+    let follow = parameters.follow.unwrap_or(Follow::False);
+    let attempt = parameters.attempt.as_deref().map(|text| parse_attempt(JobId(job), text)).transpose()?;
+    let place = Place {
         request: OutputRequest {
             task: parse_task(JobId(job), &parameters.task)?,
-            attempt: parameters.attempt.as_deref().map(|text| parse_attempt(JobId(job), text)).transpose()?,
+            attempt,
             stream: parse_stream(parameters.stream.as_deref())?,
             offset: parameters.offset.unwrap_or(0),
             limit: CHUNK,
-            patience: Duration::ZERO,
+            // Only one who resumes can tell nothing from the headers before something has happened.
+            patience: if follow == Follow::Attempt { PATIENCE } else { Duration::ZERO },
         },
         left: parameters.limit.unwrap_or(u64::MAX),
-        follow,
+        follow: if attempt.is_some() && follow == Follow::True { Follow::Attempt } else { follow },
         done: false,
     };
+    let mut reader = Reader { backend: app.backend.clone(), place };
     // The first piece is read before the answer begins, so that an error still has its status.
-    let first = reader.next().await?;
-    reader.request.patience = if follow { PATIENCE } else { Duration::ZERO };
-    let rest = stream::unfold(reader, |mut reader| async move {
-        if reader.done {
+    let first = unless_closing(&app, reader.next()).await?;
+    let headers = headers(&first);
+    reader.place.request.patience = if follow == Follow::False { Duration::ZERO } else { PATIENCE };
+    // A body that ended in good order would say that there is no more.
+    let rest = stream::unfold((reader, app), |(mut reader, app)| async move {
+        if reader.place.done {
             return None;
         }
-        let piece = reader.next().await;
-        reader.done |= piece.is_err();
-        Some((piece, reader))
+        let piece = unless_closing(&app, reader.next()).await.map(|chunk| Bytes::from(chunk.bytes));
+        reader.place.done |= piece.is_err();
+        Some((piece, (reader, app)))
     });
-    let body = stream::iter([Ok(first)]).chain(rest).take_until(app.closing());
-    Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response())
+    let body = stream::iter([Ok(Bytes::from(first.bytes))]).chain(rest);
+    Ok((headers, Body::from_stream(body)).into_response())
+}
+
+async fn unless_closing(
+    app: &App,
+    piece: impl Future<Output = Result<OutputChunk, Error>>,
+) -> Result<OutputChunk, Error> {
+    tokio::select! {
+        biased;
+        piece = piece => piece,
+        () = app.clone().closing() => {
+            Err(Error::new(ErrorCode::Unavailable, "the server is stopping", "try again when it is back"))
+        }
+    }
+}
+
+fn headers(first: &OutputChunk) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    let mut tell = |name, attempt: Option<AttemptId>| {
+        headers.extend(attempt.and_then(|attempt| Some((name, HeaderValue::try_from(attempt.to_string()).ok()?))));
+    };
+    tell(ATTEMPT, first.attempt);
+    if first.ended {
+        tell(NEWER, first.newer);
+        if first.newer.is_none() {
+            headers.insert(ENDED, HeaderValue::from_static("true"));
+        }
+    }
+    headers
 }
 
 struct Reader {
     backend: Arc<dyn Backend>,
+    place: Place,
+}
+
+/// How far a reader has come.
+struct Place {
     request: OutputRequest,
     left: u64,
-    follow: bool,
+    follow: Follow,
     done: bool,
 }
 
 impl Reader {
-    async fn next(&mut self) -> Result<Bytes, Error> {
-        self.request.limit = self.left.min(u64::from(CHUNK)) as u32;
-        let OutputChunk { bytes, ended } = self.backend.output(self.request.clone()).await?;
-        self.request.offset += bytes.len() as u64;
-        self.left = self.left.saturating_sub(bytes.len() as u64);
-        self.done = ended || self.left == 0 || (bytes.is_empty() && !self.follow);
-        Ok(bytes.into())
+    async fn next(&mut self) -> Result<OutputChunk, Error> {
+        self.place.request.limit = self.place.left.min(u64::from(CHUNK)) as u32;
+        let chunk = self.backend.output(self.place.request.clone()).await?;
+        self.place.go_on(&chunk);
+        Ok(chunk)
+    }
+}
+
+impl Place {
+    fn go_on(&mut self, chunk: &OutputChunk) {
+        self.request.attempt = chunk.attempt.or(self.request.attempt);
+        self.request.offset += chunk.bytes.len() as u64;
+        self.left = self.left.saturating_sub(chunk.bytes.len() as u64);
+        let waits_in_vain = match self.follow {
+            Follow::False => chunk.bytes.is_empty(),
+            Follow::True => false,
+            Follow::Attempt => self.request.attempt.is_none(),
+        };
+        self.done = chunk.ended || self.left == 0 || waits_in_vain;
+        if let Some(newer) = chunk.newer.filter(|_| chunk.ended && self.follow == Follow::True) {
+            (self.request.attempt, self.request.offset) = (Some(newer), 0);
+            self.done = self.left == 0;
+        }
     }
 }
 
@@ -104,5 +187,31 @@ fn parse_stream(text: Option<&str>) -> Result<Stream, Error> {
         None | Some("stdout") => Ok(Stream::Stdout),
         Some("stderr") => Ok(Stream::Stderr),
         Some(other) => Err(Error::bad_request(format!("`{other}` is not a stream"), "write stdout or stderr")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{Epoch, TaskId};
+
+    #[test]
+    fn a_retried_task_is_followed_from_the_beginning_of_its_next_attempt() {
+        let attempt = |number| AttemptId { job: JobId(7), epoch: Epoch(1), number };
+        let (first, second) = (Some(attempt(1)), Some(attempt(2)));
+        let piece = |bytes: &str, ended, attempt, newer| OutputChunk { bytes: bytes.into(), ended, attempt, newer };
+        let story = [
+            (piece("one", false, first, None), (first, 3, false)),
+            (piece("1", true, first, second), (second, 0, false)),
+            (piece("two", true, second, None), (second, 3, true)),
+        ];
+        let task = TaskId { job: JobId(7), stage: 0, index: 0 };
+        let (stream, patience) = (Stream::Stdout, PATIENCE);
+        let request = OutputRequest { task, attempt: None, stream, offset: 0, limit: CHUNK, patience };
+        let mut place = Place { request, left: u64::MAX, follow: Follow::True, done: false };
+        for (chunk, after) in story {
+            place.go_on(&chunk);
+            assert_eq!((place.request.attempt, place.request.offset, place.done), after);
+        }
     }
 }

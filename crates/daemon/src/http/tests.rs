@@ -336,6 +336,6 @@ fn stopping_the_server_ends_its_streams() {
     assert!(started.elapsed() < Duration::from_secs(5));
     let (mut told, mut written) = (String::new(), String::new());
     events.read_to_string(&mut told).unwrap();
-    output.read_to_string(&mut written).unwrap();
+    output.read_to_string(&mut written).expect_err("an end in good order would say that the task has ended");
     assert_eq!(written, "hanging\n");
 }

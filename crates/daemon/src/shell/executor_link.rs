@@ -1,6 +1,6 @@
 //! The connection to the executor: made before anything else, kept, and made again when the executor died.
 
-use super::{Handle, Input};
+use super::{Handle, Input, end_process_on_panic};
 use crate::executor::{Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, ensure_running};
 use crate::frames::{self, Decoder};
 use std::ffi::OsString;
@@ -44,8 +44,7 @@ impl ExecutorLink {
     pub fn serve(self, handle: Handle) -> io::Result<()> {
         let ExecutorLink { setup, mut stream, mut decoder, .. } = self;
         handle.routes().set_executor(Some(stream.try_clone()?));
-        std::thread::Builder::new().name("executor".to_owned()).spawn(move || {
-            crate::priority::answer_soon();
+        let keep_reading = move || {
             for incarnation in 1.. {
                 if handle.send(Input::ExecutorConnected { incarnation }).is_err() {
                     return;
@@ -59,6 +58,10 @@ impl ExecutorLink {
                 (stream, decoder) = reconnect(&setup);
                 handle.routes().set_executor(stream.try_clone().ok());
             }
+        };
+        std::thread::Builder::new().name("executor".to_owned()).spawn(move || {
+            crate::priority::answer_soon();
+            end_process_on_panic(keep_reading);
         })?;
         Ok(())
     }

@@ -20,7 +20,7 @@ mod wakeups;
 
 pub use clock::Clock;
 pub use committer::Committer;
-use committer::{LAZY, Turn};
+use committer::Turn;
 pub use event_ring::EventRing;
 pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, encode};
@@ -161,9 +161,6 @@ impl Shell {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return self.committer.flush(),
             };
-            if first.is_none() && self.committer.unwritten {
-                self.committer.flush()?;
-            }
             let mut taken = 0;
             let mut next = first;
             while let Some(input) = next {
@@ -180,14 +177,15 @@ impl Shell {
             let now = self.clock.now();
             self.roles.wake_up(now, &mut self.effects);
             self.finish_turn(now)?;
+            self.committer.flush_if_due(now)?;
         }
     }
 
     fn wait(&self) -> Result<Input, RecvTimeoutError> {
+        let now = self.clock.now();
         let wakeup = self.roles.next_wakeup();
-        let wakeup = wakeup.map(|at| Duration::from_micros(at.since(self.clock.now()).as_micros()));
-        let lazy = self.committer.unwritten.then_some(LAZY);
-        match wakeup.into_iter().chain(lazy).min() {
+        let wakeup = wakeup.map(|at| Duration::from_micros(at.since(now).as_micros()));
+        match wakeup.into_iter().chain(self.committer.due_in(now)).min() {
             None => self.inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(patience) => self.inputs.recv_timeout(patience),
         }
@@ -236,7 +234,7 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         let forgotten = std::mem::take(&mut effects.forgotten);
         let after = std::mem::take(&mut self.after);
-        if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() {
+        if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() && forgotten.is_empty() {
             return Ok(());
         }
         let events = observe::events(&effects.facts, &self.roles, now);
@@ -252,6 +250,23 @@ impl Shell {
     }
 }
 
+/// A thread that the process cannot do without: a panic in it ends the process, so that nobody takes what is left for a
+/// daemon that works.
+pub(crate) fn end_process_on_panic<T>(work: impl FnOnce() -> T) -> T {
+    // Nothing is looked at again after a panic.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
+        Ok(done) => done,
+        Err(_) => {
+            eprintln!("error: this is a defect of the program, and it ends");
+            eprintln!(
+                "  help: nothing that was acknowledged is lost, and tasks go on: start it again, and report what it \
+                 wrote above"
+            );
+            std::process::exit(101);
+        }
+    }
+}
+
 /// Removes what is kept of these jobs, away from the loop.
 fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
     let remove = move || {
@@ -263,5 +278,26 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
     };
     if let Err(error) = std::thread::Builder::new().name("cleaner".to_owned()).spawn(remove) {
         tracing::warn!(%error, "the files of forgotten jobs stay");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    #[test]
+    fn a_panic_in_a_thread_ends_the_process() {
+        const PANICS: &str = "AMALGAM_TEST_PANICS";
+        if std::env::var_os(PANICS).is_some() {
+            let thread = std::thread::spawn(|| super::end_process_on_panic(|| panic!("as a defect would")));
+            let _ = thread.join();
+            return;
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "--nocapture", "shell::tests::a_panic_in_a_thread_ends_the_process"]);
+        let told = again.env(PANICS, "1").output().unwrap();
+        let err = String::from_utf8_lossy(&told.stderr);
+        assert_eq!(told.status.code(), Some(101), "{err}");
+        assert!(err.contains("as a defect would") && err.contains("start it again"), "{err}");
     }
 }

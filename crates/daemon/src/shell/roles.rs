@@ -121,7 +121,8 @@ impl Roles {
     pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
         let peer = Address::Node(node);
         self.at_master(now, Event::Connected { peer, incarnation }, effects);
-        for job in self.jobs.keys().copied().collect::<Vec<_>>() {
+        let concerned = self.jobs.iter().filter(|(_, manager)| manager.concerns(node)).map(|(job, _)| *job);
+        for job in concerned.collect::<Vec<_>>() {
             self.at_job(now, job, Event::Connected { peer, incarnation }, effects);
         }
         self.deliver_mail(now, effects);

@@ -1,9 +1,11 @@
 //! Names, headers and durable creation of the store's files.
 
 use super::StoreError;
+use crate::private::make_private_dir;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const FORMAT: &str = "amalgam store 1\n";
@@ -62,12 +64,17 @@ impl Kind {
 pub fn create_whole(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     let staged = staged(path);
     let write = || {
-        let mut file = File::create(&staged)?;
+        let mut file = create(&staged)?;
         file.write_all(content)?;
         file.sync_all()
     };
     write().map_err(StoreError::file("write", &staged))?;
     put_in_place(&staged, path)
+}
+
+/// Makes a file that is empty and of no concern to others.
+pub fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 /// Where a file is written before it gets its name.
@@ -87,7 +94,7 @@ pub fn sync_dir(dir: &Path) -> Result<(), StoreError> {
 
 /// Makes the directory if need be and takes its lock, which lasts as long as the file is open.
 pub fn lock(dir: &Path) -> Result<File, StoreError> {
-    fs::create_dir_all(dir).map_err(StoreError::file("make the directory", dir))?;
+    make_private_dir(dir).map_err(StoreError::file("make the directory", dir))?;
     let path = dir.join("lock");
     let mut options = OpenOptions::new();
     let mut file = options
@@ -95,6 +102,7 @@ pub fn lock(dir: &Path) -> Result<File, StoreError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&path)
         .map_err(StoreError::file("open", &path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {

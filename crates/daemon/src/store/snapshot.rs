@@ -1,7 +1,7 @@
 //! Snapshots: the whole state as records, so that recovery need not read the log from its beginning.
 
 use super::StoreError;
-use super::files::{HEADER, Kind, put_in_place, staged};
+use super::files::{HEADER, Kind, create, put_in_place, staged};
 use super::record::{self, Entry, EntryRef};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -27,7 +27,7 @@ impl SnapshotWriter {
         let staged = staged(&path);
         let failed = StoreError::file("write", &staged);
         let start = || {
-            let mut file = BufWriter::with_capacity(1 << 20, File::create(&staged)?);
+            let mut file = BufWriter::with_capacity(1 << 20, create(&staged)?);
             file.write_all(&Kind::Snapshot.header(next_sequence))?;
             Ok(file)
         };
