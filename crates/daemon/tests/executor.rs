@@ -276,6 +276,30 @@ fn tasks_go_on_and_ends_are_kept_while_the_agent_is_away() {
 }
 
 #[test]
+fn attempts_of_nodes_that_are_not_served_any_more_are_ended() {
+    let home = Home::new(EnforcementChoice::Auto);
+    let mut agent = home.agent();
+    let pids = home.state.join("pids");
+    let script = format!("echo $$ >> {}; exec sleep 1000", pids.display());
+    let kept = agent.start(sh(1, &script));
+    home.wait_for_lines(&pids, 1);
+    let mut elsewhere = sh(2, &script);
+    elsewhere.node = NodeId(2);
+    agent.start(elsewhere);
+    home.wait_for_lines(&pids, 2);
+    let (of_kept, of_other) = (home.pids(&pids)[0], home.pids(&pids)[1]);
+
+    agent.send_frame(&ExecutorFrame::Serve { nodes: vec![NodeId(1)] });
+    home.wait_until("the other node's task has been killed", || !exists(of_other));
+    assert!(exists(of_kept));
+    agent.send(ToExecutor::List { node: NodeId(2) });
+    let listed = agent.report_within(Duration::from_secs(5));
+    assert_eq!(listed, Some(ExecutorReport::Executing { attempts: Vec::new() }), "nobody is told of its end");
+    agent.send(ToExecutor::Signal { attempt: kept, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+    assert_eq!(agent.end_of(kept).reason, EndReason::Cancelled);
+}
+
+#[test]
 fn tasks_die_with_their_executor_and_the_next_one_clears_up() {
     for enforcement in BOTH {
         let home = Home::new(enforcement);

@@ -28,7 +28,7 @@ pub use client::{Hello, connect, ensure_running};
 pub use serve::run;
 
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
-use amalgam_core::vocabulary::{AttemptId, JobId, Stream};
+use amalgam_core::vocabulary::{AttemptId, JobId, NodeId, Stream};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -52,6 +52,10 @@ pub struct ExecutorConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExecutorFrame {
     Order(ToExecutor),
+    /// The agent serves these nodes and no others: attempts of nodes that were here before have no owner.
+    Serve {
+        nodes: Vec<NodeId>,
+    },
     /// Kill every task and exit.
     Shutdown,
 }

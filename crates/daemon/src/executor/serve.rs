@@ -218,6 +218,7 @@ impl<'a> Executor<'a> {
             match link.decoder.next::<ExecutorFrame>() {
                 Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order),
                 Ok(Some(ExecutorFrame::Order(_))) => {}
+                Ok(Some(ExecutorFrame::Serve { nodes })) => self.tasks.serve_only(nodes),
                 Ok(Some(ExecutorFrame::Shutdown)) => self.begin_to_stop(),
                 Ok(None) => break,
                 Err(error) => return self.drop_link(&error.to_string()),

@@ -56,6 +56,8 @@ pub struct Tasks {
     strays: Strays,
     next_serial: u64,
     next_census: Option<Instant>,
+    /// The nodes whose attempts have an owner; all of them before an agent says which.
+    served: Option<Vec<NodeId>>,
     /// What the agent is to be told.
     pub reports: Vec<ExecutorReport>,
 }
@@ -113,6 +115,7 @@ impl Tasks {
             strays: Strays::default(),
             next_serial: 1,
             next_census: None,
+            served: None,
             reports: Vec::new(),
         })
     }
@@ -357,7 +360,21 @@ impl Tasks {
         self.end(attempt.order.attempt, attempt.order.node, ended);
     }
 
+    /// Ends what belongs to other nodes; nobody would ever ask for it or acknowledge it.
+    pub fn serve_only(&mut self, nodes: Vec<NodeId>) {
+        let foreign = self.table.by_serial.values().filter(|attempt| !nodes.contains(&attempt.order.node));
+        let foreign: Vec<AttemptId> = foreign.map(|attempt| attempt.order.attempt).collect();
+        self.ends.retain(|_, (node, _)| nodes.contains(node));
+        self.served = Some(nodes);
+        for attempt in foreign {
+            self.on_signal(attempt, TaskSignal::Kill, EndReason::NodeLost);
+        }
+    }
+
     fn end(&mut self, attempt: AttemptId, node: NodeId, ended: Ended) {
+        if self.served.as_ref().is_some_and(|served| !served.contains(&node)) {
+            return;
+        }
         self.ends.insert(attempt, (node, ended.clone()));
         self.reports.push(ExecutorReport::Finished { attempt, ended });
     }

@@ -204,7 +204,10 @@ impl Shell {
             Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
             Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
             Input::MasterDisconnected => roles.master_disconnected(now, effects),
-            Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
+            Input::ExecutorConnected { incarnation } => {
+                self.committer.routes.serve_nodes(roles.nodes.keys().copied().collect());
+                roles.executor_connected(now, incarnation, effects);
+            }
             Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
             Input::ExecutorReports(reports) => {
                 for report in reports {

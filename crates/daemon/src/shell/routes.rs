@@ -100,6 +100,15 @@ impl Routes {
         }
     }
 
+    /// Tells the executor which nodes this process has.
+    pub fn serve_nodes(&self, nodes: Vec<NodeId>) {
+        let mut frame = Vec::new();
+        match frames::encode(&ExecutorFrame::Serve { nodes }, &mut frame) {
+            Ok(()) => self.write_to_executor(&frame),
+            Err(error) => tracing::error!(%error, "a frame for the executor cannot be written"),
+        }
+    }
+
     fn write_to_executor(&self, orders: &[u8]) {
         let mut executor = lock(&self.executor);
         if let Some(stream) = executor.as_mut()
