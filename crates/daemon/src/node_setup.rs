@@ -55,7 +55,7 @@ fn sentences(enforcement: &Enforcement) -> Vec<String> {
     let name = match enforcement.mechanism {
         Mechanism::CgroupV2 => "cgroup v2",
         Mechanism::CgroupV1 => "cgroup v1",
-        Mechanism::Polling => "polling",
+        Mechanism::Polling => "rlimits and polling",
         Mechanism::None => "none",
     };
     let mut sentences = vec![name.to_owned()];

@@ -466,7 +466,19 @@ pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
         }
     }
     let statuses = master.queue_statuses();
-    statuses.iter().map(|status| queue_summary(status, master.kinds(), tasks.get(&status.queue))).collect()
+    let summary = |status: &QueueStatus| queue_summary(status, master.kinds(), tasks.get(&status.queue));
+    let mut summaries: Vec<QueueSummary> = statuses.iter().map(summary).collect();
+    // A queue stands before those below it, so from the end on every sum is complete when it is passed up.
+    for index in (1..summaries.len()).rev() {
+        let below = summaries[index].clone();
+        if let Some(parent) = summaries[..index].iter_mut().find(|queue| Some(&queue.name) == below.parent.as_ref()) {
+            parent.running_jobs += below.running_jobs;
+            parent.pending_jobs += below.pending_jobs;
+            parent.running_tasks += below.running_tasks;
+            parent.pending_tasks += below.pending_tasks;
+        }
+    }
+    summaries
 }
 
 fn queue_summary(status: &QueueStatus, kinds: &Kinds, tasks: Option<&(u64, u64)>) -> QueueSummary {

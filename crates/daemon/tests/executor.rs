@@ -193,6 +193,18 @@ fn a_task_over_its_memory_is_found_by_polling() {
 }
 
 #[test]
+fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
+    let home = Home::new(EnforcementChoice::Polling);
+    let mut agent = home.agent();
+    let mut order = sh(1, "ulimit -d");
+    order.limits.resources.basic = Resources::new(1_000, 64);
+    assert_eq!(agent.run(order).reason, EndReason::Exit(0));
+    assert_eq!(home.output(1, Stream::Stdout).trim(), ((64 * 2 + 1_024) << 10).to_string(), "in KiB");
+    agent.run(sh(2, "ulimit -d"));
+    assert_eq!(home.output(2, Stream::Stdout).trim(), "unlimited", "who asked for no memory has no limit");
+}
+
+#[test]
 fn a_task_gets_no_more_cpu_than_it_asked_for() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut order = sh(1, "end=$(($(date +%s%N) + 1000000000)); while [ $(date +%s%N) -lt $end ]; do :; done");

@@ -362,7 +362,9 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
     };
     let notes = vec![
         format!("cgroups are not used: {no_cgroups}"),
-        "memory is added up five times a second and a task over its limit is killed: a fast one can pass it".to_owned(),
+        "memory is added up five times a second and a task over its limit is killed: a fast one can pass it, at most \
+         to twice its memory and 1 GiB (RLIMIT_DATA)"
+            .to_owned(),
         "CPU is not limited: a task can use more cores than it asked for".to_owned(),
     ];
     let mechanism = Mechanism::Polling;

@@ -18,6 +18,8 @@ pub struct Launch<'a> {
     /// A cgroup v2 directory that the child is born in.
     pub born_in: Option<BorrowedFd<'a>>,
     pub open_files: Option<libc::rlimit>,
+    /// Of private writable memory, mapped or used.
+    pub data: Option<libc::rlimit>,
 }
 
 /// What the child was doing when it failed.
@@ -61,6 +63,7 @@ struct Shared {
     join: *const c_int,
     join_count: usize,
     open_files: *const libc::rlimit,
+    data: *const libc::rlimit,
     parent: libc::pid_t,
     failed_step: Option<Step>,
     errno: c_int,
@@ -87,6 +90,7 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
         join: join.as_ptr(),
         join_count: join.len(),
         open_files: order.open_files.as_ref().map_or(ptr::null(), ptr::from_ref),
+        data: order.data.as_ref().map_or(ptr::null(), ptr::from_ref),
         // SAFETY: getpid has no preconditions.
         parent: unsafe { libc::getpid() },
         failed_step: None,
@@ -247,6 +251,9 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         if !shared.open_files.is_null() && libc::setrlimit(libc::RLIMIT_NOFILE, shared.open_files) < 0 {
             return Step::Limits;
         }
+        if !shared.data.is_null() && libc::setrlimit(libc::RLIMIT_DATA, shared.data) < 0 {
+            return Step::Limits;
+        }
         if libc::chdir(shared.directory) < 0 {
             return Step::Directory;
         }
@@ -387,6 +394,7 @@ mod tests {
             join: &[],
             born_in,
             open_files: None,
+            data: None,
         };
         launch(&order, &mut ChildStack::default())
     }

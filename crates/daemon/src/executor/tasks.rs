@@ -218,9 +218,21 @@ impl Tasks {
             join: leaf.map_or(&[], |leaf| leaf.join.as_slice()),
             born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
             open_files: self.open_files,
+            data: self.backstop(order),
         };
         let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
         Ok((pid, [stdout, stderr]))
+    }
+
+    /// Between two looks at its memory a task must not take all that the machine has. Programs map more than they use,
+    /// so the limit is wide: twice what was asked for and 1 GiB.
+    fn backstop(&self, order: &LaunchOrder) -> Option<libc::rlimit> {
+        let memory_mib = order.limits.resources.basic.memory_mib();
+        if memory_mib == 0 || !matches!(self.enforcer, Enforcer::Census) {
+            return None;
+        }
+        let bytes = (u64::from(memory_mib) * 2 + 1_024) << 20;
+        Some(libc::rlimit { rlim_cur: bytes, rlim_max: bytes })
     }
 
     /// Reports those that have outlived their youth as started, and listens to their output from here on.
