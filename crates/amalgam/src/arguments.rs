@@ -49,7 +49,7 @@ pub enum Verb {
     Wait(verbs::wait::WaitArgs),
     /// Cancel jobs
     Cancel(verbs::act::ActArgs),
-    /// Keep pending jobs from starting
+    /// Keep jobs from starting tasks; what runs goes on
     Hold(verbs::act::ActArgs),
     /// Let held jobs start
     Release(verbs::act::ActArgs),

@@ -42,6 +42,10 @@ pub struct Offer {
 }
 
 impl Size {
+    pub fn is_given(&self) -> bool {
+        self.nodes.is_some() || self.cpus.is_some() || self.memory.is_some()
+    }
+
     pub fn nodes(&self) -> Vec<NodeOptions> {
         let count = self.nodes.unwrap_or(1);
         let host = Host::inspect().hostname;
@@ -117,5 +121,7 @@ pub fn until_stopped() -> Result<()> {
 /// Warnings and worse go to stderr; `AMALGAM_LOG=info` shows more.
 pub fn log_to_stderr() {
     let level = std::env::var("AMALGAM_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
-    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colours);
+    let _ = log.try_init();
 }

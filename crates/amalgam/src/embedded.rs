@@ -64,6 +64,7 @@ impl Drop for Embedded {
 
 fn temporary_dir() -> Result<PathBuf> {
     let base = std::env::temp_dir();
+    remove_remains(&base);
     for number in 0..1_000 {
         let path = base.join(format!("amalgam-run-{}-{number}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&path) {
@@ -78,4 +79,23 @@ fn temporary_dir() -> Result<PathBuf> {
         }
     }
     Err(Failure::new(format!("{} is full of old clusters", base.display()), "remove its amalgam-run-* directories"))
+}
+
+/// What runs that were killed left behind: directories whose log nobody holds.
+fn remove_remains(base: &std::path::Path) {
+    let Ok(entries) = std::fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let is_run = entry.file_name().to_str().is_some_and(|name| name.starts_with("amalgam-run-"));
+        if !is_run {
+            continue;
+        }
+        // Without a lock file it may just be starting.
+        let Ok(lock) = std::fs::File::open(entry.path().join("log/lock")) else { continue };
+        // SAFETY: the descriptor is open for as long as `lock` lives.
+        let is_free =
+            unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&lock), libc::LOCK_EX | libc::LOCK_NB) == 0 };
+        if is_free {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }

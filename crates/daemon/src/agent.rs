@@ -87,19 +87,27 @@ fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
 async fn join_patiently(upstream: &Upstream, patience: Option<Duration>) -> Result<Joined, JoinError> {
     let started = tokio::time::Instant::now();
     let mut pause = RETRY.0;
+    let mut said = String::new();
+    let mut say_once = |why: String| {
+        if why != said {
+            tracing::warn!("still trying: {why}");
+            said = why;
+        }
+    };
     loop {
         match upstream.join().await {
             Err(JoinError::Unreachable { server, error }) => {
                 if patience.is_some_and(|patience| started.elapsed() >= patience) {
                     return Err(JoinError::Unreachable { server, error });
                 }
-                tracing::debug!(server, %error, "the server cannot be reached");
+                say_once(format!("the server at {server} cannot be reached: {error}"));
             }
             // Its old connection may be seen as broken only in a moment.
             Err(JoinError::Refused { why, server }) if why.contains("is connected already") => {
                 if patience.is_some() && started.elapsed() > Duration::from_secs(10) {
                     return Err(JoinError::Refused { server, why });
                 }
+                say_once(why);
             }
             other => return other,
         }

@@ -131,10 +131,14 @@ impl Job<'_> {
         let JobOutcome::Failed { .. } = end.outcome else { return general };
         let failure = self.manager.and_then(|manager| manager.dag().first_failure());
         let Some((stage, index, reason)) = failure else { return general };
+        let message = self.manager.and_then(|manager| manager.dag().stage(stage).status(index)?.message);
         let stage = &self.job.spec.stages[stage as usize];
         let value = stage.tasks.index_value(index);
         let which = if stage.tasks.len() == 1 { stage.name.clone() } else { format!("{}/{value}", stage.name) };
-        Some(format!("task {which} {}", describe_end(&reason)))
+        // Why a launch failed is in the reason itself.
+        let message = message.filter(|_| !matches!(reason, EndReason::LaunchFailed(_)));
+        let more = message.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
+        Some(format!("task {which} {}{more}", describe_end(&reason)))
     }
 
     /// Why nothing more of it starts; the most telling first.

@@ -45,7 +45,14 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     // Kept to the end: dropping it stops the cluster.
     let mut own_cluster = None;
     let client = match discovery::find(connection)? {
-        Some(client) => client,
+        Some(client) => {
+            if args.size.is_given() {
+                show::note(
+                    "a server is running: --nodes, --cpus and --memory are for a cluster of its own, and are ignored",
+                );
+            }
+            client
+        }
         None => {
             let cluster = own_cluster.insert(embedded::start(&args.size)?);
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())

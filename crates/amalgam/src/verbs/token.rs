@@ -18,7 +18,7 @@ pub struct TokenArgs {
 enum TokenVerb {
     /// Make a token for a user and print it
     ///
-    /// A token keeps users apart on the interface: without --admin its holder sees and acts on their own jobs only. It
+    /// A token keeps users apart on the interface: without --admin its holder lists all jobs but reads and acts on their own only. It
     /// does not protect the state directory from their tasks: all tasks run as the user that the server and its agents
     /// run as, and can read and change whatever that user can, the tokens and the output of others' tasks included.
     Add {

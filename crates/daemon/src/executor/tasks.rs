@@ -366,6 +366,10 @@ impl Tasks {
             messages.push("a process that it left behind could not be killed".to_owned());
         }
         messages.extend(attempt.captures.iter_mut().filter_map(|capture| capture.trouble.take()));
+        if usage.dropped_bytes > 0 {
+            let dropped = usage.dropped_bytes;
+            messages.push(format!("{dropped} bytes at the end of its output, past the cap, were not kept"));
+        }
         let ended = Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) };
         // A group that still has a member cannot be passed on.
         self.give_back(attempt.leaf.filter(|_| all_gone));

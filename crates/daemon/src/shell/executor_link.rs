@@ -50,11 +50,11 @@ impl ExecutorLink {
                     return;
                 }
                 let end = read_reports(&mut stream, &mut decoder, &handle);
-                tracing::warn!(?end, "the connection to the executor broke");
                 handle.routes().set_executor(None);
                 if handle.send(Input::ExecutorDisconnected).is_err() {
                     return;
                 }
+                tracing::warn!(?end, "the connection to the executor broke");
                 (stream, decoder) = reconnect(&setup);
                 handle.routes().set_executor(stream.try_clone().ok());
             }
