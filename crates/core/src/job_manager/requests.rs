@@ -63,6 +63,7 @@ impl Requests {
                 expected: dag.stage(stage).estimate.expected(),
             }));
         }
+        // No intra-job policy here looks at its share yet, so the master does not send one.
         let demand = policy.demand(now, &DagProgress { runnable: &self.runnable }, &Totals::ZERO);
         let mut open = vec![0u64; self.asks.len()];
         for wanted in &demand.needed {

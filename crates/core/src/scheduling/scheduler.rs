@@ -377,10 +377,6 @@ impl Scheduler {
         self.inter_job.queue_usage(queue)
     }
 
-    pub fn share(&self, job: JobId) -> Option<Totals> {
-        self.queue.job_slot(job).map(|slot| self.inter_job.share(slot))
-    }
-
     pub fn open_tasks(&self) -> u64 {
         self.queue.open_tasks()
     }

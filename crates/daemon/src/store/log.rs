@@ -29,7 +29,7 @@ impl Default for Options {
 }
 
 /// The one writer of a state directory. Its owner calls [`Store::append`] as often as it likes and then
-/// [`Store::commit`] once, on a thread that may block; whatever depends on the entries waits for that.
+/// [`Store::commit`] once, where it may block; whatever depends on the entries waits for that.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
