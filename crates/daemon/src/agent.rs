@@ -4,7 +4,7 @@ use crate::executor::ExecutorError;
 use crate::executor::host::Host;
 use crate::node_setup::NodeOptions;
 use crate::server::{ServerError, spawn_loop};
-use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Roles, Shell};
+use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Roles, Shell};
 use crate::transport::{JoinError, Joined, Upstream, serve_server};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -56,7 +56,8 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
         roles.add_local_node(first.node, Preset::default().node_agent(first.node, settings));
         let handle = start_loop(roles, files.clone())?;
-        executor.serve(handle.clone()).map_err(AgentError::Runtime)?;
+        // The loop was started just now and takes what it is sent.
+        let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
         let node = first.node;
         let mut joined = first;
         loop {
@@ -77,7 +78,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
 fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
     let committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
-    let (shell, handle) = Shell::new(roles, clock, committer, Some(files));
+    let (shell, handle) = Shell::new(roles, clock, committer, Some(files)).map_err(AgentError::Runtime)?;
     spawn_loop(shell)?;
     Ok(handle)
 }

@@ -98,10 +98,11 @@ impl Server {
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
         let committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
-        let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone());
+        let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone())
+            .map_err(ServerError::io("make the loop's inbox"))?;
         spawn_loop(shell)?;
 
-        start_nodes(&handle, &config, &nodes, executor)?;
+        start_nodes(&handle, &config, &nodes, executor);
 
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -217,22 +218,17 @@ pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn start_nodes(
-    handle: &Handle,
-    config: &Config,
-    nodes: &[NodeOptions],
-    executor: Option<ExecutorLink>,
-) -> Result<(), ServerError> {
-    let Some(executor) = executor else { return Ok(()) };
+fn start_nodes(handle: &Handle, config: &Config, nodes: &[NodeOptions], executor: Option<ExecutorLink>) {
+    let Some(executor) = executor else { return };
+    // The loop was started just now and takes what it is sent.
     let host = Host::inspect();
     for options in nodes {
         let settings = options.settings(&host, &executor.enforcement);
         let (name, preset) = (settings.name.clone(), config.preset);
         let make = Box::new(move |node| preset.node_agent(node, settings));
-        // The loop was started just now and takes what it is sent.
         let _ = handle.send(Input::LocalNode { name, make });
     }
-    executor.serve(handle.clone()).map_err(ServerError::io("serve the executor"))
+    let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, ServerError> {

@@ -10,13 +10,15 @@
 //! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
 //! * `members.rs` which processes belong to an attempt
 //! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
-//! * `sys.rs` the only unsafe code; `client.rs` the agent's side; `host.rs` what this machine has
+//! * `sys.rs` the only unsafe code; `host.rs` what this machine has
+//! * `client.rs` the agent's side; `link.rs` either end of the connection
 
 mod capture;
 mod cgroups;
 pub mod client;
 mod hierarchy;
 pub mod host;
+mod link;
 mod members;
 mod prepare;
 mod serve;
@@ -25,6 +27,7 @@ mod task_dirs;
 mod tasks;
 
 pub use client::{Hello, connect, ensure_running};
+pub use link::Link;
 pub use serve::run;
 
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};

@@ -2,11 +2,13 @@
 
 use super::cgroups::Cgroups;
 use super::hierarchy::Hierarchy;
+use super::link::Link;
 use super::tasks::{Enforcer, Tasks};
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello};
 use super::{Mechanism, sys};
-use crate::frames::{self, Decoder};
+use crate::frames::Decoder;
 use crate::private;
+use amalgam_core::protocol::ExecutorReport;
 use rustix::event::{Timespec, epoll};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -23,8 +25,6 @@ const LISTENER: u64 = 1;
 const LINK: u64 = u64::MAX;
 /// Orders are not read while more than this waits to be taken by the agent.
 const MOST_UNSENT: usize = 4 << 20;
-/// How much is read from the agent in one turn.
-const MOST_PER_TURN: usize = 1 << 20;
 const MOST_LOG: u64 = 256 << 10;
 const READY: &str = "ready";
 
@@ -82,7 +82,7 @@ struct Executor<'a> {
     signals: OwnedFd,
     listener: UnixListener,
     hello: Hello,
-    link: Option<Link>,
+    agent: Option<Agent>,
     tasks: Tasks,
     stopping: bool,
     idle_since: Instant,
@@ -91,10 +91,8 @@ struct Executor<'a> {
 }
 
 /// The agent's connection.
-struct Link {
-    stream: UnixStream,
-    decoder: Decoder,
-    unsent: Vec<u8>,
+struct Agent {
+    link: Link,
     /// What epoll was asked to watch for.
     interest: epoll::EventFlags,
 }
@@ -140,7 +138,7 @@ impl<'a> Executor<'a> {
             signals,
             listener,
             hello,
-            link: None,
+            agent: None,
             tasks,
             stopping: false,
             idle_since,
@@ -192,40 +190,40 @@ impl<'a> Executor<'a> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return self.log.say(&format!("cannot accept a connection: {error}")),
             };
-            let interest = epoll::EventFlags::IN;
-            let watched = stream
-                .set_nonblocking(true)
-                .and_then(|()| Ok(epoll::add(&self.poll, &stream, epoll::EventData::new_u64(LINK), interest)?));
-            if let Err(error) = watched {
-                return self.log.say(&format!("cannot watch a connection: {error}"));
-            }
-            let mut link = Link { stream, decoder: Decoder::default(), unsent: Vec::new(), interest };
-            match frames::encode(&ExecutorReply::Hello(self.hello.clone()), &mut link.unsent) {
-                Ok(()) => self.link = Some(link),
+            match self.greet(stream) {
+                Ok(agent) => self.agent = Some(agent),
                 Err(error) => self.log.say(&format!("cannot greet an agent: {error}")),
             }
         }
     }
 
+    fn greet(&self, stream: UnixStream) -> io::Result<Agent> {
+        let interest = epoll::EventFlags::IN;
+        let mut link = Link::new(stream, Decoder::default())?;
+        link.queue(&ExecutorReply::Hello(self.hello.clone())).map_err(io::Error::other)?;
+        epoll::add(&self.poll, &link, epoll::EventData::new_u64(LINK), interest)?;
+        Ok(Agent { link, interest })
+    }
+
     fn on_link(&mut self) {
-        let Some(link) = &mut self.link else { return };
-        let open = match link.receive() {
+        let Some(agent) = &mut self.agent else { return };
+        let open = match agent.link.receive() {
             Ok(open) => open,
-            Err(error) => return self.drop_link(&error.to_string()),
+            Err(error) => return self.drop_agent(&error.to_string()),
         };
         loop {
-            let Some(link) = &mut self.link else { return };
-            match link.decoder.next::<ExecutorFrame>() {
+            let Some(agent) = &mut self.agent else { return };
+            match agent.link.next::<ExecutorFrame>() {
                 Ok(Some(ExecutorFrame::Order(order))) if !self.stopping => self.tasks.on_order(order),
                 Ok(Some(ExecutorFrame::Order(_))) => {}
                 Ok(Some(ExecutorFrame::Serve { nodes })) => self.tasks.serve_only(nodes),
                 Ok(Some(ExecutorFrame::Shutdown)) => self.begin_to_stop(),
                 Ok(None) => break,
-                Err(error) => return self.drop_link(&error.to_string()),
+                Err(error) => return self.drop_agent(&error.to_string()),
             }
         }
         if !open {
-            self.link = None;
+            self.agent = None;
             self.idle_since = Instant::now();
         }
     }
@@ -233,20 +231,15 @@ impl<'a> Executor<'a> {
     fn send_reports(&mut self) {
         let reports = std::mem::take(&mut self.tasks.reports);
         // Without an agent they are not lost: `List` tells the next one everything.
-        let Some(link) = &mut self.link else { return };
-        for report in reports {
-            if let Err(error) = frames::encode(&ExecutorReply::Report(report), &mut link.unsent) {
-                return self.drop_link(&error.to_string());
-            }
-        }
-        if let Err(error) = link.send(&self.poll) {
-            self.drop_link(&error.to_string());
+        let Some(agent) = &mut self.agent else { return };
+        if let Err(error) = agent.send(reports, &self.poll) {
+            self.drop_agent(&error.to_string());
         }
     }
 
-    fn drop_link(&mut self, why: &str) {
+    fn drop_agent(&mut self, why: &str) {
         self.log.say(&format!("dropped the agent's connection: {why}"));
-        self.link = None;
+        self.agent = None;
         self.idle_since = Instant::now();
     }
 
@@ -259,10 +252,10 @@ impl<'a> Executor<'a> {
         if self.stopping {
             return !self.tasks.is_running_any();
         }
-        if self.link.is_some() {
+        if self.agent.is_some() {
             self.alone_since = Instant::now();
         }
-        if self.link.is_some() || !self.tasks.is_idle() {
+        if self.agent.is_some() || !self.tasks.is_idle() {
             self.idle_since = Instant::now();
         }
         if self.config.leash.is_some_and(|leash| self.alone_since.elapsed() >= leash) {
@@ -274,8 +267,8 @@ impl<'a> Executor<'a> {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let idle = (self.link.is_none() && self.tasks.is_idle()).then(|| self.idle_since + self.config.idle_exit);
-        let leash = self.config.leash.filter(|_| self.link.is_none() && !self.stopping);
+        let idle = (self.agent.is_none() && self.tasks.is_idle()).then(|| self.idle_since + self.config.idle_exit);
+        let leash = self.config.leash.filter(|_| self.agent.is_none() && !self.stopping);
         let leash = leash.map(|leash| self.alone_since + leash);
         let next = self.tasks.next_wakeup().into_iter().chain(idle).chain(leash).min()?;
         // Rounded up, or the loop would spin through the last fraction.
@@ -289,46 +282,18 @@ impl<'a> Executor<'a> {
     }
 }
 
-impl Link {
-    /// Takes in what has arrived; false when the agent has closed the connection.
-    fn receive(&mut self) -> io::Result<bool> {
-        let mut buffer = [0; 64 << 10];
-        let mut taken = 0;
-        while taken < MOST_PER_TURN {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Ok(false),
-                Ok(length) => {
-                    self.decoder.push(&buffer[..length]);
-                    taken += length;
-                    if length < buffer.len() {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(true)
-    }
-
+impl Agent {
     /// Writes what the socket takes and waits for room for the rest.
-    fn send(&mut self, poll: &OwnedFd) -> io::Result<()> {
-        let mut sent = 0;
-        while sent < self.unsent.len() {
-            match self.stream.write(&self.unsent[sent..]) {
-                Ok(length) => sent += length,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+    fn send(&mut self, reports: Vec<ExecutorReport>, poll: &OwnedFd) -> io::Result<()> {
+        for report in reports {
+            self.link.queue(&ExecutorReply::Report(report)).map_err(io::Error::other)?;
         }
-        self.unsent.drain(..sent);
+        self.link.send()?;
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, self.unsent.len() < MOST_UNSENT);
-        interest.set(epoll::EventFlags::OUT, !self.unsent.is_empty());
+        interest.set(epoll::EventFlags::IN, self.link.unsent() < MOST_UNSENT);
+        interest.set(epoll::EventFlags::OUT, self.link.unsent() > 0);
         if interest != self.interest {
-            epoll::modify(poll, &self.stream, epoll::EventData::new_u64(LINK), interest)?;
+            epoll::modify(poll, &self.link, epoll::EventData::new_u64(LINK), interest)?;
             self.interest = interest;
         }
         Ok(())

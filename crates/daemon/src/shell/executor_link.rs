@@ -1,10 +1,15 @@
 //! The connection to the executor: made before anything else, kept, and made again when the executor died.
 
-use super::{Handle, Input, end_process_on_panic};
-use crate::executor::{Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, ensure_running};
+use super::inbox::Sender;
+use super::{Input, Letter, end_process_on_panic};
+use crate::executor::{Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Link, ensure_running};
 use crate::frames::{self, Decoder};
+use amalgam_core::protocol::{ExecutorReport, Message};
+use amalgam_core::vocabulary::NodeId;
+use rustix::event::PollFlags;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,31 +44,104 @@ impl ExecutorLink {
     pub fn setup(&self) -> &ExecutorSetup {
         &self.setup
     }
+}
 
-    /// Serves the loop from a thread of its own, for as long as the process lives.
-    pub fn serve(self, handle: Handle) -> io::Result<()> {
-        let ExecutorLink { setup, mut stream, mut decoder, .. } = self;
-        handle.routes().set_executor(Some(stream.try_clone()?));
-        let keep_reading = move || {
-            for incarnation in 1.. {
-                if handle.send(Input::ExecutorConnected { incarnation }).is_err() {
-                    return;
-                }
-                let end = read_reports(&mut stream, &mut decoder, &handle);
-                handle.routes().set_executor(None);
-                if handle.send(Input::ExecutorDisconnected).is_err() {
-                    return;
-                }
-                tracing::warn!(?end, "the connection to the executor broke");
-                (stream, decoder) = reconnect(&setup);
-                handle.routes().set_executor(stream.try_clone().ok());
+/// The executor as the loop has it: connected, or about to be again.
+#[derive(Default)]
+pub struct Executor {
+    link: Option<Link>,
+    setup: Option<ExecutorSetup>,
+    /// Counts the connections.
+    incarnation: u64,
+}
+
+impl Executor {
+    #[cfg(test)]
+    pub fn over(link: Link) -> Executor {
+        Executor { link: Some(link), ..Executor::default() }
+    }
+
+    /// Goes on with this connection, and returns its number.
+    pub fn connect(&mut self, fresh: ExecutorLink) -> io::Result<u64> {
+        let ExecutorLink { setup, stream, decoder, .. } = fresh;
+        self.setup = Some(setup);
+        self.incarnation += 1;
+        self.link = Some(Link::new(stream, decoder)?);
+        Ok(self.incarnation)
+    }
+
+    /// What the loop is to watch.
+    pub fn watch(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let link = self.link.as_ref()?;
+        let mut interest = PollFlags::IN;
+        interest.set(PollFlags::OUT, link.unsent() > 0);
+        Some((link.as_fd(), interest))
+    }
+
+    /// Takes in what the executor has reported, and sends what waited for room.
+    ///
+    /// # Errors
+    /// When the connection broke; [`Executor::reconnect`] makes another.
+    pub fn exchange(&mut self) -> io::Result<Vec<ExecutorReport>> {
+        let Some(link) = &mut self.link else { return Ok(Vec::new()) };
+        let is_open = link.receive()?;
+        let mut reports = Vec::new();
+        while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
+            if let ExecutorReply::Report(report) = reply {
+                reports.push(report);
             }
+        }
+        // What came before the end still counts; the next turn finds the end again.
+        if !is_open && reports.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if link.unsent() > 0 {
+            link.send()?;
+        }
+        Ok(reports)
+    }
+
+    /// Makes another connection in the background, which comes in as an input.
+    pub fn reconnect(&mut self, inputs: Sender) {
+        self.link = None;
+        let Some(setup) = self.setup.clone() else { return };
+        let work = move || {
+            let link = reconnect(setup);
+            // A loop that has stopped needs none.
+            let _ = inputs.send(Input::ExecutorConnected(Box::new(link)));
         };
-        std::thread::Builder::new().name("executor".to_owned()).spawn(move || {
-            crate::priority::answer_soon();
-            end_process_on_panic(keep_reading);
-        })?;
-        Ok(())
+        let thread = std::thread::Builder::new().name("executor".to_owned());
+        thread.spawn(|| end_process_on_panic(work)).expect("a thread can be started");
+    }
+
+    /// Tells the executor which nodes this process has.
+    pub fn serve_nodes(&mut self, nodes: Vec<NodeId>) {
+        self.tell(&[ExecutorFrame::Serve { nodes }]);
+    }
+
+    /// Orders for somebody who is not there are lost, as the protocol allows.
+    pub fn order(&mut self, letters: Vec<Letter>) {
+        let orders = letters.into_iter().filter_map(|letter| match letter.message {
+            Message::ToExecutor(order) => Some(ExecutorFrame::Order(order)),
+            _ => None,
+        });
+        let orders: Vec<ExecutorFrame> = orders.collect();
+        if !orders.is_empty() {
+            self.tell(&orders);
+        }
+    }
+
+    fn tell(&mut self, frames: &[ExecutorFrame]) {
+        let Some(link) = &mut self.link else { return };
+        for frame in frames {
+            if let Err(error) = link.queue(frame) {
+                tracing::error!(%error, "a frame for the executor cannot be written");
+            }
+        }
+        // The next exchange finds a connection that broke.
+        if let Err(error) = link.send() {
+            tracing::warn!(%error, "the executor does not take orders");
+        }
     }
 }
 
@@ -105,28 +183,11 @@ fn next_reply(decoder: &mut Decoder) -> io::Result<Option<ExecutorReply>> {
     decoder.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn read_reports(stream: &mut UnixStream, decoder: &mut Decoder, handle: &Handle) -> io::Result<()> {
+fn reconnect(setup: ExecutorSetup) -> ExecutorLink {
     loop {
-        let mut reports = Vec::new();
-        while let Some(reply) = next_reply(decoder)? {
-            if let ExecutorReply::Report(report) = reply {
-                reports.push(report);
-            }
-        }
-        if !reports.is_empty() && handle.send(Input::ExecutorReports(reports)).is_err() {
-            return Ok(());
-        }
-        fill(stream, decoder)?;
-    }
-}
-
-fn reconnect(setup: &ExecutorSetup) -> (UnixStream, Decoder) {
-    loop {
-        let opened = ensure_running(&setup.program, &setup.arguments, &setup.config);
-        match opened.map(greet) {
-            Ok(Ok((stream, decoder, _))) => return (stream, decoder),
-            Ok(Err(error)) => tracing::error!(%error, "the executor is not understood"),
-            Err(error) => tracing::error!(%error, "no executor can be started"),
+        match ExecutorLink::open(setup.clone()) {
+            Ok(link) => return link,
+            Err(error) => tracing::error!(%error, "no executor can be used"),
         }
         std::thread::sleep(RETRY);
     }

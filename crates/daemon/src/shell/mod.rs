@@ -11,6 +11,7 @@ mod clock;
 mod committer;
 mod event_ring;
 mod executor_link;
+mod inbox;
 mod log_entries;
 mod metrics;
 mod observe;
@@ -30,12 +31,13 @@ pub use roles::{Effects, Fact, Letter, Roles};
 pub use routes::{NodeRoute, Routes};
 
 use crate::store::StoreError;
-use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToMaster};
+use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
 use amalgam_core::vocabulary::{ClientId, Instant, JobId, NodeId};
+use inbox::{Awake, Inbox, inbox};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -64,11 +66,7 @@ pub enum Input {
         incarnation: u64,
     },
     MasterDisconnected,
-    ExecutorConnected {
-        incarnation: u64,
-    },
-    ExecutorDisconnected,
-    ExecutorReports(Vec<ExecutorReport>),
+    ExecutorConnected(Box<ExecutorLink>),
     /// Which number has the node of this name? The answer is durable.
     NameNode {
         name: String,
@@ -87,7 +85,7 @@ pub enum Input {
 /// How others reach the loop.
 #[derive(Clone)]
 pub struct Handle {
-    inputs: Sender<Input>,
+    inputs: inbox::Sender,
     routes: Arc<Routes>,
     next_client: Arc<AtomicU64>,
 }
@@ -98,7 +96,7 @@ pub struct Stopped;
 
 impl Handle {
     pub fn send(&self, input: Input) -> Result<(), Stopped> {
-        self.inputs.send(input).map_err(|_| Stopped)
+        self.inputs.send(input)
     }
 
     pub fn routes(&self) -> &Arc<Routes> {
@@ -129,7 +127,7 @@ impl Handle {
 pub struct Shell {
     roles: Roles,
     clock: Clock,
-    inputs: Receiver<Input>,
+    inputs: Inbox,
     committer: Committer,
     /// The executor's state directory of the nodes of this process.
     files: Option<PathBuf>,
@@ -139,12 +137,17 @@ pub struct Shell {
 
 impl Shell {
     /// A loop over these roles, and the handle to it; `run` makes it go.
-    pub fn new(roles: Roles, clock: Clock, committer: Committer, files: Option<PathBuf>) -> (Shell, Handle) {
-        let (inputs_in, inputs) = channel();
+    pub fn new(
+        roles: Roles,
+        clock: Clock,
+        committer: Committer,
+        files: Option<PathBuf>,
+    ) -> io::Result<(Shell, Handle)> {
+        let (inputs_in, inputs) = inbox()?;
         let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
         let shell = Shell { roles, clock, inputs, committer, files, effects: Effects::default(), after: Vec::new() };
-        (shell, handle)
+        Ok((shell, handle))
     }
 
     /// Takes turns until it is told to stop or nobody can reach it any more.
@@ -156,43 +159,64 @@ impl Shell {
         self.roles.announce_master(now, &mut self.effects);
         self.finish_turn(now)?;
         loop {
-            let first = match self.wait() {
-                Ok(input) => Some(input),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return self.committer.flush(),
-            };
-            let mut taken = 0;
-            let mut next = first;
-            while let Some(input) = next {
+            let Awake { inputs, ready, deserted } = self.wait();
+            if ready {
+                self.hear_executor();
+            }
+            for input in inputs {
                 if let Input::Stop(done) = input {
                     self.finish_turn(self.clock.now())?;
                     self.committer.flush()?;
                     let _ = done.send(());
                     return Ok(());
                 }
-                self.take(input);
-                taken += 1;
-                next = if taken < TURN { self.inputs.try_recv().ok() } else { None };
+                self.take(input)?;
             }
             let now = self.clock.now();
             self.roles.wake_up(now, &mut self.effects);
             self.finish_turn(now)?;
+            if deserted {
+                return self.committer.flush();
+            }
             self.committer.flush_if_due(now)?;
         }
     }
 
-    fn wait(&self) -> Result<Input, RecvTimeoutError> {
+    fn wait(&self) -> Awake {
         let now = self.clock.now();
         let wakeup = self.roles.next_wakeup();
         let wakeup = wakeup.map(|at| Duration::from_micros(at.since(now).as_micros()));
-        match wakeup.into_iter().chain(self.committer.due_in(now)).min() {
-            None => self.inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(patience) => self.inputs.recv_timeout(patience),
+        let patience = wakeup.into_iter().chain(self.committer.due_in(now)).min();
+        self.inputs.wait(patience, self.committer.executor.watch(), TURN)
+    }
+
+    fn hear_executor(&mut self) {
+        let now = self.clock.now();
+        match self.committer.executor.exchange() {
+            Ok(reports) => {
+                for report in reports {
+                    self.roles.executor_reports(now, report, &mut self.effects);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the connection to the executor broke");
+                self.lose_executor(now);
+            }
         }
     }
 
-    fn take(&mut self, input: Input) {
+    fn lose_executor(&mut self, now: Instant) {
+        self.roles.executor_disconnected(now, &mut self.effects);
+        self.committer.executor.reconnect(self.inputs.sender());
+    }
+
+    fn take(&mut self, input: Input) -> Result<(), StoreError> {
         let now = self.clock.now();
+        if matches!(input, Input::Ask(_)) {
+            // What it is answered must not be lost afterwards.
+            self.finish_turn(now)?;
+            self.committer.settle()?;
+        }
         let (roles, effects) = (&mut self.roles, &mut self.effects);
         match input {
             Input::Mail(letters) => {
@@ -204,16 +228,16 @@ impl Shell {
             Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
             Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
             Input::MasterDisconnected => roles.master_disconnected(now, effects),
-            Input::ExecutorConnected { incarnation } => {
-                self.committer.routes.serve_nodes(roles.nodes.keys().copied().collect());
-                roles.executor_connected(now, incarnation, effects);
-            }
-            Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
-            Input::ExecutorReports(reports) => {
-                for report in reports {
-                    roles.executor_reports(now, report, effects);
+            Input::ExecutorConnected(link) => match self.committer.executor.connect(*link) {
+                Ok(incarnation) => {
+                    self.committer.executor.serve_nodes(roles.nodes.keys().copied().collect());
+                    roles.executor_connected(now, incarnation, effects);
                 }
-            }
+                Err(error) => {
+                    tracing::error!(%error, "the connection to the executor cannot be used");
+                    self.lose_executor(now);
+                }
+            },
             Input::NameNode { name, answer } => {
                 if let Some(node) = roles.name_node(&name, effects) {
                     self.after.push(Box::new(move || {
@@ -230,6 +254,7 @@ impl Shell {
             Input::Ask(question) => question(roles, now),
             Input::Stop(_) => unreachable!("handled by the loop"),
         }
+        Ok(())
     }
 
     /// Makes what this turn led to durable and lets it out.

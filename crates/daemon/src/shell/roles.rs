@@ -36,6 +36,13 @@ pub struct Letter {
     pub message: Message,
 }
 
+impl Letter {
+    /// It is for the executor of this process.
+    pub fn is_order(&self) -> bool {
+        matches!(self.to, Address::Executor(_))
+    }
+}
+
 /// Something that the log keeps.
 #[derive(Clone, Debug)]
 pub enum Fact {

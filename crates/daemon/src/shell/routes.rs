@@ -1,14 +1,10 @@
-//! Where letters go that leave the process: to the executor, to a peer over the network, to a waiting client.
+//! Where letters go that leave this machine: to a peer over the network, to a waiting client.
 
 use super::Letter;
-use crate::executor::ExecutorFrame;
-use crate::frames;
 use amalgam_core::protocol::{Address, Message, ToClient};
 use amalgam_core::vocabulary::{ClientId, NodeId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -30,7 +26,6 @@ impl Drop for NodeRoute {
 
 #[derive(Default)]
 pub struct Routes {
-    executor: Mutex<Option<UnixStream>>,
     nodes: Mutex<HashMap<NodeId, PeerSender>>,
     /// Everything that is not here, for an agent.
     upstream: Mutex<Option<PeerSender>>,
@@ -38,10 +33,6 @@ pub struct Routes {
 }
 
 impl Routes {
-    pub fn set_executor(&self, stream: Option<UnixStream>) {
-        *lock(&self.executor) = stream;
-    }
-
     pub fn set_upstream(&self, peer: Option<PeerSender>) {
         *lock(&self.upstream) = peer;
     }
@@ -64,18 +55,12 @@ impl Routes {
         answered
     }
 
-    /// Letters to somebody who is not reachable are lost, as the protocol allows.
+    /// Letters to everybody but the executor. Those for somebody who is not reachable are lost, as the protocol allows.
     pub fn send(&self, letters: Vec<Letter>) {
-        let mut orders = Vec::new();
         let mut by_node: HashMap<NodeId, Vec<Letter>> = HashMap::new();
         let mut up = Vec::new();
         for letter in letters {
             match (letter.to, letter.message) {
-                (Address::Executor(_), Message::ToExecutor(order)) => {
-                    if let Err(error) = frames::encode(&ExecutorFrame::Order(order), &mut orders) {
-                        tracing::error!(%error, "an order for the executor cannot be written");
-                    }
-                }
                 (Address::Client(client), Message::ToClient(answer)) => self.answer(client, answer),
                 (Address::Node(node), message) => {
                     let letter = Letter { message, ..letter };
@@ -83,9 +68,6 @@ impl Routes {
                 }
                 (_, message) => up.push(Letter { message, ..letter }),
             }
-        }
-        if !orders.is_empty() {
-            self.write_to_executor(&orders);
         }
         if !by_node.is_empty() {
             let nodes = lock(&self.nodes);
@@ -97,26 +79,6 @@ impl Routes {
         }
         if let Some(peer) = lock(&self.upstream).as_ref().filter(|_| !up.is_empty()) {
             let _ = peer.send(up);
-        }
-    }
-
-    /// Tells the executor which nodes this process has.
-    pub fn serve_nodes(&self, nodes: Vec<NodeId>) {
-        let mut frame = Vec::new();
-        match frames::encode(&ExecutorFrame::Serve { nodes }, &mut frame) {
-            Ok(()) => self.write_to_executor(&frame),
-            Err(error) => tracing::error!(%error, "a frame for the executor cannot be written"),
-        }
-    }
-
-    fn write_to_executor(&self, orders: &[u8]) {
-        let mut executor = lock(&self.executor);
-        if let Some(stream) = executor.as_mut()
-            && let Err(error) = stream.write_all(orders)
-        {
-            // Its reader notices the broken connection and makes another.
-            tracing::warn!(%error, "the executor does not take orders");
-            *executor = None;
         }
     }
 

@@ -40,8 +40,10 @@ pub struct Store {
     /// Of the segment, up to the last commit.
     length: u64,
     next_sequence: u64,
-    /// Appended and not committed.
+    /// Appended and not written.
     buffer: Vec<u8>,
+    /// Bytes of the segment that were written and not synced.
+    unsynced: u64,
     committed: Arc<AtomicU64>,
     needs_snapshot: bool,
     poisoned: Option<String>,
@@ -61,14 +63,18 @@ impl Store {
                 (0, HEADER as u64, 0)
             }
         };
+        let file = open_segment(dir, segment)?;
+        // A process that was killed may have left what it wrote to the kernel alone.
+        file.sync_data().map_err(StoreError::file("sync", &Kind::Segment.path(dir, segment)))?;
         let store = Store {
             dir: dir.to_owned(),
             _lock: lock,
-            file: open_segment(dir, segment)?,
+            file,
             segment,
             length,
             next_sequence,
             buffer: Vec::new(),
+            unsynced: 0,
             committed: Arc::new(AtomicU64::new(next_sequence)),
             // Several segments since the last snapshot make a slow start.
             needs_snapshot: segment > recovered.first_sequence,
@@ -93,26 +99,41 @@ impl Store {
         Ok(first)
     }
 
-    /// Makes everything appended so far durable: one write, one fdatasync.
+    /// Hands everything appended so far to the operating system: it survives the end of this process from here on, but
+    /// not that of the machine.
     ///
     /// # Errors
-    /// For good: what a disk holds after a failed sync is unknown, so nothing more is taken until a restart has read
-    /// back what is there.
-    pub fn commit(&mut self) -> Result<(), StoreError> {
+    /// For good, as those of [`Store::commit`].
+    pub fn write(&mut self) -> Result<(), StoreError> {
         self.check()?;
         if self.buffer.is_empty() {
             return Ok(());
         }
         if let Err(error) = self.write_out() {
             // Best effort: a restart recognises a torn end as well.
-            let _ = self.file.set_len(self.length).and_then(|()| self.file.sync_data());
-            let error = StoreError::file("write", &Kind::Segment.path(&self.dir, self.segment))(error);
-            return Err(self.poison(error));
+            let _ = self.file.set_len(self.length + self.unsynced);
+            return Err(self.fail(error));
         }
-        self.length += self.buffer.len() as u64;
+        self.unsynced += self.buffer.len() as u64;
         self.buffer.clear();
         // One huge commit should not keep its memory for ever.
         self.buffer.shrink_to(1 << 20);
+        Ok(())
+    }
+
+    /// Makes everything appended so far durable: one write, unless it was written already, and one fdatasync.
+    ///
+    /// # Errors
+    /// For good: what a disk holds after a failed sync is unknown, so nothing more is taken until a restart has read
+    /// back what is there.
+    pub fn commit(&mut self) -> Result<(), StoreError> {
+        self.write()?;
+        if self.unsynced == 0 {
+            return Ok(());
+        }
+        self.file.sync_data().map_err(|error| self.fail(error))?;
+        self.length += self.unsynced;
+        self.unsynced = 0;
         self.committed.store(self.next_sequence, Ordering::Release);
         if self.length >= self.options.segment_bytes {
             self.rotate()?;
@@ -122,13 +143,18 @@ impl Store {
     }
 
     fn write_out(&mut self) -> io::Result<()> {
-        let room = self.options.full_at_bytes.map_or(u64::MAX, |full| full.saturating_sub(self.length));
+        let written = self.length + self.unsynced;
+        let room = self.options.full_at_bytes.map_or(u64::MAX, |full| full.saturating_sub(written));
         if self.buffer.len() as u64 > room {
             self.file.write_all(&self.buffer[..room as usize])?;
             return Err(rustix::io::Errno::NOSPC.into());
         }
-        self.file.write_all(&self.buffer)?;
-        self.file.sync_data()
+        self.file.write_all(&self.buffer)
+    }
+
+    fn fail(&mut self, error: io::Error) -> StoreError {
+        let error = StoreError::file("write", &Kind::Segment.path(&self.dir, self.segment))(error);
+        self.poison(error)
     }
 
     /// Starts a new segment; the buffer is empty.
