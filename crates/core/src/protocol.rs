@@ -96,6 +96,8 @@ pub enum ToMaster {
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
     Report(NodeReport),
+    /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
+    CannotLaunch { why: String },
     /// Granted resources are free again.
     Freed { grants: Vec<GrantId> },
 

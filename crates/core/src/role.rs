@@ -246,6 +246,16 @@ pub enum Record {
         node: NodeId,
         drained: bool,
     },
+    /// The node could not launch; it gets no work for so long.
+    NodePaused {
+        node: NodeId,
+        length: Duration,
+        why: String,
+    },
+    /// Its pause is over.
+    NodeResumed {
+        node: NodeId,
+    },
     /// An attempt without an owner was killed.
     Orphaned {
         task: TaskId,

@@ -45,7 +45,9 @@ impl Why {
                 format!("queue {queue} already runs {limit} jobs, which is its limit")
             }
             Why::NoNode { known: 0 } => "no node has joined the cluster yet".to_owned(),
-            Why::NoNode { known } => format!("none of the {known} known nodes takes work (unreachable or drained)"),
+            Why::NoNode { known } => {
+                format!("none of the {known} known nodes takes work (unreachable, drained or paused)")
+            }
             Why::Constraints { unmet } => format!("no node meets {}", join_with(unmet, " and ")),
             Why::TooLarge { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));

@@ -158,6 +158,42 @@ fn an_executor_that_dies_takes_its_tasks_along_and_they_run_again() {
 }
 
 #[test]
+fn a_node_that_cannot_launch_pauses_and_its_task_runs_elsewhere() {
+    let mut world = listening(Preset::Fifo, 2);
+    world.nodes[0].executor.fault = Some("no space left".to_owned());
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_millis(1_500));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("node_cannot_launch", &world);
+}
+
+#[test]
+fn a_task_waits_out_the_pauses_of_its_only_node() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.verbose = false;
+    world.nodes[0].executor.fault = Some("no space left".to_owned());
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    assert_eq!(world.why(id), ["none of the 1 known nodes takes work (unreachable, drained or paused)"]);
+    world.run_for(seconds(5));
+    world.nodes[0].executor.fault = None;
+    world.run_for(seconds(10));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("node_cannot_launch_for_a_while", &world);
+}
+
+#[test]
+fn a_task_that_no_node_can_launch_fails_in_the_end() {
+    let mut world = World::with_nodes(Preset::Fifo, 1, CORE);
+    world.nodes[0].executor.fault = Some("no space left".to_owned());
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.run_for(seconds(600));
+    assert_eq!(world.outcome(id), None);
+    world.run_for(seconds(600));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Failed { exit_code: 126 }));
+    assert!(world.launches().is_empty());
+}
+
+#[test]
 fn a_cancelled_job_ends_its_running_tasks_and_starts_no_more() {
     let mut world = listening(Preset::Fifo, 1);
     world.verbose = false;

@@ -137,6 +137,8 @@ wire! {
         enforcement: String,
         /// What that mechanism cannot hold them to.
         notes: Vec<String>,
+        /// Why it gets no work for a while: a launch failed there.
+        paused: Option<String>,
         attempts: Vec<RunningAttempt>,
     }
 
@@ -287,6 +289,8 @@ words! {
         Unreachable = "unreachable",
         Draining = "draining",
         Drained = "drained",
+        /// It could not launch a task and gets none for a while.
+        Paused = "paused",
         Lost = "lost",
     }
 
@@ -314,6 +318,7 @@ words! {
         NodeUp = "node-up",
         NodeUnreachable = "node-unreachable",
         NodeDrained = "node-drained",
+        NodePaused = "node-paused",
         NodeLost = "node-lost",
         /// Events before this one are no longer kept.
         #[default]

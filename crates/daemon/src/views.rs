@@ -136,7 +136,7 @@ impl Job<'_> {
         let value = stage.tasks.index_value(index);
         let which = if stage.tasks.len() == 1 { stage.name.clone() } else { format!("{}/{value}", stage.name) };
         // Why a launch failed is in the reason itself.
-        let message = message.filter(|_| !matches!(reason, EndReason::LaunchFailed(_)));
+        let message = message.filter(|_| !matches!(reason, EndReason::LaunchFailed(_) | EndReason::NodeFault(_)));
         let more = message.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
         Some(format!("task {which} {}{more}", describe_end(&reason)))
     }
@@ -395,7 +395,7 @@ impl Job<'_> {
 
 fn task_reason(reason: &EndReason, message: Option<&String>) -> String {
     match (reason, message) {
-        (EndReason::LaunchFailed(_), _) | (_, None) => reason.to_string(),
+        (EndReason::LaunchFailed(_) | EndReason::NodeFault(_), _) | (_, None) => reason.to_string(),
         (_, Some(message)) => format!("{reason}: {}", message.trim_end()),
     }
 }
@@ -432,6 +432,7 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
         attributes: status.attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
         enforcement: mechanism,
         notes: enforcement,
+        paused: status.paused.clone(),
         attempts,
     })
 }
@@ -454,6 +455,7 @@ pub fn node_state(status: &NodeStatus) -> NodeState {
         Presence::Unreachable | Presence::Expected => NodeState::Unreachable,
         Presence::Up if status.drained && status.bookings > 0 => NodeState::Draining,
         Presence::Up if status.drained => NodeState::Drained,
+        Presence::Up if status.paused.is_some() => NodeState::Paused,
         Presence::Up => NodeState::Up,
     }
 }

@@ -75,6 +75,15 @@ fn what_cannot_be_launched_says_why() {
 }
 
 #[test]
+fn a_launch_that_fails_through_the_node_says_so() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    fs::remove_dir_all(home.state.join("tasks")).unwrap();
+    let ended = agent.run(sh(1, ":"));
+    assert!(matches!(&ended.reason, EndReason::NodeFault(why) if why.contains("cannot make a directory")), "{ended:?}");
+}
+
+#[test]
 fn a_script_without_a_first_line_runs_in_the_shell() {
     let home = Home::new(EnforcementChoice::None);
     let script = home.state.join("script");

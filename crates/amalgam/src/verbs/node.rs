@@ -107,6 +107,9 @@ pub fn table(nodes: &[NodeSummary]) -> String {
 
 fn describe(node: &NodeDetail) -> String {
     let mut text = table(std::slice::from_ref(&node.summary));
+    if let Some(why) = &node.paused {
+        let _ = writeln!(text, "\npaused       it gets no tasks for a while, since it could not launch one: {why}");
+    }
     let _ = writeln!(text, "\nenforcement  {}", node.enforcement);
     for note in &node.notes {
         let _ = writeln!(text, "             {note}");

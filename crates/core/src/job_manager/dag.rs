@@ -57,6 +57,7 @@ pub struct TaskRecord {
     number: u32,
     pub attempts: u16,
     pub failures: u16,
+    /// Attempts that ended through their nodes: lost with them, or never launched there.
     pub losses: u8,
     pub state: TaskState,
     reason: u8,
@@ -154,7 +155,7 @@ impl Dag {
         record.max_memory_kib = u32::try_from(ended.usage.max_memory_bytes / 1024).unwrap_or(u32::MAX);
         (record.reason, record.code) = pack(&ended.reason);
         let text = match &ended.reason {
-            EndReason::LaunchFailed(why) => Some(why),
+            EndReason::LaunchFailed(why) | EndReason::NodeFault(why) => Some(why),
             _ => ended.message.as_ref(),
         };
         if let Some(text) = text.filter(|_| entry.messages.len() < KEPT_MESSAGES) {
@@ -164,7 +165,7 @@ impl Dag {
         if !succeeded && !ended.reason.is_infrastructure() && ended.reason != EndReason::Cancelled {
             record.failures = record.failures.saturating_add(1);
         }
-        if ended.reason == EndReason::NodeLost {
+        if matches!(ended.reason, EndReason::NodeLost | EndReason::NodeFault(_)) {
             record.losses = record.losses.saturating_add(1);
         }
         if succeeded {
@@ -407,6 +408,7 @@ fn pack(reason: &EndReason) -> (u8, u8) {
         EndReason::Cancelled => (7, 0),
         EndReason::DependencyFailed => (8, 0),
         EndReason::LaunchFailed(_) => (9, 0),
+        EndReason::NodeFault(_) => (10, 0),
     }
 }
 
@@ -421,7 +423,8 @@ fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
         6 => EndReason::NodeLost,
         7 => EndReason::Cancelled,
         8 => EndReason::DependencyFailed,
-        _ => EndReason::LaunchFailed(message.to_owned()),
+        9 => EndReason::LaunchFailed(message.to_owned()),
+        _ => EndReason::NodeFault(message.to_owned()),
     }
 }
 
@@ -447,6 +450,7 @@ mod tests {
             EndReason::Cancelled,
             EndReason::DependencyFailed,
             EndReason::LaunchFailed("why".to_owned()),
+            EndReason::NodeFault("why".to_owned()),
         ];
         for reason in reasons {
             let (kind, code) = pack(&reason);

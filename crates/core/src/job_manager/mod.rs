@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A task whose attempts were lost this often takes its nodes down with it, most likely; it fails.
+/// A task that failed through its nodes this often, most likely, takes them down with it or finds none that works; it
+/// fails.
 const MAX_LOSSES: u8 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -321,7 +322,7 @@ impl JobManager {
         match reason {
             _ if self.cancelled => true,
             EndReason::Exit(0) | EndReason::Cancelled => true,
-            EndReason::NodeLost => record.losses >= MAX_LOSSES,
+            EndReason::NodeLost | EndReason::NodeFault(_) => record.losses >= MAX_LOSSES,
             reason if reason.is_infrastructure() => false,
             _ => u32::from(record.failures) >= stage.retries,
         }

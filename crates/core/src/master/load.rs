@@ -7,6 +7,11 @@ use crate::scheduling::{Booking, NodeState};
 use crate::vocabulary::{Attributes, ClientId, Duration, Instant, JobId, NodeId, QueueId, Resources};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// How long a node gets no work after it could not launch: doubled each time that it still cannot.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// No pause is longer; and one that has been over for so long is forgotten.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+
 /// What is known of every node beside its resources.
 #[derive(Default)]
 pub(super) struct Nodes {
@@ -25,6 +30,26 @@ struct NodeEntry {
     last_heard: Option<Instant>,
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
+    pause: Option<Pause>,
+}
+
+/// A node could not launch an attempt. Once over, it is remembered for a while: should it fail again, the next is longer.
+struct Pause {
+    since: Instant,
+    length: Duration,
+    is_over: bool,
+    why: String,
+}
+
+impl NodeEntry {
+    fn pause_now(&self) -> Option<&Pause> {
+        self.pause.as_ref().filter(|pause| !pause.is_over)
+    }
+
+    /// Whether it is to get work as far as the operator and its own pause go.
+    fn takes_work(&self) -> bool {
+        !self.drained && self.pause_now().is_none()
+    }
 }
 
 /// One node, for people.
@@ -34,6 +59,8 @@ pub struct NodeStatus {
     pub name: String,
     pub state: NodeState,
     pub drained: bool,
+    /// Why it gets no work for a while: a launch failed there.
+    pub paused: Option<String>,
     pub capacity: Resources,
     pub free: Resources,
     /// Grants that are not free again.
@@ -141,9 +168,8 @@ impl Master {
         let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
         self.ledger.join(node, capacity, registration.attributes);
         self.reconcile(node, &registration.live, out);
-        let drained = self.nodes.entry(node).drained;
-        self.ledger.set_open(node, !drained);
         let entry = self.nodes.entry(node);
+        self.ledger.set_open(node, entry.takes_work());
         entry.enforcement = enforcement;
         entry.last_heard = Some(now);
         entry.away_since = None;
@@ -215,9 +241,8 @@ impl Master {
     fn take_back(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         let entry = self.nodes.entry(node);
         entry.away_since = None;
-        let drained = entry.drained;
         self.ledger.set_state(node, NodeState::Up);
-        self.ledger.set_open(node, !drained);
+        self.ledger.set_open(node, entry.takes_work());
         out.record(Record::NodeJoined { node });
         self.scheduler.on_room_opened();
         self.decide(now, &[], out);
@@ -232,6 +257,36 @@ impl Master {
         }
     }
 
+    /// A node that fails at once would draw one task after the other, so it gets none for a while.
+    pub(super) fn on_cannot_launch(&mut self, now: Instant, node: NodeId, why: String, out: &mut Outbox) {
+        let entry = self.nodes.entry(node);
+        // Of several launches that were on their way, the first says it all.
+        if entry.pause_now().is_some() {
+            return;
+        }
+        let length = entry.pause.as_ref().map_or(FIRST_PAUSE, |last| LONGEST_PAUSE.min(Duration(last.length.0 * 2)));
+        entry.pause = Some(Pause { since: now, length, is_over: false, why: why.clone() });
+        self.ledger.set_open(node, false);
+        out.record(Record::NodePaused { node, length, why });
+    }
+
+    fn review_pause(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        let entry = self.nodes.entry(node);
+        let Some(pause) = &mut entry.pause else { return };
+        let age = now.since(pause.since);
+        if pause.is_over {
+            // It has launched, or nobody asked it to: either way the next failure is a first one.
+            entry.pause.take_if(|pause| age >= pause.length + LONGEST_PAUSE);
+        } else if age >= pause.length {
+            pause.is_over = true;
+            out.record(Record::NodeResumed { node });
+            if self.ledger.state(node) == Some(NodeState::Up) {
+                self.ledger.set_open(node, entry.takes_work());
+                self.scheduler.on_room_opened();
+            }
+        }
+    }
+
     pub(super) fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
         if self.nodes.review_at.is_none_or(|at| now < at) {
             return;
@@ -240,6 +295,7 @@ impl Master {
         let silence = Duration(self.settings.heartbeat.0 * u64::from(self.settings.missed_heartbeats));
         for index in 0..self.nodes.entries.len() {
             let node = NodeId(index as u32);
+            self.review_pause(now, node, out);
             match self.ledger.state(node) {
                 Some(NodeState::Up) => {
                     let heard = self.nodes.entries[index].last_heard.unwrap_or(now);
@@ -294,8 +350,9 @@ impl Master {
         out.persist(Change::NodeDrained { node, drained });
         out.record(Record::NodeDrained { node, drained });
         if self.ledger.state(node) == Some(NodeState::Up) {
-            self.ledger.set_open(node, !drained);
-            if !drained {
+            let takes_work = self.nodes.entry(node).takes_work();
+            self.ledger.set_open(node, takes_work);
+            if takes_work {
                 self.scheduler.on_room_opened();
                 self.decide(now, &[], out);
             }
@@ -310,6 +367,7 @@ impl Master {
                 name: entry.name.clone(),
                 state: self.ledger.state(node)?,
                 drained: entry.drained,
+                paused: entry.pause_now().map(|pause| pause.why.clone()),
                 capacity: self.ledger.node_capacity(node),
                 free: self.ledger.node_free(node),
                 bookings: self.ledger.node_bookings(node),

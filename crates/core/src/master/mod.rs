@@ -112,6 +112,7 @@ impl Master {
             }
             (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
             (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, report, out),
+            (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
             (Address::JobManager(sender), ToMaster::Demand { job, asks }) if sender == job => {
                 self.on_demand(now, &asks, out);

@@ -380,6 +380,9 @@ impl NodeAgent {
             self.due.retain(|(_, other)| *other != id);
         }
         let grants = vec![self.attempts[&id].carried.grant];
+        if let EndReason::NodeFault(why) = &ended.reason {
+            out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
+        }
         out.send(id.job, ToJobManager::Finished { attempt: id, ended });
         out.send(TheMaster, ToMaster::Freed { grants });
         self.start_what_fits(now, out);

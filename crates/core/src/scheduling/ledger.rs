@@ -238,7 +238,7 @@ impl Ledger {
         self.show_room(node.0 as usize);
     }
 
-    /// Whether the node takes nothing at all now: unreachable, lost or drained.
+    /// Whether the node takes nothing at all now: unreachable, lost, drained or paused.
     pub fn offer_is_closed(&self, node: NodeId) -> bool {
         !self.nodes.get(node.0 as usize).is_some_and(LedgerNode::takes_work)
     }

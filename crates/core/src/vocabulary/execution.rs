@@ -72,8 +72,10 @@ pub enum EndReason {
     NodeLost,
     Cancelled,
     DependencyFailed,
-    /// It never became a process; the text says why and what would help.
+    /// It never became a process, for a reason of the task's own; the text says why and what would help.
     LaunchFailed(String),
+    /// It never became a process because its node could not make one of any task; the text says why.
+    NodeFault(String),
 }
 
 /// What an attempt used.
@@ -97,7 +99,7 @@ impl EndReason {
 
     /// Whether the fault lies outside the task, so that trying again costs none of its retries.
     pub fn is_infrastructure(&self) -> bool {
-        matches!(self, EndReason::NodeLost | EndReason::Preempted | EndReason::Shed)
+        matches!(self, EndReason::NodeLost | EndReason::NodeFault(_) | EndReason::Preempted | EndReason::Shed)
     }
 
     /// The exit code that the command line passes on: the task's own, 128 + n for signal n, 124 for a timeout,
@@ -108,7 +110,7 @@ impl EndReason {
             EndReason::Signal(signal) => 128u8.saturating_add(*signal),
             EndReason::OutOfMemory => 137,
             EndReason::Timeout => 124,
-            EndReason::LaunchFailed(_) => 126,
+            EndReason::LaunchFailed(_) | EndReason::NodeFault(_) => 126,
             EndReason::Cancelled => 130,
             EndReason::Preempted | EndReason::Shed | EndReason::NodeLost | EndReason::DependencyFailed => 1,
         }
@@ -128,6 +130,7 @@ impl EndReason {
             EndReason::Cancelled => "cancelled",
             EndReason::DependencyFailed => "dependency-failed",
             EndReason::LaunchFailed(_) => "launch-failed",
+            EndReason::NodeFault(_) => "node-fault",
         }
     }
 }
@@ -145,7 +148,7 @@ impl fmt::Display for EndReason {
             EndReason::NodeLost => f.write_str("its node was lost"),
             EndReason::Cancelled => f.write_str("cancelled"),
             EndReason::DependencyFailed => f.write_str("a task that it depends on failed"),
-            EndReason::LaunchFailed(why) => write!(f, "could not be launched: {why}"),
+            EndReason::LaunchFailed(why) | EndReason::NodeFault(why) => write!(f, "could not be launched: {why}"),
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct StageSpec {
     pub expected: Option<Duration>,
     pub execution: ExecutionType,
     pub constraints: Vec<Constraint>,
-    /// How often a failed task is tried again. Attempts that were lost or preempted do not count.
+    /// How often a failed task is tried again. Attempts that were lost, preempted or failed by their node do not count.
     pub retries: u32,
     /// An attempt that runs longer is ended; `None` takes the queue's default.
     pub timeout: Option<Duration>,

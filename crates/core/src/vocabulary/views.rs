@@ -8,7 +8,7 @@ pub struct NodeView {
     pub node: NodeId,
     pub capacity: Resources,
     pub free: Resources,
-    /// Whether it takes new work: connected and not drained.
+    /// Whether it takes new work: connected, not drained and not paused.
     pub open: bool,
     /// How long a new entry would wait in its queue.
     pub expected_wait: Duration,

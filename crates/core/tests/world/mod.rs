@@ -56,6 +56,8 @@ pub struct PretendedExecutor {
     pub ends: BTreeMap<AttemptId, Ended>,
     /// Every attempt that ever became a process.
     pub launched: Vec<(TaskId, AttemptId)>,
+    /// Why it cannot launch anything.
+    pub fault: Option<String>,
 }
 
 impl World {
@@ -314,6 +316,12 @@ impl World {
         let executor = &mut self.nodes[node.0 as usize].executor;
         let mut reports = Vec::new();
         match body {
+            ToExecutor::Launch(order) if executor.fault.is_some() => {
+                let attempt = order.attempt;
+                let ended = Ended::without_run(EndReason::NodeFault(executor.fault.clone().expect("just seen")));
+                executor.ends.insert(attempt, ended.clone());
+                reports.push(ExecutorReport::Finished { attempt, ended });
+            }
             ToExecutor::Launch(order) => {
                 let length = Duration::parse(&order.program.command[1]).expect("a run time");
                 let attempt = order.attempt;

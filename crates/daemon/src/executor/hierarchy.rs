@@ -5,7 +5,6 @@
 //! time, so that a later executor can tell which parents are left over from dead ones.
 
 use super::{Mechanism, members};
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -389,12 +388,6 @@ fn clear_out(group: &Path) {
         }
         let _ = fs::remove_dir(directory);
     }
-}
-
-/// For paths in system calls.
-pub fn c_path(path: &Path) -> io::Result<CString> {
-    use std::os::unix::ffi::OsStrExt;
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
 }
 
 #[cfg(test)]

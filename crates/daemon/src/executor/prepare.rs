@@ -1,14 +1,13 @@
 //! What has to be known before a launch: the environment, the directories and where the program is.
 
-use super::hierarchy::c_path;
 use super::members::MARK;
 use super::own_dir;
 use super::task_dirs::error_file;
-use amalgam_core::vocabulary::{LaunchOrder, Workdir};
+use amalgam_core::vocabulary::{EndReason, LaunchOrder, Workdir};
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -71,10 +70,15 @@ fn get<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
 /// Resolves an order, and makes the working directory if it is to have one of its own.
 ///
 /// # Errors
-/// A sentence for the user that says what is missing and what would help.
-pub fn prepare(order: &LaunchOrder, task_dir: &Path, state: &Path, base: &BaseEnvironment) -> Result<Prepared, String> {
+/// Whose fault it is, with a sentence for the user that says what is missing and what would help.
+pub fn prepare(
+    order: &LaunchOrder,
+    task_dir: &Path,
+    state: &Path,
+    base: &BaseEnvironment,
+) -> Result<Prepared, EndReason> {
     let Some(command) = order.program.command.first().filter(|command| !command.is_empty()) else {
-        return Err("the command is empty".to_owned());
+        return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
     let directory = working_directory(order, state)?;
     let environment = base.for_task(order, task_dir);
@@ -82,21 +86,31 @@ pub fn prepare(order: &LaunchOrder, task_dir: &Path, state: &Path, base: &BaseEn
         true => PathBuf::from(command),
         false => find_program(command, get(&environment, b"PATH").unwrap_or(DEFAULT_PATH), &directory)?,
     };
-    let no_zero = |_| "a zero byte is in its command, its environment or its directory".to_owned();
-    let arguments = order.program.command.iter().map(|argument| CString::new(argument.as_bytes()));
+    let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();
     Ok(Prepared {
-        program: c_path(&program).map_err(|error| error.to_string())?,
-        arguments: arguments.collect::<Result<_, _>>().map_err(no_zero)?,
-        environment: environment.into_iter().map(CString::new).collect::<Result<_, _>>().map_err(no_zero)?,
-        directory: c_path(&directory).map_err(|error| error.to_string())?,
+        program: c_string(program.into_os_string().into_vec())?,
+        arguments: c_strings(order.program.command.iter().cloned().map(String::into_bytes).collect())?,
+        environment: c_strings(environment)?,
+        directory: c_string(directory.into_os_string().into_vec())?,
     })
 }
 
+fn c_string(bytes: Vec<u8>) -> Result<CString, EndReason> {
+    let no_zero = "a zero byte is in its command, its environment or its directory";
+    CString::new(bytes).map_err(|_| EndReason::LaunchFailed(no_zero.to_owned()))
+}
+
+/// The end of an attempt that this node could not launch, whatever its task is.
+pub fn node_fault(what: &str, error: &io::Error) -> EndReason {
+    EndReason::NodeFault(format!("this node cannot {what}: {error}"))
+}
+
 /// What an `execve` that failed means to a user.
-pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> String {
+pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndReason {
     let shown = program.display();
     let found = directory.join(program).exists();
-    match error.raw_os_error() {
+    EndReason::LaunchFailed(match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM | libc::ENFILE) => return node_fault("start another process", error),
         Some(libc::ENOENT) if found => {
             format!("cannot execute {shown}: the interpreter on its first line, or its loader, is missing on this node")
         }
@@ -104,7 +118,7 @@ pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> Stri
         Some(libc::EACCES) => format!("cannot execute {shown}: it is not executable here (`chmod +x` makes it so)"),
         Some(libc::E2BIG) => "its arguments and environment together are larger than the kernel allows".to_owned(),
         _ => format!("cannot execute {shown}: {error}"),
-    }
+    })
 }
 
 /// What a `chdir` that failed means to a user.
@@ -117,28 +131,27 @@ pub fn directory_failure(directory: &Path, error: &io::Error) -> String {
     }
 }
 
-fn make_dir(directory: &Path) -> Result<(), String> {
-    let result = match fs::create_dir(directory) {
+fn make_dir(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
-    };
-    result.map_err(|error| format!("cannot make the directory {} on this node: {error}", directory.display()))
+    }
 }
 
-fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, String> {
+fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndReason> {
     match &order.program.workdir {
         Workdir::Submitted => Ok(PathBuf::from(&order.submit_dir)),
         Workdir::Path(path) => Ok(PathBuf::from(path)),
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
-            make_dir(&own)?;
+            make_dir(&own).map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
             Ok(own)
         }
     }
 }
 
-fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, String> {
+fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
     let mut not_executable = None;
     for place in search.split(|byte| *byte == b':') {
         let candidate = directory.join(std::ffi::OsStr::from_bytes(place)).join(name);
@@ -149,10 +162,10 @@ fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, 
         }
     }
     let search = String::from_utf8_lossy(search);
-    Err(match not_executable {
+    Err(EndReason::LaunchFailed(match not_executable {
         Some(path) => format!("{} is not executable (`chmod +x` makes it so)", path.display()),
         None => format!("the command `{name}` was not found on this node; PATH is {search}"),
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -200,11 +213,12 @@ mod tests {
         let here = directory.path();
         fs::create_dir(here.join("bin")).unwrap();
         fs::write(here.join("bin/tool"), "").unwrap();
-        let refused = find_program("tool", b"/nowhere:bin", here).unwrap_err();
+        let refused = find_program("tool", b"/nowhere:bin", here).unwrap_err().to_string();
         assert!(refused.contains("not executable"), "{refused}");
         fs::set_permissions(here.join("bin/tool"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(find_program("tool", b"/nowhere:bin", here), Ok(here.join("bin/tool")));
         let missing = find_program("no-such", b"/nowhere:bin", here).unwrap_err();
-        assert_eq!(missing, "the command `no-such` was not found on this node; PATH is /nowhere:bin");
+        let why = "the command `no-such` was not found on this node; PATH is /nowhere:bin";
+        assert_eq!(missing, EndReason::LaunchFailed(why.to_owned()));
     }
 }

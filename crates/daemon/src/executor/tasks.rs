@@ -5,7 +5,7 @@ use super::cgroups::Cgroups;
 use super::hierarchy::{Leaf, Shape};
 use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
-use super::prepare::{self, BaseEnvironment, Prepared};
+use super::prepare::{self, BaseEnvironment, Prepared, node_fault};
 use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
 use super::task_dirs::TaskDirs;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
@@ -149,29 +149,28 @@ impl Tasks {
             return self.reports.push(running.started());
         }
         let node = order.node;
-        if let Err(why) = self.launch(order) {
-            self.end(attempt, node, Ended::without_run(EndReason::LaunchFailed(why)));
+        if let Err(reason) = self.launch(order) {
+            self.end(attempt, node, Ended::without_run(reason));
         }
     }
 
     /// Takes what an attempt needs; what was taken is given back when it cannot be launched after all.
-    fn launch(&mut self, order: LaunchOrder) -> Result<(), String> {
-        let task_dir = self.task_dirs.take();
-        let task_dir = task_dir.map_err(|error| format!("this node cannot make a directory for it: {error}"))?;
+    fn launch(&mut self, order: LaunchOrder) -> Result<(), EndReason> {
+        let task_dir = self.task_dirs.take().map_err(|error| node_fault("make a directory for it", &error))?;
         let leaf = match &mut self.enforcer {
             Enforcer::Cgroups(cgroups) => cgroups.take(shape(&order)).map(Some),
             Enforcer::Census | Enforcer::Nothing => Ok(None),
         };
-        let leaf = leaf.map_err(|error| format!("this node cannot make a cgroup for it: {error}"));
-        let leaf = leaf.inspect_err(|_| drop(self.task_dirs.give_back(task_dir.clone())))?;
+        let leaf = leaf.inspect_err(|_| drop(self.task_dirs.give_back(task_dir.clone())));
+        let leaf = leaf.map_err(|error| node_fault("make a cgroup for it", &error))?;
         let launched = Instant::now();
         let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
         let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
             Ok(started) => started,
-            Err(why) => {
+            Err(reason) => {
                 self.task_dirs.give_back(task_dir);
                 self.give_back(leaf);
-                return Err(why);
+                return Err(reason);
             }
         };
         let serial = self.next_serial;
@@ -203,8 +202,8 @@ impl Tasks {
         order: &LaunchOrder,
         task_dir: &Path,
         leaf: Option<&Leaf>,
-    ) -> Result<(i32, [Capture; 2]), String> {
-        let no_pipe = |error: io::Error| format!("this node cannot make a pipe for its output: {error}");
+    ) -> Result<(i32, [Capture; 2]), EndReason> {
+        let no_pipe = |error: io::Error| node_fault("make a pipe for its output", &error);
         let prepared = prepare::prepare(order, task_dir, &self.state, &self.base)?;
         let open = |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.program.output_cap);
         let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
@@ -540,16 +539,16 @@ fn shape(order: &LaunchOrder) -> Shape {
     Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib() }
 }
 
-fn explain(failure: &LaunchError, prepared: &Prepared) -> String {
+fn explain(failure: &LaunchError, prepared: &Prepared) -> EndReason {
     let path = |text: &std::ffi::CString| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
     let error = &failure.error;
     match failure.step {
         Step::Exec => prepare::exec_failure(&path(&prepared.program), &path(&prepared.directory), error),
-        Step::Directory => prepare::directory_failure(&path(&prepared.directory), error),
-        Step::Clone => format!("this node cannot start another process: {error}"),
-        Step::Cgroup => format!("this node cannot put it into its cgroup: {error}"),
-        Step::Session | Step::Streams | Step::Limits => {
-            format!("this node cannot set up its {:?}: {error}", failure.step).to_lowercase()
-        }
+        Step::Directory => EndReason::LaunchFailed(prepare::directory_failure(&path(&prepared.directory), error)),
+        Step::Clone => node_fault("start another process", error),
+        Step::Cgroup => node_fault("put it into its cgroup", error),
+        Step::Session => node_fault("give it a session", error),
+        Step::Streams => node_fault("connect its streams", error),
+        Step::Limits => node_fault("set its limits", error),
     }
 }

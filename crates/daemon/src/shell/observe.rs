@@ -75,7 +75,12 @@ impl View<'_> {
             Record::NodeUnreachable { node } => tell(self.of_node(EventKind::NodeUnreachable, *node)),
             Record::NodeLost { node } => tell(self.of_node(EventKind::NodeLost, *node)),
             Record::NodeDrained { node, drained: true } => tell(self.of_node(EventKind::NodeDrained, *node)),
-            Record::NodeDrained { node, drained: false } => tell(self.of_node(EventKind::NodeUp, *node)),
+            Record::NodePaused { node, why, .. } => {
+                tell(Event { reason: Some(why.clone()), ..self.of_node(EventKind::NodePaused, *node) });
+            }
+            Record::NodeResumed { node } | Record::NodeDrained { node, drained: false } => {
+                tell(self.of_node(EventKind::NodeUp, *node))
+            }
             _ => {}
         }
     }
