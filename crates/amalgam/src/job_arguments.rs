@@ -78,6 +78,9 @@ struct StageArgs {
     /// submitted, own or an absolute path
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
+    /// How much of each task's output is kept, and of its errors, such as 1GiB [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = quantities::parse_size)]
+    output_cap: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -159,6 +162,7 @@ impl StageArgs {
             retries: self.retries,
             timeout: self.timeout,
             workdir: self.workdir,
+            output_cap: self.output_cap,
             ..CommandOptions::default()
         };
         for need in self.resources {

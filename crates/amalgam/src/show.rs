@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::Duration;
-use amalgam_daemon::api::{TaskCounts, Timestamp};
+use amalgam_daemon::api::{StageDetail, TaskCounts, Timestamp};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -105,6 +105,15 @@ fn memory(mebibytes: f64) -> String {
 pub fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What was not kept of a stage's output, and how more would be; `None` when all was.
+pub fn dropped_output(stage: &StageDetail) -> Option<String> {
+    let dropped = (stage.dropped_bytes > 0).then(|| bytes(stage.dropped_bytes))?;
+    Some(format!(
+        "{}: {dropped} of output were not kept; --output-cap, or `output_cap` in a file, keeps more",
+        stage.name
+    ))
 }
 
 pub fn percent(fraction: f64) -> String {

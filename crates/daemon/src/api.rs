@@ -82,6 +82,8 @@ wire! {
         constraints: Vec<String>,
         retries: u32,
         timeout_seconds: Option<f64>,
+        /// Output that was not kept, of all its attempts together.
+        dropped_bytes: u64,
     }
 
     pub struct TaskSummary {

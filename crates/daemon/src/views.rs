@@ -246,6 +246,7 @@ impl Job<'_> {
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
             timeout_seconds: spec.timeout.or(self.job.default_timeout).map(Duration::as_secs_f64),
+            dropped_bytes: progress.map_or(0, |stage| stage.dropped_bytes),
             tasks,
         }
     }

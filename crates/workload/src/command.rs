@@ -29,6 +29,8 @@ pub struct CommandOptions {
     pub retries: Option<u32>,
     pub timeout: Option<Duration>,
     pub workdir: Option<String>,
+    /// Bytes that are kept of each stream.
+    pub output_cap: Option<u64>,
 }
 
 /// Options that hold for a job file too, where they replace what the file says.
@@ -86,11 +88,12 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
     let basic = Resources::new(options.cpu_millis.unwrap_or(1000), options.memory_mib.unwrap_or(0))
         .with(resources::GPU, options.gpus.unwrap_or(0));
     let workdir = options.workdir.as_deref().map(parse_workdir).transpose()?.unwrap_or_default();
+    let output_cap = options.output_cap.unwrap_or(DEFAULT_OUTPUT_CAP);
     let stage = StageSpec {
         name: "main".to_owned(),
         after: Vec::new(),
         tasks,
-        program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap: DEFAULT_OUTPUT_CAP }),
+        program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap }),
         resources: ResourceSpec { basic, custom: options.resources.clone() },
         expected: options.expected,
         execution: options.execution.unwrap_or_default(),

@@ -96,6 +96,9 @@ fn describe(job: &JobDetail) -> String {
         for reason in &stage.reasons {
             let _ = writeln!(text, "{}: {reason}", stage.name);
         }
+        if let Some(line) = show::dropped_output(stage) {
+            let _ = writeln!(text, "{line}");
+        }
     }
     text
 }

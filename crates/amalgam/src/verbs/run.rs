@@ -10,7 +10,7 @@ use crate::job_arguments::{JobArgs, idempotency_key};
 use crate::progress::Progress;
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Stream;
-use amalgam_daemon::api::{Action, JobState, Submitted, Waited};
+use amalgam_daemon::api::{Action, JobDetail, JobState, Submitted, Waited};
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -62,7 +62,7 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     let cancelled = cancel_on_interrupt(&client, submitted.job)?;
     let mut progress = Progress::new();
     let output = follow(&client, &submitted, job.task_count(), &progress);
-    let waited = watch(&client, submitted.job, args.quiet, &mut progress)?;
+    let (waited, detail) = watch(&client, submitted.job, args.quiet, &mut progress)?;
     for thread in output {
         // The job's code matters more than that its output could not be shown.
         if let Ok(Err(failure)) = thread.join() {
@@ -73,6 +73,8 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     if !args.quiet {
         explain_end(&waited, job.task_count());
     }
+    let stages = detail.iter().flat_map(|detail| &detail.stages);
+    stages.filter_map(show::dropped_output).for_each(|line| show::note(&line));
     if cancelled.load(Ordering::Relaxed) && waited.state == JobState::Cancelled {
         return Ok(ExitCode::from(130));
     }
@@ -120,16 +122,16 @@ fn follow(client: &Client, submitted: &Submitted, tasks: u64, progress: &Progres
     vec![spawn(Box::new(move || following::copy_as_tasks_end(&client, job, sequence, &BOTH, &|_| true, &mut *sink)))]
 }
 
-fn watch(client: &Client, job: u64, quiet: bool, progress: &mut Progress) -> Result<Waited> {
+/// How the job ended, and unless `quiet` its last state.
+fn watch(client: &Client, job: u64, quiet: bool, progress: &mut Progress) -> Result<(Waited, Option<JobDetail>)> {
     // A job that ends at once should not cost a second question.
     let mut patience = REFRESH;
     loop {
         let waited = patiently(|| client.wait(job, patience))?;
-        if !quiet {
-            progress.update(&patiently(|| client.job(job))?);
-        }
+        let detail = if quiet { None } else { Some(patiently(|| client.job(job))?) };
+        detail.iter().for_each(|detail| progress.update(detail));
         if waited.state.has_ended() {
-            return Ok(waited);
+            return Ok((waited, detail));
         }
         if quiet {
             patience = Duration::from_secs(30);

@@ -122,6 +122,16 @@ fn output_can_be_read_during_and_after_the_run() {
 }
 
 #[test]
+fn output_past_the_cap_is_said_to_be_dropped() {
+    let scene = Scene::dev(&[]);
+    let told = scene.run(&["run", "--output-cap", "1KiB", "--", "sh", "-c", "yes | head -c 3072"]);
+    assert_eq!((told.code, told.out.len()), (0, 1024), "{told:?}");
+    assert!(told.err.contains("main: 2.0 KiB of output were not kept"), "{told:?}");
+    assert!(scene.ok(&["info", "last"]).contains("main: 2.0 KiB of output were not kept"));
+    assert_eq!(scene.run(&["run", "-q", "--output-cap", "1KiB", "--", "sh", "-c", "yes | head -c 3072"]).err, "");
+}
+
+#[test]
 fn an_interrupted_run_ends_its_task() {
     let scene = Scene::dev(&[]);
     let script = "echo $$ > pid; exec sleep 300";

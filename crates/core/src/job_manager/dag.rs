@@ -37,6 +37,8 @@ pub struct Stage {
     pub succeeded: u32,
     pub failed: u32,
     pub cancelled: u32,
+    /// Output of its attempts that was not kept.
+    pub dropped_bytes: u64,
     /// When its first task was launched.
     pub first_launch: Option<Instant>,
     /// Never to run: a stage before it failed, or the job was cancelled.
@@ -148,6 +150,7 @@ impl Dag {
     pub fn ended(&mut self, stage: u32, index: u32, ended: &Ended, last: bool, at: Instant) -> Vec<u32> {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
+        entry.dropped_bytes = entry.dropped_bytes.saturating_add(ended.usage.dropped_bytes);
         let record = &mut entry.records[index as usize];
         record.at = at;
         record.wall = ended.usage.wall;
@@ -287,6 +290,7 @@ impl Stage {
             succeeded: 0,
             failed: 0,
             cancelled: 0,
+            dropped_bytes: 0,
             first_launch: None,
             abandoned: false,
             estimate: Estimate::new(expected),
