@@ -2,6 +2,7 @@
 
 use crate::executor::ExecutorError;
 use crate::executor::host::Host;
+use crate::lock::{LockError, lock};
 use crate::node_setup::NodeOptions;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Roles, Shell};
@@ -17,6 +18,8 @@ use std::time::Duration;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 pub struct AgentOptions {
+    /// For this agent and its executor alone.
+    pub work_dir: PathBuf,
     pub upstream: Upstream,
     pub node: NodeOptions,
     pub executor: ExecutorSetup,
@@ -26,6 +29,8 @@ pub struct AgentOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
     #[error(transparent)]
     Executor(#[from] ExecutorError),
     #[error(transparent)]
@@ -38,7 +43,9 @@ pub enum AgentError {
 
 /// Runs until the server refuses this node. Call it before other threads start: it starts the executor.
 pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(), AgentError> {
-    let AgentOptions { mut upstream, node, executor, patience } = options;
+    let AgentOptions { work_dir, mut upstream, node, executor, patience } = options;
+    // Before anything else: a second agent must not touch the executor of the first.
+    let _lock = lock(&work_dir)?;
     let executor = ExecutorLink::open(executor)?;
     let files = executor.setup().config.state.clone();
     let settings = node.settings(&Host::inspect(), &executor.enforcement);

@@ -4,7 +4,7 @@ use crate::arguments::Connection;
 use crate::cluster::{self, Offer};
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
-use amalgam_daemon::agent::{self, AgentOptions};
+use amalgam_daemon::agent::{self, AgentError, AgentOptions};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
@@ -33,7 +33,8 @@ pub struct AgentArgs {
     memory: Option<u32>,
     #[command(flatten)]
     offer: Offer,
-    /// Where the executor keeps directories and output [default: agent-NAME in the state directory]
+    /// Where the executor keeps directories and output, for this agent alone [default: agent-NAME in the state
+    /// directory]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
 }
@@ -65,11 +66,19 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         upstream: Upstream { server: server.clone(), name, token, user },
         node,
         executor: cluster::executor_setup(&work_dir, args.offer.enforcement)?,
+        work_dir,
         patience: PATIENCE,
     };
     agent::run(options, |name| {
         let _ = show::print(&format!("ready: node {name}, server {server}\n"));
     })
-    .map_err(|error| Failure::new(error.to_string(), "`amalgam agent --help` shows how to name server and token"))?;
+    .map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn remedy(error: &AgentError) -> &'static str {
+    match error {
+        AgentError::Lock(_) => "stop the agent that uses it, or name another directory with --work-dir",
+        _ => "`amalgam agent --help` shows how to name server and token",
+    }
 }

@@ -1,6 +1,6 @@
 //! What is acknowledged is on disk, and a disk that lies or is full is noticed.
 
-use crate::support::{Daemon, Scene, job_spec, told};
+use crate::support::{Cluster, Daemon, Scene, job_spec, told};
 use amalgam_daemon::api::JobState;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,17 @@ fn one_state_directory_has_one_server() {
         assert!(second.err.contains("is in use by process"), "{second:?}");
     }
     assert_eq!(scene.run(&["run", "--", "true"]).code, 0, "the first is not disturbed");
+}
+
+#[test]
+fn one_work_directory_has_one_agent() {
+    let cluster = Cluster::start(1, 1, "");
+    let second = told(cluster.agent_command(0));
+    assert_eq!(second.code, 1, "{second:?}");
+    let dir = cluster.scene.path().join("node-0");
+    assert!(second.err.contains(&format!("the directory {} is in use by process", dir.display())), "{second:?}");
+    assert!(second.err.contains("--work-dir"), "{second:?}");
+    assert_eq!(cluster.scene.run(&["run", "--", "true"]).code, 0, "the first is not disturbed");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::{Daemon, Scene, free_port};
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::process::Command;
 
 pub struct Cluster {
     server: RefCell<Option<Daemon>>,
@@ -52,6 +53,11 @@ impl Cluster {
 
     /// Starts it in its own state directory, as on a host of its own.
     pub fn start_agent(&self, agent: usize) {
+        let daemon = Daemon::start(self.agent_command(agent)).unwrap_or_else(|said| panic!("no agent: {said}"));
+        self.agents.borrow_mut()[agent] = Some(daemon);
+    }
+
+    pub fn agent_command(&self, agent: usize) -> Command {
         let name = format!("node-{agent}");
         let home = self.scene.path().join(&name);
         let tokens = self.scene.state().join("tokens.toml");
@@ -59,8 +65,7 @@ impl Cluster {
         command.args(["--cpus", &self.cpus, "--memory", "1GiB", "--work-dir"]).arg(&home);
         command.arg("--token-file").arg(tokens);
         self.scene.has_executor(&home);
-        let daemon = Daemon::start(command).unwrap_or_else(|said| panic!("no agent: {said}"));
-        self.agents.borrow_mut()[agent] = Some(daemon);
+        command
     }
 
     pub fn kill_server(&self) {

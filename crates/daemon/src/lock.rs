@@ -1,0 +1,56 @@
+//! A directory that one process at a time may use. The lock ends with its holder, however that ends.
+
+use rustix::fs::FlockOperation;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("the directory {dir} is in use by process {pid}", dir = dir.display())]
+    InUse { dir: PathBuf, pid: String },
+    #[error("cannot lock {path}: {error}", path = path.display())]
+    File { path: PathBuf, error: io::Error },
+}
+
+/// Takes the lock of a directory, which lasts as long as the file is open.
+pub fn lock(dir: &Path) -> Result<File, LockError> {
+    let path = dir.join("lock");
+    try_lock(&path)
+        .map_err(|error| LockError::File { path, error })?
+        .map_err(|pid| LockError::InUse { dir: dir.to_owned(), pid })
+}
+
+/// The locked file with our number in it, or the number of the process that has it.
+fn try_lock(path: &Path) -> io::Result<Result<File, String>> {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            file.read_to_string(&mut pid)?;
+            return Ok(Err(pid.trim().to_owned()));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(Ok(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_holder_is_told_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = lock(dir.path()).unwrap();
+        let refused = lock(dir.path()).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("in use by process {}", std::process::id())), "{refused}");
+        drop(first);
+        lock(dir.path()).unwrap();
+    }
+}
