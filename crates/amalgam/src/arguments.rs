@@ -1,6 +1,7 @@
 //! The verbs and what they have in common.
 
 use crate::verbs;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -31,6 +32,11 @@ pub struct Connection {
     /// The server's state directory
     #[arg(long, env = "AMALGAM_STATE", global = true, value_name = "DIR", help_heading = "Connection")]
     pub state_dir: Option<PathBuf>,
+}
+
+/// Takes words of the interface, and lists them where another is given.
+pub fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str) -> PossibleValuesParser {
+    PossibleValuesParser::new(all.iter().map(|value| word(*value)))
 }
 
 #[derive(Subcommand)]

@@ -202,6 +202,11 @@ impl Query {
         }
     }
 
+    /// A list; an empty one says nothing.
+    pub fn add_list(&mut self, name: &str, values: &[String]) {
+        self.add(name, (!values.is_empty()).then(|| values.join(",")).as_deref());
+    }
+
     pub fn with(mut self, name: &str, value: &str) -> Query {
         self.add(name, Some(value));
         self

@@ -20,7 +20,7 @@ pub struct Size {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub nodes: Option<u32>,
     /// CPUs of each node [default: those of this machine]
-    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_cpu_millis)]
+    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_node_cpu_millis)]
     pub cpus: Option<u32>,
     /// Memory of each node, such as 4GiB [default: that of this machine]
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_memory_mib)]

@@ -44,7 +44,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
         Ok(server) => server,
         Err(error) => {
             let _ = std::fs::remove_dir_all(&state_dir);
-            return Err(Failure::new(error.to_string(), ""));
+            return Err(error.into());
         }
     };
     let token = amalgam_daemon::auth::client_token(&server.token_file, &cluster::user())?;

@@ -2,6 +2,7 @@
 
 use amalgam_daemon::api;
 use amalgam_daemon::auth::AuthError;
+use amalgam_daemon::server::ServerError;
 use amalgam_workload::quantities::Malformed;
 use std::fmt;
 use std::io;
@@ -60,6 +61,15 @@ impl From<api::Error> for Failure {
 impl From<AuthError> for Failure {
     fn from(error: AuthError) -> Failure {
         Failure::new(error.to_string(), "")
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Failure {
+        match error {
+            ServerError::Address(_) => Failure::usage(error.to_string(), ""),
+            _ => Failure::new(error.to_string(), ""),
+        }
     }
 }
 

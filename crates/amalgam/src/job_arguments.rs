@@ -18,7 +18,7 @@ pub struct JobArgs {
     command: Vec<String>,
 
     /// A name for the job
-    #[arg(long)]
+    #[arg(long, value_parser = quantities::parse_job_name)]
     name: Option<String>,
     /// The queue, such as root.analytics
     #[arg(long)]
@@ -67,7 +67,7 @@ struct StageArgs {
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     /// End tasks that run longer, such as 90s or 00:01:30
-    #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = quantities::parse_timeout)]
     timeout: Option<Duration>,
     /// How long a task is expected to run
     #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
@@ -110,8 +110,9 @@ fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
     match text.split_once('=') {
         Some(("cpu" | "cpus", amount)) => quantities::parse_cpu_millis(amount).map(Need::Cpu),
         Some(("memory" | "mem", amount)) => quantities::parse_memory_mib(amount).map(Need::Memory),
+        Some(("gpus", count)) => parse_need(&format!("gpu={count}")),
         _ => quantities::parse_named_count(text).map(|(name, count)| match name.as_str() {
-            "gpu" | "gpus" => Need::Gpus(count),
+            "gpu" => Need::Gpus(count),
             _ => Need::Custom(name, count),
         }),
     }

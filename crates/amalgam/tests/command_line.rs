@@ -207,6 +207,15 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
         &["submit", "--env", "novalue", "--", "x"],
         &["submit", "--each-line", "missing", "--", "x"],
         &["submit", "--retries", "2", "job.toml"],
+        &["submit", "--timeout", "0s", "--", "x"],
+        &["run", "--name", "", "--", "x"],
+        &["list", "--state", "bogus"],
+        &["history", "--state", "running"],
+        &["info", "1", "--tasks", "--state", "held"],
+        &["dev", "--cpus", "0"],
+        &["dev", "--listen", "nonsense"],
+        &["server", "--listen", "0.0.0.0"],
+        &["server", "--listen", "0.0.0.0:7433"],
         &["submit", "job.txt"],
         &["submit", "missing.toml"],
     ] {
@@ -214,6 +223,13 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
         assert_eq!((told.code, told.out.as_str()), (2, ""), "{arguments:?} {told:?}");
         assert!(told.err.starts_with("error: "), "{arguments:?} {told:?}");
     }
+    let slip = cluster.run(&["submit", "-r", "memori=1GiB", "--", "x"]);
+    assert!(slip.code == 2 && slip.err.contains("unknown resource `memori`; did you mean `memory`?"), "{slip:?}");
+    let bare = cluster.run(&["run"]);
+    assert!(
+        bare.err.contains("Usage: amalgam run [OPTIONS] FILE\n       amalgam run [OPTIONS] -- COMMAND"),
+        "{bare:?}"
+    );
     std::fs::write(cluster.state.path().join("job.toml"), "comand = ['x']\n").unwrap();
     let expected = "error: job.toml:1:1: unknown key `comand`\n  help: did you mean `command`?\n";
     assert_eq!(cluster.run(&["submit", "job.toml"]), says(2, "", expected));

@@ -252,6 +252,7 @@ macro_rules! words {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, JsonSchema)]
         $visibility enum $name { $($(#[$variant_attribute])* #[serde(rename = $word)] $variant,)* }
         impl $name {
+            pub const ALL: &[$name] = &[$($name::$variant,)*];
             pub const fn word(self) -> &'static str {
                 match self { $($name::$variant => $word,)* }
             }
@@ -342,6 +343,8 @@ words! {
 }
 
 impl JobState {
+    pub const ENDED: &[JobState] = &[JobState::Succeeded, JobState::Failed, JobState::Cancelled];
+
     pub const fn has_ended(self) -> bool {
         matches!(self, JobState::Succeeded | JobState::Failed | JobState::Cancelled)
     }

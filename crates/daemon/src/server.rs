@@ -46,6 +46,9 @@ pub enum ServerError {
     Auth(#[from] AuthError),
     #[error(transparent)]
     Executor(#[from] ExecutorError),
+    /// It was told to listen where it cannot or must not.
+    #[error("{0}")]
+    Address(String),
     #[error("{0}")]
     Bind(String),
     #[error("the log holds something that this version does not understand: {0}; use the version that wrote it")]
@@ -233,13 +236,13 @@ fn start_nodes(handle: &Handle, config: &Config, nodes: &[NodeOptions], executor
 
 fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     let wrong = |why: String| {
-        ServerError::Bind(format!(
+        ServerError::Address(format!(
             "`{address}` is not an address to listen on: {why}; write for instance `127.0.0.1:7433`"
         ))
     };
     let mut found = address.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     let first = found.next().ok_or_else(|| wrong("it names nothing".to_owned()))?;
-    check_bind(first).map_err(ServerError::Bind)?;
+    check_bind(first).map_err(ServerError::Address)?;
     Ok(first)
 }
 

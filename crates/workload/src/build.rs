@@ -5,7 +5,7 @@ use crate::error::{Complaint, JobFileError, Position};
 use crate::job_file::{
     Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile,
 };
-use crate::quantities::{Malformed, check_text};
+use crate::quantities::{self, Malformed, check_text};
 use crate::{order, suggest, tasks};
 use amalgam_core::vocabulary::job::MAX_STAGES;
 use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, StageSpec, TaskSet, Workdir};
@@ -61,13 +61,7 @@ fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, C
 }
 
 fn checked_name(what: &str, name: &At<String>) -> Result<String, Complaint> {
-    let wrong = |problem: String, remedy: &str| Err(Complaint::new(problem, remedy).at(name.at));
-    if name.value.trim().is_empty() {
-        return wrong(format!("the {what} has an empty name"), "write a name, or leave the key out");
-    }
-    if name.value.chars().any(char::is_control) {
-        return wrong(format!("the name of the {what} contains a control character"), "remove it");
-    }
+    quantities::check_name(what, &name.value).map_err(|wrong| Complaint::from(wrong).at(name.at))?;
     Ok(name.value.clone())
 }
 

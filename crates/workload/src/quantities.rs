@@ -1,6 +1,8 @@
 //! Amounts as people write them: `256MiB`, `1.5G`, `500m`, `0-199:10`.
 
-use amalgam_core::vocabulary::IndexRange;
+use crate::suggest::closest;
+use amalgam_core::vocabulary::resources::BUILT_IN;
+use amalgam_core::vocabulary::{Duration, IndexRange};
 use std::fmt;
 
 /// What is wrong with a text, and what to write instead.
@@ -101,7 +103,52 @@ pub(crate) fn cpu_millis(millis: f64) -> Option<u32> {
     (millis <= f64::from(u32::MAX)).then_some(millis as u32)
 }
 
-/// Reads `name=count`.
+/// CPUs of a node, which cannot do without.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_node_cpu_millis(text: &str) -> Result<u32, Malformed> {
+    match parse_cpu_millis(text)? {
+        0 => Err(Malformed::new("a node without CPUs runs nothing", "give it some, for instance `2`, `0.5` or `500m`")),
+        millis => Ok(millis),
+    }
+}
+
+/// The time after which a task is ended.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_timeout(text: &str) -> Result<Duration, Malformed> {
+    let remedy = "write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`";
+    match Duration::parse(text) {
+        Ok(Duration::ZERO) => {
+            Err(Malformed::new("a timeout of zero would end every task at once", "leave it out for no timeout"))
+        }
+        Ok(timeout) => Ok(timeout),
+        Err(_) => Err(Malformed::new(format!("`{text}` is not a duration"), remedy)),
+    }
+}
+
+/// Reads the name of a job.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_job_name(text: &str) -> Result<String, Malformed> {
+    check_name("job", text)?;
+    Ok(text.to_owned())
+}
+
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Malformed> {
+    if name.trim().is_empty() {
+        return Err(Malformed::new(format!("the {what} has an empty name"), "write a name, or leave it out"));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Malformed::new(format!("the name of the {what} contains a control character"), "remove it"));
+    }
+    Ok(())
+}
+
+/// Reads `name=count`, for a resource that is not built in.
 ///
 /// # Errors
 /// What is wrong and what to write.
@@ -109,12 +156,22 @@ pub fn parse_named_count(text: &str) -> Result<(String, u32), Malformed> {
     let malformed =
         || Malformed::new(format!("`{text}` is not a resource with its count"), "write for instance `fpga=1`");
     let (name, count) = text.split_once('=').ok_or_else(malformed)?;
-    let count = count.trim().parse().map_err(|_| malformed())?;
     check_resource_name(name.trim())?;
+    let count = count.trim().parse().map_err(|_| malformed())?;
     Ok((name.trim().to_owned(), count))
 }
 
+/// Every name may be a custom resource, so slips are caught only where one is likely.
 pub(crate) fn check_resource_name(name: &str) -> Result<(), Malformed> {
+    let slip = match name {
+        "cpus" | "cores" | "core" => Some("cpu"),
+        "mem" | "ram" | "memory-mb" => Some("memory"),
+        "gpus" => Some("gpu"),
+        _ => closest(name, BUILT_IN.into_iter().filter(|known| known.len() > 3)).filter(|near| *near != name),
+    };
+    if let Some(known) = slip {
+        return Err(Malformed::new(format!("unknown resource `{name}`"), format!("did you mean `{known}`?")));
+    }
     let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     if well_formed {

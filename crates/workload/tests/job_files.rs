@@ -185,6 +185,7 @@ fn malformed_values_are_pointed_at() {
             "timeout = 'soon'",
             "2:11: `soon` is not a duration\n  help: write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`",
         ),
+        ("timeout = '0s'", "2:11: a timeout of zero would end every task at once\n  help: leave it out for no timeout"),
         (
             "constraints = ['arch=x86_64', 'kernel']",
             "2:31: `kernel` is not a constraint\n  help: write for instance `arch=x86_64` or `kernel>=5.10`",
@@ -211,7 +212,7 @@ fn malformed_values_are_pointed_at() {
             "2:13: the text contains a NUL character\n  help: remove it: no process can receive it",
         ),
         ("hold = 'yes'", "2:8: found the text `yes`\n  help: write `true` or `false`"),
-        ("name = ''", "2:8: the job has an empty name\n  help: write a name, or leave the key out"),
+        ("name = ''", "2:8: the job has an empty name\n  help: write a name, or leave it out"),
     ] {
         assert_eq!(complaint(&format!("command = ['x']\n{line}")), format!("job.toml:{expected}"));
     }

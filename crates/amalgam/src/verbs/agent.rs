@@ -26,7 +26,7 @@ pub struct AgentArgs {
     #[arg(long)]
     name: Option<String>,
     /// CPUs to offer [default: those of this machine]
-    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_cpu_millis)]
+    #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_node_cpu_millis)]
     cpus: Option<u32>,
     /// Memory to offer, such as 4GiB [default: that of this machine]
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_memory_mib)]

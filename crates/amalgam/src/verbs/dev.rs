@@ -2,7 +2,7 @@
 
 use crate::arguments::Connection;
 use crate::cluster::{self, Offer, Size};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_core::preset::Preset;
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -50,8 +50,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         nodes,
         executor: Some(executor),
         takes_agents: false,
-    });
-    let server = server.map_err(|error| Failure::new(error.to_string(), ""))?;
+    })?;
     super::server::report_torn(&server);
     show::print(&format!(
         "ready: {count} {} at http://{}, preset {preset}, state in {}\n",

@@ -1,11 +1,11 @@
 //! `amalgam info`
 
-use crate::arguments::Connection;
+use crate::arguments::{Connection, one_of};
 use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::selectors::{Selector, resolve};
 use crate::{discovery, show};
-use amalgam_daemon::api::{JobDetail, StageDetail, TaskSummary};
+use amalgam_daemon::api::{JobDetail, StageDetail, TaskState, TaskSummary};
 use clap::Args;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -22,8 +22,8 @@ pub struct InfoArgs {
     #[arg(short, long)]
     tasks: bool,
     /// With --tasks: only tasks in these states
-    #[arg(long, requires = "tasks")]
-    state: Option<String>,
+    #[arg(long, requires = "tasks", value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
+    state: Vec<String>,
     /// With --tasks: at most so many
     #[arg(short = 'n', long, requires = "tasks", default_value_t = 1_000)]
     limit: usize,
@@ -62,7 +62,7 @@ fn print_json(client: &Client, jobs: &[u64], args: &InfoArgs) -> Result<()> {
 
 fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>> {
     let mut query = Query::default();
-    query.add("state", args.state.as_deref());
+    query.add_list("state", &args.state);
     client.list(&format!("/v1/jobs/{job}/tasks"), &query, args.limit.max(1))
 }
 

@@ -1,11 +1,11 @@
 //! `amalgam list` and `amalgam history`
 
 use super::ACTIVE;
-use crate::arguments::Connection;
+use crate::arguments::{Connection, one_of};
 use crate::client::Query;
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_daemon::api::JobSummary;
+use amalgam_daemon::api::{JobState, JobSummary};
 use clap::Args;
 use std::process::ExitCode;
 
@@ -19,17 +19,17 @@ pub struct ListArgs {
     #[arg(short, long)]
     all: bool,
     /// Only jobs in these states, separated by commas
-    #[arg(long, conflicts_with = "all")]
-    state: Option<String>,
+    #[arg(long, conflicts_with = "all", value_delimiter = ',', value_parser = one_of(JobState::ALL, JobState::word))]
+    state: Vec<String>,
     #[command(flatten)]
     filter: Filter,
 }
 
 #[derive(Args)]
 pub struct HistoryArgs {
-    /// Only jobs in these states: succeeded, failed, cancelled
-    #[arg(long)]
-    state: Option<String>,
+    /// Only jobs in these states, separated by commas
+    #[arg(long, value_delimiter = ',', value_parser = one_of(JobState::ENDED, JobState::word))]
+    state: Vec<String>,
     #[command(flatten)]
     filter: Filter,
 }
@@ -57,17 +57,17 @@ struct Filter {
 }
 
 pub fn execute(args: ListArgs, connection: &Connection) -> Result<ExitCode> {
-    let states = args.state.or_else(|| (!args.all).then(|| ACTIVE.to_owned()));
-    list("/v1/jobs", states, args.filter, connection)
+    let states = if args.state.is_empty() && !args.all { vec![ACTIVE.to_owned()] } else { args.state };
+    list("/v1/jobs", &states, args.filter, connection)
 }
 
 pub fn execute_history(args: HistoryArgs, connection: &Connection) -> Result<ExitCode> {
-    list("/v1/history", args.state, args.filter, connection)
+    list("/v1/history", &args.state, args.filter, connection)
 }
 
-fn list(path: &str, states: Option<String>, filter: Filter, connection: &Connection) -> Result<ExitCode> {
+fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) -> Result<ExitCode> {
     let mut query = Query::default();
-    query.add("state", states.as_deref());
+    query.add_list("state", states);
     query.add("user", filter.user.as_deref());
     query.add("queue", filter.queue.as_deref());
     query.add("name", filter.name.as_deref());

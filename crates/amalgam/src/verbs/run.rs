@@ -24,6 +24,7 @@ use std::time::Duration;
 const REFRESH: Duration = Duration::from_millis(250);
 
 #[derive(Args)]
+#[command(override_usage = "amalgam run [OPTIONS] FILE\n       amalgam run [OPTIONS] -- COMMAND...")]
 #[command(after_help = "Examples:
   amalgam run examples/wordcount.toml
   amalgam run -- python3 train.py --epochs 3

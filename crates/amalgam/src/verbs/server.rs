@@ -2,7 +2,7 @@
 
 use crate::arguments::Connection;
 use crate::cluster;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_core::preset::Preset;
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -45,8 +45,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
         nodes: Vec::new(),
         executor: None,
         takes_agents: true,
-    });
-    let server = server.map_err(|error| Failure::new(error.to_string(), ""))?;
+    })?;
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
     show::print(&format!(

@@ -8,6 +8,7 @@ use clap::Args;
 use std::process::ExitCode;
 
 #[derive(Args)]
+#[command(override_usage = "amalgam submit [OPTIONS] FILE\n       amalgam submit [OPTIONS] -- COMMAND...")]
 #[command(after_help = "Examples:
   amalgam submit job.toml
   amalgam submit --array 0-99 -r cpu=2,memory=1GiB --retries 2 -- ./step

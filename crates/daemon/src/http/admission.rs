@@ -2,7 +2,7 @@
 
 use crate::api::Error;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use amalgam_core::vocabulary::{JobSpec, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{Duration, JobSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
 /// Everything that a name or a command may be long.
@@ -74,6 +74,9 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
     }
     if matches!(&program.workdir, Workdir::Path(path) if !path.starts_with('/') || path.contains('\0')) {
         return Err("has a working directory that is not absolute".to_owned());
+    }
+    if stage.timeout == Some(Duration::ZERO) {
+        return Err("has a timeout of zero".to_owned());
     }
     check_tasks(&stage.tasks)
 }

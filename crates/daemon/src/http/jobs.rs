@@ -81,19 +81,7 @@ pub struct ListParameters {
 impl ListParameters {
     /// `user=me` names the caller.
     fn split(self, caller: Identity) -> Result<(JobFilter, Page), Error> {
-        let states = words(
-            self.state.as_deref(),
-            "job state",
-            JobState::word,
-            &[
-                JobState::Held,
-                JobState::Pending,
-                JobState::Running,
-                JobState::Succeeded,
-                JobState::Failed,
-                JobState::Cancelled,
-            ],
-        )?;
+        let states = words(self.state.as_deref(), "job state", JobState::word, JobState::ALL)?;
         let user = self.user.map(|user| if user == "me" { caller.user } else { user });
         let filter = JobFilter { states, user, queue: self.queue, name: self.name };
         Ok((filter, page(self.cursor, self.limit)))
@@ -159,19 +147,7 @@ pub async fn tasks(
     Parameters(parameters): Parameters<TaskParameters>,
 ) -> Answer<Listing<TaskSummary>> {
     app.allow(&caller, JobId(job)).await?;
-    let states = words(
-        parameters.state.as_deref(),
-        "task state",
-        TaskState::word,
-        &[
-            TaskState::Waiting,
-            TaskState::Queued,
-            TaskState::Running,
-            TaskState::Succeeded,
-            TaskState::Failed,
-            TaskState::Cancelled,
-        ],
-    )?;
+    let states = words(parameters.state.as_deref(), "task state", TaskState::word, TaskState::ALL)?;
     let filter = TaskFilter { states, stage: parameters.stage, index: parameters.index };
     Ok(Json(app.backend.tasks(JobId(job), filter, page(parameters.cursor, parameters.limit)).await?))
 }

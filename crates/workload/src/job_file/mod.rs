@@ -2,7 +2,9 @@
 
 mod values;
 
-pub(crate) use values::{Array, Command, ConstraintText, Each, Environment, JobIds, OutputCap, ResourceTable, Time};
+pub(crate) use values::{
+    Array, Command, ConstraintText, Each, Environment, JobIds, OutputCap, ResourceTable, Time, Timeout,
+};
 
 use crate::document::At;
 use schemars::JsonSchema;
@@ -55,7 +57,7 @@ pub(crate) struct JobFile {
     /// How often a failed task is tried again.
     pub retries: Option<u32>,
     /// A task that runs longer is ended, such as `5m`.
-    pub timeout: Option<Time>,
+    pub timeout: Option<Timeout>,
     /// Variables for the tasks.
     pub env: Option<At<Environment>>,
     /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.
@@ -93,7 +95,7 @@ pub(crate) struct StageFile {
     /// How often a failed task is tried again.
     pub retries: Option<u32>,
     /// A task that runs longer is ended, such as `5m`.
-    pub timeout: Option<Time>,
+    pub timeout: Option<Timeout>,
     /// Variables for the tasks.
     pub env: Option<At<Environment>>,
     /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.

@@ -39,6 +39,9 @@ pub(crate) struct Environment(pub Vec<(String, String)>);
 pub(crate) struct Time(pub Duration);
 
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeout(pub Duration);
+
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputCap(pub u64);
 
 #[derive(Clone, Debug)]
@@ -247,24 +250,10 @@ impl<'de> Deserialize<'de> for ResourceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ResourceName, D::Error> {
         let name = String::deserialize(deserializer)?.replace('_', "-");
         if !BUILT_IN.contains(&name.as_str()) {
-            check_custom_name(&name).map_err(refused)?;
+            quantities::check_resource_name(&name).map_err(refused)?;
         }
         Ok(ResourceName(name))
     }
-}
-
-/// Every name may be a custom resource, so slips are caught only where one is likely.
-fn check_custom_name(name: &str) -> Result<(), Malformed> {
-    let slip = match name {
-        "cpus" | "cores" | "core" => Some("cpu"),
-        "mem" | "ram" | "memory-mb" => Some("memory"),
-        "gpus" => Some("gpu"),
-        _ => crate::suggest::closest(name, BUILT_IN.into_iter().filter(|known| known.len() > 3)),
-    };
-    if let Some(known) = slip {
-        return Err(Malformed::new(format!("unknown resource `{name}`"), format!("did you mean `{known}`?")));
-    }
-    quantities::check_resource_name(name)
 }
 
 struct Cpus(u32);
@@ -299,6 +288,13 @@ impl<'de> Deserialize<'de> for Time {
             let remedy = "write for instance `90s`, `5m`, `1h30m`, `250ms` or `00:01:30`";
             refused(Malformed::new(format!("`{text}` is not a duration"), remedy))
         })
+    }
+}
+
+impl<'de> Deserialize<'de> for Timeout {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timeout, D::Error> {
+        let Scalar(text) = Scalar::deserialize(deserializer)?;
+        quantities::parse_timeout(&text).map(Timeout).map_err(refused)
     }
 }
 
@@ -432,6 +428,7 @@ schema!(Environment, "Environment", {
     "additionalProperties": { "type": ["string", "number", "boolean"] }
 });
 schema!(Time, "Duration", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
+schema!(Timeout, "Timeout", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
 schema!(OutputCap, "Size", { "type": "string", "examples": ["64MiB"] });
 schema!(ConstraintText, "Constraint", { "type": "string", "examples": ["arch=x86_64", "kernel>=5.10"] });
 schema!(JobIds, "JobIds", {
