@@ -235,7 +235,7 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     assert_eq!(cluster.run(&["submit", "job.toml"]), says(2, "", expected));
     assert_eq!(cluster.run(&["config", "check", "job.toml"]), says(2, "", expected));
     std::fs::write(cluster.state.path().join("job.toml"), "command = ['x']\ntasks = 4\n").unwrap();
-    assert_eq!(cluster.run(&["config", "check", "job.toml"]).out, "job.toml: ok (1 stages, 4 tasks)\n");
+    assert_eq!(cluster.run(&["config", "check", "job.toml"]).out, "job.toml: ok (1 stage, 4 tasks)\n");
 }
 
 #[test]

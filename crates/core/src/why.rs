@@ -42,9 +42,10 @@ impl Why {
             Why::Held => "held by its user (release starts it)".to_owned(),
             Why::AfterJobs { jobs } => format!("waits for job {} to succeed", join(jobs)),
             Why::QueueJobs { queue, limit } => {
-                format!("queue {queue} already runs {limit} jobs, which is its limit")
+                format!("queue {queue} already runs {}, which is its limit", counted(u64::from(*limit), "job"))
             }
             Why::NoNode { known: 0 } => "no node has joined the cluster yet".to_owned(),
+            Why::NoNode { known: 1 } => "the only node takes no work (unreachable, drained or paused)".to_owned(),
             Why::NoNode { known } => {
                 format!("none of the {known} known nodes takes work (unreachable, drained or paused)")
             }
@@ -78,6 +79,11 @@ impl Why {
             Why::AfterStages { stages } => format!("waits for stage {} to succeed", join(stages)),
         }
     }
+}
+
+/// `1 task`, `2 tasks`.
+pub fn counted(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 fn join<T: ToString>(parts: &[T]) -> String {

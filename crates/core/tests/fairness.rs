@@ -174,7 +174,7 @@ fn every_pending_job_has_a_reason_that_names_what_is_missing() {
     let mut world = cluster(Preset::Drf, vec![limited, queue("root.other")], 2, 2);
     let first = world.submit(endless("single", "ada", 20));
     let second = world.submit(endless("single", "ada", 1));
-    assert_eq!(world.why(second), ["queue root.single already runs 1 jobs, which is its limit"]);
+    assert_eq!(world.why(second), ["queue root.single already runs 1 job, which is its limit"]);
 
     let mut elsewhere = endless("other", "ada", 1);
     elsewhere.stages[0].constraints = vec![Constraint::parse("kernel>=9.9").unwrap()];
@@ -198,11 +198,7 @@ fn every_pending_job_has_a_reason_that_names_what_is_missing() {
 
     world.kill_server();
     world.start_server();
-    assert_eq!(
-        world.why(second),
-        ["queue root.single already runs 1 jobs, which is its limit"],
-        "also after a restart"
-    );
+    assert_eq!(world.why(second), ["queue root.single already runs 1 job, which is its limit"], "also after a restart");
     assert_eq!(world.outcome(first), None);
 }
 
@@ -292,7 +288,7 @@ fn a_job_that_is_run_again_waits_for_its_turn_like_any_other() {
     world.run_for(Duration::from_secs(2));
     let other = world.submit(endless("single", "ada", 4));
     world.control(failing, JobAction::RerunFailed);
-    assert_eq!(world.why(failing), ["queue root.single already runs 1 jobs, which is its limit"]);
+    assert_eq!(world.why(failing), ["queue root.single already runs 1 job, which is its limit"]);
     world.run_for(Duration::from_secs(10));
     assert_eq!(world.outcome(other), Some(JobOutcome::Succeeded));
     assert_eq!(world.outcome(failing), Some(JobOutcome::Failed { exit_code: 9 }));

@@ -5,6 +5,7 @@ use crate::shell::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, Instant, JobId, Kinds, NodeId, TaskId};
+use amalgam_core::why::counted;
 use std::sync::Arc;
 
 /// What the lines call things by.
@@ -78,8 +79,8 @@ fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId
 fn of_change(change: &Change, names: &Names) -> Option<Told> {
     match change {
         Change::JobAdmitted { job, .. } => {
-            let tasks = job.spec.task_count();
-            of_job("submitted", format!("submitted by {} with {tasks} tasks", job.spec.user))
+            let tasks = counted(job.spec.task_count(), "task");
+            of_job("submitted", format!("submitted by {} with {tasks}", job.spec.user))
         }
         Change::JobHeld { held: true, .. } => of_job("held", "held"),
         Change::JobHeld { held: false, .. } => of_job("released", "released"),
@@ -98,8 +99,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::Launched { attempt, task, node, rule, passed_over, .. } => {
             let passed = match passed_over {
                 0 => String::new(),
-                1 => ", past 1 job that did not fit".to_owned(),
-                many => format!(", past {many} jobs that did not fit"),
+                &jobs => format!(", past {} that did not fit", counted(u64::from(jobs), "job")),
             };
             let text = format!("{} granted on {} by {rule}{passed}", names.task(*task), names.node(*node));
             of_attempt("launched", *task, *attempt, *node, text)

@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::job_arguments::read_file;
 use crate::show;
+use amalgam_core::why::counted;
 use amalgam_workload::Context;
 use clap::{Args, Subcommand};
 use std::env;
@@ -36,10 +37,10 @@ pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
             if let Some(path) = server_config {
                 let config = crate::cluster::read_config(Some(&path))?;
                 show::print(&format!(
-                    "{}: ok (preset {}, {} queues)\n",
+                    "{}: ok (preset {}, {})\n",
                     path.display(),
                     config.preset.name(),
-                    config.queues.len()
+                    counted(config.queues.len() as u64, "queue")
                 ))?;
             }
             let submit_dir = env::current_dir().map_err(|error| {
@@ -50,8 +51,9 @@ pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
             for file in files {
                 match read_file(&file, &context) {
                     Ok(job) => {
-                        let (stages, tasks) = (job.stages.len(), job.task_count());
-                        show::print(&format!("{}: ok ({stages} stages, {tasks} tasks)\n", file.display()))?;
+                        let stages = counted(job.stages.len() as u64, "stage");
+                        let tasks = counted(job.task_count(), "task");
+                        show::print(&format!("{}: ok ({stages}, {tasks})\n", file.display()))?;
                     }
                     Err(failure) => {
                         show::note(&failure.to_string());

@@ -5,6 +5,7 @@ use crate::cluster::{self, Offer, Size};
 use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_core::preset::Preset;
+use amalgam_core::why::counted;
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
 use clap::Args;
@@ -53,8 +54,8 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     })?;
     super::server::report_torn(&server);
     show::print(&format!(
-        "ready: {count} {} at http://{}, preset {preset}, state in {}\n",
-        if count == 1 { "node" } else { "nodes" },
+        "ready: {} at http://{}, preset {preset}, state in {}\n",
+        counted(count as u64, "node"),
         server.address,
         state_dir.display()
     ))?;

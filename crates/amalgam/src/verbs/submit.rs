@@ -4,6 +4,7 @@ use crate::arguments::Connection;
 use crate::failure::Result;
 use crate::job_arguments::{JobArgs, idempotency_key};
 use crate::{discovery, show};
+use amalgam_core::why::counted;
 use clap::Args;
 use std::process::ExitCode;
 
@@ -32,9 +33,8 @@ pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
         (true, _) => show::json(&submitted)?,
         (_, true) => show::print(&format!("{}\n", submitted.job))?,
         _ => {
-            let tasks = job.task_count();
-            let plural = if tasks == 1 { "" } else { "s" };
-            show::print(&format!("job {} submitted: {}, {tasks} task{plural}\n", submitted.job, job.name))?;
+            let tasks = counted(job.task_count(), "task");
+            show::print(&format!("job {} submitted: {}, {tasks}\n", submitted.job, job.name))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -75,7 +75,7 @@ fn queues_keep_to_their_limits_and_say_so() {
     let few = submit("few");
     let next = submit("few");
     until_true("a running job", || running(&few) == 4);
-    waits_because(&scene, &next, "queue root.few already runs 1 jobs");
+    waits_because(&scene, &next, "queue root.few already runs 1 job");
     scene.ok(&["cancel", &few, &next]);
 
     assert_eq!(scene.run(&["run", "--queue", "brief", "--", "sleep", "60"]).code, 124);
