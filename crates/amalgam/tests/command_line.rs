@@ -161,7 +161,7 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
     let cluster = Cluster::start();
     let nodes = cluster.run(&["node", "list"]).out;
     assert!(nodes.contains("1   fake  up     0        2 cpu, 4 GiB memory"), "{nodes}");
-    assert_eq!(cluster.run(&["node", "drain", "fake"]), says(0, "node 1 is draining\n", ""));
+    assert_eq!(cluster.run(&["node", "drain", "fake"]), says(0, "node fake is draining\n", ""));
     assert!(cluster.run(&["node", "info", "n1"]).out.contains("drained"));
     assert_eq!(cluster.run(&["node", "undrain", "1"]).code, 0);
     assert_eq!(

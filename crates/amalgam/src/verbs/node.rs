@@ -70,7 +70,8 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
 fn drain(client: &Client, node: &str, drain: bool) -> Result<()> {
     let id = find(client, node)?;
     client.post_quietly(&format!("/v1/nodes/{id}/drain"), &DrainRequest { drain })?;
-    show::print(&format!("node {id} {}\n", if drain { "is draining" } else { "is in use" }))
+    let node: NodeDetail = client.get(&format!("/v1/nodes/{id}"))?;
+    show::print(&format!("node {} {}\n", node.summary.name, if drain { "is draining" } else { "is in use" }))
 }
 
 /// A node by its number, with or without its `n`, or by its name.
