@@ -136,96 +136,110 @@ fn push_line(out: &mut Vec<u8>, prefix: &str, line: &mut Vec<u8>) {
     }
 }
 
-/// Copies the output of every task of a job as it ends, until the job has. `from` is a sequence number before the
-/// first of its events. `wanted` chooses tasks.
-pub fn copy_as_tasks_end(
-    client: &Client,
+/// A job of several tasks: the lines of each say whose they are.
+pub struct Followed {
+    client: Client,
     job: u64,
-    mut from: u64,
-    streams: &[Stream],
-    wanted: &dyn Fn(&Event) -> bool,
-    sink: &mut dyn Sink,
-) -> Result<()> {
-    let mut failing_since: Option<Instant> = None;
-    let mut shown = BTreeSet::new();
-    loop {
-        let events = patiently(|| client.events(job, from))?;
-        for event in events {
-            failing_since = None;
-            from = event.sequence + 1;
-            match event.kind {
-                EventKind::JobEnded => return Ok(()),
-                EventKind::TaskEnded if wanted(&event) => {
-                    if let Some(task) = event.task.as_deref().and_then(parse_task).filter(|task| shown.insert(*task)) {
-                        copy_ended(client, job, task, &event, streams, sink)?;
-                    }
-                }
-                // What happened unseen is read from the state that it led to.
-                EventKind::Gap => {
-                    let ended = Query::default().with("state", "succeeded,failed,cancelled");
-                    let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{job}/tasks"), &ended, usize::MAX)?;
-                    for task in tasks {
-                        let event = Event { stage: Some(task.stage), ..Event::default() };
-                        if let Some(task) = parse_task(&task.task).filter(|task| wanted(&event) && shown.insert(*task))
-                        {
-                            copy_ended(client, job, task, &event, streams, sink)?;
+    /// Stages of one task, whose lines need no index.
+    single: BTreeSet<String>,
+}
+
+impl Followed {
+    pub fn new<'a>(client: &Client, job: u64, stages: impl Iterator<Item = (&'a str, u64)>) -> Followed {
+        let single = stages.filter(|(_, tasks)| *tasks == 1).map(|(name, _)| name.to_owned());
+        Followed { client: client.clone(), job, single: single.collect() }
+    }
+
+    /// Copies the output of every task as it ends, until the job has. `from` is a sequence number before the first of
+    /// its events. `wanted` chooses tasks.
+    pub fn copy_as_tasks_end(
+        &self,
+        mut from: u64,
+        streams: &[Stream],
+        wanted: &dyn Fn(&Event) -> bool,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let mut failing_since: Option<Instant> = None;
+        let mut shown = BTreeSet::new();
+        loop {
+            let events = patiently(|| self.client.events(self.job, from))?;
+            for event in events {
+                failing_since = None;
+                from = event.sequence + 1;
+                match event.kind {
+                    EventKind::JobEnded => return Ok(()),
+                    EventKind::TaskEnded if wanted(&event) => {
+                        let task = event.task.as_deref().and_then(parse_task);
+                        if let Some(task) = task.filter(|task| shown.insert(*task)) {
+                            self.copy_ended(task, &event, streams, sink)?;
                         }
                     }
-                    if client.wait(job, Duration::ZERO)?.state.has_ended() {
-                        return Ok(());
+                    EventKind::Gap => {
+                        self.copy_unseen(streams, wanted, &mut shown, sink)?;
+                        if self.client.wait(self.job, Duration::ZERO)?.state.has_ended() {
+                            return Ok(());
+                        }
                     }
+                    _ => {}
                 }
-                _ => {}
+            }
+            // The connection ended. A server that stops for good must not be asked for ever.
+            let since = *failing_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_secs(30) {
+                let what = "the server ends the connection again and again";
+                return Err(Failure::unreachable(what, "check that it runs"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What happened unseen is read from the state that it led to.
+    fn copy_unseen(
+        &self,
+        streams: &[Stream],
+        wanted: &dyn Fn(&Event) -> bool,
+        shown: &mut BTreeSet<(u32, u32)>,
+        sink: &mut dyn Sink,
+    ) -> Result<()> {
+        let ended = Query::default().with("state", "succeeded,failed,cancelled");
+        let tasks: Vec<TaskSummary> = self.client.list(&format!("/v1/jobs/{}/tasks", self.job), &ended, usize::MAX)?;
+        for task in tasks {
+            let event = Event { stage: Some(task.stage), ..Event::default() };
+            if let Some(task) = parse_task(&task.task).filter(|task| wanted(&event) && shown.insert(*task)) {
+                self.copy_ended(task, &event, streams, sink)?;
             }
         }
-        // The connection ended. A server that stops for good must not be asked for ever.
-        let since = *failing_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > Duration::from_secs(30) {
-            return Err(Failure::unreachable("the server ends the connection again and again", "check that it runs"));
-        }
-        std::thread::sleep(Duration::from_millis(100));
+        Ok(())
     }
-}
 
-fn copy_ended(
-    client: &Client,
-    job: u64,
-    (stage, index): (u32, u32),
-    event: &Event,
-    streams: &[Stream],
-    sink: &mut dyn Sink,
-) -> Result<()> {
-    let name = event.stage.clone().unwrap_or_else(|| stage.to_string());
-    let source = Source { job, stage, index, prefix: Some(prefix(&name, index)) };
-    for stream in streams {
-        let written = if *stream == Stream::Stdout { event.stdout_bytes } else { event.stderr_bytes };
-        if written != Some(0) {
-            copy(client, &source, *stream, false, sink)?;
-        }
-    }
-    Ok(())
-}
-
-/// Prints what the tasks have written so far, one after the other.
-pub fn copy_tasks(
-    client: &Client,
-    job: u64,
-    tasks: &[TaskSummary],
-    streams: &[Stream],
-    sink: &mut dyn Sink,
-) -> Result<()> {
-    for task in tasks.iter().filter(|task| !matches!(task.state, TaskState::Waiting | TaskState::Queued)) {
-        let Some((stage, index)) = parse_task(&task.task) else { continue };
-        let source = Source { job, stage, index, prefix: Some(prefix(&task.stage, index)) };
+    fn copy_ended(&self, task: (u32, u32), event: &Event, streams: &[Stream], sink: &mut dyn Sink) -> Result<()> {
+        let source = self.source(task, event.stage.as_deref());
         for stream in streams {
-            copy(client, &source, *stream, false, sink)?;
+            let written = if *stream == Stream::Stdout { event.stdout_bytes } else { event.stderr_bytes };
+            if written != Some(0) {
+                copy(&self.client, &source, *stream, false, sink)?;
+            }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-fn prefix(stage: &str, index: u32) -> String {
-    format!("{stage}/{index}: ")
+    /// Prints what the tasks have written so far, one after the other.
+    pub fn copy_tasks(&self, tasks: &[TaskSummary], streams: &[Stream], sink: &mut dyn Sink) -> Result<()> {
+        for task in tasks.iter().filter(|task| !matches!(task.state, TaskState::Waiting | TaskState::Queued)) {
+            let Some(place) = parse_task(&task.task) else { continue };
+            let source = self.source(place, Some(&task.stage));
+            for stream in streams {
+                copy(&self.client, &source, *stream, false, sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn source(&self, (stage, index): (u32, u32), name: Option<&str>) -> Source {
+        let name = name.map_or_else(|| stage.to_string(), str::to_owned);
+        let prefix = if self.single.contains(&name) { format!("{name}: ") } else { format!("{name}/{index}: ") };
+        Source { job: self.job, stage, index, prefix: Some(prefix) }
+    }
 }
 
 /// The stage and index of `JOB.STAGE.INDEX`.

@@ -70,12 +70,15 @@ fn run_prefixes_the_lines_of_many_tasks_and_tells_how_stages_go() {
     let cluster = Cluster::start();
     std::fs::write(
         cluster.state.path().join("job.yaml"),
-        "stages:\n  - { name: say, command: [item], each: [a, b] }\n  - { name: end, command: [exit, 3], after: [say] }\n",
+        "stages:\n  - { name: say, command: [item], each: [a, b] }\n  - { name: sum, command: [echo, ab], after: [say] }\n  - { name: end, command: [exit, 3], after: [sum] }\n",
     )
     .unwrap();
     let told = cluster.run(&["run", "job.yaml"]);
-    assert_eq!((told.code, told.out.as_str()), (3, "say/0: a\nsay/1: b\n"));
-    assert_eq!(told.err, "say: succeeded, 2/2 done\nend: failed, 0/1, 1 failed done\njob 1 failed\n");
+    assert_eq!((told.code, told.out.as_str()), (3, "say/0: a\nsay/1: b\nsum: ab\n"));
+    assert_eq!(
+        told.err,
+        "say: succeeded, 2/2 done\nsum: succeeded, 1/1 done\nend: failed, 0/1, 1 failed done\njob 1 failed\n"
+    );
 }
 
 #[test]

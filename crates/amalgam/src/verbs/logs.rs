@@ -4,7 +4,7 @@ use crate::arguments::Connection;
 use crate::client::{Client, Query};
 use crate::discovery;
 use crate::failure::Result;
-use crate::following::{self, Plain, Sink, Source, ToStdout};
+use crate::following::{self, Followed, Plain, Sink, Source, ToStdout};
 use crate::selectors::Target;
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, JobDetail, TaskSummary};
@@ -42,18 +42,20 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
         (_, true) => &[Stream::Stderr],
         _ => &[Stream::Stdout],
     };
+    let several =
+        || Followed::new(&client, id, job.stages.iter().map(|stage| (stage.name.as_str(), stage.tasks.total)));
     match single(&job, stage, args.target.index) {
         Some(source) => follow_one(&client, &source, streams, args.follow)?,
         None if args.follow && !job.summary.state.has_ended() => {
             let name = stage.and_then(|stage| job.stages.get(stage as usize)).map(|stage| stage.name.clone());
             let wanted = |event: &Event| name.is_none() || event.stage == name;
-            following::copy_as_tasks_end(&client, id, 0, streams, &wanted, &mut *sink(args.both))?;
+            several().copy_as_tasks_end(0, streams, &wanted, &mut *sink(args.both))?;
         }
         None => {
             let mut query = Query::default();
             query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
             let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query, usize::MAX)?;
-            following::copy_tasks(&client, id, &tasks, streams, &mut *sink(args.both))?;
+            several().copy_tasks(&tasks, streams, &mut *sink(args.both))?;
         }
     }
     Ok(ExitCode::SUCCESS)

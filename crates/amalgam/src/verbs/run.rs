@@ -5,11 +5,11 @@ use crate::client::{Client, patiently};
 use crate::cluster::Size;
 use crate::embedded;
 use crate::failure::Result;
-use crate::following::{self, Source};
+use crate::following::{self, Followed, Source};
 use crate::job_arguments::{JobArgs, idempotency_key};
 use crate::progress::Progress;
 use crate::{discovery, show};
-use amalgam_core::vocabulary::Stream;
+use amalgam_core::vocabulary::{JobSpec, Stream};
 use amalgam_daemon::api::{Action, JobDetail, JobState, Submitted, Waited};
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -62,7 +62,7 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     let submitted = client.submit(&job, &idempotency_key()?)?;
     let cancelled = cancel_on_interrupt(&client, submitted.job)?;
     let mut progress = Progress::new();
-    let output = follow(&client, &submitted, job.task_count(), &progress);
+    let output = follow(&client, &submitted, &job, &progress);
     let (waited, detail) = watch(&client, submitted.job, args.quiet, &mut progress)?;
     for thread in output {
         // The job's code matters more than that its output could not be shown.
@@ -107,20 +107,21 @@ fn cancel_on_interrupt(client: &Client, job: u64) -> Result<Arc<AtomicBool>> {
 }
 
 /// Shows output on threads of its own, which end with the job.
-fn follow(client: &Client, submitted: &Submitted, tasks: u64, progress: &Progress) -> Vec<JoinHandle<Result<()>>> {
+fn follow(client: &Client, submitted: &Submitted, job: &JobSpec, progress: &Progress) -> Vec<JoinHandle<Result<()>>> {
     const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
-    let (job, sequence) = (submitted.job, submitted.sequence);
+    let (id, sequence) = (submitted.job, submitted.sequence);
     let spawn = |work: Box<dyn FnOnce() -> Result<()> + Send>| thread::spawn(work);
-    if tasks == 1 {
+    if job.task_count() == 1 {
         let one = |stream| {
             let (client, mut sink) = (client.clone(), progress.sink());
-            let source = Source { job, stage: 0, index: 0, prefix: None };
+            let source = Source { job: id, stage: 0, index: 0, prefix: None };
             spawn(Box::new(move || following::copy(&client, &source, stream, true, &mut *sink)))
         };
         return BOTH.map(one).into();
     }
-    let (client, mut sink) = (client.clone(), progress.sink());
-    vec![spawn(Box::new(move || following::copy_as_tasks_end(&client, job, sequence, &BOTH, &|_| true, &mut *sink)))]
+    let stages = job.stages.iter().map(|stage| (stage.name.as_str(), u64::from(stage.tasks.len())));
+    let (several, mut sink) = (Followed::new(client, id, stages), progress.sink());
+    vec![spawn(Box::new(move || several.copy_as_tasks_end(sequence, &BOTH, &|_| true, &mut *sink)))]
 }
 
 /// How the job ended, and unless `quiet` its last state.

@@ -59,7 +59,7 @@ fn wordcount_makes_the_index_that_one_process_makes() {
 fn sweep_collects_what_every_value_led_to() {
     let told = run(&Scene::new(), "sweep");
     assert!(told.out.contains("2.8 a cycle of 1") && told.out.contains("3.5 a cycle of 4"), "{told:?}");
-    assert_eq!(told.out.matches("collect/0: ").count(), 14, "{told:?}");
+    assert_eq!(told.out.matches("collect: ").count(), 14, "{told:?}");
 }
 
 #[test]
