@@ -169,7 +169,7 @@ pub fn patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// Tries again also while the server stops, or a node that it needs is away.
 pub fn very_patiently<T>(call: impl FnMut() -> Result<T>) -> Result<T> {
-    again_while(|kind| kind != Kind::Refused, call)
+    again_while(|kind| matches!(kind, Kind::Unreachable | Kind::Broken | Kind::Unavailable), call)
 }
 
 fn again_while<T>(passes: impl Fn(Kind) -> bool, mut call: impl FnMut() -> Result<T>) -> Result<T> {

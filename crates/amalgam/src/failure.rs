@@ -27,6 +27,8 @@ pub enum Kind {
     /// The server says that it may work in a moment.
     Unavailable,
     Refused,
+    /// What was to be read was closed by its reader.
+    NobodyReads,
 }
 
 impl Failure {
@@ -81,6 +83,7 @@ impl From<Malformed> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        Failure::new(format!("cannot write: {error}"), "")
+        let kind = if error.kind() == io::ErrorKind::BrokenPipe { Kind::NobodyReads } else { Kind::Refused };
+        Failure { kind, ..Failure::new(format!("cannot write: {error}"), "") }
     }
 }

@@ -97,6 +97,18 @@ fn an_interrupt_cancels_the_job() {
 }
 
 #[test]
+fn a_reader_that_goes_away_cancels_the_job() {
+    let cluster = Cluster::start();
+    let mut child =
+        cluster.command(&["run", "--", "hang"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(141), ""));
+    let jobs: Vec<JobSummary> = cluster.json(&["list", "--all"]);
+    assert_eq!(jobs[0].state, JobState::Cancelled);
+}
+
+#[test]
 fn submitted_jobs_are_listed_shown_waited_for_and_told() {
     let cluster = Cluster::start();
     assert_eq!(cluster.run(&["submit", "--", "echo", "x"]), says(0, "job 1 submitted: echo, 1 task\n", ""));

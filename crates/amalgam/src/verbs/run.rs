@@ -4,7 +4,7 @@ use crate::arguments::Connection;
 use crate::client::{Client, patiently};
 use crate::cluster::Size;
 use crate::embedded;
-use crate::failure::Result;
+use crate::failure::{Failure, Kind, Result};
 use crate::following::{self, Followed, Source};
 use crate::job_arguments::{JobArgs, idempotency_key};
 use crate::progress::Progress;
@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+/// As for a program that the closed pipe has ended.
+const BROKEN_PIPE: u8 = 128 + 13;
+
 /// How often progress is drawn anew. The end of the job does not wait for it.
 const REFRESH: Duration = Duration::from_millis(250);
 
@@ -30,7 +33,7 @@ const REFRESH: Duration = Duration::from_millis(250);
   amalgam run -- python3 train.py --epochs 3
   amalgam run --array 0-9 --timeout 5m -- ./simulate
 Without a server, a cluster on this machine is started for the duration.
-Ctrl-C cancels the job; a second one leaves at once.")]
+Ctrl-C cancels the job; a second one leaves at once. A reader that goes away, such as `| head`, cancels it too.")]
 pub struct RunArgs {
     /// Show no progress
     #[arg(short, long)]
@@ -64,18 +67,18 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     let mut progress = Progress::new();
     let output = follow(&client, &submitted, &job, &progress);
     let (waited, detail) = watch(&client, submitted.job, args.quiet, &mut progress)?;
-    for thread in output {
-        // The job's code matters more than that its output could not be shown.
-        if let Ok(Err(failure)) = thread.join() {
-            show::note(&failure.to_string());
-        }
-    }
+    let failures: Vec<Failure> = output.into_iter().filter_map(|thread| thread.join().ok()?.err()).collect();
     progress.finish();
+    if failures.iter().any(|failure| failure.kind == Kind::NobodyReads) {
+        return Ok(ExitCode::from(BROKEN_PIPE));
+    }
+    // The job's code matters more than that its output could not be shown.
+    failures.iter().for_each(|failure| show::note(&failure.to_string()));
     if !args.quiet {
         explain_end(&waited, job.task_count());
+        let stages = detail.iter().flat_map(|detail| &detail.stages);
+        stages.filter_map(show::dropped_output).for_each(|line| show::note(&line));
     }
-    let stages = detail.iter().flat_map(|detail| &detail.stages);
-    stages.filter_map(show::dropped_output).for_each(|line| show::note(&line));
     if cancelled.load(Ordering::Relaxed) && waited.state == JobState::Cancelled {
         return Ok(ExitCode::from(130));
     }
@@ -106,11 +109,21 @@ fn cancel_on_interrupt(client: &Client, job: u64) -> Result<Arc<AtomicBool>> {
     Ok(cancelled)
 }
 
-/// Shows output on threads of its own, which end with the job.
+/// Shows output on threads of its own, which end with the job. When nobody reads it any more, the job is cancelled.
 fn follow(client: &Client, submitted: &Submitted, job: &JobSpec, progress: &Progress) -> Vec<JoinHandle<Result<()>>> {
     const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
     let (id, sequence) = (submitted.job, submitted.sequence);
-    let spawn = |work: Box<dyn FnOnce() -> Result<()> + Send>| thread::spawn(work);
+    let spawn = |work: Box<dyn FnOnce() -> Result<()> + Send>| {
+        let client = client.clone();
+        thread::spawn(move || {
+            let result = work();
+            if result.as_ref().is_err_and(|failure| failure.kind == Kind::NobodyReads) {
+                // One that has ended meanwhile cannot be cancelled, and need not be.
+                let _ = client.act(vec![id], Action::Cancel);
+            }
+            result
+        })
+    };
     if job.task_count() == 1 {
         let one = |stream| {
             let (client, mut sink) = (client.clone(), progress.sink());
