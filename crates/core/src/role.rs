@@ -63,7 +63,7 @@ impl Outbox {
         self.changes.push(change);
     }
 
-    /// A fact for metrics, stories, transcripts and reasons; nothing waits for it.
+    /// A fact for metrics, stories, transcripts and reasons, told after the changes of its event; nothing waits for it.
     pub fn record(&mut self, fact: Record) {
         self.records.push(fact);
     }

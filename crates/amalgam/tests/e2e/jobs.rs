@@ -20,6 +20,25 @@ fn a_failed_task_is_tried_again_as_often_as_allowed() {
 }
 
 #[test]
+fn the_story_of_a_task_tells_causes_before_effects() {
+    let scene = Scene::dev(&[]);
+    assert_eq!(scene.run(&["run", "--array", "0-2", "--retries", "1", "--", "sh", "-c", "exit 4"]).code, 4);
+    let kinds = |target: &str| -> Vec<String> {
+        let story = scene.story(target);
+        story
+            .into_iter()
+            .map(|line| line.kind)
+            .filter(|kind| !["started", "blocked"].contains(&kind.as_str()))
+            .collect()
+    };
+    let told = ["submitted", "begun", "launched", "ended", "retried", "launched", "ended", "ended"];
+    assert_eq!(kinds("1.main.0"), told, "its own two ends and the job's");
+    let place = |target: &str, kind: &str| scene.story(target).iter().position(|line| line.kind == kind);
+    assert!(place("1.main.0", "launched") < place("1.main.0", "blocked"), "what is blocked is what was left over");
+    assert!(place("1.main.2", "blocked") < place("1.main.2", "launched"));
+}
+
+#[test]
 fn each_attempt_of_a_followed_task_is_shown_from_its_beginning() {
     let scene = Scene::dev(&[]);
     let script = "echo x >> tries; echo try $(wc -l < tries); sleep 0.7; [ $(wc -l < tries) -ge 3 ]";

@@ -252,14 +252,14 @@ impl World {
     }
 
     fn take_effects(&mut self, from: Address, out: Outbox) {
-        for record in out.records {
-            self.say(format!("  {}", show_record(&record)));
-            self.records.push(record);
-        }
         for change in &out.changes {
             if let Some(line) = show_change(change) {
                 self.say(format!("  {line}"));
             }
+        }
+        for record in out.records {
+            self.say(format!("  {}", show_record(&record)));
+            self.records.push(record);
         }
         if let Some(server) = self.server.as_mut().filter(|_| is_served(&from)) {
             server.unsynced.extend(out.changes);

@@ -23,7 +23,7 @@ pub struct Roles {
     pub nodes: BTreeMap<NodeId, NodeAgent>,
     settings: JobManagerSettings,
     wakeups: Wakeups,
-    mail: VecDeque<Letter>,
+    mail: VecDeque<Mail>,
     executor: ExecutorRouting,
     outbox: Outbox,
 }
@@ -41,6 +41,13 @@ impl Letter {
     pub fn is_order(&self) -> bool {
         matches!(self.to, Address::Executor(_))
     }
+}
+
+/// What the roles of this process leave for one another.
+enum Mail {
+    Letter(Letter),
+    /// Why the rest of a job waits: a fact, told after what the grants before it lead to.
+    Blocked(Record),
 }
 
 /// Something that the log keeps.
@@ -120,7 +127,7 @@ impl Roles {
     // ---- events ----------------------------------------------------------------------------------------------------
 
     pub fn deliver(&mut self, now: Instant, letter: Letter, effects: &mut Effects) {
-        self.mail.push_back(letter);
+        self.mail.push_back(Mail::Letter(letter));
         self.deliver_mail(now, effects);
     }
 
@@ -191,7 +198,14 @@ impl Roles {
     // ---- one role at a time ----------------------------------------------------------------------------------------
 
     fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
-        while let Some(Letter { from, to, message }) = self.mail.pop_front() {
+        while let Some(mail) = self.mail.pop_front() {
+            let Letter { from, to, message } = match mail {
+                Mail::Letter(letter) => letter,
+                Mail::Blocked(record) => {
+                    effects.facts.push(Fact::Record(record));
+                    continue;
+                }
+            };
             match (to, message) {
                 (Address::Master, Message::ToMaster(body)) => {
                     self.at_master(now, Event::Message { from, body }, effects);
@@ -264,12 +278,16 @@ impl Roles {
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
-        for record in self.outbox.records.drain(..) {
-            effects.facts.push(Fact::Record(record));
-        }
         for change in self.outbox.changes.drain(..) {
             effects.durable = true;
             effects.facts.push(Fact::Change(change));
+        }
+        let mut blocked = Vec::new();
+        for record in self.outbox.records.drain(..) {
+            match record {
+                Record::Blocked { .. } => blocked.push(record),
+                _ => effects.facts.push(Fact::Record(record)),
+            }
         }
         let (jobs_are_here, nodes) = (self.master.is_some(), &self.nodes);
         for (to, message) in self.outbox.sends.drain(..) {
@@ -280,12 +298,13 @@ impl Roles {
                 _ => false,
             };
             if is_local {
-                self.mail.push_back(letter);
+                self.mail.push_back(Mail::Letter(letter));
             } else {
                 self.executor.note(&letter);
                 effects.letters.push(letter);
             }
         }
+        self.mail.extend(blocked.into_iter().map(Mail::Blocked));
     }
 
     /// The name of a new node is made durable with this turn's effects.
