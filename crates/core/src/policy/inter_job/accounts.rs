@@ -1,7 +1,7 @@
 //! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
 
 use super::FitIndex;
-use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, QueueUsage};
+use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, QueueId, QueueSpec, Resources, Totals, UserId};
 use crate::why::Why;
@@ -352,8 +352,17 @@ impl Accounts {
         job.fresh_asks = job.fresh_asks + u32::from(is_fresh) - u32::from(was_fresh);
     }
 
-    /// No open node has room for it.
-    pub fn park(&mut self, ask: AskSlot) {
+    /// Takes in what came of an ask. Returns the job whose place in an order may have moved.
+    pub fn on_outcome(&mut self, ask: AskSlot, outcome: Outcome) -> Option<JobSlot> {
+        match outcome {
+            Outcome::Started => self.start(ask),
+            Outcome::NoRoom => self.park(ask),
+            Outcome::Refused => return None,
+        }
+        Some(self.ask(ask).job)
+    }
+
+    fn park(&mut self, ask: AskSlot) {
         let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         if account.open > 0 && !account.parked {
             account.parked = true;
@@ -390,13 +399,11 @@ impl Accounts {
         }
     }
 
-    /// One task of the ask got resources.
-    pub fn start(&mut self, ask: AskSlot) -> JobSlot {
+    fn start(&mut self, ask: AskSlot) {
         let account = self.ask(ask);
         let (job, shape, open) = (account.job, account.shape, account.open);
         self.set_open(ask, open.saturating_sub(1));
         self.take(job, &shape);
-        job
     }
 
     fn take(&mut self, job: JobSlot, resources: &Resources) {

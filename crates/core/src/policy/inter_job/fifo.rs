@@ -75,16 +75,8 @@ impl InterJobPolicy for Fifo {
     }
 
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {
-        match outcome {
-            Outcome::Started => {
-                let job = self.accounts.start(ask);
-                self.put_in_place(job);
-            }
-            Outcome::NoRoom => {
-                self.accounts.park(ask);
-                self.put_in_place(self.accounts.ask(ask).job);
-            }
-            Outcome::Refused => {}
+        if let Some(job) = self.accounts.on_outcome(ask, outcome) {
+            self.put_in_place(job);
         }
     }
 
