@@ -24,6 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
@@ -189,16 +190,9 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
         return;
     }
     tracing::info!(%node, name, "a node's agent connected");
-    let Link { reader, writer, decoder, .. } = link;
-    let mut writing = tokio::spawn(write_out(writer, letters, wire));
-    let mut reader = Reader { reader, decoder };
+    let mut conversation = link.converse(letters, wire);
     let end = loop {
-        let next = tokio::select! {
-            next = reader.next::<Wire>() => next,
-            // A connection that takes nothing any more is of no use, even if something still comes.
-            _ = &mut writing => break io::ErrorKind::BrokenPipe.into(),
-        };
-        match next {
+        match conversation.next().await {
             Ok(Wire::Mail(letters)) => {
                 // A node speaks for itself only.
                 let own = letters.into_iter().filter(|letter| letter.from == Address::Node(node)).collect();
@@ -211,7 +205,6 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
             Err(error) => break error,
         }
     };
-    writing.abort();
     tracing::info!(%node, name, %end, "a node's agent left");
     lock(&remote.peers).remove(&node);
     let _ = handle.send(Input::NodeDisconnected { node });
@@ -290,16 +283,9 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::
     if handle.send(Input::MasterConnected { incarnation: u64::from(epoch) }).is_err() {
         return io::Error::other("the agent is stopping");
     }
-    let Link { reader, writer, decoder, .. } = link;
-    let mut writing = tokio::spawn(write_out(writer, letters, wire));
-    let mut reader = Reader { reader, decoder };
+    let mut conversation = link.converse(letters, wire);
     let end = loop {
-        let next = tokio::select! {
-            next = reader.next::<Wire>() => next,
-            // Joining again is the only way to be heard again.
-            _ = &mut writing => break io::ErrorKind::BrokenPipe.into(),
-        };
-        match next {
+        match conversation.next().await {
             Ok(Wire::Mail(letters)) => {
                 if handle.send(Input::Mail(letters)).is_err() {
                     break io::Error::other("the agent is stopping");
@@ -316,7 +302,6 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::
             Err(error) => break error,
         }
     };
-    writing.abort();
     handle.routes().set_upstream(None);
     let _ = handle.send(Input::MasterDisconnected);
     end
@@ -330,9 +315,11 @@ struct Link {
     decoder: Decoder,
 }
 
-struct Reader {
+/// A link on which both sides say what they like, until it is dropped.
+struct Conversation {
     reader: OwnedReadHalf,
     decoder: Decoder,
+    writing: JoinHandle<io::Result<()>>,
 }
 
 impl Link {
@@ -356,11 +343,31 @@ impl Link {
     async fn read<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         read_frame(&mut self.reader, &mut self.decoder).await
     }
+
+    fn converse(
+        self,
+        letters: mpsc::UnboundedReceiver<Vec<Letter>>,
+        wire: mpsc::UnboundedReceiver<Wire>,
+    ) -> Conversation {
+        let Link { reader, writer, decoder } = self;
+        Conversation { reader, decoder, writing: tokio::spawn(write_out(writer, letters, wire)) }
+    }
 }
 
-impl Reader {
-    async fn next<T: DeserializeOwned>(&mut self) -> io::Result<T> {
-        read_frame(&mut self.reader, &mut self.decoder).await
+impl Conversation {
+    /// What the peer says next. After an error there is nothing more.
+    async fn next(&mut self) -> io::Result<Wire> {
+        tokio::select! {
+            next = read_frame(&mut self.reader, &mut self.decoder) => next,
+            // A connection that takes nothing any more is of no use, even if something still comes.
+            _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.writing.abort();
     }
 }
 
