@@ -1,6 +1,7 @@
 //! What the verbs that start daemons have in common.
 
 use crate::failure::{Failure, Result};
+use amalgam_core::preset::Preset;
 use amalgam_daemon::config::Config;
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
@@ -39,6 +40,29 @@ pub struct Offer {
     /// How tasks are held to their limits: auto, cgroup, polling or none
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub enforcement: EnforcementChoice,
+}
+
+/// What a server goes by. The command line comes before the file.
+#[derive(clap::Args, Debug)]
+pub struct ServerSettings {
+    /// How jobs are ordered: fifo or drf
+    #[arg(long, value_parser = Preset::parse)]
+    preset: Option<Preset>,
+    /// Queues and other settings
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the interface listens [default: 127.0.0.1:7433]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+}
+
+impl ServerSettings {
+    pub fn read(self) -> Result<Config> {
+        let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
+        config.preset = self.preset.unwrap_or(config.preset);
+        config.listen = self.listen.unwrap_or(config.listen);
+        Ok(config)
+    }
 }
 
 impl Size {
@@ -104,11 +128,8 @@ pub fn user() -> String {
     named.unwrap_or_else(|| format!("uid{}", unsafe { libc::getuid() }))
 }
 
-pub fn read_config(path: Option<&PathBuf>) -> Result<Config> {
-    match path {
-        None => Ok(Config::default()),
-        Some(path) => Config::read(path).map_err(|error| Failure::usage(error.to_string(), "mend the file")),
-    }
+pub fn read_config(path: &Path) -> Result<Config> {
+    Config::read(path).map_err(|error| Failure::usage(error.to_string(), "mend the file"))
 }
 
 /// Waits for Ctrl-C or a request to terminate.

@@ -1,15 +1,13 @@
 //! `amalgam dev`
 
 use crate::arguments::Connection;
-use crate::cluster::{self, Offer, Size};
+use crate::cluster::{self, Offer, ServerSettings, Size};
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
 use clap::Args;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -22,23 +20,14 @@ pub struct DevArgs {
     size: Size,
     #[command(flatten)]
     offer: Offer,
-    /// How jobs are ordered: fifo or drf
-    #[arg(long, value_parser = Preset::parse)]
-    preset: Option<Preset>,
-    /// Queues and other settings
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Where the interface listens [default: 127.0.0.1:7433]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
+    #[command(flatten)]
+    settings: ServerSettings,
 }
 
 pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     cluster::log_to_stderr();
     let state_dir = discovery::state_dir(connection)?;
-    let mut config = cluster::read_config(args.config.as_ref())?;
-    config.preset = args.preset.unwrap_or(config.preset);
-    config.listen = args.listen.unwrap_or(config.listen);
+    let config = args.settings.read()?;
     let mut nodes = args.size.nodes();
     nodes.iter_mut().for_each(|node| args.offer.apply(node));
     let executor = cluster::executor_setup(&state_dir, args.offer.enforcement)?;

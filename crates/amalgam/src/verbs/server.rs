@@ -1,13 +1,11 @@
 //! `amalgam server`
 
 use crate::arguments::Connection;
-use crate::cluster;
+use crate::cluster::{self, ServerSettings};
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_core::preset::Preset;
 use amalgam_daemon::server::{Server, ServerOptions};
 use clap::Args;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -16,15 +14,8 @@ use std::process::ExitCode;
   amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml
 Tasks go on while the server is away, and are taken over when it returns.")]
 pub struct ServerArgs {
-    /// How jobs are ordered: fifo or drf
-    #[arg(long, value_parser = Preset::parse)]
-    preset: Option<Preset>,
-    /// Queues and other settings
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Where the interface listens [default: 127.0.0.1:7433]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
+    #[command(flatten)]
+    settings: ServerSettings,
     /// Where agents connect [default: 127.0.0.1:7434]
     #[arg(long, value_name = "ADDRESS")]
     listen_agents: Option<String>,
@@ -33,9 +24,7 @@ pub struct ServerArgs {
 pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     cluster::log_to_stderr();
     let state_dir = discovery::state_dir(connection)?;
-    let mut config = cluster::read_config(args.config.as_ref())?;
-    config.preset = args.preset.unwrap_or(config.preset);
-    config.listen = args.listen.unwrap_or(config.listen);
+    let mut config = args.settings.read()?;
     config.listen_agents = args.listen_agents.unwrap_or(config.listen_agents);
     let preset = config.preset.name();
     let server = Server::start(ServerOptions {
