@@ -1,6 +1,7 @@
 //! The scheduler without IO. See ARCHITECTURE.md for the picture.
 
 pub mod global_master;
+pub mod hosting;
 pub mod job_manager;
 pub mod master;
 pub mod node;

@@ -6,11 +6,12 @@ use crate::api::{
 };
 use crate::executor::output_path;
 use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
-use crate::shell::{EventRing, Fact, Handle, Metrics, Roles, Stopped, decode};
+use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
 use crate::store::History;
 use crate::story::{Names, story_line};
 use crate::transport::{Fetched, RemoteNodes};
 use crate::views;
+use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::TaskState;
 use amalgam_core::protocol::{JobAction, Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::role::Change;

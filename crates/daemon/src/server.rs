@@ -9,11 +9,12 @@ use crate::executor::host::Host;
 use crate::http;
 use crate::node_setup::NodeOptions;
 use crate::shell::{
-    Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Fact, Handle, Input, Metrics, Roles, Shell, decode,
+    Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode,
     end_process_on_panic,
 };
 use crate::store::{Options, Store, StoreError};
 use crate::transport::{RemoteNodes, serve_agents};
+use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Epoch, Instant};

@@ -1,7 +1,7 @@
 //! Facts as lines of a story, for people.
 
 use crate::api::{StoryLine, Timestamp};
-use crate::shell::{Fact, Roles};
+use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, Instant, JobId, Kinds, NodeId, TaskId};

@@ -10,7 +10,8 @@
 use crate::auth::{self, Tokens};
 use crate::backend::read_output;
 use crate::frames::{self, Decoder};
-use crate::shell::{Handle, Input, Letter, NodeRoute};
+use crate::shell::{Handle, Input, NodeRoute};
+use amalgam_core::hosting::Letter;
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{AttemptId, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

@@ -5,7 +5,7 @@ use crate::api::{
     StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
-use crate::shell::Roles;
+use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::{self, JobManager, Stage};
 use amalgam_core::master::{self, Master, NodeStatus, QueueStatus};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};

@@ -6,9 +6,10 @@
 
 use super::executor_link::Executor;
 use super::routes::Routes;
-use super::{AfterCommit, Effects, EventRing, Fact, Letter, Metrics, encode};
+use super::{AfterCommit, EventRing, Metrics, encode};
 use crate::api::Event;
 use crate::store::{Entry, EntryRef, Store, StoreError};
+use amalgam_core::hosting::{Effects, Fact, Letter};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{self as words, Instant};
 use std::sync::Arc;

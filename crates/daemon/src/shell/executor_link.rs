@@ -1,10 +1,11 @@
 //! The connection to the executor: made before anything else, kept, and made again when the executor died.
 
+use super::executor_routing::ExecutorRouting;
 use super::inbox::Sender;
 use super::{Input, Letter, end_process_on_panic};
 use crate::executor::{Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Link, ensure_running};
 use crate::frames::{self, Decoder};
-use amalgam_core::protocol::{ExecutorReport, Message};
+use amalgam_core::protocol::Message;
 use amalgam_core::vocabulary::NodeId;
 use rustix::event::PollFlags;
 use std::ffi::OsString;
@@ -53,6 +54,7 @@ pub struct Executor {
     setup: Option<ExecutorSetup>,
     /// Counts the connections.
     incarnation: u64,
+    routing: ExecutorRouting,
 }
 
 impl Executor {
@@ -78,32 +80,33 @@ impl Executor {
         Some((link.as_fd(), interest))
     }
 
-    /// Takes in what the executor has reported, and sends what waited for room.
+    /// Takes in what the executor has reported, as letters to the nodes, and sends what waited for room.
     ///
     /// # Errors
     /// When the connection broke; [`Executor::reconnect`] makes another.
-    pub fn exchange(&mut self) -> io::Result<Vec<ExecutorReport>> {
+    pub fn exchange(&mut self) -> io::Result<Vec<Letter>> {
         let Some(link) = &mut self.link else { return Ok(Vec::new()) };
         let is_open = link.receive()?;
-        let mut reports = Vec::new();
+        let mut letters = Vec::new();
         while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
             if let ExecutorReply::Report(report) = reply {
-                reports.push(report);
+                letters.extend(self.routing.letter(report));
             }
         }
         // What came before the end still counts; the next turn finds the end again.
-        if !is_open && reports.is_empty() {
+        if !is_open && letters.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if link.unsent() > 0 {
             link.send()?;
         }
-        Ok(reports)
+        Ok(letters)
     }
 
     /// Makes another connection in the background, which comes in as an input.
     pub fn reconnect(&mut self, inputs: Sender) {
         self.link = None;
+        self.routing.forget_lists();
         let Some(setup) = self.setup.clone() else { return };
         let work = move || {
             let link = reconnect(setup);
@@ -122,7 +125,10 @@ impl Executor {
     /// Orders for somebody who is not there are lost, as the protocol allows.
     pub fn order(&mut self, letters: Vec<Letter>) {
         let orders = letters.into_iter().filter_map(|letter| match letter.message {
-            Message::ToExecutor(order) => Some(ExecutorFrame::Order(order)),
+            Message::ToExecutor(order) => {
+                self.routing.note(&order);
+                Some(ExecutorFrame::Order(order))
+            }
             _ => None,
         });
         let orders: Vec<ExecutorFrame> = orders.collect();

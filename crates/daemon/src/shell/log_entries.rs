@@ -1,7 +1,7 @@
 //! Facts as entries of the log.
 
-use super::Fact;
 use crate::store::{Entry, EntryRef};
+use amalgam_core::hosting::Fact;
 use amalgam_core::vocabulary::Instant;
 
 const CHANGE: u8 = 0;
@@ -26,10 +26,4 @@ pub fn decode(entry: EntryRef<'_>) -> Result<Fact, String> {
         other => return Err(format!("entries of kind {other} are not known")),
     };
     fact.map_err(|error| error.to_string())
-}
-
-impl Fact {
-    pub fn is_change(&self) -> bool {
-        matches!(self, Fact::Change(_))
-    }
 }

@@ -1,6 +1,6 @@
 //! Counts and distributions for Prometheus. No label names a job: their number has no bound.
 
-use super::{Fact, Roles};
+use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};

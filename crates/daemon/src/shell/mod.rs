@@ -11,13 +11,12 @@ mod clock;
 mod committer;
 mod event_ring;
 mod executor_link;
+mod executor_routing;
 mod inbox;
 mod log_entries;
 mod metrics;
 mod observe;
-mod roles;
 mod routes;
-mod wakeups;
 
 pub use clock::Clock;
 pub use committer::Committer;
@@ -27,10 +26,10 @@ pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, encode};
 pub use metrics::Metrics;
 pub use observe::outcome_words;
-pub use roles::{Effects, Fact, Letter, Roles};
 pub use routes::{NodeRoute, Routes};
 
 use crate::store::StoreError;
+use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
 use amalgam_core::vocabulary::{ClientId, Instant, JobId, NodeId};
 use inbox::{Awake, Inbox, inbox};
@@ -193,9 +192,9 @@ impl Shell {
     fn hear_executor(&mut self) {
         let now = self.clock.now();
         match self.committer.executor.exchange() {
-            Ok(reports) => {
-                for report in reports {
-                    self.roles.executor_reports(now, report, &mut self.effects);
+            Ok(letters) => {
+                for letter in letters {
+                    self.roles.deliver(now, letter, &mut self.effects);
                 }
             }
             Err(error) => {
@@ -262,6 +261,9 @@ impl Shell {
         let mut effects = std::mem::take(&mut self.effects);
         let forgotten = std::mem::take(&mut effects.forgotten);
         let after = std::mem::take(&mut self.after);
+        if effects.misdirected > 0 {
+            tracing::warn!(effects.misdirected, "letters for roles that this process does not host were dropped");
+        }
         if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() && forgotten.is_empty() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Facts as events of the public interface.
 
-use super::{Fact, Roles};
 use crate::api::{Event, EventKind, Timestamp};
+use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};

@@ -1,6 +1,6 @@
 //! Where letters go that leave this machine: to a peer over the network, to a waiting client.
 
-use super::Letter;
+use amalgam_core::hosting::Letter;
 use amalgam_core::protocol::{Address, Message, ToClient};
 use amalgam_core::vocabulary::{ClientId, NodeId};
 use std::collections::HashMap;

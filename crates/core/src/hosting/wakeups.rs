@@ -1,7 +1,7 @@
 //! When which role wants to be woken.
 
-use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::Instant;
+use crate::protocol::Address;
+use crate::vocabulary::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]

@@ -1,18 +1,20 @@
-//! The roles that one process hosts, and the mail between them.
+//! The roles that one process hosts, and the mail between them: what every driver of roles, real or simulated, shares.
 //!
 //! Mail between local roles is delivered at once: they share one log and die together. What leaves the process is
 //! collected in [`Effects`] with the changes that must be durable first.
 
-use super::wakeups::Wakeups;
-use amalgam_core::job_manager::{JobManager, JobManagerSettings};
-use amalgam_core::master::{JobState, Master};
-use amalgam_core::node::NodeAgent;
-use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToJobManager, ToMaster, ToNode};
-use amalgam_core::role::{Change, Event, Outbox, Record, Role};
-use amalgam_core::vocabulary::{AttemptId, Epoch, Instant, JobId, NodeId};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod wakeups;
+
+use crate::job_manager::{JobManager, JobManagerSettings};
+use crate::master::{JobState, Master};
+use crate::node::NodeAgent;
+use crate::preset::Preset;
+use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
+use crate::role::{Change, Event, Outbox, Record, Role};
+use crate::vocabulary::{Epoch, Instant, JobId, NodeId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use wakeups::Wakeups;
 
 /// Roles of this process. An agent hosts one node, a server the master and its job managers, `dev` all of them.
 pub struct Roles {
@@ -24,7 +26,6 @@ pub struct Roles {
     settings: JobManagerSettings,
     wakeups: Wakeups,
     mail: VecDeque<Mail>,
-    executor: ExecutorRouting,
     outbox: Outbox,
 }
 
@@ -57,6 +58,12 @@ pub enum Fact {
     Record(Record),
 }
 
+impl Fact {
+    pub fn is_change(&self) -> bool {
+        matches!(self, Fact::Change(_))
+    }
+}
+
 /// What a turn of the loop leads to outside the roles.
 #[derive(Default)]
 pub struct Effects {
@@ -66,14 +73,8 @@ pub struct Effects {
     pub letters: Vec<Letter>,
     /// Jobs of which the nodes of this process need to keep nothing.
     pub forgotten: Vec<JobId>,
-}
-
-/// Which node an executor's report is for: executors know attempts.
-#[derive(Default)]
-struct ExecutorRouting {
-    owners: HashMap<AttemptId, NodeId>,
-    /// Lists that were asked for and not answered, in order.
-    listing: VecDeque<NodeId>,
+    /// Letters that came for a role which this process does not host: a peer has its addresses wrong.
+    pub misdirected: u32,
 }
 
 impl Roles {
@@ -87,7 +88,6 @@ impl Roles {
             settings,
             wakeups: Wakeups::default(),
             mail: VecDeque::new(),
-            executor: ExecutorRouting::default(),
             outbox: Outbox::default(),
         }
     }
@@ -162,14 +162,7 @@ impl Roles {
     }
 
     pub fn executor_disconnected(&mut self, now: Instant, effects: &mut Effects) {
-        self.executor.listing.clear();
         self.at_all_nodes(now, |node| Event::Disconnected { peer: Address::Executor(node) }, effects);
-    }
-
-    pub fn executor_reports(&mut self, now: Instant, report: ExecutorReport, effects: &mut Effects) {
-        let Some(node) = self.executor.node_of(&report) else { return };
-        let (from, to) = (Address::Executor(node), Address::Node(node));
-        self.deliver(now, Letter { from, to, message: Message::ToNode(ToNode::Executor(report)) }, effects);
     }
 
     fn at_all_nodes(&mut self, now: Instant, event: impl Fn(NodeId) -> Event<ToNode>, effects: &mut Effects) {
@@ -216,8 +209,7 @@ impl Roles {
                 (Address::Node(node), Message::ToNode(body)) => {
                     self.at_node(now, node, Event::Message { from, body }, effects);
                 }
-                // Nobody here; a peer that sends this has its addresses wrong.
-                _ => tracing::warn!(?from, ?to, "a letter for a role that this process does not host was dropped"),
+                _ => effects.misdirected += 1,
             }
         }
     }
@@ -300,7 +292,6 @@ impl Roles {
             if is_local {
                 self.mail.push_back(Mail::Letter(letter));
             } else {
-                self.executor.note(&letter);
                 effects.letters.push(letter);
             }
         }
@@ -331,35 +322,5 @@ impl Roles {
         let mut changes = self.master.as_ref().map(Role::durable).unwrap_or_default();
         changes.extend(self.jobs.values().flat_map(Role::durable));
         changes
-    }
-}
-
-impl ExecutorRouting {
-    fn note(&mut self, letter: &Letter) {
-        match &letter.message {
-            Message::ToExecutor(ToExecutor::Launch(order)) => {
-                self.owners.insert(order.attempt, order.node);
-            }
-            Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => {
-                self.owners.remove(attempt);
-            }
-            Message::ToExecutor(ToExecutor::List { node }) => self.listing.push_back(*node),
-            _ => {}
-        }
-    }
-
-    /// Before a list is answered come the ends that belong to it, so an unknown attempt is of the node being listed.
-    fn node_of(&mut self, report: &ExecutorReport) -> Option<NodeId> {
-        match report {
-            ExecutorReport::Started { attempt, .. } => self.owners.get(attempt).copied(),
-            ExecutorReport::Finished { attempt, .. } => {
-                self.owners.get(attempt).or_else(|| self.listing.front()).copied()
-            }
-            ExecutorReport::Executing { attempts } => {
-                let node = self.listing.pop_front()?;
-                self.owners.extend(attempts.iter().map(|entry| (entry.order.attempt, node)));
-                Some(node)
-            }
-        }
     }
 }
