@@ -2,7 +2,7 @@
 //!
 //! A job file goes through three steps: its format becomes one tree of positioned nodes (`document`), the tree becomes
 //! the types that also generate the published schema (`job_file`), and those become a checked job (`build`). The
-//! position of every value survives all three, so that each complaint can point.
+//! position of every value survives all three, so that each complaint can point. Traces and generators are in [`trace`].
 
 mod build;
 mod command;
@@ -13,6 +13,7 @@ mod order;
 pub mod quantities;
 mod suggest;
 mod tasks;
+pub mod trace;
 
 pub use build::{Context, DEFAULT_OUTPUT_CAP, read_job};
 pub use command::{CommandOptions, JobOptions, from_command};

@@ -1,0 +1,150 @@
+//! When jobs arrive, where the trace does not say or is not to decide.
+
+use super::chance::Chance;
+use crate::quantities::Malformed;
+use crate::suggest;
+use amalgam_core::vocabulary::Duration;
+use std::f64::consts::TAU;
+
+/// An arrival process. Gaps are those between jobs, on average where they are random.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Arrival {
+    /// As the trace says; at once where it does not.
+    Trace,
+    AtOnce,
+    Every(Duration),
+    Poisson(Duration),
+    /// Bursts of `size` jobs at one instant; the bursts are a Poisson process of their own.
+    Bursts {
+        gap: Duration,
+        size: u32,
+    },
+    /// A Poisson process whose rate follows a sine: `peak` times the mean rate (1 to 2) at its highest.
+    Diurnal {
+        gap: Duration,
+        peak: f64,
+        period: Duration,
+    },
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+const NAMES: [&str; 6] = ["trace", "at-once", "every", "poisson", "bursts", "diurnal"];
+
+impl Arrival {
+    /// # Errors
+    /// What is wrong and what to write.
+    pub fn parse(text: &str) -> Result<Arrival, Malformed> {
+        let parts: Vec<&str> = text.split(':').collect();
+        match parts[..] {
+            ["trace"] => Ok(Arrival::Trace),
+            ["at-once"] => Ok(Arrival::AtOnce),
+            ["every", gap] => Ok(Arrival::Every(time(gap)?)),
+            ["poisson", gap] => Ok(Arrival::Poisson(time(gap)?)),
+            ["bursts", gap, size] => {
+                let size = size.parse().ok().filter(|size| *size > 0);
+                let size = size.ok_or_else(|| wrong(text, "bursts:GAP:SIZE` with a size above 0, as `bursts:5m:20"))?;
+                Ok(Arrival::Bursts { gap: time(gap)?, size })
+            }
+            ["diurnal", gap, peak] => diurnal(text, gap, peak, DAY),
+            ["diurnal", gap, peak, period] => diurnal(text, gap, peak, time(period)?),
+            _ => Err(match suggest::closest(parts[0], NAMES) {
+                Some(name) if name != parts[0] => wrong(text, name),
+                _ => wrong(text, "trace`, `at-once`, `every:10s`, `poisson:20s`, `bursts:5m:20` or `diurnal:20s:1.8"),
+            }),
+        }
+    }
+
+    /// The instants of `count` jobs since the start; `None` when the trace decides.
+    pub(crate) fn instants(&self, count: usize, chance: &mut Chance) -> Option<Vec<Duration>> {
+        let mut at = 0.0;
+        let mut next: Box<dyn FnMut(usize) -> f64> = match *self {
+            Arrival::Trace => return None,
+            Arrival::AtOnce => Box::new(|_| 0.0),
+            Arrival::Every(gap) => Box::new(move |number| number as f64 * gap.as_secs_f64()),
+            Arrival::Poisson(gap) => Box::new(move |_| {
+                at += chance.exponential(gap.as_secs_f64());
+                at
+            }),
+            Arrival::Bursts { gap, size } => Box::new(move |number| {
+                if number.is_multiple_of(size as usize) {
+                    at += chance.exponential(gap.as_secs_f64());
+                }
+                at
+            }),
+            Arrival::Diurnal { gap, peak, period } => Box::new(move |_| {
+                // Thinning: candidates at the highest rate, kept as often as the rate of their instant asks.
+                loop {
+                    at += chance.exponential(gap.as_secs_f64() / peak);
+                    let rate = 1.0 + (peak - 1.0) * (TAU * at / period.as_secs_f64()).sin();
+                    if chance.unit() * peak < rate {
+                        return at;
+                    }
+                }
+            }),
+        };
+        Some((0..count).map(|number| Duration::from_micros((next(number) * 1e6).round() as u64)).collect())
+    }
+}
+
+fn diurnal(text: &str, gap: &str, peak: &str, period: Duration) -> Result<Arrival, Malformed> {
+    let peak = peak.parse().ok().filter(|peak| (1.0..=2.0).contains(peak));
+    let peak = peak.ok_or_else(|| wrong(text, "diurnal:GAP:PEAK` with a peak from 1 to 2, as `diurnal:20s:1.8"))?;
+    if period == Duration::ZERO {
+        return Err(wrong(text, "diurnal:GAP:PEAK:PERIOD` with a period above 0, as `diurnal:20s:1.8:24h"));
+    }
+    Ok(Arrival::Diurnal { gap: time(gap)?, peak, period })
+}
+
+fn time(text: &str) -> Result<Duration, Malformed> {
+    Duration::parse(text).map_err(|problem| {
+        let (problem, remedy) = problem.split_once("; ").unwrap_or((&problem, ""));
+        Malformed::new(problem, remedy)
+    })
+}
+
+fn wrong(text: &str, form: &str) -> Malformed {
+    Malformed::new(format!("`{text}` is not an arrival process"), format!("write `{form}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instants(text: &str, count: usize) -> Vec<f64> {
+        let arrival = Arrival::parse(text).unwrap();
+        let instants = arrival.instants(count, &mut Chance::new(3, "arrivals")).unwrap();
+        instants.into_iter().map(Duration::as_secs_f64).collect()
+    }
+
+    #[test]
+    fn processes_keep_their_mean_gap() {
+        for (text, gap) in [("every:5s", 5.0), ("poisson:5s", 5.0), ("bursts:100s:20", 5.0), ("diurnal:5s:2", 5.0)] {
+            let instants = instants(text, 100_000);
+            assert!(instants.is_sorted());
+            let mean = instants[99_999] / 100_000.0;
+            assert!((mean - gap).abs() < 0.1 * gap, "{text}: {mean}");
+        }
+    }
+
+    #[test]
+    fn a_burst_comes_at_one_instant() {
+        let instants = instants("bursts:60s:4", 8);
+        assert!(instants[..4].iter().all(|at| *at == instants[0]));
+        assert!(instants[4] > instants[3]);
+    }
+
+    #[test]
+    fn a_day_has_a_busy_half() {
+        let instants = instants("diurnal:60s:2:24h", 14_400);
+        let morning = instants.iter().filter(|at| *at % 86_400.0 < 43_200.0).count() as f64;
+        assert!((0.75..0.89).contains(&(morning / 14_400.0)), "{morning} of 14400 in the busy half");
+    }
+
+    #[test]
+    fn wrong_processes_are_refused_with_a_remedy() {
+        assert_eq!(Arrival::parse("poison:3s").unwrap_err().remedy, "write `poisson`");
+        for text in ["", "poisson", "poisson:3 parsecs", "bursts:3s:0", "diurnal:3s:4", "diurnal:3s:1.5:0s"] {
+            assert!(Arrival::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What tasks need, where the trace does not say.
+
+use super::chance::{Chance, Distribution, Unit};
+use crate::quantities::Malformed;
+use crate::suggest;
+use amalgam_core::vocabulary::{ResourceSpec, Resources};
+use std::sync::LazyLock;
+
+/// A named distribution of demands. All tasks of a stage need the same.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Demand {
+    /// One core and no memory: a slot.
+    Unit,
+    /// Plan CPU and plan memory of the 9.7 million batch tasks of Alibaba's trace of 2018, drawn independently.
+    Alibaba2018,
+    /// Cores, and MiB of memory.
+    Drawn { cpu: Distribution, memory: Distribution },
+}
+
+/// What 100 of the normalised memory of Alibaba's traces is taken for. Alibaba does not publish it: their machines of
+/// 96 cores are assumed to have 4 GiB a core.
+pub(crate) const ALIBABA_MACHINE_MIB: f64 = 384.0 * 1024.0;
+
+impl Demand {
+    /// # Errors
+    /// What is wrong and what to write.
+    pub fn parse(text: &str) -> Result<Demand, Malformed> {
+        match text {
+            "unit" => return Ok(Demand::Unit),
+            "alibaba2018" => return Ok(Demand::Alibaba2018),
+            _ => {}
+        }
+        if let Some(name) = suggest::closest(text, ["unit", "alibaba2018"]) {
+            return Err(Malformed::new(format!("`{text}` is not a known demand"), format!("did you mean `{name}`?")));
+        }
+        let (cpu, memory) = text.split_once(',').unwrap_or((text, "0B"));
+        let (cpu, memory) = (Distribution::parse(cpu, Unit::Number), Distribution::parse(memory, Unit::Memory));
+        let advise = |wrong: Malformed| {
+            let remedy =
+                "write `unit`, `alibaba2018`, or cores and memory such as `2,4GiB` or `uniform:1-4,uniform:1GiB-8GiB`";
+            Malformed::new(wrong.problem, remedy)
+        };
+        Ok(Demand::Drawn { cpu: cpu.map_err(advise)?, memory: memory.map_err(advise)? })
+    }
+
+    /// A sentence for the notes of a workload.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Demand::Unit => "one core and no memory for each task (demand=unit)".to_owned(),
+            Demand::Alibaba2018 => format!(
+                "drawn for each stage from the batch tasks of Alibaba's trace of 2018, taking a machine's memory for \
+                 {} GiB (demand=alibaba2018)",
+                ALIBABA_MACHINE_MIB / 1024.0
+            ),
+            Demand::Drawn { cpu, memory } => format!("drawn for each stage: cores {cpu:?}, MiB of memory {memory:?}"),
+        }
+    }
+
+    pub(crate) fn draw(&self, chance: &mut Chance) -> ResourceSpec {
+        match self {
+            Demand::Unit => resources(1.0, 0.0),
+            Demand::Alibaba2018 => {
+                let cpu = ALIBABA_CPU.draw(chance) / 100.0;
+                let memory = ALIBABA_MEMORY.draw(chance) / 100.0 * ALIBABA_MACHINE_MIB;
+                resources(cpu, memory)
+            }
+            Demand::Drawn { cpu, memory } => resources(cpu.draw(chance), memory.draw(chance)),
+        }
+    }
+}
+
+/// A demand in cores, at least a thousandth, and MiB, rounded up.
+pub(crate) fn resources(cores: f64, memory_mib: f64) -> ResourceSpec {
+    let millis = ((cores * 1000.0).round() as u32).max(1);
+    ResourceSpec { basic: Resources::new(millis, memory_mib.ceil() as u32), custom: Vec::new() }
+}
+
+static ALIBABA_CPU: LazyLock<Histogram> =
+    LazyLock::new(|| Histogram::parse(include_str!("../../distributions/alibaba2018_task_cpu.dat")));
+static ALIBABA_MEMORY: LazyLock<Histogram> =
+    LazyLock::new(|| Histogram::parse(include_str!("../../distributions/alibaba2018_task_mem.dat")));
+
+/// Values and how often they were seen.
+struct Histogram {
+    /// Each value with the number of observations up to and including it.
+    cumulative: Vec<(f64, u64)>,
+}
+
+impl Histogram {
+    /// Reads lines of `count value`. The files are part of this program, so what they lack is our own bug.
+    fn parse(text: &str) -> Histogram {
+        let mut total = 0;
+        let line = |line: &str| {
+            let (count, value) = line.split_once(' ')?;
+            total += count.parse::<f64>().ok()? as u64;
+            Some((value.parse().ok()?, total))
+        };
+        let cumulative = text.lines().map(line).collect::<Option<Vec<_>>>().expect("a histogram of our own");
+        Histogram { cumulative }
+    }
+
+    fn draw(&self, chance: &mut Chance) -> f64 {
+        let (_, total) = self.cumulative[self.cumulative.len() - 1];
+        let drawn = chance.below(total);
+        let at = self.cumulative.partition_point(|(_, up_to)| *up_to <= drawn);
+        self.cumulative[at].0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demands_are_read_and_drawn() {
+        let mut chance = Chance::new(1, "demands");
+        let mut draw = |text: &str| Demand::parse(text).unwrap().draw(&mut chance).basic;
+        assert_eq!(draw("unit"), Resources::new(1_000, 0));
+        assert_eq!(draw("2,4GiB"), Resources::new(2_000, 4_096));
+        assert_eq!(draw("0.5"), Resources::new(500, 0));
+        let drawn = draw("uniform:1-4,uniform:1GiB-8GiB");
+        assert!((1_000..=4_000).contains(&drawn.cpu_millis()) && (1_024..=8_192).contains(&drawn.memory_mib()));
+    }
+
+    #[test]
+    fn alibabas_tasks_need_half_a_core_or_one() {
+        let mut chance = Chance::new(1, "demands");
+        let drawn: Vec<u32> = (0..10_000).map(|_| Demand::Alibaba2018.draw(&mut chance).basic.cpu_millis()).collect();
+        let share = |millis| drawn.iter().filter(|drawn| **drawn == millis).count() as f64 / 10_000.0;
+        // 4,051,891 and 5,617,092 of all the tasks.
+        assert!((share(500) - 0.41).abs() < 0.03 && (share(1_000) - 0.57).abs() < 0.03);
+    }
+
+    #[test]
+    fn wrong_demands_are_refused_with_a_remedy() {
+        assert_eq!(Demand::parse("unti").unwrap_err().remedy, "did you mean `unit`?");
+        assert!(Demand::parse("2,4096").unwrap_err().remedy.contains("2,4GiB"), "memory without a unit");
+    }
+}

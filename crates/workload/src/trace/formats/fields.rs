@@ -1,0 +1,36 @@
+//! Numbers in the lines of traces, with their units checked.
+
+use amalgam_core::vocabulary::Duration;
+
+/// No trace is longer: a larger number is in another unit than was taken for granted.
+const LONGEST_SECONDS: f64 = 1e9;
+
+/// A time in seconds.
+pub(super) fn seconds(text: &str, what: &str) -> Result<Duration, String> {
+    time(text, what, "seconds", 1.0)
+}
+
+fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{what} `{}` is not a number", shortened(text)))?;
+    if number.is_nan() || number < 0.0 {
+        return Err(format!("{what} `{text}` is not a time"));
+    }
+    if number / per_second > LONGEST_SECONDS {
+        return Err(format!("{what} `{text}` cannot be in {unit}: that is more than 30 years"));
+    }
+    Ok(Duration::from_micros((number / per_second * 1e6).round() as u64))
+}
+
+/// A number of tasks, at least one.
+pub(super) fn tasks(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("the job has no tasks".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err(format!("the number of tasks `{}` is not a whole number", shortened(text))),
+    }
+}
+
+/// Enough of a text to recognise it by.
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
+}

@@ -1,0 +1,37 @@
+//! The formats by name, one file each.
+
+mod fields;
+mod hawk;
+mod synthetic;
+
+use super::error::WorkloadError;
+use super::options::Key;
+use super::reading::Reading;
+use crate::suggest;
+
+/// A format of traces, or a family of generators.
+pub struct TraceFormat {
+    pub name: &'static str,
+    /// What it reads, for people.
+    pub about: &'static str,
+    /// The options that only it takes.
+    pub keys: &'static [Key],
+    pub(crate) read: fn(&mut Reading) -> Result<(), WorkloadError>,
+}
+
+/// All formats, in the order of their names.
+pub const FORMATS: &[TraceFormat] = &[hawk::FORMAT, synthetic::FORMAT];
+
+/// Splits `hawk:PATH` into the format and the path; a format that needs no path may stand alone.
+pub(super) fn find(workload: &str) -> Result<(&'static TraceFormat, &str), WorkloadError> {
+    let (name, path) = workload.split_once(':').unwrap_or((workload, ""));
+    if let Some(format) = FORMATS.iter().find(|format| format.name == name) {
+        return Ok((format, path));
+    }
+    let known = || FORMATS.iter().map(|format| format.name);
+    let remedy = match suggest::closest(name, known()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("write FORMAT:PATH with one of {}", known().collect::<Vec<_>>().join(", ")),
+    };
+    Err(WorkloadError::new(format!("unknown workload format `{name}`"), remedy))
+}

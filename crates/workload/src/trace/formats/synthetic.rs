@@ -1,0 +1,123 @@
+//! `synthetic`: jobs drawn from distributions. `gridmix` draws flat jobs, jobs x tasks x run times; `layered` draws
+//! DAGs whose stages stand in layers. Arrivals come from the option `arrival`.
+
+use super::TraceFormat;
+use crate::quantities::Malformed;
+use crate::suggest;
+use crate::trace::RunTimes;
+use crate::trace::chance::{Chance, Distribution, Unit};
+use crate::trace::error::WorkloadError;
+use crate::trace::options::{Key, count};
+use crate::trace::reading::{Draft, DraftStage, Reading};
+
+pub(super) const FORMAT: TraceFormat =
+    TraceFormat { name: "synthetic", about: "generated jobs: synthetic:gridmix, synthetic:layered", keys: &KEYS, read };
+
+const KEYS: [Key; 6] = [
+    Key { name: "jobs", default: "100", meaning: "how many jobs" },
+    Key { name: "tasks", default: "uniform:1-20", meaning: "tasks of a stage, a distribution" },
+    Key { name: "run-time", default: "exponential:10s", meaning: "run times, a distribution" },
+    Key { name: "drawn-per", default: "task", meaning: "what a run time is drawn for: task, stage or job" },
+    Key { name: "layers", default: "", meaning: "layers of stages; 1 for gridmix, uniform:2-6 for layered" },
+    Key { name: "width", default: "", meaning: "stages of a layer; 1 for gridmix, uniform:1-4 for layered" },
+];
+
+const SHAPES: [&str; 2] = ["gridmix", "layered"];
+
+struct Generator {
+    tasks: Distribution,
+    run_time: Distribution,
+    drawn_per: DrawnPer,
+    layers: Distribution,
+    width: Distribution,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DrawnPer {
+    Task,
+    Stage,
+    Job,
+}
+
+fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
+    let (layers, width) = match reading.path {
+        "" | "gridmix" => (Distribution::Fixed(1.0), Distribution::Fixed(1.0)),
+        "layered" => (Distribution::Uniform(2.0, 6.0), Distribution::Uniform(1.0, 4.0)),
+        other => return Err(unknown_shape(other)),
+    };
+    let options = reading.options;
+    let or_default = |key, default| match options.own_text(key) {
+        "" => Ok(default),
+        _ => options.own(key, number_distribution),
+    };
+    let generator = Generator {
+        tasks: options.own("tasks", number_distribution)?,
+        run_time: options.own("run-time", |text| Distribution::parse(text, Unit::Time))?,
+        drawn_per: options.own("drawn-per", drawn_per)?,
+        layers: or_default("layers", layers)?,
+        width: or_default("width", width)?,
+    };
+    let jobs = options.own("jobs", count)?;
+    let mut chance = reading.chance("synthetic");
+    for number in 1..=jobs {
+        if reading.is_full() {
+            break;
+        }
+        let draft = generator.job(number, &mut chance);
+        reading.add(draft).map_err(|problem| WorkloadError::new(problem, "choose smaller distributions"))?;
+    }
+    Ok(())
+}
+
+fn number_distribution(text: &str) -> Result<Distribution, Malformed> {
+    Distribution::parse(text, Unit::Number)
+}
+
+fn unknown_shape(shape: &str) -> WorkloadError {
+    let remedy = match suggest::closest(shape, SHAPES) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("known are {}", SHAPES.join(", ")),
+    };
+    WorkloadError::new(format!("unknown generator `{shape}`"), remedy)
+}
+
+fn drawn_per(text: &str) -> Result<DrawnPer, Malformed> {
+    match text {
+        "task" => Ok(DrawnPer::Task),
+        "stage" => Ok(DrawnPer::Stage),
+        "job" => Ok(DrawnPer::Job),
+        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `task`, `stage` or `job`")),
+    }
+}
+
+impl Generator {
+    fn job(&self, number: usize, chance: &mut Chance) -> Draft {
+        let jobs_own = self.run_time.draw_time(chance);
+        let mut stages: Vec<DraftStage> = Vec::new();
+        let mut layer_before = 0..0;
+        for layer in 0..self.layers.draw_count(chance, 1) {
+            let layer_start = stages.len();
+            for column in 0..self.width.draw_count(chance, 1) {
+                let tasks = self.tasks.draw_count(chance, 1);
+                let run_times = match self.drawn_per {
+                    DrawnPer::Task => RunTimes::Each((0..tasks).map(|_| self.run_time.draw_time(chance)).collect()),
+                    DrawnPer::Stage => RunTimes::Same(self.run_time.draw_time(chance)),
+                    DrawnPer::Job => RunTimes::Same(jobs_own),
+                };
+                let after: Vec<usize> = befores(layer_before.clone(), chance);
+                stages.push(DraftStage::new(format!("{layer}-{column}"), tasks, run_times).after(after));
+            }
+            layer_before = layer_start..stages.len();
+        }
+        Draft { name: format!("job-{number}"), stages, ..Draft::default() }
+    }
+}
+
+/// One stage of the layer before, and each other one with even chance.
+fn befores(layer: std::ops::Range<usize>, chance: &mut Chance) -> Vec<usize> {
+    if layer.is_empty() {
+        return Vec::new();
+    }
+    let sure = layer.start + chance.below(layer.len() as u64) as usize;
+    layer.filter(|stage| *stage == sure || chance.below(2) == 0).collect()
+}

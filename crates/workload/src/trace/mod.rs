@@ -1,0 +1,115 @@
+//! Traces and generators: what others have run, or what a few numbers describe, as jobs with their true run times.
+//!
+//! A format's reader (`formats`) describes each job as a `Draft`; `Reading` applies the options that all formats share,
+//! checks the result against the limits of the vocabulary and collects it. What a trace lacks is filled from an option
+//! and said in the workload's notes; what makes no sense is counted with its place.
+
+mod arrival;
+mod chance;
+mod demand;
+mod error;
+mod formats;
+mod input;
+mod options;
+mod reading;
+
+pub use arrival::Arrival;
+pub use chance::{Distribution, Unit};
+pub use demand::Demand;
+pub use error::{MalformedLine, MalformedLines, WorkloadError};
+pub use formats::{FORMATS, TraceFormat};
+pub use options::{COMMON_KEYS, Expected, Key, Options};
+
+use amalgam_core::vocabulary::{Duration, JobSpec};
+use reading::Reading;
+use std::sync::Arc;
+
+/// What a trace or a generator describes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Workload {
+    pub name: String,
+    /// In order of arrival; the first arrives at zero unless an arrival process was asked for.
+    pub jobs: Vec<TraceJob>,
+    /// Gaps, substitutions and assumptions, as sentences for people.
+    pub notes: Vec<String>,
+    pub malformed: MalformedLines,
+}
+
+/// A job, and what only the one who runs it knows: when it arrives and how long its tasks really take.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TraceJob {
+    /// Since the workload's start.
+    pub arrival: Duration,
+    /// Its program does nothing: a simulator takes the run times instead.
+    pub spec: Arc<JobSpec>,
+    /// One for each stage.
+    pub run_times: Arc<[RunTimes]>,
+}
+
+/// The true run times of a stage's tasks, unknown to the schedulers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RunTimes {
+    Same(Duration),
+    /// One for each task, in the order of their indexes.
+    Each(Vec<Duration>),
+}
+
+/// Reads a workload such as `hawk:traces/YH1.tr.gz` or `synthetic:gridmix`: the name of a format and a file, a
+/// directory or a pattern. Equal arguments give equal workloads.
+///
+/// # Errors
+/// When the format or an option is not known, a file cannot be read, or nothing in it makes sense.
+pub fn read(workload: &str, options: &[(String, String)]) -> Result<Workload, WorkloadError> {
+    let (format, path) = formats::find(workload)?;
+    let options = Options::parse(options, format.keys)?;
+    let mut reading = Reading::new(path, &options);
+    (format.read)(&mut reading)?;
+    reading.finish(workload)
+}
+
+impl Workload {
+    pub fn task_count(&self) -> u64 {
+        self.jobs.iter().map(|job| job.spec.task_count()).sum()
+    }
+}
+
+impl RunTimes {
+    /// The run time of the task at an index.
+    ///
+    /// # Panics
+    /// When the stage has no such task.
+    pub fn of(&self, task: u32) -> Duration {
+        match self {
+            RunTimes::Same(time) => *time,
+            RunTimes::Each(times) => times[task as usize],
+        }
+    }
+
+    /// The mean over a stage's tasks, zero without any.
+    pub fn mean(&self) -> Duration {
+        match self {
+            RunTimes::Same(time) => *time,
+            RunTimes::Each(times) if times.is_empty() => Duration::ZERO,
+            RunTimes::Each(times) => Duration::from_micros((sum(times) / times.len() as u128) as u64),
+        }
+    }
+
+    pub fn longest(&self) -> Duration {
+        match self {
+            RunTimes::Same(time) => *time,
+            RunTimes::Each(times) => times.iter().copied().max().unwrap_or_default(),
+        }
+    }
+
+    /// The sum over `tasks` tasks, in seconds.
+    pub fn total_seconds(&self, tasks: u32) -> f64 {
+        match self {
+            RunTimes::Same(time) => time.as_secs_f64() * f64::from(tasks),
+            RunTimes::Each(times) => sum(times) as f64 / 1e6,
+        }
+    }
+}
+
+fn sum(times: &[Duration]) -> u128 {
+    times.iter().map(|time| u128::from(time.as_micros())).sum()
+}

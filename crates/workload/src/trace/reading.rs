@@ -1,0 +1,342 @@
+//! One reading of a workload: what all formats share.
+
+use super::chance::Chance;
+use super::demand::Demand;
+use super::error::{MalformedLines, WorkloadError};
+use super::input;
+use super::options::{Expected, Options};
+use super::{RunTimes, TraceJob, Workload};
+use crate::order;
+use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use amalgam_core::vocabulary::{
+    Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,
+};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A job as a format's reader describes it.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub(crate) struct Draft {
+    pub name: String,
+    pub user: String,
+    pub queue: String,
+    pub priority: i32,
+    /// In the trace's own time; `None` where the format has no arrivals.
+    pub arrival: Option<Duration>,
+    /// In any order.
+    pub stages: Vec<DraftStage>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct DraftStage {
+    pub name: String,
+    /// Indexes of the draft's stages.
+    pub after: Vec<usize>,
+    pub tasks: u32,
+    pub run_times: RunTimes,
+    /// The trace's own mean or estimate of the tasks' run times.
+    pub estimate: Option<Duration>,
+    /// Per task; `None` where the trace does not say.
+    pub demand: Option<ResourceSpec>,
+    pub constraints: Vec<Constraint>,
+}
+
+impl DraftStage {
+    /// A stage of which only tasks and run times are known.
+    pub fn new(name: impl Into<String>, tasks: u32, run_times: RunTimes) -> DraftStage {
+        DraftStage {
+            name: name.into(),
+            after: Vec::new(),
+            tasks,
+            run_times,
+            estimate: None,
+            demand: None,
+            constraints: Vec::new(),
+        }
+    }
+
+    pub fn after(mut self, stages: impl Into<Vec<usize>>) -> DraftStage {
+        self.after = stages.into();
+        self
+    }
+}
+
+/// Collects the jobs of a workload.
+pub(crate) struct Reading<'a> {
+    /// What the user wrote behind the format's name.
+    pub path: &'a str,
+    pub options: &'a Options,
+    jobs: Vec<TraceJob>,
+    notes: Vec<String>,
+    malformed: MalformedLines,
+    demands: Chance,
+    /// Shared by all stages, as nothing executes it.
+    program: Arc<Program>,
+    saw_no_demand: bool,
+    saw_no_arrival: bool,
+    /// Tasks whose run times were brought up to one second.
+    lifted: u64,
+}
+
+impl<'a> Reading<'a> {
+    pub fn new(path: &'a str, options: &'a Options) -> Reading<'a> {
+        Reading {
+            path,
+            options,
+            jobs: Vec::new(),
+            notes: Vec::new(),
+            malformed: MalformedLines::default(),
+            demands: Chance::new(options.seed, "demands"),
+            program: Arc::new(Program {
+                command: vec!["true".to_owned()],
+                env: Vec::new(),
+                workdir: Workdir::Own,
+                output_cap: 0,
+            }),
+            saw_no_demand: false,
+            saw_no_arrival: false,
+            lifted: 0,
+        }
+    }
+
+    /// Chance for one purpose of a format's own.
+    pub fn chance(&self, purpose: &str) -> Chance {
+        Chance::new(self.options.seed, purpose)
+    }
+
+    /// The files that the user's path means; see [`input::files`].
+    pub fn files(&self, endings: &[&str]) -> Result<Vec<PathBuf>, WorkloadError> {
+        input::files(self.path, endings)
+    }
+
+    /// Whether enough jobs were read.
+    pub fn is_full(&self) -> bool {
+        self.options.limit.is_some_and(|limit| self.jobs.len() >= limit)
+    }
+
+    /// Says something about the whole workload, once.
+    pub fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    pub fn malformed(&mut self, file: &Path, line: u64, problem: impl Into<String>) {
+        self.malformed.add(file, line, problem);
+    }
+
+    /// Hands each line of a file to `on_line` until enough jobs were read. What it complains about is counted as
+    /// malformed.
+    pub fn lines(
+        &mut self,
+        file: &Path,
+        mut on_line: impl FnMut(&mut Self, &str) -> Result<(), String>,
+    ) -> Result<(), WorkloadError> {
+        if self.is_full() {
+            return Ok(());
+        }
+        input::lines(file, |number, line| {
+            let done = line.map_err(str::to_owned).and_then(|line| on_line(self, line));
+            if let Err(problem) = done {
+                self.malformed(file, number, problem);
+            }
+            if self.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+    }
+
+    /// Takes a job.
+    ///
+    /// # Errors
+    /// Why it makes no sense; the caller knows the place.
+    pub fn add(&mut self, draft: Draft) -> Result<(), String> {
+        check(&draft)?;
+        let after: Vec<Vec<usize>> = draft.stages.iter().map(|stage| distinct(&stage.after)).collect();
+        let order = order::topological(&after).map_err(|cycle| {
+            let names: Vec<&str> = cycle.iter().map(|stage| draft.stages[*stage].name.as_str()).collect();
+            format!("the stages form a cycle: {}", names.join(" -> "))
+        })?;
+        let mut new_index = vec![0u32; order.len()];
+        for (index, stage) in order.iter().enumerate() {
+            new_index[*stage] = index as u32;
+        }
+
+        let mut drafts: Vec<Option<DraftStage>> = draft.stages.into_iter().map(Some).collect();
+        let mut stages = Vec::with_capacity(order.len());
+        let mut run_times = Vec::with_capacity(order.len());
+        for index in order {
+            let Some(stage) = drafts[index].take() else { continue };
+            let mut after: Vec<u32> = after[index].iter().map(|before| new_index[*before]).collect();
+            after.sort_unstable();
+            let (spec, times) = self.stage(stage, after);
+            stages.push(spec);
+            run_times.push(times);
+        }
+        let spec = JobSpec {
+            name: draft.name,
+            user: draft.user,
+            queue: draft.queue,
+            priority: draft.priority,
+            submit_dir: "/".to_owned(),
+            stages,
+            ..JobSpec::default()
+        };
+        self.push(draft.arrival, spec, run_times);
+        Ok(())
+    }
+
+    /// Takes a job that is already in order, with its true run times.
+    pub fn push(&mut self, arrival: Option<Duration>, spec: JobSpec, run_times: Vec<RunTimes>) {
+        self.saw_no_arrival |= arrival.is_none();
+        let arrival = arrival.unwrap_or_default();
+        self.jobs.push(TraceJob { arrival, spec: Arc::new(spec), run_times: run_times.into() });
+    }
+
+    fn stage(&mut self, draft: DraftStage, after: Vec<u32>) -> (StageSpec, RunTimes) {
+        let run_times = self.timed(draft.run_times);
+        let expected = match self.options.expected {
+            Expected::Nothing => None,
+            Expected::Mean => Some(draft.estimate.map_or_else(|| run_times.mean(), |told| self.scaled(told))),
+            Expected::Exact => Some(run_times.mean()),
+        };
+        let resources = draft.demand.unwrap_or_else(|| {
+            self.saw_no_demand = true;
+            self.options.demand.draw(&mut self.demands)
+        });
+        let spec = StageSpec {
+            name: draft.name,
+            after,
+            tasks: TaskSet::Count(draft.tasks),
+            program: self.program.clone(),
+            resources,
+            expected,
+            execution: ExecutionType::Auto,
+            constraints: draft.constraints,
+            retries: 0,
+            timeout: None,
+        };
+        (spec, run_times)
+    }
+
+    /// Run times as the options want them. Whole seconds are the trace's, so they come before the scale.
+    pub fn timed(&mut self, run_times: RunTimes) -> RunTimes {
+        let mut timed = |time: Duration| {
+            if !self.options.whole_seconds {
+                return self.scaled(time);
+            }
+            let seconds = (time.as_micros() + 500_000) / 1_000_000;
+            self.lifted += u64::from(seconds == 0);
+            self.scaled(Duration::from_secs(seconds.max(1)))
+        };
+        match run_times {
+            RunTimes::Same(time) => RunTimes::Same(timed(time)),
+            RunTimes::Each(times) => RunTimes::Each(times.into_iter().map(timed).collect()),
+        }
+    }
+
+    fn scaled(&self, time: Duration) -> Duration {
+        scale(time, self.options.time_scale)
+    }
+
+    /// # Errors
+    /// When there is no job.
+    pub fn finish(mut self, workload: &str) -> Result<Workload, WorkloadError> {
+        if self.jobs.is_empty() {
+            return Err(self.nothing(workload));
+        }
+        self.draw_jobs();
+        self.arrive();
+        self.say_what_was_substituted();
+        let name = self.options.name.clone().unwrap_or_else(|| workload.to_owned());
+        Ok(Workload { name, jobs: self.jobs, notes: self.notes, malformed: self.malformed })
+    }
+
+    fn nothing(&self, workload: &str) -> WorkloadError {
+        match self.malformed.first.first() {
+            Some(first) => WorkloadError::new(
+                format!("`{workload}` holds no job that makes sense; the first complaint is\n  {first}"),
+                "check that the format is the right one",
+            ),
+            None => WorkloadError::new(format!("`{workload}` holds no job"), "check the path and the options"),
+        }
+    }
+
+    /// Draws with replacement; equal jobs share their description.
+    fn draw_jobs(&mut self) {
+        let Some(count) = self.options.draw else { return };
+        let mut chance = self.chance("draw");
+        let from = self.jobs.len() as u64;
+        self.jobs = (0..count).map(|_| self.jobs[chance.below(from) as usize].clone()).collect();
+        self.note(format!("{count} jobs were drawn with replacement from {from}; all draws of a job need the same"));
+    }
+
+    /// Brings the jobs into the order of their arrival and applies the scales of time.
+    fn arrive(&mut self) {
+        let Options { arrival, arrival_scale, time_scale, .. } = *self.options;
+        let factor = arrival_scale * time_scale;
+        match arrival.instants(self.jobs.len(), &mut self.chance("arrivals")) {
+            Some(instants) => {
+                for (job, at) in self.jobs.iter_mut().zip(instants) {
+                    job.arrival = scale(at, factor);
+                }
+            }
+            None => {
+                self.jobs.sort_by_key(|job| job.arrival);
+                let first = self.jobs[0].arrival;
+                if first > Duration::ZERO {
+                    self.note(format!("the first job of the trace arrives at {first}; time is counted from there"));
+                }
+                for job in &mut self.jobs {
+                    job.arrival = scale(job.arrival - first, factor);
+                }
+            }
+        }
+    }
+
+    fn say_what_was_substituted(&mut self) {
+        if self.saw_no_demand {
+            self.note(format!("demands are not in the trace: {}", self.options.demand.describe()));
+        } else if self.options.demand != Demand::Unit {
+            self.note("the trace has demands of its own: the option `demand` was not used");
+        }
+        if self.saw_no_arrival && self.options.arrival == super::Arrival::Trace {
+            self.note("arrivals are not in the trace: all jobs arrive at once; see the option `arrival`");
+        }
+        if self.lifted > 0 {
+            self.note(format!("{} run times below half a second were brought up to 1 s", self.lifted));
+        }
+    }
+}
+
+fn check(draft: &Draft) -> Result<(), String> {
+    if draft.stages.is_empty() || draft.stages.len() > MAX_STAGES {
+        return Err(format!("the job has {} stages, not between 1 and {MAX_STAGES}", draft.stages.len()));
+    }
+    let tasks: u64 = draft.stages.iter().map(|stage| u64::from(stage.tasks)).sum();
+    if tasks > MAX_TASKS {
+        return Err(format!("the job has {tasks} tasks, more than {MAX_TASKS}"));
+    }
+    for stage in &draft.stages {
+        if stage.tasks == 0 {
+            return Err(format!("the stage `{}` has no tasks", stage.name));
+        }
+        let known = match &stage.run_times {
+            RunTimes::Same(_) => stage.tasks as usize,
+            RunTimes::Each(times) => times.len(),
+        };
+        assert_eq!(known, stage.tasks as usize, "a reader gave another number of run times than of tasks");
+    }
+    Ok(())
+}
+
+fn distinct(stages: &[usize]) -> Vec<usize> {
+    let mut stages = stages.to_vec();
+    stages.sort_unstable();
+    stages.dedup();
+    stages
+}
+
+fn scale(time: Duration, factor: f64) -> Duration {
+    if factor == 1.0 { time } else { Duration::from_micros((time.as_micros() as f64 * factor).round() as u64) }
+}

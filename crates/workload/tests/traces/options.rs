@@ -1,0 +1,112 @@
+//! The options that all formats share, and files as they are found.
+
+use crate::support::{Samples, has_note, seconds, try_read};
+use amalgam_workload::trace::Workload;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use std::io::Write;
+
+fn gzipped(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+fn lines(jobs: u32) -> String {
+    (0..jobs).map(|job| format!("{job} 2 1.5 1 {job}.25\n")).collect()
+}
+
+fn names(workload: &Workload) -> Vec<&str> {
+    workload.jobs.iter().map(|job| job.spec.name.as_str()).collect()
+}
+
+#[test]
+fn unknown_formats_and_options_come_with_a_suggestion() {
+    assert_eq!(try_read("hawks:a.tr", "").unwrap_err().remedy, "did you mean `hawk`?");
+    assert_eq!(try_read("hawk:a.tr", "whole-second=true").unwrap_err().remedy, "did you mean `whole-seconds`?");
+    assert_eq!(try_read("hawk:a.tr", "arrival=poison:3s").unwrap_err().remedy, "write `poisson`");
+    assert_eq!(try_read("synthetic:gridmx", "").unwrap_err().remedy, "did you mean `gridmix`?");
+    assert_eq!(try_read("synthetic", "taks=3").unwrap_err().remedy, "did you mean `tasks`?");
+}
+
+#[test]
+fn a_path_that_leads_nowhere_says_so() {
+    let error = try_read("hawk:/no/such/file.tr", "").unwrap_err();
+    assert_eq!(error.problem, "there is no file at `/no/such/file.tr`");
+    let empty = Samples::new();
+    assert!(empty.read("hawk", "", "").unwrap_err().problem.contains("there is no file named .tr"));
+    assert!(try_read("hawk", "").unwrap_err().remedy.contains("hawk:traces/"));
+}
+
+#[test]
+fn a_path_may_be_a_directory_or_a_pattern() {
+    let samples = Samples::one("in/b.tr", "5 1 1 1\n");
+    samples.add("in/a.tr.gz", gzipped("3 1 1 1\n4 1 1 1\n"));
+    samples.add("in/readme.txt", "no trace");
+    for path in ["in", "in/*.tr*"] {
+        let workload = samples.read("hawk", path, "").unwrap();
+        assert_eq!((workload.jobs.len(), workload.malformed.count), (3, 0), "{path}");
+    }
+}
+
+#[test]
+fn a_truncated_gzip_file_is_an_error_that_names_it() {
+    let whole = gzipped(&lines(1_000));
+    let samples = Samples::one("cut.tr.gz", &whole[..whole.len() / 2]);
+    let error = samples.read("hawk", "cut.tr.gz", "").unwrap_err();
+    assert!(error.problem.ends_with("cut.tr.gz: the compressed data ends too early"), "{error}");
+    assert!(error.remedy.contains("truncated"));
+}
+
+#[test]
+fn gzip_members_follow_one_another() {
+    let mut both = gzipped("1 1 1 1\n");
+    both.extend(gzipped("2 1 1 1\n"));
+    assert_eq!(Samples::one("a.tr.gz", both).read("hawk", "a.tr.gz", "").unwrap().jobs.len(), 2);
+}
+
+#[test]
+fn a_limit_keeps_the_first_jobs_of_the_file() {
+    let samples = Samples::one("a.tr", lines(10));
+    assert_eq!(names(&samples.read("hawk", "a.tr", "limit=3").unwrap()), ["job-1", "job-2", "job-3"]);
+}
+
+#[test]
+fn draws_repeat_with_their_seed_and_share_their_jobs() {
+    let samples = Samples::one("a.tr", lines(10));
+    let draw = |seed| samples.read("hawk", "a.tr", &format!("draw=200 seed={seed} arrival=every:1s")).unwrap();
+    let (first, again, other) = (draw(1), draw(1), draw(2));
+    assert_eq!(first, again);
+    assert_ne!(names(&first), names(&other));
+    assert_eq!(first.jobs[199].arrival, seconds(199.0));
+    assert!(has_note(&first, "200 jobs were drawn"));
+}
+
+#[test]
+fn expectations_come_from_the_trace_from_the_truth_or_not_at_all() {
+    let samples = Samples::one("a.tr", "0 2 9 1 2\n");
+    for (option, told) in [("mean", Some(seconds(9.0))), ("exact", Some(seconds(1.5))), ("none", None)] {
+        let workload = samples.read("hawk", "a.tr", &format!("expected={option}")).unwrap();
+        assert_eq!(workload.jobs[0].spec.stages[0].expected, told, "{option}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn arrivals_are_in_order_and_everything_scales(
+        seed in 0u64..1_000,
+        arrival in proptest::sample::select(vec!["trace", "at-once", "poisson:20s", "bursts:1m:3", "diurnal:10s:1.5"]),
+    ) {
+        let samples = Samples::one("a.tr", lines(20));
+        let read = |scale: &str| {
+            samples.read("hawk", "a.tr", &format!("seed={seed} arrival={arrival} time-scale={scale}")).unwrap()
+        };
+        let (plain, doubled) = (read("1"), read("2"));
+        prop_assert!(plain.jobs.is_sorted_by_key(|job| job.arrival));
+        for (job, scaled) in plain.jobs.iter().zip(&doubled.jobs) {
+            prop_assert_eq!(job.arrival + job.arrival, scaled.arrival);
+            prop_assert_eq!(job.run_times[0].of(1) + job.run_times[0].of(1), scaled.run_times[0].of(1));
+        }
+    }
+}
