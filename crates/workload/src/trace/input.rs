@@ -87,6 +87,16 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> WorkloadError {
     WorkloadError::in_file(path, error)
 }
 
+/// The whole content, decompressed.
+///
+/// # Errors
+/// When it cannot be read to its end.
+pub(crate) fn content(path: &Path) -> Result<Vec<u8>, WorkloadError> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
+    Ok(bytes)
+}
+
 /// Hands out the lines of a file with their numbers, from 1, until told to stop. A line that is not UTF-8 is handed
 /// out as a problem.
 ///

@@ -1,6 +1,7 @@
 //! Readers and generators of workloads, against small samples with known answers and, where they are present, against
 //! public traces.
 
+mod dags;
 mod flat;
 mod options;
 mod support;

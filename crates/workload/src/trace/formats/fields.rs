@@ -10,6 +10,11 @@ pub(super) fn seconds(text: &str, what: &str) -> Result<Duration, String> {
     time(text, what, "seconds", 1.0)
 }
 
+/// A time in milliseconds.
+pub(super) fn millis(text: &str, what: &str) -> Result<Duration, String> {
+    time(text, what, "milliseconds", 1e3)
+}
+
 fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| format!("{what} `{}` is not a number", shortened(text)))?;
     if number.is_nan() || number < 0.0 {

@@ -1,8 +1,12 @@
 //! The formats by name, one file each.
 
+mod alibaba_dag;
 mod fields;
 mod hawk;
+mod npy;
+mod pickle;
 mod synthetic;
+mod tpch;
 
 use super::error::WorkloadError;
 use super::options::Key;
@@ -20,7 +24,7 @@ pub struct TraceFormat {
 }
 
 /// All formats, in the order of their names.
-pub const FORMATS: &[TraceFormat] = &[hawk::FORMAT, synthetic::FORMAT];
+pub const FORMATS: &[TraceFormat] = &[alibaba_dag::FORMAT, hawk::FORMAT, synthetic::FORMAT, tpch::FORMAT];
 
 /// Splits `hawk:PATH` into the format and the path; a format that needs no path may stand alone.
 pub(super) fn find(workload: &str) -> Result<(&'static TraceFormat, &str), WorkloadError> {
