@@ -10,8 +10,10 @@ mod demand;
 mod error;
 mod formats;
 mod input;
+mod lines;
 mod options;
 mod reading;
+mod sleeping;
 
 pub use arrival::Arrival;
 pub use chance::{Distribution, Unit};
@@ -40,7 +42,8 @@ pub struct Workload {
 pub struct TraceJob {
     /// Since the workload's start.
     pub arrival: Duration,
-    /// Its program does nothing: a simulator takes the run times instead.
+    /// Its program does nothing: a simulator takes the run times instead, and
+    /// [`TraceJob::sleeping`] makes real processes of them.
     pub spec: Arc<JobSpec>,
     /// One for each stage.
     pub run_times: Arc<[RunTimes]>,

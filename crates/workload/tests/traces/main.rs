@@ -6,3 +6,4 @@ mod flat;
 mod options;
 mod support;
 mod synthetic;
+mod workflows;

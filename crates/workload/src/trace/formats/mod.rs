@@ -3,10 +3,12 @@
 mod alibaba_dag;
 mod fields;
 mod hawk;
+mod job;
 mod npy;
 mod pickle;
 mod synthetic;
 mod tpch;
+mod wfformat;
 
 use super::error::WorkloadError;
 use super::options::Key;
@@ -24,7 +26,8 @@ pub struct TraceFormat {
 }
 
 /// All formats, in the order of their names.
-pub const FORMATS: &[TraceFormat] = &[alibaba_dag::FORMAT, hawk::FORMAT, synthetic::FORMAT, tpch::FORMAT];
+pub const FORMATS: &[TraceFormat] =
+    &[alibaba_dag::FORMAT, hawk::FORMAT, job::FORMAT, synthetic::FORMAT, tpch::FORMAT, wfformat::FORMAT];
 
 /// Splits `hawk:PATH` into the format and the path; a format that needs no path may stand alone.
 pub(super) fn find(workload: &str) -> Result<(&'static TraceFormat, &str), WorkloadError> {

@@ -1,0 +1,59 @@
+//! `job`: our own job files, and workloads that were converted to JSON lines (`.jsonl`). A job file says what a user
+//! expects, not what is true: that, or the option `run-time`, is what its tasks take.
+
+use super::TraceFormat;
+use crate::trace::RunTimes;
+use crate::trace::chance::{Distribution, Unit};
+use crate::trace::error::WorkloadError;
+use crate::trace::options::Key;
+use crate::trace::reading::Reading;
+use crate::trace::{input, lines};
+use crate::{Context, Format, read_job};
+use std::path::Path;
+
+pub(super) const FORMAT: TraceFormat =
+    TraceFormat { name: "job", about: "job files of our own (.toml, .yaml, .json, .jsonl)", keys: &KEYS, read };
+
+const KEYS: [Key; 1] = [Key {
+    name: "run-time",
+    default: "10s",
+    meaning: "run times of a job file's stages that expect nothing, a distribution",
+}];
+
+fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
+    let run_time = reading.options.own("run-time", |text| Distribution::parse(text, Unit::Time))?;
+    let mut chance = reading.chance("job");
+    for file in reading.files(&[".toml", ".yaml", ".yml", ".json", ".jsonl"])? {
+        if reading.is_full() {
+            break;
+        }
+        if input::plain_name(&file).ends_with(".jsonl") {
+            reading.lines(&file, |reading, line| reading.add(lines::draft(line)?))?;
+            continue;
+        }
+        let spec = job_file(&file)?;
+        let run_times = spec.stages.iter().map(|stage| match stage.expected {
+            Some(expected) => RunTimes::Same(expected),
+            None => RunTimes::Each((0..stage.tasks.len()).map(|_| run_time.draw_time(&mut chance)).collect()),
+        });
+        let run_times = run_times.collect::<Vec<_>>().into_iter().map(|times| reading.timed(times)).collect();
+        reading.note("a job file's tasks take what their stage expects, or else the option `run-time`");
+        reading.push(None, spec, run_times);
+    }
+    Ok(())
+}
+
+fn job_file(file: &Path) -> Result<amalgam_core::vocabulary::JobSpec, WorkloadError> {
+    let format =
+        Format::of(Path::new(&input::plain_name(file))).map_err(|problem| WorkloadError::in_file(file, problem))?;
+    let bytes = input::content(file)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| WorkloadError::in_file(file, "the file is not UTF-8"))?;
+    let absolute = std::path::absolute(file).map_err(|error| WorkloadError::in_file(file, error))?;
+    let directory = absolute.parent().unwrap_or(&absolute);
+    read_job(text, format, file, &Context { submit_dir: directory.to_owned() }).map_err(|wrong| {
+        WorkloadError::new(
+            format!("{}:{}:{}: {}", wrong.file.display(), wrong.at.line, wrong.at.column, wrong.problem),
+            wrong.remedy,
+        )
+    })
+}

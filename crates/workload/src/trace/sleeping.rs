@@ -1,0 +1,42 @@
+//! A job of a trace as real processes that sleep for as long as its tasks ran.
+
+use super::{RunTimes, TraceJob};
+use crate::build::DEFAULT_OUTPUT_CAP;
+use amalgam_core::vocabulary::{Duration, Items, JobSpec, Program, TaskSet, Workdir};
+use std::sync::Arc;
+
+impl TraceJob {
+    /// The job with `sleep` as every task's command. It costs a few bytes for each task, so it is for real runs only.
+    ///
+    /// # Errors
+    /// When the run times of a stage do not fit into one record.
+    pub fn sleeping(&self) -> Result<JobSpec, String> {
+        let mut spec = JobSpec::clone(&self.spec);
+        for (stage, times) in spec.stages.iter_mut().zip(self.run_times.iter()) {
+            let command = match times {
+                RunTimes::Same(time) => sleep(*time),
+                RunTimes::Each(times) if times.len() == 1 => sleep(times[0]),
+                RunTimes::Each(times) => {
+                    let mut items = Items::default();
+                    for time in times {
+                        items.push(&seconds(*time))?;
+                    }
+                    stage.tasks = TaskSet::Each(items);
+                    ["sh", "-c", "exec sleep \"$AMALGAM_ITEM\""].map(str::to_owned).into()
+                }
+            };
+            let output_cap = DEFAULT_OUTPUT_CAP;
+            stage.program = Arc::new(Program { command, env: Vec::new(), workdir: Workdir::Submitted, output_cap });
+        }
+        Ok(spec)
+    }
+}
+
+fn sleep(time: Duration) -> Vec<String> {
+    vec!["sleep".to_owned(), seconds(time)]
+}
+
+fn seconds(time: Duration) -> String {
+    let micros = time.as_micros();
+    format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+}
