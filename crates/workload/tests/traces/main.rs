@@ -6,4 +6,5 @@ mod flat;
 mod options;
 mod support;
 mod synthetic;
+mod tables;
 mod workflows;

@@ -26,6 +26,25 @@ fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration,
     Ok(Duration::from_micros((number / per_second * 1e6).round() as u64))
 }
 
+/// The fields of a line of comma-separated values. None of the formats quotes.
+pub(super) fn columns<const COUNT: usize>(line: &str) -> Result<[&str; COUNT], String> {
+    let found = line.split(',').count();
+    let mut fields = line.split(',').map(str::trim);
+    let columns = std::array::from_fn(|_| fields.next().unwrap_or_default());
+    if found == COUNT { Ok(columns) } else { Err(format!("the line has {found} fields, not {COUNT}")) }
+}
+
+/// Any number that is neither negative nor endless.
+pub(super) fn amount(text: &str, what: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| format!("{what} `{}` is not an amount", shortened(text)))
+}
+
+/// The time from a start to an end that is not before it.
+pub(super) fn between(start: Duration, end: Duration) -> Result<Duration, String> {
+    if end < start { Err(format!("the end lies {} before the start", start - end)) } else { Ok(end - start) }
+}
+
 /// A number of tasks, at least one.
 pub(super) fn tasks(text: &str) -> Result<u32, String> {
     match text.parse() {
@@ -33,6 +52,11 @@ pub(super) fn tasks(text: &str) -> Result<u32, String> {
         Ok(count) => Ok(count),
         Err(_) => Err(format!("the number of tasks `{}` is not a whole number", shortened(text))),
     }
+}
+
+/// Any other number.
+pub(super) fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{what} `{}` is not a whole number in range", shortened(text)))
 }
 
 /// Enough of a text to recognise it by.

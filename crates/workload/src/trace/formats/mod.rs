@@ -1,11 +1,18 @@
 //! The formats by name, one file each.
 
+mod alibaba;
 mod alibaba_dag;
+mod bytes;
 mod fields;
+mod google2011;
 mod hawk;
 mod job;
 mod npy;
+pub(super) mod openb;
 mod pickle;
+mod rumen;
+mod swf;
+mod swim;
 mod synthetic;
 mod tpch;
 mod wfformat;
@@ -26,8 +33,21 @@ pub struct TraceFormat {
 }
 
 /// All formats, in the order of their names.
-pub const FORMATS: &[TraceFormat] =
-    &[alibaba_dag::FORMAT, hawk::FORMAT, job::FORMAT, synthetic::FORMAT, tpch::FORMAT, wfformat::FORMAT];
+pub const FORMATS: &[TraceFormat] = &[
+    alibaba_dag::FORMAT,
+    alibaba::FORMAT_2017,
+    alibaba::FORMAT_2018,
+    google2011::FORMAT,
+    hawk::FORMAT,
+    job::FORMAT,
+    openb::FORMAT,
+    rumen::FORMAT,
+    swf::FORMAT,
+    swim::FORMAT,
+    synthetic::FORMAT,
+    tpch::FORMAT,
+    wfformat::FORMAT,
+];
 
 /// Splits `hawk:PATH` into the format and the path; a format that needs no path may stand alone.
 pub(super) fn find(workload: &str) -> Result<(&'static TraceFormat, &str), WorkloadError> {

@@ -1,0 +1,73 @@
+//! Tasks and run times where a trace knows only bytes.
+//!
+//! A stage that reads so many bytes has as many tasks as it has splits, at least one; a task takes a fixed overhead and
+//! the time that its share of the bytes, read and written, takes at a rate for one task:
+//! `overhead + (read + written) / tasks / rate`. All tasks of a stage take equally long. The defaults are those of a
+//! task that keeps a disk of its day half busy; they set the scale of a workload, not its shape.
+
+use crate::quantities::parse_size;
+use crate::trace::RunTimes;
+use crate::trace::chance::{Distribution, Unit};
+use crate::trace::error::WorkloadError;
+use crate::trace::options::{Key, Options};
+use crate::trace::reading::DraftStage;
+use amalgam_core::vocabulary::Duration;
+
+pub(super) const SPLIT: Key = Key { name: "split", default: "128MiB", meaning: "input of one map task" };
+pub(super) const REDUCE_INPUT: Key = Key { name: "reduce-input", default: "1GiB", meaning: "input of one reduce task" };
+pub(super) const RATE: Key =
+    Key { name: "rate", default: "50MiB", meaning: "bytes that a task reads and writes in a second" };
+pub(super) const OVERHEAD: Key =
+    Key { name: "overhead", default: "1s", meaning: "what every task takes beside its bytes" };
+pub(super) const MOST_TASKS: Key =
+    Key { name: "most-tasks", default: "100000", meaning: "the most tasks of one stage" };
+
+/// How bytes become tasks.
+pub(super) struct Rates {
+    split: f64,
+    reduce_input: f64,
+    per_second: f64,
+    overhead: Duration,
+    most_tasks: f64,
+}
+
+impl Rates {
+    pub fn of(options: &Options) -> Result<Rates, WorkloadError> {
+        let size = |key: Key| {
+            let bytes = options.own(key.name, parse_size)?;
+            if bytes > 0 {
+                Ok(bytes as f64)
+            } else {
+                Err(WorkloadError::new(format!("workload option `{}` is 0", key.name), ""))
+            }
+        };
+        let overhead = options.own(OVERHEAD.name, |text| Distribution::parse(text, Unit::Time))?;
+        let Distribution::Fixed(overhead) = overhead else {
+            return Err(WorkloadError::new(
+                "workload option `overhead` is one time, not a distribution",
+                "write for instance `1s`",
+            ));
+        };
+        Ok(Rates {
+            split: size(SPLIT)?,
+            reduce_input: size(REDUCE_INPUT)?,
+            per_second: size(RATE)?,
+            overhead: Duration::from_micros((overhead * 1e6) as u64),
+            most_tasks: options.own(MOST_TASKS.name, crate::trace::options::count)? as f64,
+        })
+    }
+
+    pub fn map(&self, name: &str, read: f64, written: f64) -> DraftStage {
+        self.stage(name, read / self.split, read + written)
+    }
+
+    pub fn reduce(&self, name: &str, read: f64, written: f64) -> DraftStage {
+        self.stage(name, read / self.reduce_input, read + written)
+    }
+
+    fn stage(&self, name: &str, splits: f64, bytes: f64) -> DraftStage {
+        let tasks = splits.ceil().clamp(1.0, self.most_tasks);
+        let moving = Duration::from_micros((bytes / tasks / self.per_second * 1e6).round() as u64);
+        DraftStage::new(name, tasks as u32, RunTimes::Same(self.overhead + moving))
+    }
+}

@@ -1,0 +1,84 @@
+//! `swf`: the Standard Workload Format of the Parallel Workloads Archive, 18 columns, times in seconds and memory in kB
+//! for each processor. A job of n processors becomes n tasks of one core, or with `processors=cores` one task of n
+//! cores. Those tasks need not start together, as the archive's machines had them.
+
+use super::{TraceFormat, fields};
+use crate::quantities::Malformed;
+use crate::trace::RunTimes;
+use crate::trace::demand::resources;
+use crate::trace::error::WorkloadError;
+use crate::trace::options::Key;
+use crate::trace::reading::{Draft, DraftStage, Reading};
+
+pub(super) const FORMAT: TraceFormat = TraceFormat {
+    name: "swf",
+    about: "Standard Workload Format of the Parallel Workloads Archive (.swf)",
+    keys: &KEYS,
+    read,
+};
+
+const KEYS: [Key; 1] = [Key {
+    name: "processors",
+    default: "tasks",
+    meaning: "whether n processors are n tasks of one core, or the cores of one task",
+}];
+
+fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
+    let as_tasks = reading.options.own("processors", processors_are_tasks)?;
+    for file in reading.files(&[".swf"])? {
+        reading.lines(&file, |reading, line| {
+            if line.starts_with(';') || line.trim().is_empty() {
+                return Ok(());
+            }
+            reading.add(job(line, as_tasks)?)
+        })?;
+    }
+    if as_tasks {
+        reading.note("the processors of a job are tasks of one core each, which need not start together");
+    }
+    reading.note("dependencies on preceding jobs and think times are not followed");
+    Ok(())
+}
+
+fn processors_are_tasks(text: &str) -> Result<bool, Malformed> {
+    match text {
+        "tasks" => Ok(true),
+        "cores" => Ok(false),
+        _ => Err(Malformed::new(format!("`{text}` is not known"), "write `tasks` or `cores`")),
+    }
+}
+
+fn job(line: &str, as_tasks: bool) -> Result<Draft, String> {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [number, submit, _wait, run_time, used, _cpu, used_memory, asked, asked_time, asked_memory, _status, user, ..] =
+        words[..]
+    else {
+        return Err(format!("the line has {} columns, not 18", words.len()));
+    };
+    if words.len() != 18 {
+        return Err(format!("the line has {} columns, not 18", words.len()));
+    }
+    // Missing values are -1.
+    let known = |text: &str| text.parse().ok().filter(|number: &f64| *number >= 0.0);
+    if known(run_time).is_none() {
+        return Err("the run time is not known".to_owned());
+    }
+    let processors = if known(used).is_some_and(|count| count > 0.0) { used } else { asked };
+    let processors = fields::tasks(processors).map_err(|_| "the number of processors is not known".to_owned())?;
+    let memory_mib = known(used_memory).or(known(asked_memory)).unwrap_or(0.0) / 1024.0;
+    let times = RunTimes::Same(fields::seconds(run_time, "the run time")?);
+    let mut stage = if as_tasks {
+        let mut stage = DraftStage::new("processors", processors, times);
+        stage.demand = Some(resources(1.0, memory_mib));
+        stage
+    } else {
+        let mut stage = DraftStage::new("processors", 1, times);
+        stage.demand = Some(resources(f64::from(processors), memory_mib * f64::from(processors)));
+        stage
+    };
+    if known(asked_time).is_some_and(|time| time > 0.0) {
+        stage.estimate = Some(fields::seconds(asked_time, "the requested time")?);
+    }
+    let arrival = Some(fields::seconds(submit, "the submit time")?);
+    Ok(Draft { name: format!("job-{number}"), user: user.to_owned(), arrival, stages: vec![stage], ..Draft::default() })
+}
