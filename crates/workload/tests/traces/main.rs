@@ -3,6 +3,7 @@
 
 mod dags;
 mod flat;
+mod logs;
 mod options;
 mod support;
 mod synthetic;

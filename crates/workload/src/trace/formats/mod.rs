@@ -2,15 +2,19 @@
 
 mod alibaba;
 mod alibaba_dag;
+mod bdb;
 mod bytes;
 mod fields;
 mod google2011;
 mod hawk;
+mod hive_explain;
 mod job;
 mod npy;
 pub(super) mod openb;
 mod pickle;
 mod rumen;
+mod spark_events;
+mod stages;
 mod swf;
 mod swim;
 mod synthetic;
@@ -37,11 +41,14 @@ pub const FORMATS: &[TraceFormat] = &[
     alibaba_dag::FORMAT,
     alibaba::FORMAT_2017,
     alibaba::FORMAT_2018,
+    bdb::FORMAT,
     google2011::FORMAT,
     hawk::FORMAT,
+    hive_explain::FORMAT,
     job::FORMAT,
     openb::FORMAT,
     rumen::FORMAT,
+    spark_events::FORMAT,
     swf::FORMAT,
     swim::FORMAT,
     synthetic::FORMAT,

@@ -1,0 +1,143 @@
+//! `spark-events`: Spark's event logs, one JSON object a line. Each Spark job is a job: its stages are those that ran in
+//! it, a task takes from its launch to its finish, and what an application does between its jobs is in their arrivals.
+
+use super::TraceFormat;
+use super::stages::Stages;
+use crate::trace::error::WorkloadError;
+use crate::trace::input;
+use crate::trace::reading::{Draft, Reading};
+use amalgam_core::vocabulary::Duration;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub(super) const FORMAT: TraceFormat =
+    TraceFormat { name: "spark-events", about: "Spark's event logs (JSON lines)", keys: &[], read };
+
+/// The events that matter; the others are not even parsed.
+#[derive(Deserialize)]
+#[serde(tag = "Event")]
+enum Event {
+    #[serde(rename = "SparkListenerJobStart")]
+    JobStart {
+        #[serde(rename = "Job ID")]
+        job: u64,
+        #[serde(rename = "Submission Time")]
+        submitted: u64,
+        #[serde(rename = "Stage Infos")]
+        stages: Vec<StageInfo>,
+    },
+    #[serde(rename = "SparkListenerTaskEnd")]
+    TaskEnd {
+        #[serde(rename = "Stage ID")]
+        stage: u64,
+        #[serde(rename = "Task End Reason")]
+        reason: Reason,
+        #[serde(rename = "Task Info")]
+        task: TaskInfo,
+    },
+}
+
+#[derive(Deserialize)]
+struct StageInfo {
+    #[serde(rename = "Stage ID")]
+    stage: u64,
+    #[serde(rename = "Parent IDs", default)]
+    befores: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct Reason {
+    #[serde(rename = "Reason")]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct TaskInfo {
+    #[serde(rename = "Index")]
+    index: u64,
+    #[serde(rename = "Launch Time")]
+    launched: u64,
+    #[serde(rename = "Finish Time")]
+    finished: u64,
+}
+
+/// An application's jobs as far as its log was read.
+#[derive(Default)]
+struct Application {
+    /// Submission in milliseconds of the epoch, and stages.
+    jobs: BTreeMap<u64, (u64, Stages)>,
+    /// The first job that named a stage runs it; later ones find its output.
+    job_of: BTreeMap<u64, u64>,
+    failed: u64,
+}
+
+fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
+    for file in reading.files(&["eventlog", ".jsonl"])? {
+        if reading.is_full() {
+            break;
+        }
+        let mut application = Application::default();
+        reading.lines(&file, |_, line| application.line(line))?;
+        application.finish(reading, &file);
+    }
+    reading.note("what an application's driver does between its jobs is only in their arrivals");
+    Ok(())
+}
+
+impl Application {
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let is_known = line.contains("\"SparkListenerJobStart\"") || line.contains("\"SparkListenerTaskEnd\"");
+        if !is_known {
+            return if line.is_empty() || line.starts_with('{') {
+                Ok(())
+            } else {
+                Err("the line is no event".to_owned())
+            };
+        }
+        match serde_json::from_str(line).map_err(|error| error.to_string())? {
+            Event::JobStart { job, submitted, stages } => {
+                let mut own = Stages::default();
+                for info in stages {
+                    if *self.job_of.entry(info.stage).or_insert(job) == job {
+                        own.declare(info.stage, info.befores);
+                    }
+                }
+                self.jobs.insert(job, (submitted, own));
+            }
+            Event::TaskEnd { stage, reason, task } if reason.reason == "Success" => {
+                let job = self.job_of.get(&stage).and_then(|job| self.jobs.get_mut(job));
+                let (_, stages) = job.ok_or_else(|| format!("no job has started stage {stage}"))?;
+                stages.succeeded(stage, task.index, task.launched, task.finished)?;
+            }
+            Event::TaskEnd { .. } => self.failed += 1,
+        }
+        Ok(())
+    }
+
+    fn finish(self, reading: &mut Reading, file: &Path) {
+        if self.failed > 0 {
+            reading.note(format!("{} attempts that did not succeed were left out", self.failed));
+        }
+        let application = input::plain_name(file);
+        let mut without_tasks = 0u64;
+        for (number, (submitted, stages)) in self.jobs {
+            if reading.is_full() {
+                break;
+            }
+            let stages = stages.into_drafts();
+            if stages.is_empty() {
+                without_tasks += 1;
+                continue;
+            }
+            let name = format!("{application}-{number}");
+            let arrival = Some(Duration::from_millis(submitted));
+            if let Err(problem) = reading.add(Draft { name, arrival, stages, ..Draft::default() }) {
+                reading.malformed(file, 1, problem);
+            }
+        }
+        if without_tasks > 0 {
+            reading.note(format!("{without_tasks} jobs without a successful task were left out"));
+        }
+    }
+}

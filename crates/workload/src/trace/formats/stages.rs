@@ -1,0 +1,49 @@
+//! Stages as logs tell of them: dependencies first, then one success after the other.
+
+use crate::trace::RunTimes;
+use crate::trace::reading::DraftStage;
+use amalgam_core::vocabulary::Duration;
+use std::collections::BTreeMap;
+
+/// The stages of one job by the log's own numbers.
+#[derive(Default)]
+pub(super) struct Stages {
+    stages: BTreeMap<u64, Stage>,
+}
+
+#[derive(Default)]
+struct Stage {
+    befores: Vec<u64>,
+    /// Of each task its last success.
+    run_times: BTreeMap<u64, Duration>,
+}
+
+impl Stages {
+    pub fn declare(&mut self, stage: u64, befores: Vec<u64>) {
+        self.stages.entry(stage).or_default().befores = befores;
+    }
+
+    /// A task's success, with its start and its end in milliseconds.
+    ///
+    /// # Errors
+    /// When it ended before it started.
+    pub fn succeeded(&mut self, stage: u64, task: u64, start: u64, finish: u64) -> Result<(), String> {
+        let millis = finish.checked_sub(start).ok_or("the task ended before it started")?;
+        let stage = self.stages.entry(stage).or_default();
+        stage.run_times.insert(task, Duration::from_millis(millis));
+        Ok(())
+    }
+
+    /// The stages that ran. One without tasks had its output already, so nobody waits for it.
+    pub fn into_drafts(self) -> Vec<DraftStage> {
+        let ran: BTreeMap<u64, Stage> =
+            self.stages.into_iter().filter(|(_, stage)| !stage.run_times.is_empty()).collect();
+        let index_of: BTreeMap<u64, usize> = ran.keys().enumerate().map(|(index, number)| (*number, index)).collect();
+        let draft = |(number, stage): (u64, Stage)| {
+            let after: Vec<usize> = stage.befores.iter().filter_map(|before| index_of.get(before).copied()).collect();
+            let times: Vec<Duration> = stage.run_times.into_values().collect();
+            DraftStage::new(format!("stage-{number}"), times.len() as u32, RunTimes::Each(times)).after(after)
+        };
+        ran.into_iter().map(draft).collect()
+    }
+}
