@@ -13,6 +13,7 @@ mod input;
 mod lines;
 mod options;
 mod reading;
+mod shape;
 mod sleeping;
 
 pub use arrival::Arrival;
@@ -21,8 +22,10 @@ pub use demand::Demand;
 pub use error::{MalformedLine, MalformedLines, WorkloadError};
 pub use formats::{FORMATS, TraceFormat};
 pub use options::{COMMON_KEYS, Expected, Key, Options};
+pub use shape::{JobShape, Load, Summary, WorkloadShape};
 
 use amalgam_core::vocabulary::{Duration, JobSpec};
+use chance::Chance;
 use reading::Reading;
 use std::sync::Arc;
 
@@ -71,6 +74,20 @@ pub fn read(workload: &str, options: &[(String, String)]) -> Result<Workload, Wo
 }
 
 impl Workload {
+    /// Keeps `count` jobs, drawn without replacement; all of them where there are no more.
+    pub fn sample(&mut self, count: usize, seed: u64) {
+        let mut chance = Chance::new(seed, "sample");
+        let mut chosen: Vec<usize> = (0..self.jobs.len()).collect();
+        for place in 0..count.min(chosen.len()) {
+            let other = place + chance.below((chosen.len() - place) as u64) as usize;
+            chosen.swap(place, other);
+        }
+        chosen.truncate(count);
+        chosen.sort_unstable();
+        self.notes.push(format!("{} of {} jobs, drawn with seed {seed}", chosen.len(), self.jobs.len()));
+        self.jobs = chosen.into_iter().map(|index| self.jobs[index].clone()).collect();
+    }
+
     pub fn task_count(&self) -> u64 {
         self.jobs.iter().map(|job| job.spec.task_count()).sum()
     }

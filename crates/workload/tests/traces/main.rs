@@ -5,6 +5,7 @@ mod dags;
 mod flat;
 mod logs;
 mod options;
+mod shapes;
 mod support;
 mod synthetic;
 mod tables;

@@ -1,0 +1,315 @@
+//! What a workload looks like: the sizes and shapes of its jobs, and how much of a cluster they would take.
+
+use super::{RunTimes, TraceJob, Workload};
+use amalgam_core::vocabulary::{Resources, StageSpec};
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// The shape of one job's DAG. Barriers and disjoint paths are those of Carbyne, section 2.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct JobShape {
+    pub stages: usize,
+    pub tasks: u64,
+    /// Stages on the longest path, counted in stages.
+    pub critical_stages: usize,
+    /// The longest path when each stage takes as long as its longest task: with a boundless cluster the job takes this.
+    pub critical_seconds: f64,
+    /// How few paths, of which no two share a stage, hold all stages: so many sequences of stages can run side by side.
+    pub disjoint_paths: usize,
+    /// Stages that wait for more than one other.
+    pub barriers: usize,
+    /// Core-seconds of all tasks.
+    pub core_seconds: f64,
+    /// MiB-seconds of all tasks.
+    pub memory_mib_seconds: f64,
+}
+
+/// A distribution in a few numbers.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Summary {
+    pub mean: f64,
+    pub p50: f64,
+    pub p75: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// The shape of a whole workload.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct WorkloadShape {
+    pub jobs: usize,
+    pub tasks: u64,
+    /// From the start to the last arrival.
+    pub span_s: f64,
+    pub arrival_gap_s: Summary,
+    pub stages: Summary,
+    pub tasks_per_job: Summary,
+    pub critical_path_stages: Summary,
+    pub critical_path_s: Summary,
+    pub disjoint_paths: Summary,
+    pub barriers: Summary,
+    /// Over all tasks.
+    pub run_time_s: Summary,
+    /// Over all tasks.
+    pub cores: Summary,
+    /// Over all tasks.
+    pub memory_mib: Summary,
+    pub core_seconds: f64,
+    pub memory_mib_seconds: f64,
+}
+
+/// What a workload would take of a cluster of equal nodes.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Load {
+    /// Work divided by what the cluster could do from the start to the last arrival; absent when all jobs arrive at
+    /// once. At 1 the cluster just keeps up.
+    pub cpu: Option<f64>,
+    pub memory: Option<f64>,
+    /// No schedule is shorter: neither the longest critical path after its arrival nor all work on all nodes.
+    pub shortest_makespan_s: f64,
+    /// Tasks that fit on no node, in CPU and memory.
+    pub tasks_too_large: u64,
+}
+
+impl TraceJob {
+    pub fn shape(&self) -> JobShape {
+        let stages = &self.spec.stages;
+        let paired = || stages.iter().zip(self.run_times.iter());
+        let seconds = |(stage, times): (&StageSpec, &RunTimes)| times.total_seconds(stage.tasks.len());
+        let cores = |stage: &StageSpec| f64::from(stage.resources.basic.cpu_millis()) / 1e3;
+        let mib = |stage: &StageSpec| f64::from(stage.resources.basic.memory_mib());
+        JobShape {
+            stages: stages.len(),
+            tasks: self.spec.task_count(),
+            critical_stages: longest_path(stages, |_| 1.0) as usize,
+            critical_seconds: longest_path(stages, |stage| self.run_times[stage].longest().as_secs_f64()),
+            disjoint_paths: disjoint_paths(stages),
+            barriers: stages.iter().filter(|stage| stage.after.len() > 1).count(),
+            core_seconds: paired().map(|pair| cores(pair.0) * seconds(pair)).sum(),
+            memory_mib_seconds: paired().map(|pair| mib(pair.0) * seconds(pair)).sum(),
+        }
+    }
+}
+
+impl Workload {
+    pub fn shape(&self) -> WorkloadShape {
+        let shapes: Vec<JobShape> = self.jobs.iter().map(TraceJob::shape).collect();
+        let per_job = |value: fn(&JobShape) -> f64| Summary::of(shapes.iter().map(|shape| (value(shape), 1)));
+        let stages = || self.jobs.iter().flat_map(|job| job.spec.stages.iter().zip(job.run_times.iter()));
+        let per_task = |value: fn(&StageSpec) -> f64| {
+            Summary::of(stages().map(|(stage, _)| (value(stage), u64::from(stage.tasks.len()))))
+        };
+        let gaps = self.jobs.windows(2).map(|pair| ((pair[1].arrival - pair[0].arrival).as_secs_f64(), 1));
+        WorkloadShape {
+            jobs: self.jobs.len(),
+            tasks: self.task_count(),
+            span_s: self.span_seconds(),
+            arrival_gap_s: Summary::of(gaps),
+            stages: per_job(|shape| shape.stages as f64),
+            tasks_per_job: per_job(|shape| shape.tasks as f64),
+            critical_path_stages: per_job(|shape| shape.critical_stages as f64),
+            critical_path_s: per_job(|shape| shape.critical_seconds),
+            disjoint_paths: per_job(|shape| shape.disjoint_paths as f64),
+            barriers: per_job(|shape| shape.barriers as f64),
+            run_time_s: Summary::of(stages().flat_map(|(stage, times)| weighted(stage, times))),
+            cores: per_task(|stage| f64::from(stage.resources.basic.cpu_millis()) / 1e3),
+            memory_mib: per_task(|stage| f64::from(stage.resources.basic.memory_mib())),
+            core_seconds: shapes.iter().map(|shape| shape.core_seconds).sum(),
+            memory_mib_seconds: shapes.iter().map(|shape| shape.memory_mib_seconds).sum(),
+        }
+    }
+
+    /// The load on `nodes` nodes that each offer `node`.
+    pub fn load(&self, nodes: u32, node: &Resources) -> Load {
+        let shapes: Vec<JobShape> = self.jobs.iter().map(TraceJob::shape).collect();
+        let cores = f64::from(node.cpu_millis()) / 1e3 * f64::from(nodes);
+        let mib = f64::from(node.memory_mib()) * f64::from(nodes);
+        let core_seconds: f64 = shapes.iter().map(|shape| shape.core_seconds).sum();
+        let memory: f64 = shapes.iter().map(|shape| shape.memory_mib_seconds).sum();
+        let ends = self.jobs.iter().zip(&shapes).map(|(job, shape)| job.arrival.as_secs_f64() + shape.critical_seconds);
+        let fits = |stage: &&StageSpec| {
+            let basic = &stage.resources.basic;
+            basic.cpu_millis() <= node.cpu_millis() && basic.memory_mib() <= node.memory_mib()
+        };
+        let stages = self.jobs.iter().flat_map(|job| &job.spec.stages);
+        let per_span = |work: f64| (self.span_seconds() > 0.0).then(|| work / self.span_seconds());
+        Load {
+            cpu: per_span(core_seconds).map(|busy| busy / cores),
+            memory: per_span(memory).map(|busy| busy / mib),
+            shortest_makespan_s: ends.fold(0.0, f64::max).max(core_seconds / cores).max(memory / mib.max(1.0)),
+            tasks_too_large: stages.filter(|stage| !fits(stage)).map(|stage| u64::from(stage.tasks.len())).sum(),
+        }
+    }
+
+    fn span_seconds(&self) -> f64 {
+        self.jobs.last().map_or(0.0, |job| job.arrival.as_secs_f64())
+    }
+}
+
+/// Each run time of a stage, with how many tasks take it.
+fn weighted<'a>(stage: &StageSpec, times: &'a RunTimes) -> Box<dyn Iterator<Item = (f64, u64)> + 'a> {
+    match times {
+        RunTimes::Same(time) => Box::new(std::iter::once((time.as_secs_f64(), u64::from(stage.tasks.len())))),
+        RunTimes::Each(times) => Box::new(times.iter().map(|time| (time.as_secs_f64(), 1))),
+    }
+}
+
+impl Summary {
+    /// Of values that each count so many times; zeros without any.
+    pub fn of(values: impl Iterator<Item = (f64, u64)>) -> Summary {
+        let mut values: Vec<(f64, u64)> = values.collect();
+        values.sort_by(|left, right| left.0.total_cmp(&right.0));
+        let total: u64 = values.iter().map(|(_, count)| count).sum();
+        let Some((max, _)) = values.last().filter(|_| total > 0) else { return Summary::default() };
+        // The smallest value that at least this share of all do not exceed.
+        let quantile = |share: f64| {
+            let rank = (share * total as f64).ceil() as u64;
+            let mut seen = 0;
+            let reaches = |(_, count): &&(f64, u64)| {
+                seen += count;
+                seen >= rank
+            };
+            values.iter().find(reaches).map_or(*max, |(value, _)| *value)
+        };
+        Summary {
+            mean: values.iter().map(|(value, count)| value * *count as f64).sum::<f64>() / total as f64,
+            p50: quantile(0.5),
+            p75: quantile(0.75),
+            p95: quantile(0.95),
+            p99: quantile(0.99),
+            max: *max,
+        }
+    }
+}
+
+/// The weight of the heaviest path; stages come after those they depend on.
+fn longest_path(stages: &[StageSpec], weight: impl Fn(usize) -> f64) -> f64 {
+    let mut up_to: Vec<f64> = Vec::with_capacity(stages.len());
+    for (index, stage) in stages.iter().enumerate() {
+        let before = stage.after.iter().map(|before| up_to[*before as usize]).fold(0.0, f64::max);
+        up_to.push(before + weight(index));
+    }
+    up_to.into_iter().fold(0.0, f64::max)
+}
+
+/// The smallest number of paths without common stages that hold all stages: each stage is a path of its own until it is
+/// matched with one that follows it, so it is their number less that of a largest matching.
+fn disjoint_paths(stages: &[StageSpec]) -> usize {
+    let mut followers = vec![Vec::new(); stages.len()];
+    for (index, stage) in stages.iter().enumerate() {
+        for before in &stage.after {
+            followers[*before as usize].push(index);
+        }
+    }
+    let mut matching = Matching::new(stages.len());
+    // Most stages find a follower at once, which leaves little for the search.
+    for (stage, followers) in followers.iter().enumerate() {
+        if let Some(free) = followers.iter().find(|follower| matching.previous[**follower].is_none()) {
+            matching.join(stage, *free);
+        }
+    }
+    for stage in 0..stages.len() {
+        if matching.next[stage].is_none() {
+            matching.augment(stage, &followers);
+        }
+    }
+    matching.next.iter().filter(|next| next.is_none()).count()
+}
+
+/// Which stage follows which on a path.
+struct Matching {
+    next: Vec<Option<usize>>,
+    previous: Vec<Option<usize>>,
+    /// For each follower, the last search that looked at it and the stage from which it did.
+    seen: Vec<(usize, usize)>,
+}
+
+impl Matching {
+    fn new(stages: usize) -> Matching {
+        let nobody = (usize::MAX, usize::MAX);
+        Matching { next: vec![None; stages], previous: vec![None; stages], seen: vec![nobody; stages] }
+    }
+
+    fn join(&mut self, stage: usize, follower: usize) {
+        self.next[stage] = Some(follower);
+        self.previous[follower] = Some(stage);
+    }
+
+    /// Finds `start` a follower, if need be by giving other stages another one.
+    fn augment(&mut self, start: usize, followers: &[Vec<usize>]) {
+        let mut open = VecDeque::from([start]);
+        while let Some(stage) = open.pop_front() {
+            for &follower in &followers[stage] {
+                if self.seen[follower].0 == start {
+                    continue;
+                }
+                self.seen[follower] = (start, stage);
+                match self.previous[follower] {
+                    Some(other) => open.push_back(other),
+                    None => return self.hand_on(follower),
+                }
+            }
+        }
+    }
+
+    /// Gives the free `follower` to the stage that saw it, that stage's old one to the stage that saw that, and so on.
+    fn hand_on(&mut self, mut follower: usize) {
+        loop {
+            let (_, stage) = self.seen[follower];
+            let old = self.next[stage];
+            self.join(stage, follower);
+            match old {
+                Some(old) => follower = old,
+                None => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{ExecutionType, Program, ResourceSpec, TaskSet};
+    use std::sync::Arc;
+
+    fn stages(after: &[&[u32]]) -> Vec<StageSpec> {
+        let stage = |after: &&[u32]| StageSpec {
+            name: String::new(),
+            after: after.to_vec(),
+            tasks: TaskSet::Count(1),
+            program: Arc::new(Program::default()),
+            resources: ResourceSpec::default(),
+            expected: None,
+            execution: ExecutionType::Auto,
+            constraints: Vec::new(),
+            retries: 0,
+            timeout: None,
+        };
+        after.iter().map(stage).collect()
+    }
+
+    #[test]
+    fn paths_are_counted_without_common_stages() {
+        assert_eq!(disjoint_paths(&stages(&[&[], &[0], &[1]])), 1, "a chain");
+        assert_eq!(disjoint_paths(&stages(&[&[], &[0], &[0], &[1, 2]])), 2, "a diamond");
+        assert_eq!(disjoint_paths(&stages(&[&[], &[], &[]])), 3, "no edges");
+        // The first stage must leave stage 2 to stage 1, which has no other follower.
+        assert_eq!(disjoint_paths(&stages(&[&[], &[], &[0, 1], &[0]])), 2);
+    }
+
+    #[test]
+    fn the_longest_path_is_the_heaviest() {
+        let stages = stages(&[&[], &[0], &[], &[1, 2]]);
+        assert_eq!(longest_path(&stages, |_| 1.0), 3.0);
+        assert_eq!(longest_path(&stages, |stage| [1.0, 1.0, 5.0, 1.0][stage]), 6.0);
+    }
+
+    #[test]
+    fn quantiles_are_values_that_occur() {
+        let summary = Summary::of([(3.0, 1), (1.0, 98), (2.0, 1)].into_iter());
+        assert_eq!((summary.p50, summary.p95, summary.p99, summary.max), (1.0, 1.0, 2.0, 3.0));
+        assert_eq!(summary.mean, 1.03);
+        assert_eq!(Summary::of(std::iter::empty()), Summary::default());
+    }
+}
