@@ -97,6 +97,14 @@ pub(crate) fn content(path: &Path) -> Result<Vec<u8>, WorkloadError> {
     Ok(bytes)
 }
 
+/// The whole content as text.
+///
+/// # Errors
+/// When it cannot be read to its end or is not UTF-8.
+pub(crate) fn text(path: &Path) -> Result<String, WorkloadError> {
+    String::from_utf8(content(path)?).map_err(|_| WorkloadError::in_file(path, "the file is not UTF-8"))
+}
+
 /// Hands out the lines of a file with their numbers, from 1, until told to stop. A line that is not UTF-8 is handed
 /// out as a problem.
 ///

@@ -6,11 +6,13 @@
 
 mod arrival;
 mod chance;
+mod constraints;
 mod demand;
 mod error;
 mod formats;
 mod input;
 mod lines;
+mod nodes;
 mod options;
 mod reading;
 mod shape;
@@ -21,6 +23,7 @@ pub use chance::{Distribution, Unit};
 pub use demand::Demand;
 pub use error::{MalformedLine, MalformedLines, WorkloadError};
 pub use formats::{FORMATS, TraceFormat};
+pub use nodes::{NODE_KEYS, Node, read_nodes};
 pub use options::{COMMON_KEYS, Expected, Key, Options};
 pub use shape::{JobShape, Load, Summary, WorkloadShape};
 
@@ -68,7 +71,7 @@ pub enum RunTimes {
 pub fn read(workload: &str, options: &[(String, String)]) -> Result<Workload, WorkloadError> {
     let (format, path) = formats::find(workload)?;
     let options = Options::parse(options, format.keys)?;
-    let mut reading = Reading::new(path, &options);
+    let mut reading = Reading::new(path, &options)?;
     (format.read)(&mut reading)?;
     reading.finish(workload)
 }

@@ -6,6 +6,7 @@ use super::error::WorkloadError;
 use crate::quantities::Malformed;
 use crate::suggest;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// An option: its key, what it is when it is not given, and what it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +17,7 @@ pub struct Key {
 }
 
 /// The options that every format takes.
-pub const COMMON_KEYS: [Key; 10] = [
+pub const COMMON_KEYS: [Key; 12] = [
     Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
@@ -33,6 +34,8 @@ pub const COMMON_KEYS: [Key; 10] = [
         meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY] with distributions",
     },
     Key { name: "expected", default: "mean", meaning: "what the user tells of run times: mean, exact or none" },
+    Key { name: "constraints", default: "", meaning: "a folder of tables to draw constraints of stages from" },
+    Key { name: "constrained", default: "0.5", meaning: "the share of stages that get constraints from those tables" },
     Key { name: "seed", default: "1", meaning: "the seed of all chance" },
     Key { name: "name", default: "", meaning: "a name for the workload" },
 ];
@@ -48,11 +51,17 @@ pub struct Options {
     pub whole_seconds: bool,
     pub demand: Demand,
     pub expected: Expected,
+    /// A folder of tables, and the share of the stages that get constraints from them.
+    pub constraints: Option<PathBuf>,
+    pub constrained: f64,
     pub seed: u64,
     pub name: Option<String>,
-    /// The values of the format's own keys.
-    own: BTreeMap<&'static str, String>,
+    values: Values,
 }
+
+/// The texts of known options, given or by default.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Values(BTreeMap<&'static str, String>);
 
 /// What a user would have told about the run time of a stage's tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,35 +79,27 @@ impl Options {
     /// # Errors
     /// The first key that is not known, with the nearest known one, or the first value that is not understood.
     pub fn parse(pairs: &[(String, String)], own_keys: &[Key]) -> Result<Options, WorkloadError> {
-        let mut given: BTreeMap<&'static str, &str> = BTreeMap::new();
-        for (key, value) in pairs {
-            let known = COMMON_KEYS.iter().chain(own_keys).find(|known| known.name == key);
-            let known = known.ok_or_else(|| unknown_key(key, own_keys))?;
-            given.insert(known.name, value);
-        }
-        let text = |key: &str| given.get(key).copied();
-        let own = own_keys.iter().map(|key| (key.name, text(key.name).unwrap_or(key.default).to_owned())).collect();
+        let values = Values::parse(pairs, &[&COMMON_KEYS, own_keys])?;
         Ok(Options {
-            limit: optional(text("limit"), "limit", count)?,
-            draw: optional(text("draw"), "draw", count)?,
-            arrival: optional(text("arrival"), "arrival", Arrival::parse)?.unwrap_or(Arrival::Trace),
-            arrival_scale: optional(text("arrival-scale"), "arrival-scale", scale)?.unwrap_or(1.0),
-            time_scale: optional(text("time-scale"), "time-scale", scale)?.unwrap_or(1.0),
-            whole_seconds: optional(text("whole-seconds"), "whole-seconds", flag)?.unwrap_or(false),
-            demand: optional(text("demand"), "demand", Demand::parse)?.unwrap_or(Demand::Unit),
-            expected: optional(text("expected"), "expected", expected)?.unwrap_or(Expected::Mean),
-            seed: optional(text("seed"), "seed", whole)?.unwrap_or(1),
-            name: text("name").map(str::to_owned),
-            own,
+            limit: values.optional("limit", count)?,
+            draw: values.optional("draw", count)?,
+            arrival: values.get("arrival", Arrival::parse)?,
+            arrival_scale: values.get("arrival-scale", scale)?,
+            time_scale: values.get("time-scale", scale)?,
+            whole_seconds: values.get("whole-seconds", flag)?,
+            demand: values.get("demand", Demand::parse)?,
+            expected: values.get("expected", expected)?,
+            constraints: values.optional("constraints", |text| Ok(PathBuf::from(text)))?,
+            constrained: values.get("constrained", share)?,
+            seed: values.get("seed", whole)?,
+            name: values.optional("name", |text| Ok(text.to_owned()))?,
+            values,
         })
     }
 
     /// The text of one of the format's own keys.
-    ///
-    /// # Panics
-    /// When the format does not list the key, which is our own bug.
     pub(crate) fn own_text(&self, key: &str) -> &str {
-        self.own.get(key).unwrap_or_else(|| panic!("the format does not list the key `{key}`"))
+        self.values.text(key)
     }
 
     /// The value of one of the format's own keys.
@@ -106,29 +107,59 @@ impl Options {
     /// # Errors
     /// When its text is not understood.
     pub(crate) fn own<T>(&self, key: &str, parse: fn(&str) -> Result<T, Malformed>) -> Result<T, WorkloadError> {
-        parse(self.own_text(key)).map_err(|wrong| in_option(key, wrong))
+        self.values.get(key, parse)
     }
 }
 
-fn unknown_key(key: &str, own_keys: &[Key]) -> WorkloadError {
-    let known = || COMMON_KEYS.iter().chain(own_keys).map(|known| known.name);
-    let remedy = match suggest::closest(key, known()) {
+impl Values {
+    /// Checks that every key is a known one; a later pair replaces an earlier one.
+    ///
+    /// # Errors
+    /// The first key that is not, with the nearest known one.
+    pub fn parse(pairs: &[(String, String)], known: &[&[Key]]) -> Result<Values, WorkloadError> {
+        let known = || known.iter().copied().flatten();
+        let mut values: BTreeMap<_, _> = known().map(|key| (key.name, key.default.to_owned())).collect();
+        for (key, value) in pairs {
+            let Some(slot) = values.get_mut(key.as_str()) else {
+                return Err(unknown_key(key, known().map(|key| key.name)));
+            };
+            slot.clone_from(value);
+        }
+        Ok(Values(values))
+    }
+
+    /// # Panics
+    /// When the key is not listed, which is our own bug.
+    fn text(&self, key: &str) -> &str {
+        self.0.get(key).unwrap_or_else(|| panic!("the key `{key}` is not listed"))
+    }
+
+    /// # Errors
+    /// When the text is not understood.
+    pub fn get<T>(&self, key: &str, parse: impl Fn(&str) -> Result<T, Malformed>) -> Result<T, WorkloadError> {
+        parse(self.text(key))
+            .map_err(|wrong| WorkloadError::new(format!("workload option `{key}`: {}", wrong.problem), wrong.remedy))
+    }
+
+    /// `None` where nothing is given and there is no default.
+    ///
+    /// # Errors
+    /// When the text is not understood.
+    pub fn optional<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, Malformed>,
+    ) -> Result<Option<T>, WorkloadError> {
+        if self.text(key).is_empty() { Ok(None) } else { self.get(key, parse).map(Some) }
+    }
+}
+
+fn unknown_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> WorkloadError {
+    let remedy = match suggest::closest(key, known.clone()) {
         Some(name) => format!("did you mean `{name}`?"),
-        None => format!("known are {}", known().collect::<Vec<_>>().join(", ")),
+        None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
     };
     WorkloadError::new(format!("unknown workload option `{key}`"), remedy)
-}
-
-fn optional<T>(
-    text: Option<&str>,
-    key: &str,
-    parse: impl Fn(&str) -> Result<T, Malformed>,
-) -> Result<Option<T>, WorkloadError> {
-    text.map(|text| parse(text).map_err(|wrong| in_option(key, wrong))).transpose()
-}
-
-fn in_option(key: &str, wrong: Malformed) -> WorkloadError {
-    WorkloadError::new(format!("workload option `{key}`: {}", wrong.problem), wrong.remedy)
 }
 
 pub(crate) fn whole(text: &str) -> Result<u64, Malformed> {
@@ -145,6 +176,11 @@ pub(crate) fn count(text: &str) -> Result<usize, Malformed> {
 pub(crate) fn scale(text: &str) -> Result<f64, Malformed> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| Malformed::new(format!("`{text}` is not a factor"), "write a number above 0, such as 0.01"))
+}
+
+fn share(text: &str) -> Result<f64, Malformed> {
+    let number = text.parse().ok().filter(|number: &f64| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| Malformed::new(format!("`{text}` is not a share"), "write a number from 0 to 1"))
 }
 
 pub(crate) fn flag(text: &str) -> Result<bool, Malformed> {

@@ -1,6 +1,7 @@
 //! One reading of a workload: what all formats share.
 
 use super::chance::Chance;
+use super::constraints::ConstraintTables;
 use super::demand::Demand;
 use super::error::{MalformedLines, WorkloadError};
 use super::input;
@@ -71,6 +72,7 @@ pub(crate) struct Reading<'a> {
     notes: Vec<String>,
     malformed: MalformedLines,
     demands: Chance,
+    constraints: Option<(ConstraintTables, Chance)>,
     /// Shared by all stages, as nothing executes it.
     program: Arc<Program>,
     saw_no_demand: bool,
@@ -80,14 +82,16 @@ pub(crate) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    pub fn new(path: &'a str, options: &'a Options) -> Reading<'a> {
-        Reading {
+    pub fn new(path: &'a str, options: &'a Options) -> Result<Reading<'a>, WorkloadError> {
+        let tables = options.constraints.as_ref().map(|tables| ConstraintTables::read(tables, options.constrained));
+        Ok(Reading {
             path,
             options,
             jobs: Vec::new(),
             notes: Vec::new(),
             malformed: MalformedLines::default(),
             demands: Chance::new(options.seed, "demands"),
+            constraints: tables.transpose()?.map(|tables| (tables, Chance::new(options.seed, "constraints"))),
             program: Arc::new(Program {
                 command: vec!["true".to_owned()],
                 env: Vec::new(),
@@ -97,7 +101,7 @@ impl<'a> Reading<'a> {
             saw_no_demand: false,
             saw_no_arrival: false,
             lifted: 0,
-        }
+        })
     }
 
     /// Chance for one purpose of a format's own.
@@ -204,6 +208,10 @@ impl<'a> Reading<'a> {
             self.saw_no_demand = true;
             self.options.demand.draw(&mut self.demands)
         });
+        let mut constraints = draft.constraints;
+        if let Some((tables, chance)) = self.constraints.as_mut().filter(|_| constraints.is_empty()) {
+            constraints = tables.draw(chance);
+        }
         let spec = StageSpec {
             name: draft.name,
             after,
@@ -212,7 +220,7 @@ impl<'a> Reading<'a> {
             resources,
             expected,
             execution: ExecutionType::Auto,
-            constraints: draft.constraints,
+            constraints,
             retries: 0,
             timeout: None,
         };
@@ -300,7 +308,10 @@ impl<'a> Reading<'a> {
         } else if self.options.demand != Demand::Unit {
             self.note("the trace has demands of its own: the option `demand` was not used");
         }
-        if self.saw_no_arrival && self.options.arrival == super::Arrival::Trace {
+        if let (Some(tables), share) = (&self.options.constraints, self.options.constrained) {
+            self.note(format!("{share} of the stages got constraints drawn from the tables of {}", tables.display()));
+        }
+        if self.saw_no_arrival && self.jobs.len() > 1 && self.options.arrival == super::Arrival::Trace {
             self.note("arrivals are not in the trace: all jobs arrive at once; see the option `arrival`");
         }
         if self.lifted > 0 {

@@ -4,6 +4,7 @@
 mod dags;
 mod flat;
 mod logs;
+mod nodes;
 mod options;
 mod shapes;
 mod support;

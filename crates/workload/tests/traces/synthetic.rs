@@ -25,7 +25,7 @@ fn a_run_time_drawn_once_is_kept_once() {
 
 #[test]
 fn layers_depend_on_the_layer_before() {
-    let workload = try_read("synthetic:layered", "jobs=1 layers=3 width=1 tasks=4 run-time=1s").unwrap();
+    let workload = try_read("synthetic:layered", "jobs=2 layers=3 width=1 tasks=4 run-time=1s").unwrap();
     assert_eq!(shape(&workload.jobs[0]), ["0-0(4)<-", "1-0(4)<-0-0", "2-0(4)<-1-0"]);
     assert!(has_note(&workload, "all jobs arrive at once"));
 }

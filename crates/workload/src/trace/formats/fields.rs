@@ -6,12 +6,12 @@ use amalgam_core::vocabulary::Duration;
 const LONGEST_SECONDS: f64 = 1e9;
 
 /// A time in seconds.
-pub(super) fn seconds(text: &str, what: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str, what: &str) -> Result<Duration, String> {
     time(text, what, "seconds", 1.0)
 }
 
 /// A time in milliseconds.
-pub(super) fn millis(text: &str, what: &str) -> Result<Duration, String> {
+pub(crate) fn millis(text: &str, what: &str) -> Result<Duration, String> {
     time(text, what, "milliseconds", 1e3)
 }
 
@@ -27,7 +27,7 @@ fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration,
 }
 
 /// The fields of a line of comma-separated values. None of the formats quotes.
-pub(super) fn columns<const COUNT: usize>(line: &str) -> Result<[&str; COUNT], String> {
+pub(crate) fn columns<const COUNT: usize>(line: &str) -> Result<[&str; COUNT], String> {
     let found = line.split(',').count();
     let mut fields = line.split(',').map(str::trim);
     let columns = std::array::from_fn(|_| fields.next().unwrap_or_default());
@@ -35,18 +35,18 @@ pub(super) fn columns<const COUNT: usize>(line: &str) -> Result<[&str; COUNT], S
 }
 
 /// Any number that is neither negative nor endless.
-pub(super) fn amount(text: &str, what: &str) -> Result<f64, String> {
+pub(crate) fn amount(text: &str, what: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
     number.ok_or_else(|| format!("{what} `{}` is not an amount", shortened(text)))
 }
 
 /// The time from a start to an end that is not before it.
-pub(super) fn between(start: Duration, end: Duration) -> Result<Duration, String> {
+pub(crate) fn between(start: Duration, end: Duration) -> Result<Duration, String> {
     if end < start { Err(format!("the end lies {} before the start", start - end)) } else { Ok(end - start) }
 }
 
 /// A number of tasks, at least one.
-pub(super) fn tasks(text: &str) -> Result<u32, String> {
+pub(crate) fn tasks(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Err("the job has no tasks".to_owned()),
         Ok(count) => Ok(count),
@@ -55,7 +55,7 @@ pub(super) fn tasks(text: &str) -> Result<u32, String> {
 }
 
 /// Any other number.
-pub(super) fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
+pub(crate) fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{what} `{}` is not a whole number in range", shortened(text)))
 }
 

@@ -46,11 +46,10 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
 fn job_file(file: &Path) -> Result<amalgam_core::vocabulary::JobSpec, WorkloadError> {
     let format =
         Format::of(Path::new(&input::plain_name(file))).map_err(|problem| WorkloadError::in_file(file, problem))?;
-    let bytes = input::content(file)?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| WorkloadError::in_file(file, "the file is not UTF-8"))?;
+    let text = input::text(file)?;
     let absolute = std::path::absolute(file).map_err(|error| WorkloadError::in_file(file, error))?;
     let directory = absolute.parent().unwrap_or(&absolute);
-    read_job(text, format, file, &Context { submit_dir: directory.to_owned() }).map_err(|wrong| {
+    read_job(&text, format, file, &Context { submit_dir: directory.to_owned() }).map_err(|wrong| {
         WorkloadError::new(
             format!("{}:{}:{}: {}", wrong.file.display(), wrong.at.line, wrong.at.column, wrong.problem),
             wrong.remedy,

@@ -4,7 +4,7 @@ mod alibaba;
 mod alibaba_dag;
 mod bdb;
 mod bytes;
-mod fields;
+pub(super) mod fields;
 mod google2011;
 mod hawk;
 mod hive_explain;

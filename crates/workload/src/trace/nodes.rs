@@ -1,0 +1,182 @@
+//! Nodes for workloads: with attributes, of unequal sizes, from traces or drawn.
+//!
+//! Constraints without meaning, such as the 21 of Sharma et al. (SoCC 2011) that Megha uses, are the attributes `c1`,
+//! `c2`, ..: a node that meets the first has `c1=1`, and a task that needs it has the constraint `c1=1`.
+
+use super::chance::{Chance, Distribution, Unit};
+use super::demand::resources;
+use super::error::WorkloadError;
+use super::formats::fields;
+use super::formats::openb::{GPU_MILLI, GpuUnit, gpu_unit};
+use super::input;
+use super::options::{Key, Values, count, whole};
+use crate::quantities::Malformed;
+use crate::suggest;
+use amalgam_core::vocabulary::resources::GPU;
+use amalgam_core::vocabulary::{Attributes, ResourceSpec, Resources};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A node of a cluster that is to be simulated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    pub name: String,
+    pub resources: ResourceSpec,
+    pub attributes: Attributes,
+}
+
+/// The options of nodes.
+pub const NODE_KEYS: [Key; 6] = [
+    Key { name: "cpus", default: "1", meaning: "cores of a node, a distribution; openb has its own" },
+    Key { name: "memory", default: "4GiB", meaning: "memory of a node, a distribution; openb has its own" },
+    Key { name: "count", default: "", meaning: "draw N nodes with replacement from those of the file" },
+    Key { name: "shares", default: "", meaning: "for drawn nodes: the share that meets c1, c2, .., such as 0.4,0.1" },
+    Key { name: "gpu-unit", default: "devices", meaning: "for openb: devices, or thousandths as gpu-milli" },
+    Key { name: "seed", default: "1", meaning: "the seed of all chance" },
+];
+
+const FORMATS: [&str; 3] = ["openb", "bit-vectors", "drawn"];
+
+/// Reads nodes: `openb:FILE` (the node list of Alibaba's GPU trace of 2023), `bit-vectors:FILE` (Megha's configuration:
+/// for each constraint a bit for each node) or `drawn:COUNT`. Equal arguments give equal nodes.
+///
+/// # Errors
+/// When the format or an option is not known, or the file cannot be read or makes no sense.
+pub fn read_nodes(nodes: &str, options: &[(String, String)]) -> Result<Vec<Node>, WorkloadError> {
+    let values = Values::parse(options, &[&NODE_KEYS])?;
+    let sizes = Sizes {
+        cpus: values.get("cpus", |text| Distribution::parse(text, Unit::Number))?,
+        memory: values.get("memory", |text| Distribution::parse(text, Unit::Memory))?,
+    };
+    let seed = values.get("seed", whole)?;
+    let mut chance = Chance::new(seed, "nodes");
+    let (format, path) = nodes.split_once(':').unwrap_or((nodes, ""));
+    let mut nodes = match format {
+        "openb" => openb(Path::new(path), values.get("gpu-unit", gpu_unit)?)?,
+        "bit-vectors" => bit_vectors(Path::new(path), &sizes, &mut chance)?,
+        "drawn" => {
+            let count = count(path).map_err(WorkloadError::from)?;
+            drawn(count, &values.get("shares", shares)?, &sizes, &mut chance)
+        }
+        _ => return Err(unknown_format(format)),
+    };
+    if let Some(count) = values.optional("count", count)? {
+        let mut chance = Chance::new(seed, "draw");
+        nodes = (0..count)
+            .map(|number| {
+                let node = nodes[chance.below(nodes.len() as u64) as usize].clone();
+                Node { name: format!("{}-{number}", node.name), ..node }
+            })
+            .collect();
+    }
+    Ok(nodes)
+}
+
+fn unknown_format(format: &str) -> WorkloadError {
+    let remedy = match suggest::closest(format, FORMATS) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("known are {}", FORMATS.join(", ")),
+    };
+    WorkloadError::new(format!("unknown format of nodes `{format}`"), remedy)
+}
+
+struct Sizes {
+    cpus: Distribution,
+    memory: Distribution,
+}
+
+impl Sizes {
+    fn draw(&self, chance: &mut Chance) -> ResourceSpec {
+        resources(self.cpus.draw(chance), self.memory.draw(chance))
+    }
+}
+
+fn openb(file: &Path, unit: GpuUnit) -> Result<Vec<Node>, WorkloadError> {
+    let text = input::text(file)?;
+    let rows = text.lines().enumerate().filter(|(_, line)| !line.starts_with("sn,"));
+    let node = |(number, line): (usize, &str)| {
+        openb_node(line, unit)
+            .map_err(|problem| WorkloadError::in_file(file, format!("line {}: {problem}", number + 1)))
+    };
+    not_empty(file, rows.map(node).collect::<Result<_, _>>()?)
+}
+
+fn openb_node(line: &str, unit: GpuUnit) -> Result<Node, String> {
+    let [name, cpu, memory, gpus, model] = fields::columns(line)?;
+    let basic = Resources::new(fields::number(cpu, "the CPU")?, fields::number(memory, "the memory")?);
+    let gpus: u32 = fields::number(gpus, "the number of GPUs")?;
+    let resources = match unit {
+        GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus), custom: Vec::new() },
+        GpuUnit::Thousandths => ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus * 1_000)] },
+    };
+    let model = (!model.is_empty()).then(|| ("gpu-model".to_owned(), model.to_owned()));
+    Ok(Node { name: name.to_owned(), resources, attributes: Attributes::new(model) })
+}
+
+/// `{"LMs": {"1": {"partitions": {"1": ["0b0110..", ..]}}}}`: of each master, of each partition, for each constraint a
+/// digit for each node.
+#[derive(Deserialize)]
+struct BitVectors {
+    #[serde(rename = "LMs")]
+    masters: BTreeMap<String, Master>,
+}
+
+#[derive(Deserialize)]
+struct Master {
+    partitions: BTreeMap<String, Vec<String>>,
+}
+
+fn bit_vectors(file: &Path, sizes: &Sizes, chance: &mut Chance) -> Result<Vec<Node>, WorkloadError> {
+    let wrong = |problem: String| WorkloadError::in_file(file, problem);
+    let vectors: BitVectors =
+        serde_json::from_slice(&input::content(file)?).map_err(|error| wrong(error.to_string()))?;
+    let mut nodes = Vec::new();
+    for (master, Master { partitions }) in &vectors.masters {
+        for (partition, vectors) in partitions {
+            let digits = |vector: &String| vector.strip_prefix("0b").map(|digits| digits.as_bytes().to_vec());
+            let vectors: Option<Vec<Vec<u8>>> = vectors.iter().map(digits).collect();
+            let vectors =
+                vectors.ok_or_else(|| wrong(format!("partition {master}-{partition}: a vector without `0b`")))?;
+            let count = vectors.first().map_or(0, Vec::len);
+            if vectors.iter().any(|vector| vector.len() != count || vector.iter().any(|digit| !b"01".contains(digit))) {
+                return Err(wrong(format!(
+                    "partition {master}-{partition}: the vectors are not equally long or not of 0 and 1"
+                )));
+            }
+            nodes.extend((0..count).map(|number| Node {
+                name: format!("{master}-{partition}-{number}"),
+                resources: sizes.draw(chance),
+                attributes: met(vectors.iter().map(|vector| vector[number] == b'1')),
+            }));
+        }
+    }
+    not_empty(file, nodes)
+}
+
+fn drawn(count: usize, shares: &[f64], sizes: &Sizes, chance: &mut Chance) -> Vec<Node> {
+    let mut node = |number: usize| Node {
+        name: format!("node-{number}"),
+        resources: sizes.draw(chance),
+        attributes: met(shares.iter().map(|share| chance.unit() < *share).collect::<Vec<_>>()),
+    };
+    (0..count).map(&mut node).collect()
+}
+
+/// The attributes of a node that meets these constraints, `c1` first.
+fn met(constraints: impl IntoIterator<Item = bool>) -> Attributes {
+    let numbered = (1..).zip(constraints).filter(|(_, is_met)| *is_met);
+    Attributes::new(numbered.map(|(number, _)| (format!("c{number}"), "1".to_owned())))
+}
+
+fn shares(text: &str) -> Result<Vec<f64>, Malformed> {
+    let share = |text: &str| {
+        let share = text.trim().parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+        share.ok_or_else(|| Malformed::new(format!("`{text}` is not a share"), "write numbers from 0 to 1: `0.4,0.1`"))
+    };
+    text.split(',').filter(|text| !text.is_empty()).map(share).collect()
+}
+
+fn not_empty(file: &Path, nodes: Vec<Node>) -> Result<Vec<Node>, WorkloadError> {
+    if nodes.is_empty() { Err(WorkloadError::in_file(file, "the file holds no nodes")) } else { Ok(nodes) }
+}
