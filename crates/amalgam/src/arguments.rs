@@ -75,6 +75,8 @@ pub enum Verb {
     Token(verbs::token::TokenArgs),
     /// Check job files, print their schema
     Config(verbs::config::ConfigArgs),
+    /// Show, convert and sample traces and generated workloads
+    Workload(verbs::workload::WorkloadArgs),
     /// Print a shell's completions
     Completions(verbs::shell::CompletionsArgs),
     /// Print the manual page, or write one per verb

@@ -4,6 +4,7 @@ use amalgam_daemon::api;
 use amalgam_daemon::auth::AuthError;
 use amalgam_daemon::server::ServerError;
 use amalgam_workload::quantities::Malformed;
+use amalgam_workload::trace::WorkloadError;
 use std::fmt;
 use std::io;
 
@@ -77,6 +78,12 @@ impl From<ServerError> for Failure {
 
 impl From<Malformed> for Failure {
     fn from(wrong: Malformed) -> Failure {
+        Failure::usage(wrong.problem, wrong.remedy)
+    }
+}
+
+impl From<WorkloadError> for Failure {
+    fn from(wrong: WorkloadError) -> Failure {
         Failure::usage(wrong.problem, wrong.remedy)
     }
 }

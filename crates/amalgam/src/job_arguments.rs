@@ -1,8 +1,11 @@
 //! What `run` and `submit` have in common: a job from a file or from a command.
 
 use crate::failure::{Failure, Result};
+use crate::show;
+use crate::verbs::workload::parse_option;
 use amalgam_core::vocabulary::{Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
 use amalgam_workload::quantities::{self, Malformed};
+use amalgam_workload::trace;
 use amalgam_workload::{CommandOptions, Context, Format, JobOptions, from_command, read_job};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -11,7 +14,7 @@ use std::{env, fs};
 #[derive(Args, Debug)]
 pub struct JobArgs {
     /// A job file: TOML, YAML or JSON
-    #[arg(value_name = "FILE", required_unless_present = "command")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["command", "from"])]
     file: Option<PathBuf>,
     /// A command instead of a file
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
@@ -44,6 +47,24 @@ pub struct JobArgs {
 
     #[command(flatten)]
     stage: StageArgs,
+    #[command(flatten)]
+    from: TraceArgs,
+}
+
+/// A job of a trace, whose tasks only sleep.
+#[derive(Args, Debug)]
+#[group(id = "trace", multiple = true, conflicts_with_all = ["file", "command", "stage"])]
+#[command(next_help_heading = "For a job of a trace, as processes that sleep")]
+struct TraceArgs {
+    /// The job's trace, such as wfformat:montage.json; see `amalgam workload formats`
+    #[arg(long, value_name = "FORMAT:PATH")]
+    from: Option<String>,
+    /// Multiply run times, such as 0.01
+    #[arg(long, value_name = "FACTOR", requires = "from")]
+    time_scale: Option<String>,
+    /// An option of the trace, such as limit=1; repeatable
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_option, requires = "from")]
+    workload_option: Vec<(String, String)>,
 }
 
 /// Only for a command; a job file says these itself.
@@ -137,14 +158,29 @@ impl JobArgs {
             },
             ..self.stage.options()
         };
-        match self.file {
-            None => Ok(from_command(self.command, &options, &context)?),
-            Some(file) => {
-                let mut job = read_file(&file, &context)?;
-                options.job.apply_to(&mut job);
-                Ok(job)
-            }
-        }
+        let mut job = match (&self.file, &self.from.from) {
+            (Some(file), _) => read_file(file, &context)?,
+            (None, Some(trace)) => self.from.sleeping_job(trace, &context)?,
+            (None, None) => return Ok(from_command(self.command, &options, &context)?),
+        };
+        options.job.apply_to(&mut job);
+        Ok(job)
+    }
+}
+
+impl TraceArgs {
+    fn sleeping_job(&self, trace: &str, context: &Context) -> Result<JobSpec> {
+        let mut options = self.workload_option.clone();
+        options.extend(self.time_scale.iter().map(|factor| ("time-scale".to_owned(), factor.clone())));
+        let workload = trace::read(trace, &options)?;
+        let [job] = &workload.jobs[..] else {
+            let problem = format!("`{trace}` holds {} jobs, and this runs one", workload.jobs.len());
+            return Err(Failure::usage(problem, "choose a file, or the first with --workload-option limit=1"));
+        };
+        workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
+        let mut spec = job.sleeping().map_err(|problem| Failure::usage(problem, ""))?;
+        spec.submit_dir = context.submit_dir.to_string_lossy().into_owned();
+        Ok(spec)
     }
 }
 

@@ -19,6 +19,7 @@ pub mod submit;
 pub mod token;
 pub mod top;
 pub mod wait;
+pub mod workload;
 
 /// The states that a job can be in before its end, as the interface's filter takes them.
 pub const ACTIVE: &str = "held,pending,running";

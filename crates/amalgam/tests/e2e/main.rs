@@ -10,3 +10,4 @@ mod running;
 mod scheduling;
 mod store;
 mod support;
+mod workloads;

@@ -1,0 +1,240 @@
+//! `amalgam workload`: what traces and generators describe.
+
+use crate::failure::{Failure, Result};
+use crate::show;
+use amalgam_core::vocabulary::Resources;
+use amalgam_workload::quantities::{parse_cpu_millis, parse_memory_mib};
+use amalgam_workload::trace::{self, COMMON_KEYS, FORMATS, Key, Load, Summary, Workload, WorkloadShape};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam workload info hawk:YH1_sub.tr.gz --nodes 4000
+  amalgam workload info tpch:tpch/10g -w draw=200 -w arrival=poisson:25s --json
+  amalgam workload sample wfformat:instances -n 3 > three.jsonl
+  amalgam workload formats")]
+pub struct WorkloadArgs {
+    #[command(subcommand)]
+    verb: WorkloadVerb,
+}
+
+#[derive(Subcommand)]
+enum WorkloadVerb {
+    /// Show jobs, shapes, run times, and the load on a cluster
+    Info {
+        #[command(flatten)]
+        source: Source,
+        #[command(flatten)]
+        cluster: Cluster,
+        /// Print everything as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write the jobs as JSON lines, which the format `job` reads back
+    Convert {
+        #[command(flatten)]
+        source: Source,
+        /// A file ending in .jsonl [default: standard output]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Write some of the jobs, drawn by the seed
+    Sample {
+        #[command(flatten)]
+        source: Source,
+        /// How many jobs
+        #[arg(short = 'n', long, value_name = "N")]
+        count: usize,
+        /// The seed of the draw
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// A file ending in .jsonl [default: standard output]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// List the formats and their options
+    Formats,
+}
+
+/// A workload and its options.
+#[derive(Args, Debug)]
+struct Source {
+    /// FORMAT:PATH, such as hawk:YH1.tr.gz; the path may be a file, a directory or a pattern
+    workload: String,
+    /// An option of the workload, such as limit=100; repeatable; see `amalgam workload formats`
+    #[arg(short = 'w', long = "workload-option", value_name = "KEY=VALUE", value_parser = parse_option)]
+    options: Vec<(String, String)>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "A cluster to compare with")]
+struct Cluster {
+    /// How many nodes
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    /// CPUs of each node
+    #[arg(long, value_name = "CPUS", value_parser = parse_cpu_millis, default_value = "1", requires = "nodes")]
+    cpus: u32,
+    /// Memory of each node
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory_mib, default_value = "4GiB", requires = "nodes")]
+    memory: u32,
+}
+
+/// What `info --json` prints.
+#[derive(Serialize)]
+struct Info<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    shape: WorkloadShape,
+    load: Option<Load>,
+    notes: &'a [String],
+    malformed: u64,
+    /// The first of them.
+    malformed_lines: Vec<String>,
+}
+
+pub fn execute(args: WorkloadArgs) -> Result<ExitCode> {
+    match args.verb {
+        WorkloadVerb::Info { source, cluster, json } => info(&source, &cluster, json)?,
+        WorkloadVerb::Convert { source, output } => write(&source.read()?, output)?,
+        WorkloadVerb::Sample { source, count, seed, output } => {
+            let mut workload = source.read()?;
+            workload.sample(count, seed);
+            write(&workload, output)?;
+        }
+        WorkloadVerb::Formats => show::print(&formats())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Splits `key=value`.
+pub fn parse_option(text: &str) -> std::result::Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as limit=100")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Source {
+    fn read(&self) -> Result<Workload> {
+        Ok(trace::read(&self.workload, &self.options)?)
+    }
+}
+
+fn info(source: &Source, cluster: &Cluster, json: bool) -> Result<()> {
+    let workload = source.read()?;
+    let node = Resources::new(cluster.cpus, cluster.memory);
+    let load = cluster.nodes.map(|nodes| workload.load(nodes, &node));
+    let malformed_lines = workload.malformed.first.iter().map(ToString::to_string).collect();
+    let info = Info {
+        name: &workload.name,
+        shape: workload.shape(),
+        load,
+        notes: &workload.notes,
+        malformed: workload.malformed.count,
+        malformed_lines,
+    };
+    if json { show::json(&info) } else { show::print(&text(&info)) }
+}
+
+fn text(info: &Info) -> String {
+    let shape = &info.shape;
+    let mut text = format!(
+        "{}: {} jobs, {} tasks, {} core hours, the last job after {}\n\n",
+        info.name,
+        shape.jobs,
+        shape.tasks,
+        show::number(shape.core_seconds / 3600.0),
+        show::seconds(shape.span_s)
+    );
+    let rows = [
+        ("stages of a job", numbers(&shape.stages)),
+        ("tasks of a job", numbers(&shape.tasks_per_job)),
+        ("critical path, stages", numbers(&shape.critical_path_stages)),
+        ("critical path, time", times(&shape.critical_path_s)),
+        ("disjoint paths", numbers(&shape.disjoint_paths)),
+        ("barriers", numbers(&shape.barriers)),
+        ("gap between jobs", times(&shape.arrival_gap_s)),
+        ("run time of a task", times(&shape.run_time_s)),
+        ("cores of a task", numbers(&shape.cores)),
+        ("MiB of a task", numbers(&shape.memory_mib)),
+    ];
+    let rows: Vec<Vec<String>> = rows.map(|(name, cells)| [vec![name.to_owned()], cells.into()].concat()).into();
+    text += &show::table(&["", "MEAN", "P50", "P75", "P95", "P99", "MAX"], &rows);
+    if let Some(load) = &info.load {
+        text += &format!("\n{}\n", load_text(load));
+    }
+    for note in info.notes {
+        text += &format!("\nnote: {note}");
+    }
+    if info.malformed > 0 {
+        text += &format!("\n{} malformed lines or records were left out, first of all", info.malformed);
+    }
+    for line in &info.malformed_lines {
+        text += &format!("\n  {line}");
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+fn load_text(load: &Load) -> String {
+    let percent = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), show::percent);
+    let too_large = match load.tasks_too_large {
+        0 => String::new(),
+        count => format!("; {count} tasks fit on no node"),
+    };
+    format!(
+        "load on the cluster: {} of its CPU, {} of its memory; no schedule ends before {}{too_large}",
+        percent(load.cpu),
+        percent(load.memory),
+        show::seconds(load.shortest_makespan_s)
+    )
+}
+
+fn numbers(summary: &Summary) -> [String; 6] {
+    cells(summary).map(show::number)
+}
+
+fn times(summary: &Summary) -> [String; 6] {
+    cells(summary).map(show::seconds)
+}
+
+fn cells(summary: &Summary) -> [f64; 6] {
+    [summary.mean, summary.p50, summary.p75, summary.p95, summary.p99, summary.max]
+}
+
+fn write(workload: &Workload, output: Option<PathBuf>) -> Result<()> {
+    match output {
+        None => workload.write_lines(&mut BufWriter::new(io::stdout().lock()))?,
+        Some(path) => {
+            let cannot = |error: io::Error| Failure::new(format!("cannot write {}: {error}", path.display()), "");
+            let file = File::create(&path).map_err(cannot)?;
+            workload.write_lines(&mut BufWriter::new(file)).map_err(cannot)?;
+        }
+    }
+    let mut said = io::stderr().lock();
+    for note in &workload.notes {
+        // That nobody reads it is no reason to fail.
+        let _ = writeln!(said, "note: {note}");
+    }
+    if workload.malformed.count > 0 {
+        let _ = writeln!(said, "{} malformed lines or records were left out", workload.malformed.count);
+    }
+    Ok(())
+}
+
+fn formats() -> String {
+    let mut text = String::new();
+    for format in FORMATS {
+        text += &format!("{:<14} {}\n", format.name, format.about);
+        text += &keys(format.keys);
+    }
+    text + "\noptions of all formats\n" + &keys(&COMMON_KEYS)
+}
+
+fn keys(keys: &[Key]) -> String {
+    let default = |key: &Key| if key.default.is_empty() { String::new() } else { format!(" [{}]", key.default) };
+    keys.iter().map(|key| format!("    {:<16} {}{}\n", key.name, key.meaning, default(key))).collect()
+}
