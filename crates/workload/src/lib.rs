@@ -2,7 +2,8 @@
 //!
 //! A job file goes through three steps: its format becomes one tree of positioned nodes (`document`), the tree becomes
 //! the types that also generate the published schema (`job_file`), and those become a checked job (`build`). The
-//! position of every value survives all three, so that each complaint can point. Traces and generators are in [`trace`].
+//! position of every value survives all three, so that each complaint can point. Traces and generators are in
+//! [`trace`].
 
 mod build;
 mod command;

@@ -31,7 +31,7 @@ pub const COMMON_KEYS: [Key; 12] = [
     Key {
         name: "demand",
         default: "unit",
-        meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY] with distributions",
+        meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY]",
     },
     Key { name: "expected", default: "mean", meaning: "what the user tells of run times: mean, exact or none" },
     Key { name: "constraints", default: "", meaning: "a folder of tables to draw constraints of stages from" },

@@ -106,12 +106,14 @@ fn sharks_stages_have_the_times_of_their_successes() {
 fn spark() -> Vec<String> {
     let start = |job: u32, submitted: u32, stages: &str| {
         format!(
-            r#"{{"Event":"SparkListenerJobStart","Job ID":{job},"Submission Time":{submitted},"Stage Infos":[{stages}]}}"#
+            "{{\"Event\":\"SparkListenerJobStart\",\"Job ID\":{job},\"Submission Time\":{submitted},\
+             \"Stage Infos\":[{stages}]}}"
         )
     };
     let task = |stage: u32, index: u32, reason: &str, launched: u32, finished: u32| {
         format!(
-            r#"{{"Event":"SparkListenerTaskEnd","Stage ID":{stage},"Task End Reason":{{"Reason":"{reason}"}},"Task Info":{{"Index":{index},"Launch Time":{launched},"Finish Time":{finished}}}}}"#
+            "{{\"Event\":\"SparkListenerTaskEnd\",\"Stage ID\":{stage},\"Task End Reason\":{{\"Reason\":\"{reason}\"}},\
+             \"Task Info\":{{\"Index\":{index},\"Launch Time\":{launched},\"Finish Time\":{finished}}}}}"
         )
     };
     vec![

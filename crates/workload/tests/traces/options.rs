@@ -1,7 +1,7 @@
 //! The options that all formats share, and files as they are found.
 
 use crate::support::{Samples, has_note, seconds, try_read};
-use amalgam_workload::trace::Workload;
+use amalgam_workload::trace::{COMMON_KEYS, FORMATS, Workload};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
@@ -89,6 +89,17 @@ fn expectations_come_from_the_trace_from_the_truth_or_not_at_all() {
     for (option, told) in [("mean", Some(seconds(9.0))), ("exact", Some(seconds(1.5))), ("none", None)] {
         let workload = samples.read("hawk", "a.tr", &format!("expected={option}")).unwrap();
         assert_eq!(workload.jobs[0].spec.stages[0].expected, told, "{option}");
+    }
+}
+
+#[test]
+fn every_format_and_option_is_documented() {
+    let page = include_str!("../../../../docs/workloads.md");
+    for format in FORMATS {
+        assert!(page.contains(&format!("`{}`", format.name)), "{} is not in docs/workloads.md", format.name);
+    }
+    for key in COMMON_KEYS {
+        assert!(page.contains(&format!("| `{}=", key.name)), "{} is not in docs/workloads.md", key.name);
     }
 }
 

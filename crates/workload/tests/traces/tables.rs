@@ -70,7 +70,8 @@ fn googles_jobs_run_from_their_last_scheduling_to_their_end() {
 #[test]
 fn processors_of_swf_are_tasks_or_cores() {
     let text = "; Version: 2.2\n 1 0 -1 1451 128 -1 2048 -1 2000 -1 1 7 1 -1 -1 -1 -1 -1\n\
-                2 5 -1 -1 1 -1 -1 -1 -1 -1 1 7 1 -1 -1 -1 -1 -1\n3 5 -1 10 -1 -1 -1 4 -1 -1 1 7 1 -1 -1 -1 -1 -1\n1 2 3\n";
+                2 5 -1 -1 1 -1 -1 -1 -1 -1 1 7 1 -1 -1 -1 -1 -1\n\
+                3 5 -1 10 -1 -1 -1 4 -1 -1 1 7 1 -1 -1 -1 -1 -1\n1 2 3\n";
     let samples = Samples::one("a.swf", text);
     let workload = samples.read("swf", "a.swf", "").unwrap();
     let [first, second] = &workload.jobs[..] else { panic!("two jobs") };
@@ -101,7 +102,8 @@ fn swims_bytes_become_tasks_and_times() {
 
 #[test]
 fn pods_run_from_their_scheduling_to_their_deletion() {
-    let text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
+    let text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,\
+                scheduled_time\n\
                 p0,12000,16384,1,460,,LS,Running,5,105,25\np1,6000,12288,8,1000,,BE,Failed,6,8,7\n\
                 p2,1,1,0,0,,BE,Pending,6,8,\np3,1,1,0,0,,BE,Running,6,8,9\n";
     let samples = Samples::one("pods.csv", text);

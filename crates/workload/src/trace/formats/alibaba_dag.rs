@@ -1,6 +1,6 @@
-//! `alibaba-dag`: DAGs of Alibaba's trace of 2018 as NumPy arrays, in a folder or in a tar file: `adj_mat_N.npy`, with a
-//! 1 at `[i][j]` where stage `i` comes before stage `j`, and `ins_durN.npy`, with a row of instances and their run time
-//! in seconds for each stage. All instances of a stage take equally long, since the trace says no more.
+//! `alibaba-dag`: DAGs of Alibaba's trace of 2018 as NumPy arrays, in a folder or in a tar file: `adj_mat_N.npy`, with
+//! a 1 at `[i][j]` where stage `i` comes before stage `j`, and `ins_durN.npy`, with a row of instances and their run
+//! time in seconds for each stage. All instances of a stage take equally long, since the trace says no more.
 
 use super::TraceFormat;
 use super::npy::Matrix;

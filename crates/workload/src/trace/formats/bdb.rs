@@ -1,5 +1,5 @@
-//! `bdb`: the job logs of Shark from the Big Data Benchmark, one query a file. `STAGE_ID=4 .. STAGE_DEP=(5,1)(8,2)` names
-//! the stages before a stage (each with the shuffle between them); each task that succeeded took from its `START_TIME`
+//! `bdb`: the job logs of Shark from the Big Data Benchmark, one query a file. `STAGE_ID=4 .. STAGE_DEP=(5,1)(8,2)`
+//! names the stages before a stage (each with the shuffle between them); each task that succeeded took from its `START_TIME`
 //! to its `FINISH_TIME`, in milliseconds. Stages without tasks were cached and are left out.
 
 use super::stages::Stages;

@@ -1,5 +1,6 @@
 //! `hive-explain`: the plans that Hive on Tez prints for queries, for instance for TPC-DS. A plan has vertices, edges
-//! and the optimizer's estimates of bytes, but no tasks and no run times: those come from the bytes, as `bytes.rs` says.
+//! and the optimizer's estimates of bytes, but no tasks and no run times: those come from the bytes, as `bytes.rs`
+//! says.
 //!
 //! A map vertex reads what its table scans are estimated to hold. What a vertex writes, the sum of its output
 //! operators, is shared equally among the vertices that read it. Members of a union count as inputs of those that read

@@ -290,8 +290,10 @@ mod tests {
 
     /// An array around what the opcodes in the middle push.
     fn array_of(content: &[u8]) -> Vec<u8> {
-        let start = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nq\x00cnumpy\nndarray\nq\x01K\x00\x85U\x01b\x87Rq\x02(K\x01)cnumpy\ndtype\nU\x02O8K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb\x89]";
-        [start.as_slice(), content, b"atb."].concat()
+        let class =
+            b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nq\x00cnumpy\nndarray\nq\x01K\x00\x85U\x01b\x87Rq\x02";
+        let dtype = b"cnumpy\ndtype\nU\x02O8K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb";
+        [class.as_slice(), b"(K\x01)", dtype, b"\x89]", content, b"atb."].concat()
     }
 
     #[test]

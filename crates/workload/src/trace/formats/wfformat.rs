@@ -3,7 +3,7 @@
 //!
 //! | what | 1.3 | 1.4 | 1.5 |
 //! |---|---|---|---|
-//! | tasks | `workflow.tasks` | `workflow.tasks` | `workflow.specification.tasks`, measured in `workflow.execution.tasks` |
+//! | tasks, in `workflow` | `tasks` | `tasks` | `specification.tasks`, measured in `execution.tasks` |
 //! | run time | `runtime`, seconds | `runtimeInSeconds` | `runtimeInSeconds` |
 //! | memory | `memory`, kB | `memoryInBytes` | `memoryInBytes` |
 //! | cores | `cores` | `cores` | `coreCount` |
