@@ -77,6 +77,8 @@ pub enum Verb {
     Config(verbs::config::ConfigArgs),
     /// Show, convert and sample traces and generated workloads
     Workload(verbs::workload::WorkloadArgs),
+    /// Simulate a cluster of any size with the same policies
+    Sim(verbs::sim::SimArgs),
     /// Print a shell's completions
     Completions(verbs::shell::CompletionsArgs),
     /// Print the manual page, or write one per verb

@@ -52,6 +52,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Token(args) => verbs::token::execute(args, &connection),
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),
+        Verb::Sim(args) => verbs::sim::execute(args),
         Verb::Completions(args) => verbs::shell::completions(args),
         Verb::Man(args) => verbs::shell::man(args),
         Verb::Dev(args) => verbs::dev::execute(args, &connection),

@@ -1,3 +1,20 @@
-//! The simulator's place: it will drive core's roles as the daemons do, with an agenda for a clock and a network that
-//! may lose, delay and repeat what the delivery assumption of `core::protocol` permits. Nothing of it exists yet; the
-//! seeds in `crates/core/tests/faults.rs` are its forerunner.
+//! The simulator: the roles of core, driven by an agenda instead of a clock, with a network and executors that are values.
+//!
+//! ```text
+//!  agenda --next thing--> process: the roles of one process, by turns --letters--> network --> agenda
+//!                            ^                                       \--orders--> executor --> agenda
+//! ```
+//!
+//! Nothing here decides anything: what is simulated is what runs in the daemons.
+
+mod agenda;
+mod executor;
+mod metrics;
+mod network;
+mod process;
+mod settings;
+mod simulation;
+
+pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};
+pub use settings::{Costs, NetworkSettings, Settings};
+pub use simulation::{Outcome, Simulation};

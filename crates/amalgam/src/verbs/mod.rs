@@ -14,6 +14,7 @@ pub mod queue;
 pub mod run;
 pub mod server;
 pub mod shell;
+pub mod sim;
 pub mod story;
 pub mod submit;
 pub mod token;

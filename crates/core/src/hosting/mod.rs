@@ -73,8 +73,18 @@ pub struct Effects {
     pub letters: Vec<Letter>,
     /// Jobs of which the nodes of this process need to keep nothing.
     pub forgotten: Vec<JobId>,
+    /// How many events the roles took.
+    pub handled: Handled,
     /// Letters that came for a role which this process does not host: a peer has its addresses wrong.
     pub misdirected: u32,
+}
+
+/// Events that roles took, by kind of role: what a simulator charges think time for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Handled {
+    pub master: u32,
+    pub job_managers: u32,
+    pub nodes: u32,
 }
 
 impl Roles {
@@ -216,6 +226,7 @@ impl Roles {
 
     fn at_master(&mut self, now: Instant, event: Event<ToMaster>, effects: &mut Effects) {
         if let Some(master) = &mut self.master {
+            effects.handled.master += 1;
             master.handle(now, event, &mut self.outbox);
             let wakeup = master.next_wakeup();
             self.wakeups.set(Address::Master, wakeup);
@@ -235,6 +246,7 @@ impl Roles {
         }
         if let Some(manager) = self.jobs.get_mut(&job) {
             let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
+            effects.handled.job_managers += 1;
             manager.handle(now, event, &mut self.outbox);
             let wakeup = manager.next_wakeup().filter(|_| !is_last);
             if is_last {
@@ -262,6 +274,7 @@ impl Roles {
             if let Event::Message { body: ToNode::Forget { job }, .. } = event {
                 effects.forgotten.push(job);
             }
+            effects.handled.nodes += 1;
             agent.handle(now, event, &mut self.outbox);
             let wakeup = agent.next_wakeup();
             self.wakeups.set(Address::Node(node), wakeup);

@@ -122,6 +122,10 @@ impl NodeAgent {
         }
     }
 
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
         match body {
             ToNode::Welcome { epoch, first_grant, kinds, heartbeat, .. } => {

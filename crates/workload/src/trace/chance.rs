@@ -9,7 +9,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
 /// A generator of its own for each purpose, so that a new use of chance does not change the draws of the others.
-pub(crate) struct Chance(Pcg64);
+pub struct Chance(Pcg64);
 
 impl Chance {
     pub fn new(seed: u64, purpose: &str) -> Chance {

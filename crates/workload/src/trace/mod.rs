@@ -19,7 +19,7 @@ mod shape;
 mod sleeping;
 
 pub use arrival::Arrival;
-pub use chance::{Distribution, Unit};
+pub use chance::{Chance, Distribution, Unit};
 pub use demand::Demand;
 pub use error::{MalformedLine, MalformedLines, WorkloadError};
 pub use formats::{FORMATS, TraceFormat};
@@ -28,7 +28,6 @@ pub use options::{COMMON_KEYS, Expected, Key, Options};
 pub use shape::{JobShape, Load, Summary, WorkloadShape};
 
 use amalgam_core::vocabulary::{Duration, JobSpec};
-use chance::Chance;
 use reading::Reading;
 use std::sync::Arc;
 

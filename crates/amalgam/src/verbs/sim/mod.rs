@@ -1,0 +1,29 @@
+//! `amalgam sim`: a cluster of any size, simulated.
+
+mod run;
+
+use crate::failure::Result;
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam sim run --preset drf --nodes 100 --cpus 20 --memory 128GiB --workload tpch:tpch_decima -w limit=250
+  amalgam sim run --preset fifo --nodes 4000 --workload hawk:YH1_sub.tr.gz --json")]
+pub struct SimArgs {
+    #[command(subcommand)]
+    verb: SimVerb,
+}
+
+#[derive(Subcommand)]
+enum SimVerb {
+    /// Run a workload on a simulated cluster and say how it went
+    Run(Box<run::RunArgs>),
+}
+
+pub fn execute(args: SimArgs) -> Result<ExitCode> {
+    match args.verb {
+        SimVerb::Run(args) => run::execute(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

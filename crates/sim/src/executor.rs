@@ -1,0 +1,92 @@
+//! An executor without processes: tasks run for as long as the workload says.
+
+use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
+use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage};
+use std::collections::BTreeMap;
+
+/// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
+#[derive(Default)]
+pub struct Executor {
+    running: BTreeMap<AttemptId, Running>,
+    ends: BTreeMap<AttemptId, Ended>,
+}
+
+struct Running {
+    order: Box<LaunchOrder>,
+    since: Instant,
+}
+
+/// What follows from an order.
+pub enum Reaction {
+    /// The agent is told something.
+    Report(ExecutorReport),
+    /// A process runs from now on; somebody has to end it.
+    Began { attempt: AttemptId, task: TaskId, resources: Resources },
+    /// A running process ended before its time.
+    Ended { order: Box<LaunchOrder> },
+}
+
+impl Executor {
+    pub fn on_order(&mut self, now: Instant, order: ToExecutor, out: &mut Vec<Reaction>) {
+        match order {
+            ToExecutor::Launch(order) => self.on_launch(now, order, out),
+            ToExecutor::Signal { attempt, reason, .. } => {
+                if let Some((order, ended)) = self.end(now, attempt, reason) {
+                    out.push(Reaction::Ended { order });
+                    out.push(Reaction::Report(ended));
+                }
+            }
+            ToExecutor::Acknowledge { attempt } => {
+                self.ends.remove(&attempt);
+            }
+            ToExecutor::List { .. } => {
+                let ends = self.ends.iter().map(|(attempt, ended)| finished(*attempt, ended));
+                out.extend(ends.map(Reaction::Report));
+                let attempts = self.running.values().map(|running| running.describe(now)).collect();
+                out.push(Reaction::Report(ExecutorReport::Executing { attempts }));
+            }
+        }
+    }
+
+    fn on_launch(&mut self, now: Instant, order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
+        let attempt = order.attempt;
+        if let Some(ended) = self.ends.get(&attempt) {
+            return out.push(Reaction::Report(finished(attempt, ended)));
+        }
+        if !self.running.contains_key(&attempt) {
+            out.push(Reaction::Began { attempt, task: order.task, resources: order.carried.resources });
+            self.running.insert(attempt, Running { order, since: now });
+        }
+        out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
+    }
+
+    /// The process of the attempt has come to its end; `None` when it was ended before.
+    pub fn end(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        reason: EndReason,
+    ) -> Option<(Box<LaunchOrder>, ExecutorReport)> {
+        let running = self.running.remove(&attempt)?;
+        let wall = now.since(running.since);
+        let usage = Usage { wall, cpu: used_cpu(wall, &running.order.carried.resources), ..Usage::default() };
+        let ended = Ended { reason, usage, message: None };
+        self.ends.insert(attempt, ended.clone());
+        Some((running.order, ExecutorReport::Finished { attempt, ended }))
+    }
+}
+
+impl Running {
+    fn describe(&self, now: Instant) -> Executing {
+        Executing { order: (*self.order).clone(), running_for: now.since(self.since), pid: 0 }
+    }
+}
+
+fn finished(attempt: AttemptId, ended: &Ended) -> ExecutorReport {
+    ExecutorReport::Finished { attempt, ended: ended.clone() }
+}
+
+/// A task is taken to use the CPU that it asked for.
+fn used_cpu(wall: Duration, resources: &Resources) -> Duration {
+    Duration::from_micros((u128::from(wall.as_micros()) * u128::from(resources.cpu_millis()) / 1_000) as u64)
+}

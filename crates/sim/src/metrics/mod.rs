@@ -1,0 +1,237 @@
+//! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
+
+mod results;
+mod usage;
+
+pub use results::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, Window};
+use usage::ClusterUsage;
+
+use amalgam_core::hosting::Fact;
+use amalgam_core::protocol::JobOutcome;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId, Totals};
+use amalgam_workload::trace::TraceJob;
+
+/// The length of the windows over which fairness and utilisation are taken.
+pub const WINDOW: Duration = Duration::from_secs(60);
+
+pub struct Metrics {
+    jobs: Vec<JobMeasure>,
+    /// The workload's job of each job id.
+    of_id: Vec<Option<u32>>,
+    waits: Vec<Duration>,
+    allocation: AllocationSums,
+    usage: ClusterUsage,
+    counters: Counters,
+    last_end: Instant,
+    tasks_succeeded: u64,
+}
+
+/// A job of the workload as it goes through the cluster.
+struct JobMeasure {
+    arrival: Instant,
+    begun: Instant,
+    ended: Option<(Instant, JobOutcome)>,
+    refused: Option<String>,
+    stages: Vec<StageMeasure>,
+}
+
+struct StageMeasure {
+    /// When its tasks could run.
+    ready: Instant,
+    /// Of each task, the launch that led to its first start. Empty before the first launch.
+    launches: Vec<TaskState>,
+    tasks: u32,
+}
+
+#[derive(Clone, Copy)]
+enum TaskState {
+    Waiting,
+    Launched { at: Instant, delivered: Duration },
+    HasStarted,
+}
+
+/// Microseconds, over all first starts.
+#[derive(Default)]
+struct AllocationSums {
+    queue: u64,
+    processing: u64,
+    communication: u64,
+    node: u64,
+}
+
+impl Metrics {
+    pub fn new(jobs: &[TraceJob], capacity: &Totals) -> Metrics {
+        let measure = |job: &TraceJob| JobMeasure {
+            arrival: Instant::ZERO + job.arrival,
+            begun: Instant::ZERO,
+            ended: None,
+            refused: None,
+            stages: job.spec.stages.iter().map(|stage| StageMeasure::new(stage.tasks.len())).collect(),
+        };
+        Metrics {
+            jobs: jobs.iter().map(measure).collect(),
+            of_id: Vec::new(),
+            waits: Vec::new(),
+            allocation: AllocationSums::default(),
+            usage: ClusterUsage::new(jobs.len(), capacity),
+            counters: Counters::default(),
+            last_end: Instant::ZERO,
+            tasks_succeeded: 0,
+        }
+    }
+
+    /// The master took the job under this id.
+    pub fn on_admitted(&mut self, job: u32, id: JobId) {
+        let place = id.0 as usize;
+        if self.of_id.len() <= place {
+            self.of_id.resize(place + 1, None);
+        }
+        self.of_id[place] = Some(job);
+    }
+
+    pub fn on_refused(&mut self, now: Instant, job: u32, why: String) {
+        self.jobs[job as usize].refused = Some(why);
+        self.usage.deactivate(now, job);
+        self.counters.refused += 1;
+    }
+
+    pub fn on_arrival(&mut self, job: u32) {
+        self.usage.activate(job);
+    }
+
+    /// The workload's number of a job.
+    pub fn job_of(&self, id: JobId) -> Option<u32> {
+        self.of_id.get(id.0 as usize).copied().flatten()
+    }
+
+    pub fn on_fact(&mut self, now: Instant, fact: &Fact) {
+        match fact {
+            Fact::Change(change) => self.on_change(now, change),
+            Fact::Record(record) => self.on_record(now, record),
+        }
+    }
+
+    fn on_change(&mut self, now: Instant, change: &Change) {
+        match change {
+            Change::JobBegun { job } => {
+                if let Some(job) = self.job_of(*job) {
+                    let measure = &mut self.jobs[job as usize];
+                    measure.begun = now;
+                    measure.stages.iter_mut().for_each(|stage| stage.ready = now);
+                }
+            }
+            Change::JobEnded { job, outcome, .. } => {
+                if let Some(job) = self.job_of(*job) {
+                    let measure = &mut self.jobs[job as usize];
+                    measure.ended = Some((now, *outcome));
+                    measure.stages = Vec::new();
+                    self.usage.deactivate(now, job);
+                    self.last_end = self.last_end.max(now);
+                }
+            }
+            Change::Launched { task, .. } => {
+                self.counters.launched += 1;
+                if let Some(state) = self.state(*task)
+                    && !matches!(state, TaskState::HasStarted)
+                {
+                    *state = TaskState::Launched { at: now, delivered: Duration::ZERO };
+                }
+            }
+            Change::Finished { ended, .. } => {
+                self.tasks_succeeded += u64::from(ended.reason.is_success());
+                match ended.reason {
+                    EndReason::Exit(0) => {}
+                    EndReason::Preempted => self.counters.preempted += 1,
+                    EndReason::Shed => self.counters.shed += 1,
+                    _ => self.counters.failed += 1,
+                }
+            }
+            Change::Lost { .. } => self.counters.lost += 1,
+            _ => {}
+        }
+    }
+
+    fn on_record(&mut self, now: Instant, record: &Record) {
+        match record {
+            Record::StageReady { job, stage } => {
+                if let Some(job) = self.job_of(*job)
+                    && let Some(stage) = self.jobs[job as usize].stages.get_mut(*stage as usize)
+                {
+                    stage.ready = now;
+                }
+            }
+            Record::Started { task, waited, .. } => self.on_first_start(now, *task, *waited),
+            Record::Retried { .. } => self.counters.retried += 1,
+            Record::Stale { .. } | Record::StaleGrant { .. } => self.counters.stale += 1,
+            Record::NodeLost { .. } => self.counters.nodes_lost += 1,
+            _ => {}
+        }
+    }
+
+    /// A launch spent so long between two processes.
+    pub fn on_launch_delivered(&mut self, task: TaskId, travelled: Duration) {
+        if let Some(TaskState::Launched { delivered, .. }) = self.state(task) {
+            *delivered = travelled;
+        }
+    }
+
+    fn on_first_start(&mut self, now: Instant, task: TaskId, at_node: Duration) {
+        let Some(ready) = self.stage(task).map(|stage| stage.ready) else { return };
+        let Some(state) = self.state(task) else { return };
+        let TaskState::Launched { at, delivered } = std::mem::replace(state, TaskState::HasStarted) else { return };
+        let (wait, queue) = (now.since(ready).as_micros(), at.since(ready).as_micros());
+        let (communication, node) = (delivered.as_micros(), at_node.as_micros());
+        self.waits.push(Duration::from_micros(wait));
+        self.allocation.queue += queue;
+        self.allocation.communication += communication;
+        self.allocation.node += node;
+        self.allocation.processing += wait.saturating_sub(queue + communication + node);
+    }
+
+    fn stage(&mut self, task: TaskId) -> Option<&mut StageMeasure> {
+        let job = self.job_of(task.job)?;
+        self.jobs[job as usize].stages.get_mut(task.stage as usize)
+    }
+
+    fn state(&mut self, task: TaskId) -> Option<&mut TaskState> {
+        let stage = self.stage(task)?;
+        if stage.launches.is_empty() {
+            stage.launches = vec![TaskState::Waiting; stage.tasks as usize];
+        }
+        stage.launches.get_mut(task.index as usize)
+    }
+
+    // ---- what runs -------------------------------------------------------------------------------------------------
+
+    pub fn on_began(&mut self, now: Instant, task: TaskId, resources: &Resources) {
+        if let Some(job) = self.job_of(task.job) {
+            self.usage.on_began(now, job, resources);
+        }
+    }
+
+    pub fn on_ended(&mut self, now: Instant, task: TaskId, resources: &Resources) {
+        if let Some(job) = self.job_of(task.job) {
+            self.usage.on_ended(now, job, resources);
+        }
+    }
+
+    /// A window of [`WINDOW`] is over.
+    pub fn on_window(&mut self, now: Instant) {
+        self.usage.end_window(now);
+    }
+
+    fn jobs_left(&self) -> usize {
+        self.jobs.iter().filter(|job| job.ended.is_none() && job.refused.is_none()).count()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.usage.is_any_active()
+    }
+}
+
+impl StageMeasure {
+    fn new(tasks: u32) -> StageMeasure {
+        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks }
+    }
+}

@@ -1,0 +1,262 @@
+//! What a simulation found, as it is printed and written.
+
+use super::{Metrics, WINDOW};
+use amalgam_core::protocol::JobOutcome;
+use amalgam_core::vocabulary::resources::{CPU, MEMORY};
+use amalgam_core::vocabulary::{Duration, Instant};
+use amalgam_workload::trace::TraceJob;
+use serde::Serialize;
+
+/// The result of one run. Seconds where a name ends in `_s`; shares lie in 0..=1.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Results {
+    pub preset: String,
+    pub seed: u64,
+    pub nodes: u64,
+    pub jobs: u64,
+    pub tasks: u64,
+    /// Events that roles took.
+    pub events: u64,
+    /// Of the machine that ran the simulation; not part of what a seed determines.
+    pub wall_seconds: f64,
+    pub simulated_seconds: f64,
+    /// From the first arrival to the last end.
+    pub makespan_s: f64,
+    pub jct_s: Spread,
+    /// From the moment that a task could run to its first start.
+    pub task_wait_s: Spread,
+    pub allocation_s: Allocation,
+    pub tasks_per_second: f64,
+    pub utilization: Utilization,
+    pub jain: Jain,
+    pub counters: Counters,
+    /// Of the process that ran the simulation; not part of what a seed determines.
+    pub peak_memory_bytes: u64,
+    /// Jobs that no node could ever run, and why.
+    pub refused_jobs: Vec<String>,
+    /// Jobs that had not ended when the simulation did.
+    pub unfinished_jobs: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Spread {
+    pub count: u64,
+    pub mean: f64,
+    pub p50: f64,
+    pub p75: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// The time from a task's readiness to its first start, and what it was spent on, in means.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Allocation {
+    pub mean: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub parts: AllocationParts,
+}
+
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct AllocationParts {
+    /// Until it was decided where it runs.
+    pub queue: f64,
+    /// Think time, message cost, disk and launch.
+    pub processing: f64,
+    /// Messages on their way.
+    pub communication: f64,
+    /// Waiting at the node.
+    pub node: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Utilization {
+    pub cpu: f64,
+    pub memory: f64,
+}
+
+/// Jain's index over windows of 60 s in which at least two jobs were active, of their mean dominant usage divided by
+/// equal shares.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Jain {
+    pub mean: f64,
+    pub min: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Counters {
+    pub launched: u64,
+    pub failed: u64,
+    pub retried: u64,
+    pub lost: u64,
+    pub preempted: u64,
+    pub shed: u64,
+    pub promoted: u64,
+    pub duplicated: u64,
+    pub repartitioned: u64,
+    pub refused: u64,
+    pub stale: u64,
+    pub nodes_lost: u64,
+}
+
+/// The cluster over one window.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Window {
+    pub begins_s: f64,
+    pub cpu: f64,
+    pub memory: f64,
+    /// Tasks that ran at its end.
+    pub running: u64,
+    pub active_jobs: u64,
+    pub jain: Option<f64>,
+}
+
+/// One job of the workload.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct JobResult {
+    /// Its number in the workload, from 0.
+    pub job: u32,
+    pub name: String,
+    pub tasks: u64,
+    pub arrival_s: f64,
+    pub begun_s: f64,
+    pub ended_s: Option<f64>,
+    pub jct_s: Option<f64>,
+    pub outcome: &'static str,
+}
+
+impl Metrics {
+    /// One row for each job of the workload.
+    pub fn job_results(&self, jobs: &[TraceJob]) -> Vec<JobResult> {
+        let rows = self.jobs.iter().zip(jobs).enumerate().map(|(number, (measure, job))| {
+            let ended = measure.ended.map(|(at, _)| at);
+            JobResult {
+                job: number as u32,
+                name: job.spec.name.clone(),
+                tasks: job.spec.task_count(),
+                arrival_s: seconds(measure.arrival),
+                begun_s: seconds(measure.begun),
+                ended_s: ended.map(seconds),
+                jct_s: ended.map(|at| at.since(measure.arrival).as_secs_f64()),
+                outcome: match (&measure.ended, &measure.refused) {
+                    (_, Some(_)) => "refused",
+                    (None, None) => "unfinished",
+                    (Some((_, JobOutcome::Succeeded)), _) => "succeeded",
+                    (Some((_, JobOutcome::Failed { .. })), _) => "failed",
+                    (Some((_, JobOutcome::Cancelled)), _) => "cancelled",
+                    (Some((_, JobOutcome::DependencyFailed)), _) => "dependency-failed",
+                },
+            }
+        });
+        rows.collect()
+    }
+
+    /// Closes the measurements at `now`. What the caller knows better is left at zero.
+    pub fn finish(&mut self, now: Instant, jobs: &[TraceJob]) -> (Results, Vec<Window>) {
+        self.usage.end_window(now);
+        let first = self.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
+        let makespan = self.last_end.since(first).as_secs_f64();
+        let jct = self.jobs.iter().filter_map(|job| Some(job.ended?.0.since(job.arrival))).collect();
+        let waits = Spread::of(std::mem::take(&mut self.waits));
+        let windows = self.usage.take_windows();
+        let refused = self.jobs.iter().zip(jobs).filter_map(|(measure, job)| {
+            let why = measure.refused.as_ref()?;
+            Some(format!("{}: {why}", job.spec.name))
+        });
+        let results = Results {
+            preset: String::new(),
+            seed: 0,
+            nodes: 0,
+            jobs: jobs.len() as u64,
+            tasks: jobs.iter().map(|job| job.spec.task_count()).sum(),
+            events: 0,
+            wall_seconds: 0.0,
+            simulated_seconds: seconds(now),
+            makespan_s: makespan,
+            jct_s: Spread::of(jct),
+            task_wait_s: waits,
+            allocation_s: self.allocation(&waits),
+            tasks_per_second: if makespan > 0.0 { self.tasks_succeeded as f64 / makespan } else { 0.0 },
+            utilization: Utilization {
+                cpu: self.usage.utilization(CPU, now),
+                memory: self.usage.utilization(MEMORY, now),
+            },
+            jain: Jain::of(&windows),
+            counters: self.counters,
+            peak_memory_bytes: 0,
+            refused_jobs: refused.collect(),
+            unfinished_jobs: self.jobs_left() as u64,
+        };
+        (results, windows)
+    }
+
+    fn allocation(&self, waits: &Spread) -> Allocation {
+        let mean = |sum: u64| if waits.count == 0 { 0.0 } else { sum as f64 / 1e6 / waits.count as f64 };
+        let sums = &self.allocation;
+        Allocation {
+            mean: waits.mean,
+            p50: waits.p50,
+            p95: waits.p95,
+            p99: waits.p99,
+            parts: AllocationParts {
+                queue: mean(sums.queue),
+                processing: mean(sums.processing),
+                communication: mean(sums.communication),
+                node: mean(sums.node),
+            },
+        }
+    }
+}
+
+impl Spread {
+    /// Percentiles by nearest rank.
+    pub fn of(mut samples: Vec<Duration>) -> Spread {
+        samples.sort_unstable();
+        let Some(last) = samples.last() else { return Spread::default() };
+        let rank = |percent: usize| {
+            let rank = (samples.len() * percent).div_ceil(100).max(1);
+            samples[rank - 1].as_secs_f64()
+        };
+        let sum: u128 = samples.iter().map(|sample| u128::from(sample.as_micros())).sum();
+        Spread {
+            count: samples.len() as u64,
+            mean: sum as f64 / 1e6 / samples.len() as f64,
+            p50: rank(50),
+            p75: rank(75),
+            p95: rank(95),
+            p99: rank(99),
+            max: last.as_secs_f64(),
+        }
+    }
+}
+
+impl Jain {
+    fn of(windows: &[Window]) -> Jain {
+        let full = windows.iter().filter_map(|window| window.jain);
+        let (count, sum, min) =
+            full.fold((0, 0.0, 1.0_f64), |(n, sum, min), index| (n + 1, sum + index, min.min(index)));
+        if count == 0 { Jain { mean: 1.0, min: 1.0 } } else { Jain { mean: sum / f64::from(count), min } }
+    }
+}
+
+fn seconds(at: Instant) -> f64 {
+    at.0 as f64 / 1e6
+}
+
+const _: () = assert!(WINDOW.as_micros() == 60_000_000, "the docs above name the length of a window");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_the_nearest_ranks() {
+        let spread = Spread::of((1..=200).rev().map(Duration::from_secs).collect());
+        assert_eq!((spread.p50, spread.p75, spread.p95, spread.p99), (100.0, 150.0, 190.0, 198.0));
+        assert_eq!((spread.mean, spread.max, spread.count), (100.5, 200.0, 200));
+        assert_eq!(Spread::of(vec![Duration::from_secs(3)]).p50, 3.0);
+        assert_eq!(Spread::of(vec![]), Spread::default());
+    }
+}

@@ -1,0 +1,179 @@
+//! How much of the cluster is in use, by whom, and how fairly.
+
+use super::results::Window;
+use amalgam_core::vocabulary::resources::{CPU, MEMORY, WIDTH};
+use amalgam_core::vocabulary::{Instant, Resources, Totals};
+use std::collections::BTreeSet;
+
+pub struct ClusterUsage {
+    capacity: Totals,
+    used: Totals,
+    /// Microseconds times what was used, per kind, since the beginning and since the window began.
+    integral: [u128; WIDTH],
+    window_integral: [u128; WIDTH],
+    since: Instant,
+    window_began: Instant,
+    jobs: Vec<JobUsage>,
+    active: BTreeSet<u32>,
+    running: u64,
+    windows: Vec<Window>,
+}
+
+#[derive(Clone, Default)]
+struct JobUsage {
+    used: Totals,
+    /// Dominant share times microseconds, since the window began.
+    integral: f64,
+    since: Instant,
+}
+
+impl ClusterUsage {
+    pub fn new(jobs: usize, capacity: &Totals) -> ClusterUsage {
+        ClusterUsage {
+            capacity: *capacity,
+            used: Totals::default(),
+            integral: [0; WIDTH],
+            window_integral: [0; WIDTH],
+            since: Instant::ZERO,
+            window_began: Instant::ZERO,
+            jobs: vec![JobUsage::default(); jobs],
+            active: BTreeSet::new(),
+            running: 0,
+            windows: Vec::new(),
+        }
+    }
+
+    pub fn activate(&mut self, job: u32) {
+        self.active.insert(job);
+    }
+
+    pub fn deactivate(&mut self, now: Instant, job: u32) {
+        self.take_in_job(now, job);
+        self.active.remove(&job);
+    }
+
+    pub fn is_any_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    pub fn on_began(&mut self, now: Instant, job: u32, resources: &Resources) {
+        self.take_in(now);
+        self.take_in_job(now, job);
+        for kind in 0..WIDTH {
+            self.used.0[kind] += u64::from(resources.0[kind]);
+            self.jobs[job as usize].used.0[kind] += u64::from(resources.0[kind]);
+        }
+        self.running += 1;
+    }
+
+    pub fn on_ended(&mut self, now: Instant, job: u32, resources: &Resources) {
+        self.take_in(now);
+        self.take_in_job(now, job);
+        for kind in 0..WIDTH {
+            self.used.0[kind] -= u64::from(resources.0[kind]);
+            self.jobs[job as usize].used.0[kind] -= u64::from(resources.0[kind]);
+        }
+        self.running -= 1;
+    }
+
+    fn take_in(&mut self, now: Instant) {
+        let passed = u128::from(now.since(self.since).as_micros());
+        self.since = now;
+        if passed > 0 {
+            for kind in [CPU, MEMORY] {
+                self.window_integral[kind] += passed * u128::from(self.used.0[kind]);
+            }
+        }
+    }
+
+    fn take_in_job(&mut self, now: Instant, job: u32) {
+        let usage = &mut self.jobs[job as usize];
+        let passed = now.since(usage.since).as_micros() as f64;
+        usage.since = now;
+        if passed > 0.0 {
+            usage.integral += passed * dominant_share(&usage.used, &self.capacity);
+        }
+    }
+
+    pub fn end_window(&mut self, now: Instant) {
+        self.take_in(now);
+        let length = now.since(self.window_began).as_micros();
+        if length == 0 {
+            return;
+        }
+        let mut shares = Vec::with_capacity(self.active.len());
+        for job in self.active.iter().copied().collect::<Vec<_>>() {
+            self.take_in_job(now, job);
+            shares.push(std::mem::take(&mut self.jobs[job as usize].integral) / length as f64);
+        }
+        let mean = |kind: usize| share(self.window_integral[kind], self.capacity.0[kind], length);
+        self.windows.push(Window {
+            begins_s: self.window_began.0 as f64 / 1e6,
+            cpu: mean(CPU),
+            memory: mean(MEMORY),
+            running: self.running,
+            active_jobs: shares.len() as u64,
+            jain: jain(&shares),
+        });
+        for kind in [CPU, MEMORY] {
+            self.integral[kind] += std::mem::take(&mut self.window_integral[kind]);
+        }
+        self.window_began = now;
+    }
+
+    /// The mean share of a kind in use from the beginning to an instant that is not before the last window's end.
+    pub fn utilization(&self, kind: usize, until: Instant) -> f64 {
+        share(self.integral[kind], self.capacity.0[kind], until.0)
+    }
+
+    pub fn take_windows(&mut self) -> Vec<Window> {
+        std::mem::take(&mut self.windows)
+    }
+}
+
+fn share(integral: u128, capacity: u64, micros: u64) -> f64 {
+    if capacity == 0 || micros == 0 { 0.0 } else { integral as f64 / (capacity as f64 * micros as f64) }
+}
+
+fn dominant_share(used: &Totals, capacity: &Totals) -> f64 {
+    let kinds = used.0.iter().zip(capacity.0).filter(|(_, capacity)| *capacity > 0);
+    kinds.map(|(&used, capacity)| used as f64 / capacity as f64).fold(0.0, f64::max)
+}
+
+/// Jain's index of what active jobs got of equal shares: 1 when all got the same, 1/n when one got everything. `None`
+/// for fewer than two jobs, and where nobody got anything.
+fn jain(shares: &[f64]) -> Option<f64> {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
+    (shares.len() > 1 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_is_one_for_equal_shares_and_one_nth_for_a_monopoly() {
+        assert_eq!(jain(&[0.2, 0.2, 0.2, 0.2]), Some(1.0));
+        assert_eq!(jain(&[0.0, 0.7, 0.0, 0.0]), Some(0.25));
+        assert_eq!((jain(&[0.5]), jain(&[0.0, 0.0])), (None, None));
+    }
+
+    #[test]
+    fn a_window_holds_the_mean_of_what_was_used_in_it() {
+        let capacity = Totals(std::array::from_fn(|kind| if kind == CPU { 4_000 } else { 0 }));
+        let mut usage = ClusterUsage::new(2, &capacity);
+        (0..2).for_each(|job| usage.activate(job));
+        let task = Resources::new(1_000, 0);
+        usage.on_began(Instant(0), 0, &task);
+        usage.on_began(Instant(30_000_000), 1, &task);
+        usage.end_window(Instant(60_000_000));
+        usage.on_ended(Instant(60_000_000), 0, &task);
+        usage.end_window(Instant(120_000_000));
+        let windows = usage.take_windows();
+        assert_eq!(windows.iter().map(|window| window.cpu).collect::<Vec<_>>(), [0.375, 0.25]);
+        // One had twice what the other had, then one had everything.
+        assert_eq!(windows[0].jain.map(|index| (index * 1e6).round()), Some(900_000.0));
+        assert_eq!(windows[1].jain, Some(0.5));
+        assert_eq!(usage.utilization(CPU, Instant(120_000_000)), 0.3125);
+    }
+}

@@ -1,0 +1,66 @@
+//! A simulated process: it hosts roles as a daemon does, takes what came in by turns, and is busy while it works.
+
+use crate::settings::Costs;
+use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::vocabulary::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// Inputs that one turn takes at most, as in the daemons.
+const TURN: usize = 1_024;
+
+pub struct Process {
+    pub roles: Roles,
+    inbox: VecDeque<Letter>,
+    /// Until then it works, or waits for its disk.
+    pub busy_until: Instant,
+    /// A turn is on the agenda.
+    pub turn_noted: bool,
+    /// The earliest wake-up that is on the agenda.
+    pub wakeup_noted: Option<Instant>,
+    /// Costs of less than a microsecond that have not been charged.
+    owed_nanos: u64,
+}
+
+impl Process {
+    pub fn new(roles: Roles) -> Process {
+        Process {
+            roles,
+            inbox: VecDeque::new(),
+            busy_until: Instant::ZERO,
+            turn_noted: false,
+            wakeup_noted: None,
+            owed_nanos: 0,
+        }
+    }
+
+    pub fn put(&mut self, letter: Letter) {
+        self.inbox.push_back(letter);
+    }
+
+    pub fn has_mail(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Hands what came in to the roles, and wakes those that wanted it.
+    pub fn take_turn(&mut self, now: Instant, costs: &Costs, effects: &mut Effects) {
+        let taken = self.inbox.len().min(TURN);
+        for letter in self.inbox.drain(..taken) {
+            self.roles.deliver(now, letter, effects);
+        }
+        self.roles.wake_up(now, effects);
+        self.charge(now, taken, costs, effects);
+    }
+
+    /// It is busy from now on for as long as this took.
+    pub fn charge(&mut self, now: Instant, received: usize, costs: &Costs, effects: &Effects) {
+        let handled = effects.handled;
+        let events = u64::from(handled.master) * costs.master_event
+            + u64::from(handled.job_managers) * costs.job_manager_event
+            + u64::from(handled.nodes) * costs.node_event;
+        let messages = (received + effects.letters.len()) as u64 * costs.message;
+        let disk = if effects.durable && self.roles.master.is_some() { costs.disk } else { 0 };
+        let nanos = self.owed_nanos + events + messages + disk;
+        self.owed_nanos = nanos % 1_000;
+        self.busy_until = now + Duration::from_micros(nanos / 1_000);
+    }
+}
