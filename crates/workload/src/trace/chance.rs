@@ -1,6 +1,7 @@
 //! Chance from one seed, split by name, and the few samplers that workloads need.
 //!
-//! The samplers are written out here: the same seed must give the same workload for as long as the project lives.
+//! The samplers are written out here: the same seed must give the same workload for as long as the project lives. Only
+//! logarithms and their like are the platform's, whose last bit may differ.
 
 use crate::quantities::{Malformed, parse_size};
 use crate::suggest;

@@ -108,7 +108,9 @@ fn openb_node(line: &str, unit: GpuUnit) -> Result<Node, String> {
     let gpus: u32 = fields::number(gpus, "the number of GPUs")?;
     let resources = match unit {
         GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus), custom: Vec::new() },
-        GpuUnit::Thousandths => ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus * 1_000)] },
+        GpuUnit::Thousandths => {
+            ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus.saturating_mul(1_000))] }
+        }
     };
     let model = (!model.is_empty()).then(|| ("gpu-model".to_owned(), model.to_owned()));
     Ok(Node { name: name.to_owned(), resources, attributes: Attributes::new(model) })

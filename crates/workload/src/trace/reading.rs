@@ -1,5 +1,6 @@
 //! One reading of a workload: what all formats share.
 
+use super::arrival::Arrival;
 use super::chance::Chance;
 use super::constraints::ConstraintTables;
 use super::demand::Demand;
@@ -199,11 +200,7 @@ impl<'a> Reading<'a> {
 
     fn stage(&mut self, draft: DraftStage, after: Vec<u32>) -> (StageSpec, RunTimes) {
         let run_times = self.timed(draft.run_times);
-        let expected = match self.options.expected {
-            Expected::Nothing => None,
-            Expected::Mean => Some(draft.estimate.map_or_else(|| run_times.mean(), |told| self.scaled(told))),
-            Expected::Exact => Some(run_times.mean()),
-        };
+        let expected = self.expected(draft.estimate, &run_times);
         let resources = draft.demand.unwrap_or_else(|| {
             self.saw_no_demand = true;
             self.options.demand.draw(&mut self.demands)
@@ -239,7 +236,21 @@ impl<'a> Reading<'a> {
         };
         match run_times {
             RunTimes::Same(time) => RunTimes::Same(timed(time)),
-            RunTimes::Each(times) => RunTimes::Each(times.into_iter().map(timed).collect()),
+            RunTimes::Each(times) => {
+                let mut times: Vec<Duration> = times.into_iter().map(timed).collect();
+                // Readers do not know how many there will be, and a workload may hold many millions.
+                times.shrink_to_fit();
+                RunTimes::Each(times)
+            }
+        }
+    }
+
+    /// What the user tells of a stage whose run times are already as the options want them.
+    pub fn expected(&self, estimate: Option<Duration>, run_times: &RunTimes) -> Option<Duration> {
+        match self.options.expected {
+            Expected::Nothing => None,
+            Expected::Mean => Some(estimate.map_or_else(|| run_times.mean(), |told| self.scaled(told))),
+            Expected::Exact => Some(run_times.mean()),
         }
     }
 
@@ -311,7 +322,7 @@ impl<'a> Reading<'a> {
         if let (Some(tables), share) = (&self.options.constraints, self.options.constrained) {
             self.note(format!("{share} of the stages got constraints drawn from the tables of {}", tables.display()));
         }
-        if self.saw_no_arrival && self.jobs.len() > 1 && self.options.arrival == super::Arrival::Trace {
+        if self.saw_no_arrival && self.jobs.len() > 1 && self.options.arrival == Arrival::Trace {
             self.note("arrivals are not in the trace: all jobs arrive at once; see the option `arrival`");
         }
         if self.lifted > 0 {

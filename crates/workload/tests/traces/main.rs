@@ -2,6 +2,7 @@
 //! public traces.
 
 mod dags;
+mod damage;
 mod flat;
 mod logs;
 mod nodes;

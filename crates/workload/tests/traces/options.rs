@@ -104,6 +104,8 @@ fn every_format_and_option_is_documented() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn arrivals_are_in_order_and_everything_scales(
         seed in 0u64..1_000,

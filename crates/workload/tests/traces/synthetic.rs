@@ -37,6 +37,8 @@ fn too_many_tasks_are_refused() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn equal_seeds_give_equal_workloads_and_stages_are_in_order(seed in 0u64..1_000) {
         let options = format!("jobs=5 seed={seed} arrival=poisson:3s demand=uniform:1-4,uniform:1GiB-2GiB");

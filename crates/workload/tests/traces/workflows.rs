@@ -97,6 +97,8 @@ fn a_damaged_line_of_a_converted_workload_is_malformed() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_converted_workload_is_read_back_as_it_was(seed in 0u64..1_000) {
         let options = format!("jobs=4 seed={seed} arrival=poisson:3s demand=alibaba2018");

@@ -14,6 +14,7 @@ use crate::trace::options::{Key, flag};
 use crate::trace::reading::{Draft, DraftStage, Reading};
 use amalgam_core::vocabulary::ResourceSpec;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 pub(super) const FORMAT_2017: TraceFormat = TraceFormat {
     name: "alibaba2017",
@@ -143,14 +144,14 @@ impl Table {
     }
 
     fn finish(self, reading: &mut Reading, has_dags: bool) {
-        for job in self.jobs {
+        let path = Path::new(reading.path);
+        for (number, job) in (1..).zip(self.jobs) {
             if reading.is_full() {
                 break;
             }
             let name = job.name.clone();
             if let Err(problem) = reading.add(job) {
-                let path = std::path::PathBuf::from(reading.path);
-                reading.malformed(&path, 0, format!("job {name}: {problem}"));
+                reading.malformed(path, number, format!("job {name}: {problem}"));
             }
         }
         for (status, count) in self.unfinished {

@@ -15,6 +15,11 @@ pub(crate) fn millis(text: &str, what: &str) -> Result<Duration, String> {
     time(text, what, "milliseconds", 1e3)
 }
 
+/// A time of so many milliseconds, since the epoch perhaps.
+pub(crate) fn from_millis(millis: u64) -> Duration {
+    Duration::from_micros(millis.saturating_mul(1_000))
+}
+
 fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| format!("{what} `{}` is not a number", shortened(text)))?;
     if number.is_nan() || number < 0.0 {

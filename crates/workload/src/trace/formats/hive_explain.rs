@@ -61,12 +61,12 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         if reading.is_full() {
             break;
         }
-        let mut plan = Parser { plan: Plan::default(), part: Part::Other, operator: String::new(), most_bytes };
-        input::lines(&file, |_, line| {
-            plan.line(line.unwrap_or_default());
-            std::ops::ControlFlow::Continue(())
+        let mut parser = Parser { plan: Plan::default(), part: Part::Other, operator: String::new(), most_bytes };
+        reading.lines(&file, |_, line| {
+            parser.line(line);
+            Ok(())
         })?;
-        let plan = plan.plan;
+        let plan = parser.plan;
         capped += plan.capped;
         let name = input::plain_name(&file).trim_end_matches(".q.out").to_owned();
         let stages = plan.stages(&rates, data_scale);

@@ -9,6 +9,7 @@ use crate::trace::options::Key;
 use crate::trace::reading::Reading;
 use crate::trace::{input, lines};
 use crate::{Context, Format, read_job};
+use amalgam_core::vocabulary::JobSpec;
 use std::path::Path;
 
 pub(super) const FORMAT: TraceFormat =
@@ -31,19 +32,24 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
             reading.lines(&file, |reading, line| reading.add(lines::draft(line)?))?;
             continue;
         }
-        let spec = job_file(&file)?;
-        let run_times = spec.stages.iter().map(|stage| match stage.expected {
-            Some(expected) => RunTimes::Same(expected),
-            None => RunTimes::Each((0..stage.tasks.len()).map(|_| run_time.draw_time(&mut chance)).collect()),
-        });
-        let run_times = run_times.collect::<Vec<_>>().into_iter().map(|times| reading.timed(times)).collect();
+        let mut spec = job_file(&file)?;
+        let mut run_times = Vec::with_capacity(spec.stages.len());
+        for stage in &mut spec.stages {
+            let times = match stage.expected {
+                Some(expected) => RunTimes::Same(expected),
+                None => RunTimes::Each((0..stage.tasks.len()).map(|_| run_time.draw_time(&mut chance)).collect()),
+            };
+            let times = reading.timed(times);
+            stage.expected = reading.expected(stage.expected, &times);
+            run_times.push(times);
+        }
         reading.note("a job file's tasks take what their stage expects, or else the option `run-time`");
         reading.push(None, spec, run_times);
     }
     Ok(())
 }
 
-fn job_file(file: &Path) -> Result<amalgam_core::vocabulary::JobSpec, WorkloadError> {
+fn job_file(file: &Path) -> Result<JobSpec, WorkloadError> {
     let format =
         Format::of(Path::new(&input::plain_name(file))).map_err(|problem| WorkloadError::in_file(file, problem))?;
     let text = input::text(file)?;

@@ -86,6 +86,8 @@ fn demand(basic: Resources, gpus: u32, milli: u32, unit: GpuUnit) -> ResourceSpe
     match unit {
         GpuUnit::Devices => ResourceSpec { basic: basic.with(GPU, gpus), custom: Vec::new() },
         GpuUnit::Thousandths if gpus == 0 => ResourceSpec { basic, custom: Vec::new() },
-        GpuUnit::Thousandths => ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus * milli)] },
+        GpuUnit::Thousandths => {
+            ResourceSpec { basic, custom: vec![(GPU_MILLI.to_owned(), gpus.saturating_mul(milli))] }
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! takes as long as its successful attempt; a reduce's time includes its wait for the shuffle. Tasks without one take
 //! the median of their stage. Setup and cleanup are left out.
 
-use super::TraceFormat;
+use super::{TraceFormat, fields};
 use crate::trace::RunTimes;
 use crate::trace::demand::resources;
 use crate::trace::error::WorkloadError;
@@ -79,7 +79,7 @@ fn draft(job: Job) -> Result<Draft, String> {
     if stages.is_empty() {
         return Err(format!("the job {} has no tasks", job.job_id));
     }
-    let submitted = job.submit_time.map(|millis| u64::try_from(millis).map(Duration::from_millis));
+    let submitted = job.submit_time.map(|millis| u64::try_from(millis).map(fields::from_millis));
     Ok(Draft {
         name: job.job_id,
         user: job.user.unwrap_or_default(),
@@ -108,9 +108,8 @@ impl Task {
     fn run_time(&self) -> Result<Option<Duration>, String> {
         let succeeded = |attempt: &&Attempt| attempt.result.as_deref() == Some("SUCCESS");
         let Some(attempt) = self.attempts.iter().find(succeeded) else { return Ok(None) };
-        match u64::try_from(attempt.finish_time - attempt.start_time) {
-            Ok(millis) => Ok(Some(Duration::from_millis(millis))),
-            Err(_) => Err("an attempt ended before it started".to_owned()),
-        }
+        let millis = attempt.finish_time.checked_sub(attempt.start_time).and_then(|millis| u64::try_from(millis).ok());
+        let millis = millis.ok_or("an attempt ended before it started")?;
+        Ok(Some(fields::from_millis(millis)))
     }
 }

@@ -1,12 +1,11 @@
 //! `spark-events`: Spark's event logs, one JSON object a line. Each Spark job is a job: its stages are those that ran
 //! in it, a task takes from its launch to its finish, and what an application does between its jobs is in their arrivals.
 
-use super::TraceFormat;
 use super::stages::Stages;
+use super::{TraceFormat, fields};
 use crate::trace::error::WorkloadError;
 use crate::trace::input;
 use crate::trace::reading::{Draft, Reading};
-use amalgam_core::vocabulary::Duration;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -131,7 +130,7 @@ impl Application {
                 continue;
             }
             let name = format!("{application}-{number}");
-            let arrival = Some(Duration::from_millis(submitted));
+            let arrival = Some(fields::from_millis(submitted));
             if let Err(problem) = reading.add(Draft { name, arrival, stages, ..Draft::default() }) {
                 reading.malformed(file, 1, problem);
             }

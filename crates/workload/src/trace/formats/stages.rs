@@ -1,5 +1,6 @@
 //! Stages as logs tell of them: dependencies first, then one success after the other.
 
+use super::fields;
 use crate::trace::RunTimes;
 use crate::trace::reading::DraftStage;
 use amalgam_core::vocabulary::Duration;
@@ -30,7 +31,7 @@ impl Stages {
     pub fn succeeded(&mut self, stage: u64, task: u64, start: u64, finish: u64) -> Result<(), String> {
         let millis = finish.checked_sub(start).ok_or("the task ended before it started")?;
         let stage = self.stages.entry(stage).or_default();
-        stage.run_times.insert(task, Duration::from_millis(millis));
+        stage.run_times.insert(task, fields::from_millis(millis));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::trace::chance::{Chance, Distribution, Unit};
 use crate::trace::error::WorkloadError;
 use crate::trace::options::{Key, count};
 use crate::trace::reading::{Draft, DraftStage, Reading};
+use amalgam_core::vocabulary::job::MAX_TASKS;
 
 pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "synthetic", about: "generated jobs: synthetic:gridmix, synthetic:layered", keys: &KEYS, read };
@@ -98,7 +99,8 @@ impl Generator {
         for layer in 0..self.layers.draw_count(chance, 1) {
             let layer_start = stages.len();
             for column in 0..self.width.draw_count(chance, 1) {
-                let tasks = self.tasks.draw_count(chance, 1);
+                // One more than a job may have is refused, and does not fill the memory before.
+                let tasks = self.tasks.draw_count(chance, 1).min(MAX_TASKS as u32 + 1);
                 let run_times = match self.drawn_per {
                     DrawnPer::Task => RunTimes::Each((0..tasks).map(|_| self.run_time.draw_time(chance)).collect()),
                     DrawnPer::Stage => RunTimes::Same(self.run_time.draw_time(chance)),
