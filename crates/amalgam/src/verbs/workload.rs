@@ -180,17 +180,17 @@ fn text(info: &Info) -> String {
 }
 
 fn load_text(load: &Load) -> String {
-    let percent = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), show::percent);
+    let share = match (load.cpu, load.memory) {
+        (Some(cpu), Some(memory)) => {
+            format!("load on the cluster: {} of its CPU, {} of its memory", show::percent(cpu), show::percent(memory))
+        }
+        _ => "all jobs arrive at once".to_owned(),
+    };
     let too_large = match load.tasks_too_large {
         0 => String::new(),
         count => format!("; {count} tasks fit on no node"),
     };
-    format!(
-        "load on the cluster: {} of its CPU, {} of its memory; no schedule ends before {}{too_large}",
-        percent(load.cpu),
-        percent(load.memory),
-        show::seconds(load.shortest_makespan_s)
-    )
+    format!("{share}; no schedule ends before {}{too_large}", show::seconds(load.shortest_makespan_s))
 }
 
 fn numbers(summary: &Summary) -> [String; 6] {
