@@ -29,11 +29,11 @@ enum WorkloadVerb {
     Info {
         #[command(flatten)]
         source: Source,
-        #[command(flatten)]
-        cluster: Cluster,
         /// Print everything as JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        cluster: Cluster,
     },
     /// Write the jobs as JSON lines, which the format `job` reads back
     Convert {

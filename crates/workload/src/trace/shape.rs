@@ -269,6 +269,7 @@ impl Matching {
 
 #[cfg(test)]
 mod tests {
+    use super::super::chance::Chance;
     use super::*;
     use amalgam_core::vocabulary::{ExecutionType, Program, ResourceSpec, TaskSet};
     use std::sync::Arc;
@@ -296,6 +297,29 @@ mod tests {
         assert_eq!(disjoint_paths(&stages(&[&[], &[], &[]])), 3, "no edges");
         // The first stage must leave stage 2 to stage 1, which has no other follower.
         assert_eq!(disjoint_paths(&stages(&[&[], &[], &[0, 1], &[0]])), 2);
+    }
+
+    /// The fewest paths, by trying every follower of every stage.
+    fn fewest_paths(stages: &[StageSpec], stage: usize, taken: u32) -> usize {
+        if stage == stages.len() {
+            return stages.len() - taken.count_ones() as usize;
+        }
+        let alone = fewest_paths(stages, stage + 1, taken);
+        let follows = |other: &usize| stages[*other].after.contains(&(stage as u32)) && taken & (1 << other) == 0;
+        let followers = (stage + 1..stages.len()).filter(follows);
+        followers.map(|other| fewest_paths(stages, stage + 1, taken | 1 << other)).fold(alone, usize::min)
+    }
+
+    #[test]
+    fn paths_are_as_few_as_a_search_of_all_finds() {
+        let mut chance = Chance::new(1, "paths");
+        for _ in 0..500 {
+            let count = 1 + chance.below(7) as u32;
+            let mut befores = |stage| (0..stage).filter(|_| chance.below(3) == 0).collect();
+            let after: Vec<Vec<u32>> = (0..count).map(&mut befores).collect();
+            let stages = stages(&after.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            assert_eq!(disjoint_paths(&stages), fewest_paths(&stages, 0, 0), "{after:?}");
+        }
     }
 
     #[test]

@@ -73,6 +73,12 @@ fn a_limit_keeps_the_first_jobs_of_the_file() {
 }
 
 #[test]
+fn arrivals_may_be_scaled_without_the_run_times() {
+    let workload = Samples::one("a.tr", "0 1 4 4\n10 1 4 4\n").read("hawk", "a.tr", "arrival-scale=0.5").unwrap();
+    assert_eq!((workload.jobs[1].arrival, workload.jobs[1].run_times[0].of(0)), (seconds(5.0), seconds(4.0)));
+}
+
+#[test]
 fn draws_repeat_with_their_seed_and_share_their_jobs() {
     let samples = Samples::one("a.tr", lines(10));
     let draw = |seed| samples.read("hawk", "a.tr", &format!("draw=200 seed={seed} arrival=every:1s")).unwrap();
