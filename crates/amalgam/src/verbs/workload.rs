@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result};
 use crate::show;
 use amalgam_core::vocabulary::Resources;
-use amalgam_workload::quantities::{parse_cpu_millis, parse_memory_mib};
+use amalgam_workload::quantities::{parse_memory_mib, parse_node_cpu_millis};
 use amalgam_workload::trace::{self, COMMON_KEYS, FORMATS, Key, Load, Summary, Workload, WorkloadShape};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -78,7 +78,7 @@ struct Cluster {
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     /// CPUs of each node
-    #[arg(long, value_name = "CPUS", value_parser = parse_cpu_millis, default_value = "1", requires = "nodes")]
+    #[arg(long, value_name = "CPUS", value_parser = parse_node_cpu_millis, default_value = "1", requires = "nodes")]
     cpus: u32,
     /// Memory of each node
     #[arg(long, value_name = "SIZE", value_parser = parse_memory_mib, default_value = "4GiB", requires = "nodes")]

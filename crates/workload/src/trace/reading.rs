@@ -9,6 +9,7 @@ use super::input;
 use super::options::{Expected, Options};
 use super::{RunTimes, TraceJob, Workload};
 use crate::order;
+use crate::quantities::check_name;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{
     Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,
@@ -339,7 +340,9 @@ fn check(draft: &Draft) -> Result<(), String> {
     if tasks > MAX_TASKS {
         return Err(format!("the job has {tasks} tasks, more than {MAX_TASKS}"));
     }
+    check_name("job", &draft.name).map_err(|wrong| wrong.problem)?;
     for stage in &draft.stages {
+        check_name("stage", &stage.name).map_err(|wrong| wrong.problem)?;
         if stage.tasks == 0 {
             return Err(format!("the stage `{}` has no tasks", stage.name));
         }

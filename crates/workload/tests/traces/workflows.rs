@@ -44,7 +44,8 @@ fn instances_that_make_no_sense_are_counted_with_their_file() {
     samples.add("2.json", V15.replace("\"id\": \"y\", \"runtimeInSeconds\": 8.5", "\"id\": \"z\""));
     samples.add("3.json", V14.replace("[\"a\"]", "[\"c\"]"));
     samples.add("4.json", "{\n\"name\": 3\n");
-    samples.add("5.json", V14);
+    samples.add("5.json", V14.replace("\"mid\"", "\"\""));
+    samples.add("6.json", V14);
     let workload = samples.read("wfformat", "", "").unwrap();
     let told: Vec<String> = workload.malformed.first.iter().map(ToString::to_string).collect();
     for (told, part) in told.iter().zip([
@@ -52,10 +53,11 @@ fn instances_that_make_no_sense_are_counted_with_their_file() {
         "2.json:1: the task `y` was not executed",
         "3.json:1: the task `b` names `c`, which does not exist",
         "4.json:2: invalid type: integer",
+        "5.json:1: the job has an empty name",
     ]) {
         assert!(told.contains(part), "{told} should say {part}");
     }
-    assert_eq!((workload.jobs.len(), told.len()), (1, 4));
+    assert_eq!((workload.jobs.len(), told.len()), (1, 5));
 }
 
 #[test]
