@@ -1,6 +1,7 @@
 //! `openb`: the pods of Alibaba's GPU trace of 2023, one job of one task each, which ran from its scheduling to its
-//! deletion. Pods that were never scheduled are left out. GPUs are whole devices unless `gpu-unit=thousandths`: then a
-//! pod asks for the custom resource `gpu-milli`, so that pods may share a device.
+//! deletion, whatever became of it. Pods that were never scheduled are left out. GPUs are whole
+//! devices unless `gpu-unit=thousandths`: then a pod asks for the custom resource `gpu-milli`, so that pods may share a
+//! device.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;

@@ -67,7 +67,8 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
             }
         }
     }
-    reading.note("reduces wait for the last map, and their run times include the shuffle");
+    reading
+        .note("reduces wait for the last map, and their run times include the shuffle; setup and cleanup are left out");
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `spark-events`: Spark's event logs, one JSON object a line. Each Spark job is a job: its stages are those that ran
-//! in it, a task takes from its launch to its finish, and what an application does between its jobs is in their arrivals.
+//! in it, a task takes from its launch to its finish, and what an application does between its jobs is in their
+//! arrivals.
 
 use super::stages::Stages;
 use super::{TraceFormat, fields};

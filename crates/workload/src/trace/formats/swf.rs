@@ -1,6 +1,7 @@
 //! `swf`: the Standard Workload Format of the Parallel Workloads Archive, 18 columns, times in seconds and memory in kB
 //! for each processor. A job of n processors becomes n tasks of one core, or with `processors=cores` one task of n
-//! cores. Those tasks need not start together, as the archive's machines had them.
+//! cores. Those tasks need not start together, as the archive's machines had them. Jobs that failed or were
+//! cancelled are kept with the time for which they ran.
 
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
