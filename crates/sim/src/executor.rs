@@ -3,6 +3,7 @@
 use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
 #[derive(Default)]
@@ -53,9 +54,9 @@ impl Executor {
         if let Some(ended) = self.ends.get(&attempt) {
             return out.push(Reaction::Report(finished(attempt, ended)));
         }
-        if !self.running.contains_key(&attempt) {
+        if let Entry::Vacant(place) = self.running.entry(attempt) {
             out.push(Reaction::Began { attempt, task: order.task, resources: order.carried.resources });
-            self.running.insert(attempt, Running { order, since: now });
+            place.insert(Running { order, since: now });
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
     }
