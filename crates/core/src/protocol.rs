@@ -15,6 +15,7 @@
 use crate::vocabulary::{
     AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
     Instant, JobId, JobSpec, Kinds, LaunchOrder, NodeId, Program, QueueId, ResourceSpec, Resources, TaskId, UserId,
+    Variables,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -300,7 +301,7 @@ pub struct Launch {
     pub program: Arc<Program>,
     pub submit_dir: String,
     /// `AMALGAM_JOB_NAME`, `.._STAGE` and all the others that the job's side knows.
-    pub variables: Vec<(String, String)>,
+    pub variables: Variables,
     pub timeout: Option<Duration>,
     pub expected: Option<Duration>,
 }

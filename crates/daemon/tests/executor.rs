@@ -231,7 +231,7 @@ fn a_task_sees_its_variables_and_directories() {
         "echo $AMALGAM_JOB_ID $OMP_NUM_THREADS $MINE; [ $TMPDIR = $AMALGAM_TASK_DIR ] && [ -d $TMPDIR ] && \
          echo $AMALGAM_TASK_DIR && touch $TMPDIR/scratch && echo broken wheel > $AMALGAM_ERROR_FILE; exit 1",
     );
-    order.variables = vec![("AMALGAM_JOB_ID".into(), "1".into()), ("OMP_NUM_THREADS".into(), "2".into())];
+    order.variables = [("AMALGAM_JOB_ID", "1"), ("OMP_NUM_THREADS", "2")].into_iter().collect();
     Arc::make_mut(&mut order.program).env = vec![
         ("MINE".into(), "yes".into()),
         ("OMP_NUM_THREADS".into(), "8".into()),

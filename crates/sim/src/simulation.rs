@@ -39,6 +39,8 @@ pub struct Simulation {
     events: u64,
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
+    /// Empty between two turns; kept for its room.
+    effects: Effects,
 }
 
 struct SimulatedNode {
@@ -117,6 +119,7 @@ impl Simulation {
             to_arrive: workload.jobs.len(),
             events: 0,
             at_once: VecDeque::new(),
+            effects: Effects::default(),
             settings,
         };
         for node in 0..nodes.len() {
@@ -251,35 +254,36 @@ impl Simulation {
 
     fn turn(&mut self, place: Place) {
         let (now, costs) = (self.now, self.settings.costs);
-        let mut effects = Effects::default();
+        let mut effects = std::mem::take(&mut self.effects);
         self.process(place).take_turn(now, &costs, &mut effects);
-        self.let_out(place, effects);
+        self.let_out(place, &mut effects);
+        self.effects = effects;
     }
 
     /// After events that came past the inbox.
-    fn after_turn(&mut self, place: Place, effects: Effects) {
+    fn after_turn(&mut self, place: Place, mut effects: Effects) {
         let (now, costs) = (self.now, self.settings.costs);
         self.process(place).charge(now, 0, &costs, &effects);
-        self.let_out(place, effects);
+        self.let_out(place, &mut effects);
     }
 
     /// What a turn led to is told, and leaves when the turn is over.
-    fn let_out(&mut self, place: Place, effects: Effects) {
-        let handled = effects.handled;
+    fn let_out(&mut self, place: Place, effects: &mut Effects) {
+        let handled = std::mem::take(&mut effects.handled);
         self.events += u64::from(handled.master) + u64::from(handled.job_managers) + u64::from(handled.nodes);
         let over = self.process(place).busy_until;
-        let (answers, letters): (Vec<Letter>, Vec<Letter>) =
-            effects.letters.into_iter().partition(|letter| matches!(letter.to, Address::Client(_)));
         // A job's number is known before the first fact about it is told.
-        for answer in answers {
-            self.answer(answer);
+        for letter in effects.letters.iter().filter(|letter| matches!(letter.to, Address::Client(_))) {
+            self.answer(letter);
         }
-        for fact in &effects.facts {
-            self.metrics.on_fact(self.now, fact);
+        for fact in effects.facts.drain(..) {
+            self.metrics.on_fact(self.now, &fact);
         }
-        for letter in letters {
+        for letter in effects.letters.drain(..) {
             self.leave(place, over, letter);
         }
+        effects.forgotten.clear();
+        effects.durable = false;
         if self.process(place).has_mail() {
             self.note_turn(place);
         }
@@ -296,11 +300,11 @@ impl Simulation {
         }
     }
 
-    fn answer(&mut self, letter: Letter) {
-        let (Address::Client(ClientId(job)), Message::ToClient(answer)) = (letter.to, letter.message) else { return };
+    fn answer(&mut self, letter: &Letter) {
+        let (Address::Client(ClientId(job)), Message::ToClient(answer)) = (letter.to, &letter.message) else { return };
         match answer {
-            ToClient::Submitted { job: id } => self.metrics.on_admitted(job as u32, id),
-            ToClient::Refused(refusal) => self.metrics.on_refused(self.now, job as u32, refusal.message),
+            ToClient::Submitted { job: id } => self.metrics.on_admitted(job as u32, *id),
+            ToClient::Refused(refusal) => self.metrics.on_refused(self.now, job as u32, refusal.message.clone()),
             ToClient::Done => {}
         }
     }
@@ -320,7 +324,7 @@ impl Simulation {
                 let node = node as usize;
                 (node, Direction::ToNode, Place::Node(node))
             }
-            // Nobody else is there.
+            // Clients have their answers.
             (Place::Server, _) => return,
         };
         if let Some((arrival, life)) = self.network.send(at, node, direction) {
@@ -338,7 +342,7 @@ impl Simulation {
             return;
         }
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
-            self.metrics.on_launch_delivered(launch.task, self.now.since(sent));
+            self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
         }
         self.put(place, letter);
     }
@@ -368,7 +372,8 @@ impl Simulation {
     }
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, resources: &Resources) {
-        self.metrics.on_began(self.now, task, resources);
+        let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
+        self.metrics.on_began(self.now, task, resources, launch);
         let run_time = self.run_time(task);
         self.agenda.note(self.now + run_time, Occurrence::TaskEnds { node, attempt });
     }

@@ -1,7 +1,7 @@
 //! Devices of a node, handed out by index: GPUs and custom kinds.
 
 use crate::vocabulary::resources::{GPU, WIDTH};
-use crate::vocabulary::{Kinds, Resources};
+use crate::vocabulary::{Kinds, Resources, Variables};
 use std::collections::BTreeSet;
 
 pub(super) struct Devices {
@@ -54,21 +54,21 @@ impl Devices {
         }
     }
 
-    /// `AMALGAM_RESOURCE_<NAME>` for every kind, and `CUDA_VISIBLE_DEVICES`: empty where a node has GPUs and the task
+    /// Adds `AMALGAM_RESOURCE_<NAME>` for every kind, and `CUDA_VISIBLE_DEVICES`: empty where a node has GPUs and the task
     /// asked for none.
-    pub(super) fn variables(&self, devices: &[(String, Vec<u32>)]) -> Vec<(String, String)> {
+    pub(super) fn name(&self, devices: &[(String, Vec<u32>)], variables: &mut Variables) {
         let list = |indexes: &[u32]| indexes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        let mut variables = Vec::new();
         let mut gpus = self.has_gpus.then(String::new);
         for (name, indexes) in devices {
             if name == "gpu" {
                 gpus = Some(list(indexes));
             }
             let shouted = name.to_ascii_uppercase().replace('-', "_");
-            variables.push((format!("AMALGAM_RESOURCE_{shouted}"), list(indexes)));
+            variables.push(&format!("AMALGAM_RESOURCE_{shouted}"), &list(indexes));
         }
-        variables.extend(gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus)));
-        variables
+        if let Some(gpus) = gpus {
+            variables.push("CUDA_VISIBLE_DEVICES", &gpus);
+        }
     }
 }
 
@@ -82,8 +82,13 @@ mod tests {
         let mut devices = Devices::new(&Resources::ZERO.with(GPU, 3));
         let two = devices.take(&Resources::ZERO.with(GPU, 2), &kinds);
         assert_eq!(two, [("gpu".to_owned(), vec![0, 1])]);
-        assert_eq!(devices.variables(&two)[1], ("CUDA_VISIBLE_DEVICES".to_owned(), "0,1".to_owned()));
-        assert_eq!(devices.variables(&[]), [("CUDA_VISIBLE_DEVICES".to_owned(), String::new())]);
+        let named = |held: &[(String, Vec<u32>)]| {
+            let mut variables = Variables::default();
+            devices.name(held, &mut variables);
+            variables
+        };
+        assert_eq!(named(&two).iter().nth(1), Some(("CUDA_VISIBLE_DEVICES", "0,1")));
+        assert_eq!(named(&[]).iter().collect::<Vec<_>>(), [("CUDA_VISIBLE_DEVICES", "")]);
         let one = devices.take(&Resources::ZERO.with(GPU, 1), &kinds);
         assert_eq!(one[0].1, [2]);
         devices.give_back(&two, &kinds);

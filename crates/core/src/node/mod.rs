@@ -321,7 +321,7 @@ impl NodeAgent {
         self.free = self.free.saturating_sub(&launch.resources);
         self.running.push(running_entry(id, &entry.carried, now));
         let mut variables = launch.variables;
-        variables.extend(self.devices.variables(&entry.devices));
+        self.devices.name(&entry.devices, &mut variables);
         let order = LaunchOrder {
             attempt: id,
             task: launch.task,

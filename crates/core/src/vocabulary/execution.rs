@@ -1,6 +1,6 @@
 //! The execution of an attempt: what is launched under which limits, and how it ended.
 
-use super::{AttemptId, Duration, ExecutionType, GrantId, NodeId, Program, ResourceSpec, Resources, TaskId};
+use super::{AttemptId, Duration, ExecutionType, GrantId, Items, NodeId, Program, ResourceSpec, Resources, TaskId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -15,12 +15,19 @@ pub struct LaunchOrder {
     pub program: Arc<Program>,
     /// The product's own variables, added after the program's: `AMALGAM_JOB_ID` and the others. Those that name
     /// directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `TMPDIR`) are the executor's to add.
-    pub variables: Vec<(String, String)>,
+    pub variables: Variables,
     /// The job's directory of submission.
     pub submit_dir: String,
     pub limits: Limits,
     /// What the node agent needs to adopt the attempt again; the executor only keeps it.
     pub carried: Carried,
+}
+
+/// Environment variables in the order of their setting, all in one allocation.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Variables {
+    /// Each as `NAME=value`.
+    texts: Items,
 }
 
 /// What a node agent knows of an attempt beside its process.
@@ -90,6 +97,25 @@ pub struct Usage {
     pub stderr_bytes: u64,
     /// Bytes past the cap, which were dropped.
     pub dropped_bytes: u64,
+}
+
+impl Variables {
+    /// Names hold no `=`. What would not fit in 4 GiB with the others is left out.
+    pub fn push(&mut self, name: &str, value: &str) {
+        let _ = self.texts.push_joined(&[name, "=", value]);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.texts.iter().filter_map(|text| text.split_once('='))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Variables {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Variables {
+        let mut variables = Variables::default();
+        pairs.into_iter().for_each(|(name, value)| variables.push(name, value));
+        variables
+    }
 }
 
 impl EndReason {

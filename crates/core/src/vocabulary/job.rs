@@ -185,8 +185,17 @@ impl Items {
     /// # Errors
     /// When the texts together pass 4 GiB.
     pub fn push(&mut self, item: &str) -> Result<(), String> {
-        self.text.push_str(item);
-        let end = u32::try_from(self.text.len()).map_err(|_| "the items together are larger than 4 GiB".to_owned())?;
+        self.push_joined(&[item])
+    }
+
+    /// One item of several parts.
+    ///
+    /// # Errors
+    /// As those of [`Items::push`]; nothing is added then.
+    pub fn push_joined(&mut self, parts: &[&str]) -> Result<(), String> {
+        let end = parts.iter().fold(self.text.len(), |end, part| end + part.len());
+        let end = u32::try_from(end).map_err(|_| "the items together are larger than 4 GiB".to_owned())?;
+        parts.iter().for_each(|part| self.text.push_str(part));
         self.ends.push(end);
         Ok(())
     }

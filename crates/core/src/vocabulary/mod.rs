@@ -9,7 +9,7 @@ pub mod time;
 pub mod views;
 
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
-pub use execution::{Carried, EndReason, Ended, LaunchOrder, Limits, Stream, Usage};
+pub use execution::{Carried, EndReason, Ended, LaunchOrder, Limits, Stream, Usage, Variables};
 pub use ids::{AskId, AttemptId, ClientId, Epoch, GrantId, JobId, NodeId, QueueId, TaskId, UserId};
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};

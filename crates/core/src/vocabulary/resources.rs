@@ -18,7 +18,7 @@ pub const GPU: usize = 6;
 /// An amount of every kind of resource. Units: CPU in thousandths of a core, memory in MiB, disk and network in
 /// MB/s, GPU and custom kinds in whole devices. One cache line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
-#[repr(align(64))]
+
 pub struct Resources(pub [u32; WIDTH]);
 
 /// Sums of many vectors, in the same units.

@@ -142,7 +142,9 @@ fn order(number: u32, program: &Arc<Program>) -> LaunchOrder {
         // About as many as a real launch carries.
         variables: ["JOB_ID", "STAGE", "TASK_ID", "INDEX", "COUNT", "ATTEMPT", "CPUS", "MEM_BYTES", "EXECUTION"]
             .map(|name| variable(name, number))
-            .to_vec(),
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect(),
         submit_dir: "/".to_owned(),
         limits: Limits {
             resources: ResourceSpec { basic: Resources::new(1_000, 256), custom: Vec::new() },

@@ -41,7 +41,7 @@ impl BaseEnvironment {
         let mut environment = self.0.clone();
         let is_set = |name: &str| get(&self.0, name.as_bytes()).is_some();
         // What the user's environment says of threads holds.
-        for (name, value) in order.variables.iter().filter(|(name, _)| name != "OMP_NUM_THREADS" || !is_set(name)) {
+        for (name, value) in order.variables.iter().filter(|(name, _)| *name != "OMP_NUM_THREADS" || !is_set(name)) {
             set(&mut environment, name, value.as_bytes());
         }
         let reserved = |name: &str| name.starts_with("AMALGAM_");
@@ -181,7 +181,7 @@ mod tests {
             task: TaskId::default(),
             node: NodeId(1),
             program: Arc::new(Program { env: owned(env), ..Program::default() }),
-            variables: owned(variables),
+            variables: variables.iter().copied().collect(),
             submit_dir: "/".to_owned(),
             limits: Limits::default(),
             carried: Carried::default(),

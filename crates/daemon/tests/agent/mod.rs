@@ -244,7 +244,7 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
         task: TaskId { job: JobId(1), stage: 0, index: number },
         node: NodeId(1),
         program: Arc::new(program),
-        variables: Vec::new(),
+        variables: amalgam_core::vocabulary::Variables::default(),
         submit_dir: "/".to_owned(),
         carried: Default::default(),
         limits: Limits::default(),

@@ -47,7 +47,8 @@ struct StageMeasure {
 #[derive(Clone, Copy)]
 enum TaskState {
     Waiting,
-    Launched { at: Instant, delivered: Duration },
+    Launched { at: Instant },
+    Delivered { launched: Instant, at: Instant, travelled: Duration },
     HasStarted,
 }
 
@@ -135,7 +136,7 @@ impl Metrics {
                 if let Some(state) = self.state(*task)
                     && !matches!(state, TaskState::HasStarted)
                 {
-                    *state = TaskState::Launched { at: now, delivered: Duration::ZERO };
+                    *state = TaskState::Launched { at: now };
                 }
             }
             Change::Finished { ended, .. } => {
@@ -161,7 +162,6 @@ impl Metrics {
                     stage.ready = now;
                 }
             }
-            Record::Started { task, waited, .. } => self.on_first_start(now, *task, *waited),
             Record::Retried { .. } => self.counters.retried += 1,
             Record::Stale { .. } | Record::StaleGrant { .. } => self.counters.stale += 1,
             Record::NodeLost { .. } => self.counters.nodes_lost += 1,
@@ -169,24 +169,29 @@ impl Metrics {
         }
     }
 
-    /// A launch spent so long between two processes.
-    pub fn on_launch_delivered(&mut self, task: TaskId, travelled: Duration) {
-        if let Some(TaskState::Launched { delivered, .. }) = self.state(task) {
-            *delivered = travelled;
+    /// A launch came to its node and was under way for so long.
+    pub fn on_launch_delivered(&mut self, now: Instant, task: TaskId, travelled: Duration) {
+        if let Some(state) = self.state(task)
+            && let TaskState::Launched { at: launched } = *state
+        {
+            *state = TaskState::Delivered { launched, at: now, travelled };
         }
     }
 
-    fn on_first_start(&mut self, now: Instant, task: TaskId, at_node: Duration) {
+    /// Of the time since the task could run, `launch` was spent on making its process.
+    fn on_start(&mut self, now: Instant, task: TaskId, launch: Duration) {
         let Some(ready) = self.stage(task).map(|stage| stage.ready) else { return };
         let Some(state) = self.state(task) else { return };
-        let TaskState::Launched { at, delivered } = std::mem::replace(state, TaskState::HasStarted) else { return };
-        let (wait, queue) = (now.since(ready).as_micros(), at.since(ready).as_micros());
-        let (communication, node) = (delivered.as_micros(), at_node.as_micros());
-        self.waits.push(Duration::from_micros(wait));
+        let TaskState::Delivered { launched, at, travelled } = *state else { return };
+        *state = TaskState::HasStarted;
+        let wait = now.since(ready);
+        let (queue, communication) = (launched.since(ready).as_micros(), travelled.as_micros());
+        let node = now.since(at).as_micros().saturating_sub(launch.as_micros());
+        self.waits.push(wait);
         self.allocation.queue += queue;
         self.allocation.communication += communication;
         self.allocation.node += node;
-        self.allocation.processing += wait.saturating_sub(queue + communication + node);
+        self.allocation.processing += wait.as_micros().saturating_sub(queue + communication + node);
     }
 
     fn stage(&mut self, task: TaskId) -> Option<&mut StageMeasure> {
@@ -204,7 +209,8 @@ impl Metrics {
 
     // ---- what runs -------------------------------------------------------------------------------------------------
 
-    pub fn on_began(&mut self, now: Instant, task: TaskId, resources: &Resources) {
+    pub fn on_began(&mut self, now: Instant, task: TaskId, resources: &Resources, launch: Duration) {
+        self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_began(now, job, resources);
         }
