@@ -1,0 +1,87 @@
+//! The simulator against what queueing theory knows.
+
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::Duration;
+use amalgam_sim::{Costs, NetworkSettings, Settings, Simulation};
+use amalgam_workload::trace::{self, Node, Workload};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The mean run time, in seconds.
+const MEAN: f64 = 100.0;
+
+/// The mean wait of M/M/k in mean service times, by Erlang's C formula.
+fn erlang_c_wait(servers: u32, load: f64) -> f64 {
+    let offered = f64::from(servers) * load;
+    // Erlang B by its recursion over the number of servers.
+    let blocked = (1..=servers).fold(1.0, |blocked, k| offered * blocked / (f64::from(k) + offered * blocked));
+    let waits = blocked / (1.0 - load * (1.0 - blocked));
+    waits / (f64::from(servers) * (1.0 - load))
+}
+
+/// Jobs of one task each: Poisson arrivals, exponential run times with a mean of 100 s.
+fn markovian(servers: u32, load: f64, jobs: u32, seed: u64) -> Workload {
+    let gap = MEAN / (f64::from(servers) * load);
+    let options = [
+        ("jobs", jobs.to_string()),
+        ("tasks", "1".to_owned()),
+        ("run-time", format!("exponential:{MEAN}s")),
+        ("arrival", format!("poisson:{gap}s")),
+        ("seed", seed.to_string()),
+    ];
+    let options = options.map(|(key, value)| (key.to_owned(), value));
+    trace::read("synthetic:gridmix", &options).unwrap()
+}
+
+/// The mean wait when whoever comes first is served first, by the recursion of Kiefer and Wolfowitz.
+fn recursive_wait(servers: u32, workload: &Workload) -> f64 {
+    let mut free_at: BinaryHeap<Reverse<u64>> = (0..servers).map(|_| Reverse(0)).collect();
+    let waits = workload.jobs.iter().map(|job| {
+        let arrival = job.arrival.as_micros();
+        let Reverse(free) = free_at.pop().unwrap();
+        let start = free.max(arrival);
+        free_at.push(Reverse(start + job.run_times[0].of(0).as_micros()));
+        (start - arrival) as f64
+    });
+    waits.sum::<f64>() / workload.jobs.len() as f64 / 1e6 / MEAN
+}
+
+fn simulated_wait(servers: u32, workload: &Workload) -> f64 {
+    let nodes: Vec<Node> = trace::read_nodes(&format!("drawn:{servers}"), &[]).unwrap();
+    let mut settings = Settings {
+        preset: Preset::parse("fifo").unwrap(),
+        network: NetworkSettings { delay: Duration::ZERO, jitter: Duration::ZERO },
+        costs: Costs::NONE,
+        ..Settings::default()
+    };
+    // Nobody fails, so nobody needs to be asked.
+    settings.master.heartbeat = Duration::from_secs(1_000_000);
+    let results = Simulation::new(settings, &nodes, workload).run().results;
+    assert_eq!(results.task_wait_s.count as usize, workload.jobs.len());
+    results.task_wait_s.mean / MEAN
+}
+
+#[test]
+fn erlangs_c_formula_gives_known_values() {
+    // One server: load / (1 - load).
+    assert!((erlang_c_wait(1, 0.5) - 1.0).abs() < 1e-12);
+    // Two servers: load squared / (1 - load squared).
+    assert!((erlang_c_wait(2, 0.5) - 1.0 / 3.0).abs() < 1e-12);
+}
+
+/// Random samples of an affordable size scatter by more than 2 %, so this goes in two exact steps: the simulator waits
+/// as the recursion does on the same jobs, and the recursion agrees with Erlang on very many.
+#[test]
+fn m_m_k_waits_as_erlang_says() {
+    for (servers, load) in [(10, 0.5), (10, 0.7), (10, 0.9)] {
+        let workload = markovian(servers, load, 5_000, 1);
+        let (simulated, recursive) = (simulated_wait(servers, &workload), recursive_wait(servers, &workload));
+        assert!((simulated - recursive).abs() < 1e-9, "load {load}: {simulated} simulated, {recursive} by recursion");
+    }
+    for (servers, load) in [(1, 0.3), (2, 0.5), (4, 0.6)] {
+        let expected = erlang_c_wait(servers, load);
+        let mean = recursive_wait(servers, &markovian(servers, load, 1_000_000, 2));
+        let off = (mean - expected).abs() / expected;
+        assert!(off < 0.02, "{servers} servers at {load}: {mean} by recursion, {expected} by Erlang, off by {off}");
+    }
+}
