@@ -12,9 +12,11 @@ mod executor;
 mod metrics;
 mod network;
 mod process;
+mod reference;
 mod settings;
 mod simulation;
 
 pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};
+pub use reference::Reference;
 pub use settings::{Costs, NetworkSettings, Settings};
-pub use simulation::{Outcome, Simulation};
+pub use simulation::{Outcome, Simulation, capacity};

@@ -13,7 +13,6 @@ use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
-use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{
     AttemptId, ClientId, Duration, EndReason, Epoch, Instant, LaunchOrder, NodeId, Resources, TaskId, Totals,
 };
@@ -101,12 +100,7 @@ pub struct Outcome {
 
 impl Simulation {
     pub fn new(settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
-        let mut capacity = Totals::default();
-        for node in nodes {
-            for kind in 0..WIDTH {
-                capacity.0[kind] += u64::from(node.resources.basic.0[kind]);
-            }
-        }
+        let capacity = capacity(nodes);
         let network = Network::new(nodes.len(), settings.network, settings.seed);
         let mut simulation = Simulation {
             now: Instant::ZERO,
@@ -417,6 +411,13 @@ impl Simulation {
         };
         Outcome { results, jobs: self.metrics.job_results(&self.jobs), windows }
     }
+}
+
+/// Of all nodes together.
+pub fn capacity(nodes: &[Node]) -> Totals {
+    let mut capacity = Totals::default();
+    nodes.iter().for_each(|node| capacity.add(&node.resources.basic));
+    capacity
 }
 
 fn server(settings: &Settings) -> Process {

@@ -1,6 +1,7 @@
 //! What a simulation found, as it is printed and written.
 
 use super::{Metrics, WINDOW};
+use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{Duration, Instant};
@@ -32,6 +33,8 @@ pub struct Results {
     pub counters: Counters,
     /// Of the process that ran the simulation; not part of what a seed determines.
     pub peak_memory_bytes: u64,
+    /// What nothing can beat, and what a greedy omniscient scheduler would reach; where it was asked for.
+    pub reference: Option<Reference>,
     /// Jobs that no node could ever run, and why.
     pub refused_jobs: Vec<String>,
     /// Jobs that had not ended when the simulation did.
@@ -186,6 +189,7 @@ impl Metrics {
             jain: Jain::of(&windows),
             counters: self.counters,
             peak_memory_bytes: 0,
+            reference: None,
             refused_jobs: refused.collect(),
             unfinished_jobs: self.jobs_left() as u64,
         };

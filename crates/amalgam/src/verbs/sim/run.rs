@@ -6,7 +6,7 @@ use crate::verbs::workload::parse_option;
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
-use amalgam_sim::{Costs, NetworkSettings, Outcome, Results, Settings, Simulation};
+use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity};
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
 use std::time::Instant;
@@ -108,7 +108,8 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
     }
     tell_gaps(&workload);
-    let results = simulate(args.settings(), &nodes, &workload).results;
+    let mut results = simulate(args.settings(), &nodes, &workload).results;
+    results.reference = Some(Reference::of(&workload, &capacity(&nodes)));
     if args.json { show::json(&results) } else { show::print(&table(&results)) }
 }
 
@@ -175,6 +176,16 @@ fn table(results: &Results) -> String {
         results.utilization.memory * 100.0
     );
     text += &format!("fairness (Jain, 60 s windows): mean {:.3}, least {:.3}\n", results.jain.mean, results.jain.min);
+    if let Some(reference) = &results.reference {
+        text += &format!(
+            "no scheduler beats a makespan of {} s and a mean completion of {} s; a greedy one that knows everything, on \
+             one machine as large as all: {} s and {} s\n",
+            number(reference.critical_path_s.max(reference.work_over_capacity_s)),
+            number(reference.srpt_mean_jct_s),
+            number(reference.greedy_makespan_s),
+            number(reference.greedy_mean_jct_s)
+        );
+    }
     for refused in &results.refused_jobs {
         text += &format!("refused: {refused}\n");
     }

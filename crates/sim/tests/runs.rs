@@ -1,0 +1,54 @@
+//! Whole runs: what no scheduler can beat is not beaten, and the same seed gives the same bytes.
+
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::Duration;
+use amalgam_sim::{NetworkSettings, Outcome, Reference, Settings, Simulation, capacity};
+use amalgam_workload::trace::{self, Node, Workload};
+
+fn options(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn nodes(count: u32) -> Vec<Node> {
+    trace::read_nodes(&format!("drawn:{count}"), &options(&[("cpus", "4"), ("memory", "16GiB")])).unwrap()
+}
+
+fn layered(seed: u64, arrival: &str) -> Workload {
+    let seed = seed.to_string();
+    let pairs = [("jobs", "30"), ("arrival", arrival), ("run-time", "exponential:20s"), ("seed", &seed)];
+    trace::read("synthetic:layered", &options(&pairs)).unwrap()
+}
+
+fn run(preset: Preset, seed: u64, workload: &Workload) -> Outcome {
+    let network = NetworkSettings { delay: Duration::from_micros(500), jitter: Duration::from_millis(2) };
+    let settings = Settings { preset, seed, network, ..Settings::default() };
+    Simulation::new(settings, &nodes(5), workload).run()
+}
+
+#[test]
+fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
+    for preset in Preset::ALL {
+        for arrival in ["at-once", "poisson:20s", "poisson:200s"] {
+            let workload = layered(7, arrival);
+            let reference = Reference::of(&workload, &capacity(&nodes(5)));
+            let results = run(preset, 7, &workload).results;
+            assert_eq!((results.unfinished_jobs, results.jct_s.count), (0, 30), "{} {arrival}", preset.name());
+            let bound = reference.critical_path_s.max(reference.work_over_capacity_s);
+            let (makespan, mean) = (results.makespan_s, results.jct_s.mean);
+            assert!(makespan >= bound, "{} {arrival}: makespan {makespan} below {bound}", preset.name());
+            let bound = reference.srpt_mean_jct_s;
+            assert!(mean >= bound, "{} {arrival}: mean completion {mean} below {bound}", preset.name());
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
+    let workload = layered(3, "poisson:10s");
+    let bytes = |seed| {
+        let outcome = run(Preset::default(), seed, &workload);
+        serde_json::to_string(&(outcome.results, outcome.jobs, outcome.windows)).unwrap()
+    };
+    assert_eq!(bytes(3), bytes(3));
+    assert_ne!(bytes(3).replace("\"seed\":3", ""), bytes(4).replace("\"seed\":4", ""));
+}
