@@ -1,180 +1,12 @@
 //! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
 
-use super::FitIndex;
+use super::queue_tree::WHOLE;
+use super::{FitIndex, QueueTree};
 use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{JobId, QueueId, QueueSpec, Resources, Totals, UserId};
+use crate::vocabulary::{JobId, QueueId, Resources, Totals, UserId};
 use crate::why::Why;
 use std::collections::BTreeMap;
-use std::fmt;
-
-/// A share of everything, in millionths.
-const WHOLE: u32 = 1_000_000;
-
-/// The configured queues as a tree; `QueueId` 0 is the root.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueTree {
-    specs: Vec<QueueSpec>,
-    parents: Vec<Option<u32>>,
-    children: Vec<Vec<u32>>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueTreeError(pub String);
-
-impl QueueTree {
-    /// The root and one leaf, `root.default`.
-    pub fn single() -> QueueTree {
-        QueueTree::new(Vec::new()).expect("the default tree is well-formed")
-    }
-
-    /// Builds the tree; the root, and a `root.default` where no leaf is named, are added.
-    ///
-    /// # Errors
-    /// Names the queue that has no parent, is named twice, or asks for more than its parent has.
-    pub fn new(mut specs: Vec<QueueSpec>) -> Result<QueueTree, QueueTreeError> {
-        specs.sort_by(|a, b| a.name.cmp(&b.name));
-        if specs.first().is_none_or(|first| first.name != "root") {
-            specs.insert(0, QueueSpec::named("root"));
-        }
-        if specs.len() == 1 {
-            specs.push(QueueSpec::named("root.default"));
-        }
-        let mut tree = QueueTree { parents: vec![None], children: vec![Vec::new()], specs: vec![specs[0].clone()] };
-        for spec in specs.into_iter().skip(1) {
-            tree.add(spec)?;
-        }
-        for (index, spec) in tree.specs.iter().enumerate() {
-            let granted: u64 = tree.children[index].iter().map(|&c| u64::from(tree.specs[c as usize].guaranteed)).sum();
-            let is_inner = !tree.children[index].is_empty();
-            let of_leaves =
-                spec.user_limit < WHOLE || spec.max_running_jobs.is_some() || spec.default_timeout.is_some();
-            if is_inner && of_leaves {
-                return Err(QueueTreeError(format!(
-                    "queue `{}` holds other queues: user_limit, max_running_jobs and default_timeout belong to those \
-                     that take jobs",
-                    spec.name
-                )));
-            }
-            if granted > u64::from(spec.guaranteed) {
-                return Err(QueueTreeError(format!(
-                    "the queues below `{}` are guaranteed {:.1} % together, more than its own {:.1} %",
-                    spec.name,
-                    granted as f64 / 1e4,
-                    f64::from(spec.guaranteed) / 1e4
-                )));
-            }
-        }
-        Ok(tree)
-    }
-
-    fn add(&mut self, spec: QueueSpec) -> Result<(), QueueTreeError> {
-        if self.find(&spec.name).is_some() {
-            return Err(QueueTreeError(format!("queue `{}` is configured twice", spec.name)));
-        }
-        let (parent_name, own_name) = spec.name.rsplit_once('.').unwrap_or(("", &spec.name));
-        if own_name.is_empty() || own_name.contains(char::is_whitespace) {
-            return Err(QueueTreeError(format!(
-                "`{}` is not a queue's name; write for instance `root.research`",
-                spec.name
-            )));
-        }
-        let Some(parent) = self.find(parent_name) else {
-            return Err(QueueTreeError(format!(
-                "queue `{}` has no parent: configure `{}` first, or name it `root.{own_name}`",
-                spec.name,
-                if parent_name.is_empty() { "root" } else { parent_name }
-            )));
-        };
-        if spec.weight == 0 {
-            return Err(QueueTreeError(format!("queue `{}` has weight 0; a weight is at least 0.001", spec.name)));
-        }
-        if spec.guaranteed > spec.maximum {
-            return Err(QueueTreeError(format!("queue `{}` is guaranteed more than its maximum", spec.name)));
-        }
-        let index = self.specs.len() as u32;
-        self.children[parent.0 as usize].push(index);
-        self.parents.push(Some(parent.0));
-        self.children.push(Vec::new());
-        self.specs.push(spec);
-        Ok(())
-    }
-
-    pub fn find(&self, name: &str) -> Option<QueueId> {
-        self.specs.iter().position(|spec| spec.name == name).map(|index| QueueId(index as u32))
-    }
-
-    /// The leaf that a job file means: a full name, a name below the root, or nothing for the default.
-    ///
-    /// # Errors
-    /// A sentence that lists the queues there are.
-    pub fn leaf(&self, name: &str) -> Result<QueueId, String> {
-        let found = match name {
-            "" => self.find("root.default").or_else(|| self.leaves().next()),
-            _ => self.find(name).or_else(|| self.find(&format!("root.{name}"))),
-        };
-        match found {
-            Some(queue) if self.children[queue.0 as usize].is_empty() => Ok(queue),
-            Some(queue) => Err(format!(
-                "queue `{}` holds other queues and takes no jobs; use one of: {}",
-                self.spec(queue).name,
-                self.leaf_names()
-            )),
-            None => Err(format!("there is no queue `{name}`; there are: {}", self.leaf_names())),
-        }
-    }
-
-    fn leaves(&self) -> impl Iterator<Item = QueueId> {
-        (0..self.specs.len()).filter(|&index| self.children[index].is_empty()).map(|index| QueueId(index as u32))
-    }
-
-    fn leaf_names(&self) -> String {
-        self.leaves().map(|queue| self.spec(queue).name.as_str()).collect::<Vec<_>>().join(", ")
-    }
-
-    pub fn spec(&self, queue: QueueId) -> &QueueSpec {
-        &self.specs[queue.0 as usize]
-    }
-
-    pub fn len(&self) -> usize {
-        self.specs.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.specs.is_empty()
-    }
-
-    pub fn parent(&self, queue: QueueId) -> Option<QueueId> {
-        self.parents[queue.0 as usize].map(QueueId)
-    }
-
-    pub fn children(&self, queue: QueueId) -> &[u32] {
-        &self.children[queue.0 as usize]
-    }
-}
-
-impl QueueSpec {
-    /// A queue without a guarantee or limits; the root is guaranteed everything.
-    pub fn named(name: &str) -> QueueSpec {
-        QueueSpec {
-            name: name.to_owned(),
-            weight: 1_000,
-            guaranteed: if name == "root" { WHOLE } else { 0 },
-            maximum: WHOLE,
-            user_limit: WHOLE,
-            max_running_jobs: None,
-            default_timeout: None,
-        }
-    }
-}
-
-impl fmt::Display for QueueTreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for QueueTreeError {}
 
 /// Usage of queues, users and jobs, and the open asks. Slots are those of the scheduler's request queue.
 pub struct Accounts {
@@ -320,8 +152,9 @@ impl Accounts {
     fn on_capacity(&mut self, total: Totals) {
         self.capacity = total;
         for index in 0..self.queues.len() {
-            let spec = &self.tree.specs[index];
-            let parent_limited = self.tree.parents[index].is_some_and(|parent| self.queues[parent as usize].is_limited);
+            let id = QueueId(index as u32);
+            let spec = self.tree.spec(id);
+            let parent_limited = self.tree.parent(id).is_some_and(|parent| self.queues[parent.0 as usize].is_limited);
             let queue = &mut self.queues[index];
             queue.is_limited = parent_limited || spec.maximum < WHOLE;
             queue.limits_users = spec.user_limit < WHOLE;
@@ -589,27 +422,4 @@ fn fraction(total: &Totals, millionths: u32) -> Totals {
 /// The first kind of which `used` and `more` together pass `limit`.
 fn first_excess(used: &Totals, more: &Resources, limit: &Totals) -> Option<usize> {
     (0..WIDTH).find(|&kind| more.0[kind] > 0 && used.0[kind] + u64::from(more.0[kind]) > limit.0[kind])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(name: &str, guaranteed: u32, maximum: u32) -> QueueSpec {
-        QueueSpec { guaranteed, maximum, ..QueueSpec::named(name) }
-    }
-
-    #[test]
-    fn queues_find_their_parents_and_refuse_nonsense() {
-        let tree = QueueTree::new(vec![spec("root.a.x", 0, WHOLE), spec("root.a", 0, WHOLE), spec("root.b", 0, WHOLE)])
-            .unwrap();
-        assert_eq!(tree.leaf("a.x"), Ok(tree.find("root.a.x").unwrap()));
-        assert!(tree.leaf("a").unwrap_err().contains("takes no jobs"));
-        assert!(tree.leaf("c").unwrap_err().contains("root.a.x, root.b"));
-        let wrong = |specs| QueueTree::new(specs).unwrap_err().0;
-        assert!(wrong(vec![spec("root.a.x", 0, WHOLE)]).contains("has no parent"));
-        assert!(wrong(vec![spec("root.a", 600_000, WHOLE), spec("root.b", 600_000, WHOLE)]).contains("120.0 %"));
-        assert!(wrong(vec![spec("root.a", 600_000, 500_000)]).contains("more than its maximum"));
-        assert!(wrong(vec![spec("root.a", 0, WHOLE), spec("root.a", 0, WHOLE)]).contains("twice"));
-    }
 }

@@ -4,8 +4,10 @@ mod accounts;
 mod drf;
 mod fifo;
 mod fit_index;
+mod queue_tree;
 
-pub use accounts::{Accounts, QueueTree, QueueTreeError};
+pub use accounts::Accounts;
 pub use drf::Drf;
 pub use fifo::Fifo;
 pub use fit_index::FitIndex;
+pub use queue_tree::{QueueTree, QueueTreeError};
