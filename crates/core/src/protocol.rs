@@ -14,8 +14,8 @@
 
 use crate::vocabulary::{
     AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
-    Instant, JobId, JobSpec, Kinds, LaunchOrder, NodeId, Program, QueueId, ResourceSpec, Resources, TaskId, UserId,
-    Variables,
+    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, Program, QueueId, ResourceSpec, Resources, TaskId,
+    UserId, Variables,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -102,8 +102,8 @@ pub enum ToMaster {
     /// Granted resources are free again.
     Freed { grants: Vec<GrantId> },
 
-    /// What a job wants; only what changed.
-    Demand { job: JobId, asks: Vec<Ask> },
+    /// What a job wants, only what changed, and how much work it is.
+    Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
     /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
     Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager has no use for a grant.

@@ -118,7 +118,7 @@ impl Model {
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
         };
-        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask] });
+        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }
 
     fn end_one(&mut self) {

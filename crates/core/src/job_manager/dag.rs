@@ -307,6 +307,11 @@ impl Stage {
         self.total - self.next_fresh + self.again.len() as u32
     }
 
+    /// Tasks that run or will.
+    pub fn unfinished(&self) -> u32 {
+        self.running + if self.abandoned { 0 } else { self.waiting() }
+    }
+
     pub fn is_complete(&self) -> bool {
         self.succeeded == self.total
     }

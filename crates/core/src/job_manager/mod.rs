@@ -7,6 +7,7 @@ mod dag;
 mod environment;
 mod estimate;
 mod requests;
+mod work;
 
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::Estimate;
@@ -21,6 +22,7 @@ use requests::Requests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use work::WorkLeft;
 
 /// A task that failed through its nodes this often, most likely, takes them down with it or finds none that works; it
 /// fails.
@@ -47,6 +49,7 @@ pub struct JobManager {
     intra_job: Box<dyn IntraJobPolicy>,
     dag: Dag,
     requests: Requests,
+    work: WorkLeft,
     begun: bool,
     held: bool,
     cancelled: bool,
@@ -131,6 +134,7 @@ impl JobManager {
     ) -> JobManager {
         let dag = Dag::new(&job.spec);
         let requests = Requests::new(&job);
+        let work = WorkLeft::new(&job, &dag);
         JobManager {
             job,
             epoch,
@@ -138,6 +142,7 @@ impl JobManager {
             intra_job,
             dag,
             requests,
+            work,
             begun: false,
             held: false,
             cancelled: false,
@@ -188,12 +193,19 @@ impl JobManager {
         }
         let asks = self.requests.update(now, &self.job, &self.dag, self.intra_job.as_mut(), self.held);
         if !asks.is_empty() {
-            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks });
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.work.tell() });
         }
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
             out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome });
+        }
+    }
+
+    /// Tells the master how much work is left when what it knows is too far off.
+    fn tell_work(&mut self, out: &mut Outbox) {
+        if self.work.is_news() && !self.dag.is_finished() {
+            out.send(TheMaster, ToMaster::Demand { job: self.id(), asks: Vec::new(), work: self.work.tell() });
         }
     }
 
@@ -300,6 +312,7 @@ impl JobManager {
         let RunningAttempt { task, node, .. } = running;
         let last = self.is_last(task, &ended.reason);
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
+        self.work.review(task.stage, &self.job, &self.dag);
         let succeeded = ended.reason.is_success();
         out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
         for &stage in &ready {
@@ -314,6 +327,7 @@ impl JobManager {
         if !succeeded || !ready.is_empty() || self.running.is_empty() {
             self.update_demand(now, out);
         }
+        self.tell_work(out);
     }
 
     fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
@@ -337,6 +351,7 @@ impl JobManager {
     /// A task failed for good: what depends on it never runs, and too many failures end the job.
     fn on_task_failed(&mut self, task: TaskId, out: &mut Outbox) {
         self.dag.abandon_dependents(task.stage);
+        self.work.recount(&self.job, &self.dag);
         if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
             self.stop_everything(out);
         }
@@ -346,6 +361,7 @@ impl JobManager {
         let Some(RunningAttempt { task, node, .. }) = self.running.remove(&attempt) else { return };
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
         self.dag.lost(task.stage, task.index, cause, last, now);
+        self.work.review(task.stage, &self.job, &self.dag);
         if cause == LostCause::NodeLost {
             self.estranged.insert(node);
         }
@@ -453,12 +469,15 @@ impl JobManager {
         self.outcome = None;
         // The master forgot the job's asks when the job ended.
         self.requests.restart();
+        self.work.restart();
         self.dag.rerun();
+        self.work.recount(&self.job, &self.dag);
     }
 
     fn stop_everything(&mut self, out: &mut Outbox) {
         self.stopping = true;
         self.dag.abandon_all();
+        self.work.recount(&self.job, &self.dag);
         for (&attempt, running) in &self.running {
             self.stop(attempt, running, out);
         }
@@ -481,6 +500,7 @@ impl JobManager {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
             assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");
         }
+        assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
     }
 
     // ---- questions from the interface ------------------------------------------------------------------------------
@@ -527,6 +547,7 @@ impl Role for JobManager {
             Event::Connected { peer: Address::Master, incarnation } => {
                 self.master_epoch = Epoch(incarnation as u32);
                 self.requests.restart();
+                self.work.restart();
                 // Said again below if it still holds.
                 self.outcome = None;
                 self.update_demand(now, out);
@@ -592,6 +613,7 @@ impl Role for JobManager {
                 _ => {}
             }
         }
+        self.work.recount(&self.job, &self.dag);
         self.check_invariants();
     }
 

@@ -3,10 +3,11 @@
 use super::{Decide, Master};
 use crate::protocol::{Address, Ask};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{GrantId, Instant, NodeId};
+use crate::vocabulary::{GrantId, Instant, JobId, JobWork, NodeId};
 
 impl Master {
-    pub(super) fn on_demand(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
+    pub(super) fn on_demand(&mut self, now: Instant, job: JobId, asks: &[Ask], work: &JobWork, out: &mut Outbox) {
+        self.scheduler.on_work(job, work);
         for ask in asks {
             self.scheduler.on_ask(now, ask, &mut self.ledger);
         }

@@ -114,8 +114,8 @@ impl Master {
             (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, report, out),
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
-            (Address::JobManager(sender), ToMaster::Demand { job, asks }) if sender == job => {
-                self.on_demand(now, &asks, out);
+            (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
+                self.on_demand(now, job, &asks, &work, out);
             }
             (Address::JobManager(sender), ToMaster::Claim { job, placements }) if sender == job => {
                 self.on_claim(job, &placements, out);

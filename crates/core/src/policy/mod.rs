@@ -8,7 +8,8 @@ pub mod placement;
 
 use crate::protocol::Rule;
 use crate::vocabulary::{
-    ClassTable, Duration, Instant, JobId, NodeViews, QueueId, QueueView, Resources, RunningEntry, Totals, UserId,
+    ClassTable, Duration, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, Resources, RunningEntry, Totals,
+    UserId,
 };
 use crate::why::Why;
 
@@ -58,6 +59,11 @@ pub enum DemandChange {
     },
     JobRemoved {
         job: JobSlot,
+    },
+    /// How much work the job is.
+    Work {
+        job: JobSlot,
+        work: JobWork,
     },
     AskAdded {
         ask: AskSlot,
@@ -125,6 +131,14 @@ pub struct QueueUsage {
 pub trait IntraJobPolicy: Send {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> JobDemand;
 }
+
+/// How long a task is taken to run: as learned or stated, else [`UNKNOWN_RUN_TIME`].
+pub fn run_time(expected: Option<Duration>) -> Duration {
+    expected.unwrap_or(UNKNOWN_RUN_TIME)
+}
+
+/// Taken for the run time of a task of which nothing is known: whoever says nothing comes after those who say less.
+const UNKNOWN_RUN_TIME: Duration = Duration::from_secs(60);
 
 /// A job's stages that have tasks ready to run, in the order of the job file.
 pub struct DagProgress<'a> {

@@ -12,7 +12,7 @@ use crate::policy::{
 };
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
-    AskId, Duration, GrantId, Instant, JobId, NodeId, NodeViews, QueueId, Resources, Totals, UserId,
+    AskId, Duration, GrantId, Instant, JobId, JobWork, NodeId, NodeViews, QueueId, Resources, Totals, UserId,
 };
 use crate::why::Why;
 
@@ -112,6 +112,12 @@ impl Scheduler {
         request.wanted = ask.wanted;
         let count = request.open();
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count });
+    }
+
+    pub fn on_work(&mut self, id: JobId, work: &JobWork) {
+        if let Some(job) = self.queue.job_slot(id) {
+            self.inter_job.on_change(&DemandChange::Work { job, work: *work });
+        }
     }
 
     fn add_ask(&mut self, now: Instant, ask: &Ask, job: u32, ledger: &mut Ledger) -> AskSlot {

@@ -7,6 +7,7 @@ pub mod job;
 pub mod resources;
 pub mod time;
 pub mod views;
+pub mod work;
 
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
 pub use execution::{Carried, EndReason, Ended, LaunchOrder, Limits, Stream, Usage, Variables};
@@ -15,3 +16,4 @@ pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, Sta
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
 pub use time::{Duration, Instant};
 pub use views::{ClassTable, NodeView, NodeViews, QueueView, QueuedEntry, RunningEntry};
+pub use work::{JobWork, Work};

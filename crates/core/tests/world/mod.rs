@@ -545,7 +545,10 @@ fn show_message(message: &Message) -> String {
         Message::ToMaster(ToMaster::Return { grants }) => format!("return {}", list(grants)),
         Message::ToMaster(ToMaster::Demand { asks, .. }) => {
             let asks: Vec<String> = asks.iter().map(|ask| format!("{} x{}", ask.id, ask.wanted)).collect();
-            format!("demand {}", asks.join(" "))
+            format!(
+                "demand {}",
+                if asks.is_empty() { "as before, work as it is now".to_owned() } else { asks.join(" ") }
+            )
         }
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
         Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),

@@ -285,7 +285,7 @@ impl Cluster {
             wanted: entry.wanted,
         };
         let id = entry.id;
-        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask] });
+        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }
 
     fn tell(&mut self, from: Address, body: ToMaster) {

@@ -4,7 +4,7 @@ use super::queue_tree::WHOLE;
 use super::{FitIndex, QueueTree};
 use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{JobId, QueueId, Resources, Totals, UserId};
+use crate::vocabulary::{JobId, JobWork, QueueId, Resources, Totals, UserId};
 use crate::why::Why;
 use std::collections::BTreeMap;
 
@@ -54,6 +54,10 @@ pub struct JobAccount {
     pub open_asks: u32,
     /// Asks with open tasks that have not been found without room.
     pub fresh_asks: u32,
+    work: JobWork,
+    /// For how long all of its work, and what is left of it, would occupy the whole cluster; nanoseconds.
+    pub total_time: u64,
+    pub remaining_time: u64,
 }
 
 pub struct AskAccount {
@@ -63,6 +67,15 @@ pub struct AskAccount {
     pub open: u64,
     /// No open node had room for it when it was last tried everywhere.
     pub parked: bool,
+}
+
+impl JobAccount {
+    /// Measures what it holds and what it has to do by the cluster's capacity.
+    fn weigh(&mut self, capacity: &Totals) {
+        self.share = self.used.dominant_share(capacity);
+        self.total_time = self.work.total.on_whole(capacity);
+        self.remaining_time = self.work.remaining.on_whole(capacity);
+    }
 }
 
 impl Accounts {
@@ -106,12 +119,22 @@ impl Accounts {
                     asks: Vec::new(),
                     open_asks: 0,
                     fresh_asks: 0,
+                    work: JobWork::default(),
+                    total_time: 0,
+                    remaining_time: 0,
                 };
                 put(&mut self.jobs, job, account);
             }
             DemandChange::JobRemoved { job } => {
                 assert!(self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO, "a job left something");
                 self.jobs[job as usize] = None;
+            }
+            DemandChange::Work { job, work } => {
+                let capacity = self.capacity;
+                let account = self.job_mut(job);
+                account.work = work;
+                account.weigh(&capacity);
+                return Some(job);
             }
             DemandChange::AskAdded { ask, job, shape, class } => {
                 put(&mut self.asks, ask, AskAccount { job, shape, class, open: 0, parked: false });
@@ -163,7 +186,7 @@ impl Accounts {
             queue.share = queue.used.dominant_share(&total);
         }
         for job in self.jobs.iter_mut().flatten() {
-            job.share = job.used.dominant_share(&total);
+            job.weigh(&total);
         }
     }
 
