@@ -4,33 +4,59 @@
 use crate::job_manager::{JobManager, JobManagerSettings};
 use crate::master::{Master, MasterSettings};
 use crate::node::{NodeAgent, NodeSettings};
-use crate::policy::inter_job::{Drf, Fifo, QueueTree};
+use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf};
 use crate::policy::{InterJobPolicy, intra_job, node_queue, placement};
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Scheduler, SchedulerSettings};
 use crate::vocabulary::{Duration, Epoch, NodeId};
 use std::sync::Arc;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub enum Preset {
+/// A combination of policies that has a name. Its parts are settings: a configuration may replace them one by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Preset {
+    name: &'static str,
+    pub inter_job: InterJob,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterJob {
     /// Priority, then order of submission.
     Fifo,
+    /// Guaranteed and maximum shares of hierarchical queues.
+    Capacity,
     /// Weighted dominant resource fairness over hierarchical queues.
-    #[default]
     Drf,
+    /// The job with the least work.
+    Sjf,
+    /// The job with the least work left.
+    Srtf,
 }
 
 /// An ask that found no room for so long gets a node kept free for it.
 const RESERVE_AFTER: Duration = Duration::from_secs(30);
 
+impl Default for Preset {
+    fn default() -> Preset {
+        Preset::DRF
+    }
+}
+
 impl Preset {
-    pub const ALL: [Preset; 2] = [Preset::Fifo, Preset::Drf];
+    pub const FIFO: Preset = Preset::of("fifo", InterJob::Fifo);
+    pub const CAPACITY: Preset = Preset::of("capacity", InterJob::Capacity);
+    pub const DRF: Preset = Preset::of("drf", InterJob::Drf);
+    pub const SJF: Preset = Preset::of("sjf", InterJob::Sjf);
+    pub const SRTF: Preset = Preset::of("srtf", InterJob::Srtf);
+
+    pub const ALL: [Preset; 5] = [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF];
+
+    const fn of(name: &'static str, inter_job: InterJob) -> Preset {
+        Preset { name, inter_job }
+    }
 
     pub fn name(self) -> &'static str {
-        match self {
-            Preset::Fifo => "fifo",
-            Preset::Drf => "drf",
-        }
+        self.name
     }
 
     /// # Errors
@@ -43,9 +69,12 @@ impl Preset {
     }
 
     fn inter_job(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
-        match self {
-            Preset::Fifo => Box::new(Fifo::new(queues)),
-            Preset::Drf => Box::new(Drf::new(queues)),
+        match self.inter_job {
+            InterJob::Fifo => Box::new(Fifo::new(queues)),
+            InterJob::Capacity => Box::new(Capacity::new(queues)),
+            InterJob::Drf => Box::new(Drf::new(queues)),
+            InterJob::Sjf => Box::new(Sjf::new(queues)),
+            InterJob::Srtf => Box::new(Srtf::new(queues)),
         }
     }
 

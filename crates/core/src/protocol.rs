@@ -264,6 +264,12 @@ pub enum Rule {
     Reservation,
     /// A scheduler outside the master proposed it.
     Claim,
+    /// The queue that uses the smallest part of its guarantee, then the earlier submission.
+    Guarantee,
+    /// The job with the least work.
+    ShortestJob,
+    /// The job with the least work left.
+    ShortestRemaining,
 }
 
 // ---- to a node agent -----------------------------------------------------------------------------------------------
@@ -407,6 +413,9 @@ impl fmt::Display for Rule {
             Rule::DominantShare => "priority, then smallest dominant share",
             Rule::Reservation => "a reservation after a long wait",
             Rule::Claim => "a claim of another scheduler",
+            Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
+            Rule::ShortestJob => "priority, then least work",
+            Rule::ShortestRemaining => "priority, then least work left",
         })
     }
 }

@@ -46,7 +46,7 @@ fn listening(preset: Preset, nodes: u32) -> World {
 
 #[test]
 fn a_task_runs_from_submission_to_acknowledged_end() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "500ms", 1_000)]));
     world.run_for(Duration::from_millis(900));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
@@ -55,7 +55,7 @@ fn a_task_runs_from_submission_to_acknowledged_end() {
 
 #[test]
 fn a_failing_task_of_a_diamond_is_tried_again_and_the_rest_waits() {
-    let mut world = listening(Preset::Drf, 2);
+    let mut world = listening(Preset::DRF, 2);
     world.verbose = false;
     let mut failing = stage("left", 1, "1s 3", 1_000);
     failing.after = vec![0];
@@ -72,7 +72,7 @@ fn a_failing_task_of_a_diamond_is_tried_again_and_the_rest_waits() {
 
 #[test]
 fn a_killed_server_adopts_what_runs_and_loses_nothing() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 2, "3s", 1_000)]));
     world.run_for(seconds(1));
     world.kill_server();
@@ -87,7 +87,7 @@ fn a_killed_server_adopts_what_runs_and_loses_nothing() {
 
 #[test]
 fn an_end_that_happens_while_the_server_is_away_is_kept_for_it() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
     world.run_for(Duration::from_millis(500));
     world.kill_server();
@@ -101,7 +101,7 @@ fn an_end_that_happens_while_the_server_is_away_is_kept_for_it() {
 
 #[test]
 fn a_killed_agent_returns_in_time_and_its_tasks_go_on() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "5s", 1_000)]));
     world.run_for(seconds(1));
     world.kill_agent(0);
@@ -116,7 +116,7 @@ fn a_killed_agent_returns_in_time_and_its_tasks_go_on() {
 
 #[test]
 fn a_node_that_stays_away_loses_its_attempts_and_its_late_results_are_refused() {
-    let mut world = listening(Preset::Fifo, 2);
+    let mut world = listening(Preset::FIFO, 2);
     world.verbose = false;
     let id = world.submit(job(vec![stage("only", 1, "30s", 1_000)]));
     world.run_for(seconds(1));
@@ -134,7 +134,7 @@ fn a_node_that_stays_away_loses_its_attempts_and_its_late_results_are_refused() 
 
 #[test]
 fn a_launch_that_is_lost_with_the_connection_is_issued_anew() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
     world.unlink(0);
     world.link(0);
@@ -147,7 +147,7 @@ fn a_launch_that_is_lost_with_the_connection_is_issued_anew() {
 
 #[test]
 fn an_executor_that_dies_takes_its_tasks_along_and_they_run_again() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     let id = world.submit(job(vec![stage("only", 1, "2s", 1_000)]));
     world.run_for(seconds(1));
     world.kill_executor(0);
@@ -159,7 +159,7 @@ fn an_executor_that_dies_takes_its_tasks_along_and_they_run_again() {
 
 #[test]
 fn a_node_that_cannot_launch_pauses_and_its_task_runs_elsewhere() {
-    let mut world = listening(Preset::Fifo, 2);
+    let mut world = listening(Preset::FIFO, 2);
     world.nodes[0].executor.fault = Some("no space left".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
     world.run_for(Duration::from_millis(1_500));
@@ -169,7 +169,7 @@ fn a_node_that_cannot_launch_pauses_and_its_task_runs_elsewhere() {
 
 #[test]
 fn a_task_waits_out_the_pauses_of_its_only_node() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no space left".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
@@ -183,7 +183,7 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
 
 #[test]
 fn a_task_that_no_node_can_launch_fails_in_the_end() {
-    let mut world = World::with_nodes(Preset::Fifo, 1, CORE);
+    let mut world = World::with_nodes(Preset::FIFO, 1, CORE);
     world.nodes[0].executor.fault = Some("no space left".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
     world.run_for(seconds(600));
@@ -195,7 +195,7 @@ fn a_task_that_no_node_can_launch_fails_in_the_end() {
 
 #[test]
 fn a_cancelled_job_ends_its_running_tasks_and_starts_no_more() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     let id = world.submit(job(vec![stage("only", 3, "10s", 1_000)]));
     world.run_for(seconds(1));
@@ -208,7 +208,7 @@ fn a_cancelled_job_ends_its_running_tasks_and_starts_no_more() {
 
 #[test]
 fn a_timeout_ends_an_attempt_and_says_so() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     let mut slow = stage("slow", 1, "60s", 1_000);
     slow.timeout = Some(seconds(2));
@@ -220,7 +220,7 @@ fn a_timeout_ends_an_attempt_and_says_so() {
 
 #[test]
 fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     let first = world.submit(job(vec![stage("only", 1, "1s 7", 1_000)]));
     let mut second = job(vec![stage("only", 1, "1s", 1_000)]);
@@ -239,7 +239,7 @@ fn jobs_after_a_failed_job_never_start_until_it_is_run_again() {
 
 #[test]
 fn what_failed_runs_again_and_asks_for_no_more_than_that() {
-    let mut world = listening(Preset::Drf, 2);
+    let mut world = listening(Preset::DRF, 2);
     world.verbose = false;
     let mut several = job(vec![stage("several", 4, "1s", 500), stage("fails", 1, "1s 7", 500)]);
     several.stages[1].after = Vec::new();

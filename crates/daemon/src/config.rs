@@ -180,7 +180,7 @@ mod tests {
     fn mistakes_are_named() {
         for (text, said) in [
             ("prest = 'fifo'", "line 1, column 1"),
-            ("preset = 'fifi'", "there are: fifo, drf"),
+            ("preset = 'fifi'", "there are: fifo, capacity, drf"),
             ("heartbeat = 'soon'", "is not a duration"),
             ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
             ("[[queue]]\nname = 'a.b'", "has no parent"),

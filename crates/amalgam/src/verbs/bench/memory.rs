@@ -75,7 +75,7 @@ impl Run {
             default_timeout: None,
             submitted_at: Instant(0),
         });
-        let manager = Preset::Drf.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default());
+        let manager = Preset::DRF.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default());
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
         run.tell(Address::Master, ToJobManager::Begin { job });
         run

@@ -368,6 +368,12 @@ impl Accounts {
         None
     }
 
+    /// The job's first ask that found no room and that no limit keeps back.
+    pub fn first_blocked(&self, job: JobSlot) -> Option<AskSlot> {
+        let is_blocked = |ask: &AskSlot| self.ask(*ask).parked && self.limit_on(*ask).is_none();
+        self.job(job).asks.iter().copied().find(is_blocked)
+    }
+
     /// Jobs whose parked asks were kept back by a limit and nothing else; the asks are tried everywhere again.
     pub fn unpark_limited(&mut self) -> Vec<JobSlot> {
         let limited = std::mem::take(&mut self.limited);

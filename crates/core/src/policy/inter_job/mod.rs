@@ -1,13 +1,21 @@
 //! Whose turn it is. All orders share one set of accounts: queues, users, jobs, and the limits on them.
 
 mod accounts;
+mod capacity;
 mod drf;
 mod fifo;
 mod fit_index;
+mod line;
 mod queue_tree;
+mod sjf;
+mod srtf;
+mod tree_line;
 
 pub use accounts::Accounts;
+pub use capacity::Capacity;
 pub use drf::Drf;
 pub use fifo::Fifo;
 pub use fit_index::FitIndex;
 pub use queue_tree::{QueueTree, QueueTreeError};
+pub use sjf::Sjf;
+pub use srtf::Srtf;

@@ -1,0 +1,31 @@
+//! Hierarchical capacity (Hadoop's CapacityScheduler; a baseline of Carbyne 5.1): every queue has a guaranteed share,
+//! borrows what others leave idle up to its maximum, and serves its own jobs in the order of submission.
+//!
+//! Of siblings, the one that uses the smallest part of its guarantee goes first, so whoever is below its own goes
+//! before whoever is above; those without a guarantee come last, the smallest dominant share for its weight first.
+//! Leaves out: preemption. What was borrowed returns as its tasks end.
+
+use super::accounts::JobAccount;
+use super::tree_line::{QueueKey, QueueOrder, TreeLine};
+use crate::protocol::Rule;
+use crate::vocabulary::QueueSpec;
+
+pub type Capacity = TreeLine<ByGuarantee>;
+
+pub struct ByGuarantee;
+
+impl QueueOrder for ByGuarantee {
+    const RULE: Rule = Rule::Guarantee;
+
+    fn queue_key(spec: &QueueSpec, share: u64) -> QueueKey {
+        if spec.guaranteed > 0 {
+            (false, share * 1_000_000 / u64::from(spec.guaranteed))
+        } else {
+            (true, share * 1_000 / u64::from(spec.weight))
+        }
+    }
+
+    fn job_rank(_: &JobAccount) -> u64 {
+        0
+    }
+}

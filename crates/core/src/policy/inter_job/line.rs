@@ -1,0 +1,139 @@
+//! All jobs of all queues in one line. What a job's place in it goes by is a [`JobOrder`]; the higher priority comes
+//! before it, and the earlier submission decides between equals. Whoever does not fit is passed over; queue and user
+//! limits hold.
+
+use super::accounts::JobAccount;
+use super::{Accounts, QueueTree};
+use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use crate::protocol::Rule;
+use crate::vocabulary::{JobId, QueueId, Totals};
+use crate::why::Why;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+
+/// By what jobs of equal priority are ordered.
+pub trait JobOrder: Send {
+    const RULE: Rule;
+    /// The smaller goes first; where it is equal, the job that was submitted earlier.
+    fn rank(job: &JobAccount) -> u64;
+}
+
+/// Priority, rank, id.
+type Key = (Reverse<i32>, u64, JobId, JobSlot);
+
+pub struct Line<O> {
+    accounts: Accounts,
+    /// Jobs with open asks.
+    waiting: BTreeSet<Key>,
+    /// Those of them with an ask that was not yet found without room.
+    fresh: BTreeSet<Key>,
+    /// The key under which a job waits.
+    keys: Vec<Option<Key>>,
+    order: PhantomData<O>,
+}
+
+impl<O: JobOrder> Line<O> {
+    pub fn new(tree: QueueTree) -> Line<O> {
+        let accounts = Accounts::new(tree);
+        Line { accounts, waiting: BTreeSet::new(), fresh: BTreeSet::new(), keys: Vec::new(), order: PhantomData }
+    }
+
+    fn key(&self, slot: JobSlot) -> Key {
+        let job = self.accounts.job(slot);
+        (Reverse(job.priority), O::rank(job), job.id, slot)
+    }
+
+    fn put_in_place(&mut self, slot: JobSlot) {
+        let key = self.key(slot);
+        let job = self.accounts.job(slot);
+        let (open, fresh) = (job.open_asks > 0, job.fresh_asks > 0);
+        if self.keys.len() <= slot as usize {
+            self.keys.resize(slot as usize + 1, None);
+        }
+        let old = std::mem::replace(&mut self.keys[slot as usize], open.then_some(key));
+        if let Some(old) = old.filter(|old| *old != key) {
+            self.waiting.remove(&old);
+            self.fresh.remove(&old);
+        }
+        place(&mut self.waiting, key, open);
+        place(&mut self.fresh, key, fresh);
+    }
+
+    fn put_all_in_place(&mut self) {
+        for slot in 0..self.accounts.jobs.len() {
+            if self.accounts.jobs[slot].is_some() {
+                self.put_in_place(slot as JobSlot);
+            }
+        }
+    }
+}
+
+fn place(set: &mut BTreeSet<Key>, key: Key, belongs: bool) {
+    if belongs {
+        set.insert(key);
+    } else {
+        set.remove(&key);
+    }
+}
+
+impl<O: JobOrder> InterJobPolicy for Line<O> {
+    fn on_change(&mut self, change: &DemandChange) {
+        if let Some(job) = self.accounts.on_change(change) {
+            self.put_in_place(job);
+        }
+        match change {
+            DemandChange::RoomOpened => self.fresh = self.waiting.clone(),
+            // Work is measured by it.
+            DemandChange::Capacity(_) => self.put_all_in_place(),
+            _ => {}
+        }
+    }
+
+    fn share(&self, _: JobSlot) -> Totals {
+        self.accounts.capacity
+    }
+
+    fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+        if !self.accounts.find(offer) {
+            return None;
+        }
+        let Line { accounts, waiting, fresh, .. } = self;
+        let mut jobs = if matches!(offer, Offer::Cluster) { fresh.iter() } else { waiting.iter() }.enumerate();
+        let first = jobs.find_map(|(before, &(_, _, _, job))| Some((accounts.first_found(job)?, before as u32)));
+        for job in self.accounts.unpark_limited() {
+            self.put_in_place(job);
+        }
+        let (ask, passed_over) = first?;
+        Some(Choice { ask, passed_over, parked: self.accounts.ask(ask).parked })
+    }
+
+    fn outcome(&mut self, ask: AskSlot, outcome: Outcome) {
+        if let Some(job) = self.accounts.on_outcome(ask, outcome) {
+            self.put_in_place(job);
+        }
+    }
+
+    fn first_blocked(&self) -> Option<AskSlot> {
+        self.waiting.iter().find_map(|&(_, _, _, job)| self.accounts.first_blocked(job))
+    }
+
+    fn limit_on(&self, ask: AskSlot) -> Option<Why> {
+        self.accounts.limit_on(ask)
+    }
+
+    fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)> {
+        let key = (*self.keys.get(self.accounts.ask(ask).job as usize)?)?;
+        let mut ahead = self.waiting.range(..key);
+        let (_, _, first, _) = *ahead.next()?;
+        Some((ahead.count() as u32 + 1, first))
+    }
+
+    fn rule(&self) -> Rule {
+        O::RULE
+    }
+
+    fn queue_usage(&self, queue: QueueId) -> QueueUsage {
+        self.accounts.queue_usage(queue)
+    }
+}
