@@ -5,7 +5,7 @@ use crate::job_manager::{JobManager, JobManagerSettings};
 use crate::master::{Master, MasterSettings};
 use crate::node::{NodeAgent, NodeSettings};
 use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf};
-use crate::policy::{InterJobPolicy, intra_job, node_queue, placement};
+use crate::policy::{InterJobPolicy, IntraJobPolicy, intra_job, node_queue, placement};
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Scheduler, SchedulerSettings};
 use crate::vocabulary::{Duration, Epoch, NodeId};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 pub struct Preset {
     name: &'static str,
     pub inter_job: InterJob,
+    pub intra_job: IntraJob,
 }
 
 /// Whose turn it is.
@@ -31,6 +32,33 @@ pub enum InterJob {
     Sjf,
     /// The job with the least work left.
     Srtf,
+}
+
+/// What a job asks for, and in which order its stages use what it gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IntraJob {
+    /// The order of the job file.
+    BreadthFirst,
+    /// The longest path to the end first.
+    CriticalPath,
+}
+
+impl IntraJob {
+    const NAMES: [(&str, IntraJob); 2] =
+        [("breadth-first", IntraJob::BreadthFirst), ("critical-path", IntraJob::CriticalPath)];
+
+    /// # Errors
+    /// A sentence that lists those there are.
+    pub fn parse(name: &str) -> Result<IntraJob, String> {
+        choose("order within a job", name, &IntraJob::NAMES)
+    }
+}
+
+fn choose<T: Copy>(what: &str, name: &str, named: &[(&str, T)]) -> Result<T, String> {
+    named.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice).ok_or_else(|| {
+        let known: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+        format!("there is no {what} `{name}`; there are: {}", known.join(", "))
+    })
 }
 
 /// An ask that found no room for so long gets a node kept free for it.
@@ -52,7 +80,7 @@ impl Preset {
     pub const ALL: [Preset; 5] = [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF];
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
-        Preset { name, inter_job }
+        Preset { name, inter_job, intra_job: IntraJob::BreadthFirst }
     }
 
     pub fn name(self) -> &'static str {
@@ -62,10 +90,7 @@ impl Preset {
     /// # Errors
     /// A sentence that lists the presets there are.
     pub fn parse(name: &str) -> Result<Preset, String> {
-        Preset::ALL.into_iter().find(|preset| preset.name() == name).ok_or_else(|| {
-            let known: Vec<&str> = Preset::ALL.into_iter().map(Preset::name).collect();
-            format!("there is no preset `{name}`; there are: {}", known.join(", "))
-        })
+        choose("preset", name, &Preset::ALL.map(|preset| (preset.name, preset)))
     }
 
     fn inter_job(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
@@ -89,7 +114,11 @@ impl Preset {
     }
 
     pub fn job_manager(self, job: Arc<AdmittedJob>, epoch: Epoch, settings: JobManagerSettings) -> JobManager {
-        JobManager::new(job, epoch, settings, Box::new(intra_job::BreadthFirst))
+        let intra_job: Box<dyn IntraJobPolicy> = match self.intra_job {
+            IntraJob::BreadthFirst => Box::new(intra_job::BreadthFirst),
+            IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
+        };
+        JobManager::new(job, epoch, settings, intra_job)
     }
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings) -> NodeAgent {

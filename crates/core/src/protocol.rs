@@ -159,6 +159,8 @@ pub struct Ask {
     pub constraints: Arc<Vec<Constraint>>,
     pub execution: ExecutionType,
     pub wanted: u64,
+    /// Of the job's asks the one of the smallest rank goes first.
+    pub rank: u32,
 }
 
 /// A placement that a scheduler proposes to the owner of the node.

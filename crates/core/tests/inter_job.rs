@@ -112,7 +112,7 @@ impl Model {
             1 | 2 => {
                 let count = u64::from(self.below(6));
                 self.jobs[slot].open = count;
-                self.policy.on_change(&DemandChange::Open { ask: slot as u32, count });
+                self.policy.on_change(&DemandChange::Open { ask: slot as u32, count, rank: 0 });
             }
             _ if self.jobs[slot].running > 0 => {
                 self.jobs[slot].running -= 1;
@@ -289,7 +289,7 @@ fn under_capacity_a_queue_borrows_what_is_idle_and_gives_it_back_as_tasks_end() 
     };
     let open = |model: &mut Model, slot: usize| {
         model.jobs[slot].open = 1_000;
-        model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: 1_000 });
+        model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: 1_000, rank: 0 });
     };
     open(&mut model, b);
     while fill(&mut model).is_some() {}

@@ -117,6 +117,7 @@ impl Model {
             constraints: Arc::clone(&entry.constraints),
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
+            rank: 0,
         };
         self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }

@@ -2,7 +2,7 @@
 
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{IntraJob, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use serde::{Deserialize, Deserializer};
 use std::fs;
@@ -63,7 +63,16 @@ struct File {
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
     #[serde(default)]
+    policies: Policies,
+    #[serde(default)]
     queue: Vec<QueueEntry>,
+}
+
+/// Parts of the preset that are replaced.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Policies {
+    intra_job: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -106,6 +115,7 @@ impl Config {
         if let Some(name) = file.preset {
             config.preset = Preset::parse(&name)?;
         }
+        file.policies.apply(&mut config.preset)?;
         config.listen = file.listen.unwrap_or(config.listen);
         config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib << 20);
@@ -129,6 +139,15 @@ impl Config {
         let queues: Result<Vec<QueueSpec>, String> = file.queue.into_iter().map(QueueEntry::spec).collect();
         config.queues = QueueTree::new(queues?).map_err(|error| error.to_string())?;
         Ok(config)
+    }
+}
+
+impl Policies {
+    fn apply(self, preset: &mut Preset) -> Result<(), String> {
+        if let Some(name) = self.intra_job {
+            preset.intra_job = IntraJob::parse(&name)?;
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::Estimate;
+use crate::policy::StageGraph;
 use crate::role::LostCause;
 
 /// Most messages of failed tasks that a stage keeps; the story has them all.
@@ -105,7 +106,7 @@ impl Dag {
         Dag { stages, runnable }
     }
 
-    /// Stages with tasks that could run now, in order.
+    /// Stages with tasks that could run now, in the order of the job file.
     pub fn runnable(&self) -> impl Iterator<Item = u32> {
         self.runnable.iter().copied()
     }
@@ -273,6 +274,20 @@ impl Dag {
     /// When the first task of all was launched.
     pub fn first_launch(&self) -> Option<Instant> {
         self.stages.iter().filter_map(|stage| stage.first_launch).min()
+    }
+}
+
+impl StageGraph for Dag {
+    fn len(&self) -> usize {
+        self.stages.len()
+    }
+
+    fn dependents(&self, stage: u32) -> &[u32] {
+        &self.stages[stage as usize].dependents
+    }
+
+    fn expected(&self, stage: u32) -> Option<Duration> {
+        self.stages[stage as usize].estimate.expected()
     }
 }
 

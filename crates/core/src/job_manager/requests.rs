@@ -5,6 +5,7 @@ use super::dag::Dag;
 use crate::policy::{DagProgress, IntraJobPolicy, RunnableStage};
 use crate::protocol::{AdmittedJob, Ask, Grant};
 use crate::vocabulary::{AskId, Instant, Totals};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(super) struct Requests {
@@ -16,6 +17,8 @@ pub(super) struct Requests {
 
 struct Counted {
     ask: Ask,
+    /// Stages whose tasks may use its grants, whoever comes first at the front.
+    stages: VecDeque<u32>,
     /// Grants received for it from the present master.
     granted: u64,
     /// Whether the master was told `ask.wanted`.
@@ -36,8 +39,9 @@ impl Requests {
                     constraints: Arc::new(stage.constraints.clone()),
                     execution: stage.execution,
                     wanted: 0,
+                    rank: asks.len() as u32 + 1,
                 };
-                asks.push(Counted { ask, granted: 0, told: true });
+                asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, told: true });
                 asks.len() as u32 - 1
             });
             ask_of_stage.push(number);
@@ -64,10 +68,18 @@ impl Requests {
             }));
         }
         // No intra-job policy here looks at its share yet, so the master does not send one.
-        let demand = policy.demand(now, &DagProgress { runnable: &self.runnable }, &Totals::ZERO);
+        let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: dag }, &Totals::ZERO);
         let mut open = vec![0u64; self.asks.len()];
+        self.asks.iter_mut().for_each(|counted| counted.stages.clear());
+        let mut last_rank = 0;
         for wanted in &demand.needed {
-            open[self.ask_of_stage[wanted.stage as usize] as usize] += u64::from(wanted.count);
+            let ask = self.ask_of_stage[wanted.stage as usize] as usize;
+            open[ask] += u64::from(wanted.count);
+            let counted = &mut self.asks[ask];
+            counted.stages.push_back(wanted.stage);
+            if counted.stages.len() == 1 {
+                counted.follow(&mut last_rank);
+            }
         }
         for (counted, open) in self.asks.iter_mut().zip(open) {
             let wanted = counted.granted + open;
@@ -100,6 +112,20 @@ impl Requests {
     pub(super) fn on_grant(&mut self, grant: &Grant, dag: &Dag) -> Option<u32> {
         let counted = self.asks.get_mut(grant.ask.number as usize)?;
         counted.granted += 1;
-        dag.runnable().find(|&stage| self.ask_of_stage[stage as usize] == grant.ask.number)
+        while counted.stages.front().is_some_and(|&stage| dag.stage(stage).ready() == 0) {
+            counted.stages.pop_front();
+        }
+        counted.stages.front().copied()
+    }
+}
+
+impl Counted {
+    /// Gives it a rank after the last one, unless it has one already: what keeps its place is not told again.
+    fn follow(&mut self, last_rank: &mut u32) {
+        if self.ask.rank <= *last_rank {
+            self.ask.rank = *last_rank + 1;
+            self.told = false;
+        }
+        *last_rank = self.ask.rank;
     }
 }

@@ -74,10 +74,11 @@ pub enum DemandChange {
     AskRemoved {
         ask: AskSlot,
     },
-    /// So many tasks of the ask are open.
+    /// So many tasks of the ask are open. Of a job's asks the one of the smallest rank goes first, then the older one.
     Open {
         ask: AskSlot,
         count: u64,
+        rank: u32,
     },
     /// The job holds more than the policy granted, for instance attempts found again after a restart.
     Taken {
@@ -140,9 +141,23 @@ pub fn run_time(expected: Option<Duration>) -> Duration {
 /// Taken for the run time of a task of which nothing is known: whoever says nothing comes after those who say less.
 const UNKNOWN_RUN_TIME: Duration = Duration::from_secs(60);
 
-/// A job's stages that have tasks ready to run, in the order of the job file.
+/// How far a job is.
 pub struct DagProgress<'a> {
+    /// The stages that have tasks ready to run, in the order of the job file.
     pub runnable: &'a [RunnableStage],
+    pub graph: &'a dyn StageGraph,
+}
+
+/// All stages of a job. Each comes after those that it depends on.
+pub trait StageGraph {
+    fn len(&self) -> usize;
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The stages that depend on this one directly.
+    fn dependents(&self, stage: u32) -> &[u32];
+    /// How long one of its tasks runs, as learned or as stated.
+    fn expected(&self, stage: u32) -> Option<Duration>;
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,7 +169,8 @@ pub struct RunnableStage {
     pub expected: Option<Duration>,
 }
 
-/// Tasks to ask for, per stage: those that must start now, and those that could wait.
+/// Tasks to ask for, per stage: those that must start now, and those that could wait. Whoever stands first uses what is
+/// granted first.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct JobDemand {
     pub needed: Vec<StageDemand>,

@@ -111,7 +111,7 @@ impl Scheduler {
         }
         request.wanted = ask.wanted;
         let count = request.open();
-        self.inter_job.on_change(&DemandChange::Open { ask: slot, count });
+        self.inter_job.on_change(&DemandChange::Open { ask: slot, count, rank: ask.rank });
     }
 
     pub fn on_work(&mut self, id: JobId, work: &JobWork) {

@@ -283,6 +283,7 @@ impl Cluster {
             constraints: Arc::clone(&entry.constraints),
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
+            rank: 0,
         };
         let id = entry.id;
         self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });

@@ -49,6 +49,7 @@ pub struct JobAccount {
     pub used: Totals,
     /// In millionths of the cluster.
     pub share: u64,
+    /// By rank, then age.
     pub asks: Vec<AskSlot>,
     /// Asks with open tasks.
     pub open_asks: u32,
@@ -64,6 +65,7 @@ pub struct AskAccount {
     pub job: JobSlot,
     pub shape: Resources,
     pub class: u32,
+    rank: u32,
     pub open: u64,
     /// No open node had room for it when it was last tried everywhere.
     pub parked: bool,
@@ -137,7 +139,7 @@ impl Accounts {
                 return Some(job);
             }
             DemandChange::AskAdded { ask, job, shape, class } => {
-                put(&mut self.asks, ask, AskAccount { job, shape, class, open: 0, parked: false });
+                put(&mut self.asks, ask, AskAccount { job, shape, class, rank: 0, open: 0, parked: false });
                 self.job_mut(job).asks.push(ask);
                 self.index.add(ask, shape, class);
                 self.note_only_ask(job);
@@ -151,7 +153,8 @@ impl Accounts {
                 self.note_only_ask(job);
                 return Some(job);
             }
-            DemandChange::Open { ask, count } => {
+            DemandChange::Open { ask, count, rank } => {
+                self.set_rank(ask, rank);
                 self.set_open(ask, count);
                 return Some(self.ask(ask).job);
             }
@@ -187,6 +190,16 @@ impl Accounts {
         }
         for job in self.jobs.iter_mut().flatten() {
             job.weigh(&total);
+        }
+    }
+
+    fn set_rank(&mut self, ask: AskSlot, rank: u32) {
+        let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
+        if std::mem::replace(&mut account.rank, rank) != rank {
+            let job = account.job;
+            let Accounts { jobs, asks, .. } = self;
+            let rank_of = |ask: &AskSlot| asks[*ask as usize].as_ref().expect("an ask slot in use").rank;
+            jobs[job as usize].as_mut().expect("a job slot in use").asks.sort_by_key(rank_of);
         }
     }
 
