@@ -4,7 +4,7 @@
 use crate::job_manager::{JobManager, JobManagerSettings};
 use crate::master::{Master, MasterSettings};
 use crate::node::{NodeAgent, NodeSettings};
-use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf};
+use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
 use crate::policy::{InterJobPolicy, IntraJobPolicy, intra_job, node_queue, placement};
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Scheduler, SchedulerSettings};
@@ -32,6 +32,9 @@ pub enum InterJob {
     Sjf,
     /// The job with the least work left.
     Srtf,
+    /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs that are furthest below
+    /// their fair share is considered.
+    Tetris { fairness: u32 },
 }
 
 /// What a job asks for, and in which order its stages use what it gets.
@@ -41,11 +44,16 @@ pub enum IntraJob {
     BreadthFirst,
     /// The longest path to the end first.
     CriticalPath,
+    /// Whichever goes best with a node's room.
+    Tetris,
 }
 
 impl IntraJob {
-    const NAMES: [(&str, IntraJob); 2] =
-        [("breadth-first", IntraJob::BreadthFirst), ("critical-path", IntraJob::CriticalPath)];
+    const NAMES: [(&str, IntraJob); 3] = [
+        ("breadth-first", IntraJob::BreadthFirst),
+        ("critical-path", IntraJob::CriticalPath),
+        ("tetris", IntraJob::Tetris),
+    ];
 
     /// # Errors
     /// A sentence that lists those there are.
@@ -60,6 +68,9 @@ fn choose<T: Copy>(what: &str, name: &str, named: &[(&str, T)]) -> Result<T, Str
         format!("there is no {what} `{name}`; there are: {}", known.join(", "))
     })
 }
+
+/// The knob of the Tetris paper's own evaluation (section 5), in millionths.
+const TETRIS_FAIRNESS: u32 = 250_000;
 
 /// An ask that found no room for so long gets a node kept free for it.
 const RESERVE_AFTER: Duration = Duration::from_secs(30);
@@ -77,7 +88,11 @@ impl Preset {
     pub const SJF: Preset = Preset::of("sjf", InterJob::Sjf);
     pub const SRTF: Preset = Preset::of("srtf", InterJob::Srtf);
 
-    pub const ALL: [Preset; 5] = [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF];
+    pub const TETRIS: Preset =
+        Preset { intra_job: IntraJob::Tetris, ..Preset::of("tetris", InterJob::Tetris { fairness: TETRIS_FAIRNESS }) };
+
+    pub const ALL: [Preset; 6] =
+        [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
         Preset { name, inter_job, intra_job: IntraJob::BreadthFirst }
@@ -100,6 +115,7 @@ impl Preset {
             InterJob::Drf => Box::new(Drf::new(queues)),
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
+            InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
         }
     }
 
@@ -117,6 +133,7 @@ impl Preset {
         let intra_job: Box<dyn IntraJobPolicy> = match self.intra_job {
             IntraJob::BreadthFirst => Box::new(intra_job::BreadthFirst),
             IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
+            IntraJob::Tetris => Box::new(intra_job::Tetris),
         };
         JobManager::new(job, epoch, settings, intra_job)
     }

@@ -159,7 +159,7 @@ pub struct Ask {
     pub constraints: Arc<Vec<Constraint>>,
     pub execution: ExecutionType,
     pub wanted: u64,
-    /// Of the job's asks the one of the smallest rank goes first.
+    /// Of the job's asks the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
     pub rank: u32,
 }
 
@@ -272,6 +272,8 @@ pub enum Rule {
     ShortestJob,
     /// The job with the least work left.
     ShortestRemaining,
+    /// The task that goes best with the node's room and has little work behind it, of the jobs with small shares.
+    Packing,
 }
 
 // ---- to a node agent -----------------------------------------------------------------------------------------------
@@ -417,6 +419,7 @@ impl fmt::Display for Rule {
             Rule::Claim => "a claim of another scheduler",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",
+            Rule::Packing => "priority, then smallest dominant share, then best packing",
             Rule::ShortestRemaining => "priority, then least work left",
         })
     }

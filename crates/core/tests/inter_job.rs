@@ -1,7 +1,7 @@
 //! What every inter-job order promises, on the policy alone and against a plain model: random jobs, asks and rooms come
 //! and go, and each choice is compared with a look at everything.
 
-use amalgam_core::policy::inter_job::{Capacity, Fifo, QueueTree, Sjf, Srtf};
+use amalgam_core::policy::inter_job::{Capacity, Fifo, QueueTree, Sjf, Srtf, Tetris};
 use amalgam_core::policy::{Choice, DemandChange, InterJobPolicy, Offer, Outcome};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{
@@ -21,6 +21,8 @@ struct Model {
     capacity: Totals,
     jobs: Vec<Job>,
     chance: u64,
+    /// What was offered last.
+    room: Resources,
 }
 
 /// A job with one ask, whose slot is the job's.
@@ -64,7 +66,7 @@ impl Model {
         classes.add_class();
         classes.set(0, 0, true);
         let capacity = Totals(NODE.0.map(|amount| u64::from(amount) * u64::from(NODES)));
-        let mut model = Model { policy, tree, classes, capacity, jobs: Vec::new(), chance: seed };
+        let mut model = Model { policy, tree, classes, capacity, jobs: Vec::new(), chance: seed, room: NODE };
         model.policy.on_change(&DemandChange::Capacity(capacity));
         (0..JOBS).for_each(|slot| model.add_job(slot));
         model
@@ -131,8 +133,9 @@ impl Model {
         let (cpu, memory) = (left(CPU), left(MEMORY));
         let room = Resources::new(cpu.min(1_000 * self.below(5)), memory.min(1_024 * self.below(5)));
         let could = self.could_start(&room);
-        let offer = Offer::Node { node: 0, room, classes: &self.classes };
+        let offer = Offer::Node { node: 0, room, capacity: NODE, classes: &self.classes };
         let choice = self.policy.next(&offer);
+        self.room = room;
         (could, choice.map(|Choice { ask, .. }| ask as usize))
     }
 
@@ -283,7 +286,7 @@ fn under_capacity_a_queue_borrows_what_is_idle_and_gives_it_back_as_tasks_end() 
     let (a, b) = (of(&model, "root.a"), of(&model, "root.b"));
     let room = NODE;
     let fill = |model: &mut Model| {
-        let offer = Offer::Node { node: 0, room, classes: &model.classes };
+        let offer = Offer::Node { node: 0, room, capacity: NODE, classes: &model.classes };
         let choice = model.policy.next(&offer).map(|choice| choice.ask as usize);
         choice.inspect(|&slot| model.start(slot))
     };
@@ -306,4 +309,48 @@ fn under_capacity_a_queue_borrows_what_is_idle_and_gives_it_back_as_tasks_end() 
         let next = fill(&mut model);
         assert!(!only_a_is_below || next == Some(a), "the queue below its guarantee goes first");
     }
+}
+
+/// f as a part of 1, and what is chosen in floating point.
+fn tetris_goes_by_its_score(fairness: f64) {
+    let check = move |model: &Model, could: &[usize], slot: usize| {
+        let mut waiting: Vec<&Job> = model.jobs.iter().filter(|job| job.open > 0).collect();
+        waiting.sort_by_key(|job| (Reverse(job.priority), job.used().dominant_share(&model.capacity), job.id));
+        let considered = ((waiting.len() as f64 * (1.0 - fairness) - 1e-9).ceil() as usize).max(1);
+        let considered: Vec<JobId> = waiting.iter().take(considered).map(|job| job.id).collect();
+        let fits: Vec<&Job> = could.iter().map(|&slot| &model.jobs[slot]).collect();
+        let mut rivals: Vec<&Job> = fits.iter().copied().filter(|job| considered.contains(&job.id)).collect();
+        if rivals.is_empty() {
+            rivals = fits;
+        }
+        let highest = rivals.iter().map(|job| job.priority).max().expect("some fit");
+        rivals.retain(|job| job.priority == highest);
+        let alignment = |job: &Job| -> f64 {
+            let part = |amount: u32, kind: usize| f64::from(amount) / f64::from(NODE.0[kind]);
+            (0..2).map(|kind| part(job.shape.0[kind], kind) * part(model.room.0[kind], kind)).sum()
+        };
+        let remaining = |job: &Job| job.work.remaining.on_whole(&model.capacity) as f64;
+        let mean = |of: &dyn Fn(&Job) -> f64| rivals.iter().map(|job| of(job)).sum::<f64>() / rivals.len() as f64;
+        let (mean_alignment, mean_remaining) = (mean(&alignment), mean(&remaining));
+        let epsilon = if mean_remaining > 0.0 { mean_alignment / mean_remaining } else { 0.0 };
+        let score = |job: &Job| alignment(job) - epsilon * remaining(job);
+        let best = rivals.iter().map(|job| score(job)).fold(f64::MIN, f64::max);
+        let chosen = &model.jobs[slot];
+        assert!(rivals.iter().any(|job| job.id == chosen.id), "job {} is not among the neediest", chosen.id);
+        assert!(score(chosen) > best - 1e-6, "{} where {best} was to be had", score(chosen));
+    };
+    let fairness = (fairness * 1e6) as u32;
+    Model::run(&queues(), |tree| Box::new(Tetris::new(tree, fairness)), check);
+}
+
+#[test]
+fn tetris_takes_the_best_score_of_all_when_it_need_not_be_fair() {
+    tetris_goes_by_its_score(0.0);
+}
+
+#[test]
+fn tetris_takes_the_best_score_among_the_jobs_furthest_below_their_share() {
+    tetris_goes_by_its_score(0.25);
+    tetris_goes_by_its_score(0.8);
+    tetris_goes_by_its_score(0.999_999);
 }

@@ -92,4 +92,5 @@ fn a_cluster_runs_the_longest_path_first_within_a_kind_of_task_and_across_kinds(
     };
     assert_eq!(order(IntraJob::BreadthFirst), [0, 0, 1, 1, 2, 2]);
     assert_eq!(order(IntraJob::CriticalPath), [2, 2, 1, 1, 0, 0]);
+    assert_eq!(order(IntraJob::Tetris), [0, 0, 1, 1, 2, 2], "the larger tasks are better aligned with an empty node");
 }

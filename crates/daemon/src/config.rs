@@ -2,7 +2,7 @@
 
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{IntraJob, Preset};
+use amalgam_core::preset::{InterJob, IntraJob, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use serde::{Deserialize, Deserializer};
 use std::fs;
@@ -73,6 +73,8 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Policies {
     intra_job: Option<String>,
+    /// The knob f of the preset tetris.
+    fairness: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -146,6 +148,15 @@ impl Policies {
     fn apply(self, preset: &mut Preset) -> Result<(), String> {
         if let Some(name) = self.intra_job {
             preset.intra_job = IntraJob::parse(&name)?;
+        }
+        if let Some(value) = self.fairness {
+            let InterJob::Tetris { fairness } = &mut preset.inter_job else {
+                return Err(format!("fairness is a setting of the preset tetris, and not of {}", preset.name()));
+            };
+            if !(0.0..1.0).contains(&value) {
+                return Err(format!("fairness is {value}; it is at least 0 and below 1"));
+            }
+            *fairness = ((value * 1e6).round() as u32).min(999_999);
         }
         Ok(())
     }

@@ -71,6 +71,7 @@ impl Requests {
         let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: dag }, &Totals::ZERO);
         let mut open = vec![0u64; self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
+        // An ask that has a rank after the one before it keeps it, and is not told again.
         let mut last_rank = 0;
         for wanted in &demand.needed {
             let ask = self.ask_of_stage[wanted.stage as usize] as usize;
@@ -78,7 +79,8 @@ impl Requests {
             let counted = &mut self.asks[ask];
             counted.stages.push_back(wanted.stage);
             if counted.stages.len() == 1 {
-                counted.follow(&mut last_rank);
+                counted.set_rank(if demand.in_order { counted.ask.rank.max(last_rank + 1) } else { 0 });
+                last_rank = counted.ask.rank;
             }
         }
         for (counted, open) in self.asks.iter_mut().zip(open) {
@@ -120,12 +122,8 @@ impl Requests {
 }
 
 impl Counted {
-    /// Gives it a rank after the last one, unless it has one already: what keeps its place is not told again.
-    fn follow(&mut self, last_rank: &mut u32) {
-        if self.ask.rank <= *last_rank {
-            self.ask.rank = *last_rank + 1;
-            self.told = false;
-        }
-        *last_rank = self.ask.rank;
+    fn set_rank(&mut self, rank: u32) {
+        self.told &= rank == self.ask.rank;
+        self.ask.rank = rank;
     }
 }

@@ -1,10 +1,13 @@
 //! The four kinds of decision that a policy takes. A policy sees values and returns values; it knows no roles and
 //! sends no messages. Which policies a cluster uses is said in `preset.rs`.
 
+mod alignment;
 pub mod inter_job;
 pub mod intra_job;
 pub mod node_queue;
 pub mod placement;
+
+pub use alignment::Alignment;
 
 use crate::protocol::Rule;
 use crate::vocabulary::{
@@ -74,7 +77,8 @@ pub enum DemandChange {
     AskRemoved {
         ask: AskSlot,
     },
-    /// So many tasks of the ask are open. Of a job's asks the one of the smallest rank goes first, then the older one.
+    /// So many tasks of the ask are open. Of a job's asks the one of the smallest rank goes first; of those of equal
+    /// rank the one that is best aligned with the room, then the older one.
     Open {
         ask: AskSlot,
         count: u64,
@@ -96,7 +100,7 @@ pub enum DemandChange {
 /// What is to be given away.
 pub enum Offer<'a> {
     /// One node's room.
-    Node { node: usize, room: Resources, classes: &'a ClassTable },
+    Node { node: usize, room: Resources, capacity: Resources, classes: &'a ClassTable },
     /// Any room anywhere: the next ask that has not been found without room.
     Cluster,
 }
@@ -148,6 +152,13 @@ pub struct DagProgress<'a> {
     pub graph: &'a dyn StageGraph,
 }
 
+impl DagProgress<'_> {
+    /// All that could run now.
+    fn everything(&self) -> Vec<StageDemand> {
+        self.runnable.iter().map(|stage| StageDemand { stage: stage.stage, count: stage.ready }).collect()
+    }
+}
+
 /// All stages of a job. Each comes after those that it depends on.
 pub trait StageGraph {
     fn len(&self) -> usize;
@@ -169,12 +180,13 @@ pub struct RunnableStage {
     pub expected: Option<Duration>,
 }
 
-/// Tasks to ask for, per stage: those that must start now, and those that could wait. Whoever stands first uses what is
-/// granted first.
+/// Tasks to ask for, per stage: those that must start now, and those that could wait.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct JobDemand {
     pub needed: Vec<StageDemand>,
     pub deferrable: Vec<StageDemand>,
+    /// Whoever stands first is served first. Otherwise whoever is best aligned with a node's room is.
+    pub in_order: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

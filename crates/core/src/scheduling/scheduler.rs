@@ -196,7 +196,8 @@ impl Scheduler {
             if room.is_zero() {
                 return;
             }
-            let offer = Offer::Node { node: node.0 as usize, room, classes: ledger.classes() };
+            let capacity = ledger.node_capacity(node);
+            let offer = Offer::Node { node: node.0 as usize, room, capacity, classes: ledger.classes() };
             let Some(choice) = self.inter_job.next(&offer) else { return };
             let rule = self.inter_job.rule();
             if self.grant(now, choice, node, rule, ledger, confirm).is_err() {

@@ -2,7 +2,7 @@
 
 use super::queue_tree::WHOLE;
 use super::{FitIndex, QueueTree};
-use crate::policy::{AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
+use crate::policy::{Alignment, AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, JobWork, QueueId, Resources, Totals, UserId};
 use crate::why::Why;
@@ -17,6 +17,8 @@ pub struct Accounts {
     pub asks: Vec<Option<AskAccount>>,
     /// The asks that go with the present offer.
     index: FitIndex,
+    /// Room and capacity of the node on offer, where it is one.
+    on_offer: Option<(Resources, Resources)>,
     /// Whether some of them were left out again, because of one queue's limits.
     narrowed: bool,
     /// The only ask of a job, or [`SEVERAL`] (or none).
@@ -90,6 +92,7 @@ impl Accounts {
             jobs: Vec::new(),
             asks: Vec::new(),
             index: FitIndex::default(),
+            on_offer: None,
             narrowed: false,
             only_ask: Vec::new(),
             limited: Vec::new(),
@@ -317,8 +320,12 @@ impl Accounts {
     /// Finds the asks that go with the offer, whatever their queue. Whether there are any.
     pub fn find(&mut self, offer: &Offer<'_>) -> bool {
         self.narrowed = false;
+        self.on_offer = match offer {
+            Offer::Node { room, capacity, .. } => Some((*room, *capacity)),
+            Offer::Cluster => None,
+        };
         match offer {
-            Offer::Node { node, room, classes } => self.index.find_on(room, *node, classes),
+            Offer::Node { node, room, classes, .. } => self.index.find_on(room, *node, classes),
             Offer::Cluster => self.index.find_fresh(),
         }
     }
@@ -366,19 +373,54 @@ impl Accounts {
             return None;
         }
         let account = self.jobs[job as usize].as_ref().expect("a job slot in use");
+        let mut best: Option<(AskSlot, u32)> = None;
         for &slot in &account.asks {
+            let ask = self.asks[slot as usize].as_ref().expect("an ask slot in use");
             if !self.index.is_found(slot) {
                 continue;
             }
-            let ask = self.ask(slot);
-            if !self.exceeds_limit(account, &ask.shape) {
-                return Some(slot);
+            if best.is_some_and(|(_, rank)| rank < ask.rank) {
+                break;
             }
-            if ask.parked {
-                self.limited.push(slot);
+            if self.exceeds_limit(account, &ask.shape) {
+                if ask.parked {
+                    self.limited.push(slot);
+                }
+            } else if best.is_none_or(|(best, _)| self.is_better_aligned(slot, best)) {
+                best = Some((slot, ask.rank));
             }
         }
-        None
+        best.map(|(slot, _)| slot)
+    }
+
+    fn is_better_aligned(&self, ask: AskSlot, than: AskSlot) -> bool {
+        self.on_offer.is_some_and(|(room, capacity)| {
+            let alignment = Alignment::with(&room, &capacity);
+            alignment.of(&self.ask(ask).shape) > alignment.of(&self.ask(than).shape)
+        })
+    }
+
+    /// Shows every found ask that no limit keeps back, unless another one of its job goes before it by rank.
+    pub fn each_found(&mut self, mut show: impl FnMut(AskSlot, &AskAccount, &JobAccount)) {
+        let mut limited = std::mem::take(&mut self.limited);
+        for slot in self.index.found() {
+            let ask = self.ask(slot);
+            let job = self.job(ask.job);
+            if self.exceeds_limit(job, &ask.shape) {
+                limited.extend(ask.parked.then_some(slot));
+            } else if self.is_first_by_rank(slot, ask, job) {
+                show(slot, ask, job);
+            }
+        }
+        self.limited = limited;
+    }
+
+    fn is_first_by_rank(&self, slot: AskSlot, ask: &AskAccount, job: &JobAccount) -> bool {
+        let before = job.asks.iter().take_while(|&&other| other != slot && self.ask(other).rank < ask.rank);
+        self.only_ask[ask.job as usize] == slot
+            || !before
+                .into_iter()
+                .any(|&other| self.index.is_found(other) && !self.exceeds_limit(job, &self.ask(other).shape))
     }
 
     /// The job's first ask that found no room and that no limit keeps back.

@@ -162,13 +162,25 @@ impl FitIndex {
         self.found[ask as usize / 64] >> (ask % 64) & 1 == 1
     }
 
+    /// Found asks, in the order of their slots.
+    pub fn found(&self) -> impl Iterator<Item = AskSlot> {
+        self.found.iter().enumerate().flat_map(|(word, &bits)| ones(word, bits))
+    }
+
     /// Found asks that are parked.
     pub fn found_and_parked(&self) -> impl Iterator<Item = AskSlot> {
         let both = self.found.iter().zip(&self.parked).map(|(found, parked)| found & parked);
-        both.enumerate().flat_map(|(word, bits)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| (word * 64 + bit) as AskSlot)
-        })
+        both.enumerate().flat_map(|(word, bits)| ones(word, bits))
     }
+}
+
+/// The asks whose bits are set in a word.
+fn ones(word: usize, mut bits: u64) -> impl Iterator<Item = AskSlot> {
+    std::iter::from_fn(move || {
+        let bit = (bits != 0).then(|| bits.trailing_zeros())?;
+        bits &= bits - 1;
+        Some((word * 64) as AskSlot + bit)
+    })
 }
 
 /// Monotonous; exact for 0 only.

@@ -9,6 +9,7 @@ mod line;
 mod queue_tree;
 mod sjf;
 mod srtf;
+mod tetris;
 mod tree_line;
 
 pub use accounts::Accounts;
@@ -19,3 +20,4 @@ pub use fit_index::FitIndex;
 pub use queue_tree::{QueueTree, QueueTreeError};
 pub use sjf::Sjf;
 pub use srtf::Srtf;
+pub use tetris::Tetris;

@@ -1,13 +1,12 @@
 //! Everything that can run is asked for at once, in the order of the stages. (Carbyne 4.1, the baseline.)
 
-use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageDemand};
+use crate::policy::{DagProgress, IntraJobPolicy, JobDemand};
 use crate::vocabulary::{Instant, Totals};
 
 pub struct BreadthFirst;
 
 impl IntraJobPolicy for BreadthFirst {
     fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: &Totals) -> JobDemand {
-        let needed = dag.runnable.iter().map(|stage| StageDemand { stage: stage.stage, count: stage.ready }).collect();
-        JobDemand { needed, deferrable: Vec::new() }
+        JobDemand { needed: dag.everything(), deferrable: Vec::new(), in_order: true }
     }
 }

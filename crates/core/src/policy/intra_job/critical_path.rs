@@ -5,7 +5,7 @@
 //! included; the smaller index decides between equals. Leaves out: how many tasks a stage has, and how many of them can
 //! run at once.
 
-use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageDemand, StageGraph, run_time};
+use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, StageGraph, run_time};
 use crate::vocabulary::{Duration, Instant, Totals};
 use std::cmp::Reverse;
 
@@ -32,11 +32,10 @@ impl IntraJobPolicy for CriticalPath {
         if dag.runnable.len() > 1 {
             self.measure(dag.graph);
         }
-        let mut needed: Vec<StageDemand> =
-            dag.runnable.iter().map(|stage| StageDemand { stage: stage.stage, count: stage.ready }).collect();
+        let mut needed = dag.everything();
         if needed.len() > 1 {
             needed.sort_by_key(|demand| (Reverse(self.paths[demand.stage as usize]), demand.stage));
         }
-        JobDemand { needed, deferrable: Vec::new() }
+        JobDemand { needed, deferrable: Vec::new(), in_order: true }
     }
 }

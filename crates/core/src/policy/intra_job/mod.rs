@@ -2,6 +2,8 @@
 
 mod breadth_first;
 mod critical_path;
+mod tetris;
 
 pub use breadth_first::BreadthFirst;
 pub use critical_path::CriticalPath;
+pub use tetris::Tetris;
