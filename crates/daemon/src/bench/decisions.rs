@@ -11,10 +11,11 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::vocabulary;
 use amalgam_core::vocabulary::resources::{CPU, GPU, MEMORY};
 use amalgam_core::vocabulary::{
-    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program,
-    ResourceSpec, Resources, StageSpec, TaskSet, Totals,
+    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, JobWork, NodeId,
+    Program, ResourceSpec, Resources, StageSpec, TaskSet, Totals, Work,
 };
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -136,6 +137,8 @@ struct Job {
     id: JobId,
     shape: Resources,
     constraints: Arc<Vec<Constraint>>,
+    /// The run time of one task.
+    each: vocabulary::Duration,
     wanted: u64,
     granted: u64,
 }
@@ -205,7 +208,8 @@ impl Cluster {
                 ..JobSpec::default()
             });
             self.tell(Address::Client(ClientId(1)), ToMaster::Submit { spec, key: None });
-            self.jobs.push(Job { id, shape, constraints, wanted: 0, granted: 0 });
+            let each = vocabulary::Duration::from_millis(100 + self.chance.below(100_000));
+            self.jobs.push(Job { id, shape, constraints, each, wanted: 0, granted: 0 });
         }
     }
 
@@ -286,7 +290,10 @@ impl Cluster {
             rank: 0,
         };
         let id = entry.id;
-        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
+        // What is pending is left; of what was done, the total tells.
+        let work = |tasks: u64| Work::of(&entry.shape, entry.each, u32::try_from(tasks).unwrap_or(u32::MAX));
+        let work = Box::new(JobWork { total: work(entry.wanted), remaining: work(open) });
+        self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work });
     }
 
     fn tell(&mut self, from: Address, body: ToMaster) {
