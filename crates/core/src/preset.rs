@@ -26,8 +26,9 @@ pub enum InterJob {
     Fifo,
     /// Guaranteed and maximum shares of hierarchical queues.
     Capacity,
-    /// Weighted dominant resource fairness over hierarchical queues.
-    Drf,
+    /// Weighted dominant resource fairness over hierarchical queues. With strict shares nobody gets more than its fair
+    /// share, although room may idle.
+    Drf { strict: bool },
     /// The job with the least work.
     Sjf,
     /// The job with the least work left.
@@ -84,7 +85,7 @@ impl Default for Preset {
 impl Preset {
     pub const FIFO: Preset = Preset::of("fifo", InterJob::Fifo);
     pub const CAPACITY: Preset = Preset::of("capacity", InterJob::Capacity);
-    pub const DRF: Preset = Preset::of("drf", InterJob::Drf);
+    pub const DRF: Preset = Preset::of("drf", InterJob::Drf { strict: false });
     pub const SJF: Preset = Preset::of("sjf", InterJob::Sjf);
     pub const SRTF: Preset = Preset::of("srtf", InterJob::Srtf);
 
@@ -112,7 +113,8 @@ impl Preset {
         match self.inter_job {
             InterJob::Fifo => Box::new(Fifo::new(queues)),
             InterJob::Capacity => Box::new(Capacity::new(queues)),
-            InterJob::Drf => Box::new(Drf::new(queues)),
+            InterJob::Drf { strict: false } => Box::new(Drf::new(queues)),
+            InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
             InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),

@@ -33,6 +33,8 @@ pub enum Why {
     NextHeartbeat,
     /// Stages that must succeed first.
     AfterStages { stages: Vec<String> },
+    /// The job's own fair share, in millionths of the cluster.
+    FairShare { used: u64, most: u64 },
 }
 
 impl Why {
@@ -75,6 +77,10 @@ impl Why {
             ),
             Why::Ahead { jobs: 1, first, rule } => format!("job {first} is ahead, by {rule}"),
             Why::Ahead { jobs, first, rule } => format!("{jobs} jobs are ahead, job {first} first, by {rule}"),
+            Why::FairShare { used, most } => {
+                let percent = |share: u64| share as f64 / 1e4;
+                format!("it has {:.1} % of the cluster, and its fair share is {:.1} %", percent(*used), percent(*most))
+            }
             Why::NextHeartbeat => "decided at the next heartbeat".to_owned(),
             Why::AfterStages { stages } => format!("waits for stage {} to succeed", join(stages)),
         }

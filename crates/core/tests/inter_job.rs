@@ -1,7 +1,7 @@
 //! What every inter-job order promises, on the policy alone and against a plain model: random jobs, asks and rooms come
 //! and go, and each choice is compared with a look at everything.
 
-use amalgam_core::policy::inter_job::{Capacity, Fifo, QueueTree, Sjf, Srtf, Tetris};
+use amalgam_core::policy::inter_job::{Capacity, Claim, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris, fair_shares};
 use amalgam_core::policy::{Choice, DemandChange, InterJobPolicy, Offer, Outcome};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{
@@ -353,4 +353,45 @@ fn tetris_takes_the_best_score_among_the_jobs_furthest_below_their_share() {
     tetris_goes_by_its_score(0.25);
     tetris_goes_by_its_score(0.8);
     tetris_goes_by_its_score(0.999_999);
+}
+
+#[test]
+fn with_strict_shares_nobody_gets_more_than_its_fair_share_but_everybody_gets_a_task() {
+    let tree = QueueTree::new(vec![
+        QueueSpec { weight: 3_000, ..QueueSpec::named("root.heavy") },
+        spec("root.light", 0, 1_000_000),
+    ])
+    .expect("a sound tree");
+    for seed in 1..=10 {
+        let mut model = Model::new(tree.clone(), Box::new(Drf::strict(tree.clone())), seed);
+        for slot in 0..JOBS {
+            let open = u64::from(model.below(60)) * u64::from(model.below(2));
+            model.jobs[slot].open = open;
+            model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: open, rank: 0 });
+        }
+        let waiting = |model: &Model, queue: QueueId| {
+            model.jobs.iter().filter(|job| job.queue == queue && job.open > 0).count().max(1) as u64
+        };
+        let claims: Vec<Claim> = (0..JOBS)
+            .map(|slot| {
+                let job = &model.jobs[slot];
+                let weight = u64::from(tree.spec(job.queue).weight) * 1_000_000 / waiting(&model, job.queue);
+                Claim { weight, wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)) }
+            })
+            .collect();
+        let fair = fair_shares(&claims, &model.capacity);
+        loop {
+            let offer = Offer::Node { node: 0, room: NODE, capacity: NODE, classes: &model.classes };
+            let Some(choice) = model.policy.next(&offer) else { break };
+            model.start(choice.ask as usize);
+        }
+        for (job, fair) in model.jobs.iter().zip(fair) {
+            let share = job.used().dominant_share(&model.capacity);
+            assert!(share <= fair + 1 || job.running == 1, "seed {seed}: {share} of {fair}: {job:?}");
+            let mut more = job.used();
+            more.add(&job.shape);
+            let is_full = more.dominant_share(&model.capacity) + 1 > fair;
+            assert!(job.open == 0 || is_full, "seed {seed}: {share} of {fair}, and no more: {job:?}");
+        }
+    }
 }

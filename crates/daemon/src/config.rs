@@ -73,6 +73,8 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Policies {
     intra_job: Option<String>,
+    /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
+    strict_shares: Option<bool>,
     /// The knob f of the preset tetris.
     fairness: Option<f64>,
 }
@@ -148,6 +150,12 @@ impl Policies {
     fn apply(self, preset: &mut Preset) -> Result<(), String> {
         if let Some(name) = self.intra_job {
             preset.intra_job = IntraJob::parse(&name)?;
+        }
+        if let Some(value) = self.strict_shares {
+            let InterJob::Drf { strict } = &mut preset.inter_job else {
+                return Err(format!("strict_shares is a setting of the preset drf, and not of {}", preset.name()));
+            };
+            *strict = value;
         }
         if let Some(value) = self.fairness {
             let InterJob::Tetris { fairness } = &mut preset.inter_job else {

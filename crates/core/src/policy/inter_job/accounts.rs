@@ -1,7 +1,7 @@
 //! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
 
 use super::queue_tree::WHOLE;
-use super::{FitIndex, QueueTree};
+use super::{Claim, FitIndex, QueueTree, fair_shares};
 use crate::policy::{Alignment, AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, JobWork, QueueId, Resources, Totals, UserId};
@@ -61,6 +61,8 @@ pub struct JobAccount {
     /// For how long all of its work, and what is left of it, would occupy the whole cluster; nanoseconds.
     pub total_time: u64,
     pub remaining_time: u64,
+    /// Its dominant share at most, in millionths, unless it holds nothing.
+    pub most: Option<u64>,
 }
 
 pub struct AskAccount {
@@ -127,6 +129,7 @@ impl Accounts {
                     work: JobWork::default(),
                     total_time: 0,
                     remaining_time: 0,
+                    most: None,
                 };
                 put(&mut self.jobs, job, account);
             }
@@ -194,6 +197,33 @@ impl Accounts {
         for job in self.jobs.iter_mut().flatten() {
             job.weigh(&total);
         }
+    }
+
+    /// Limits jobs to their fair shares by these weights.
+    pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
+        let claims = weights.iter().map(|&(job, weight)| Claim { weight, wants: self.wants(job) });
+        let shares = fair_shares(&claims.collect::<Vec<_>>(), &self.capacity);
+        for (&(job, _), share) in weights.iter().zip(shares) {
+            self.job_mut(job).most = Some(share);
+        }
+    }
+
+    /// Jobs that hold something or want more.
+    pub fn active_jobs(&self) -> impl Iterator<Item = JobSlot> {
+        let is_active = |job: &JobAccount| job.open_asks > 0 || job.used != Totals::ZERO;
+        let slots = self.jobs.iter().enumerate();
+        slots.filter(move |(_, job)| job.as_ref().is_some_and(is_active)).map(|(slot, _)| slot as JobSlot)
+    }
+
+    /// What the job holds and what it has open.
+    fn wants(&self, job: JobSlot) -> Totals {
+        let mut wants = self.job(job).used;
+        for ask in self.job(job).asks.iter().map(|&ask| self.ask(ask)) {
+            for (wanted, &of_one) in wants.0.iter_mut().zip(&ask.shape.0) {
+                *wanted = wanted.saturating_add(u64::from(of_one).saturating_mul(ask.open));
+            }
+        }
+        wants
     }
 
     fn set_rank(&mut self, ask: AskSlot, rank: u32) {
@@ -441,7 +471,7 @@ impl Accounts {
     #[inline]
     fn exceeds_limit(&self, job: &JobAccount, shape: &Resources) -> bool {
         let leaf = &self.queues[job.queue.0 as usize];
-        (leaf.is_limited || leaf.limits_users) && self.limit_hit(job, shape).is_some()
+        (leaf.is_limited || leaf.limits_users || job.most.is_some()) && self.limit_hit(job, shape).is_some()
     }
 
     fn limit_hit(&self, job: &JobAccount, shape: &Resources) -> Option<Why> {
@@ -456,6 +486,13 @@ impl Accounts {
                     limit: leaf.user_maximum.0[kind],
                     wants: shape.0[kind],
                 });
+            }
+        }
+        if let Some(most) = job.most.filter(|_| job.used != Totals::ZERO) {
+            let mut used = job.used;
+            used.add(shape);
+            if used.dominant_share(&self.capacity) > most {
+                return Some(Why::FairShare { used: job.share, most });
             }
         }
         let mut next = Some(job.queue);

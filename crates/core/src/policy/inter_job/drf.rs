@@ -3,7 +3,12 @@
 //!
 //! Of siblings, the queue furthest below its guarantee goes first, then the one with the smallest dominant share for
 //! its weight. Within a leaf the higher priority goes first, then the job with the smaller dominant share, then the
-//! earlier one.
+//! earlier one. Whoever has tasks that fit is served: nothing idles.
+//!
+//! With strict shares ([`Drf::strict`]) nobody gets more than its fair share in closed form (`fair_shares.rs`), although
+//! room may idle; but whoever holds nothing may start one task. A job's weight is then the part of its queue by weight,
+//! among siblings with jobs, divided by the jobs there; guarantees do not count. The shares are found anew when a
+//! demand has changed, at the cost of one step for each job.
 
 use super::accounts::JobAccount;
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};

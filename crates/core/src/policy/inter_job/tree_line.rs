@@ -21,6 +21,19 @@ pub trait QueueOrder: Send {
     fn job_rank(job: &JobAccount) -> u64;
 }
 
+/// Whether jobs are held to their fair shares.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limits {
+    None,
+    FairShares {
+        /// Some demand has changed since they were found.
+        stale: bool,
+    },
+}
+
+/// All of the cluster, where weights are parts of it.
+const WHOLE_PART: u64 = 1_000_000_000;
+
 /// Whether it comes in the second group, then its place there.
 pub type QueueKey = (bool, u64);
 
@@ -34,6 +47,7 @@ pub struct TreeLine<O> {
     keys: Vec<Option<Key>>,
     /// Children of the queues on the way down, sorted; kept to save allocations.
     siblings: Vec<(QueueKey, u32)>,
+    limits: Limits,
     order: PhantomData<O>,
 }
 
@@ -49,7 +63,19 @@ struct Line {
 impl<O: QueueOrder> TreeLine<O> {
     pub fn new(tree: QueueTree) -> TreeLine<O> {
         let lines = (0..tree.len()).map(|_| Line::default()).collect();
-        TreeLine { accounts: Accounts::new(tree), lines, keys: Vec::new(), siblings: Vec::new(), order: PhantomData }
+        TreeLine {
+            accounts: Accounts::new(tree),
+            lines,
+            keys: Vec::new(),
+            siblings: Vec::new(),
+            limits: Limits::None,
+            order: PhantomData,
+        }
+    }
+
+    /// Nobody gets more than its fair share.
+    pub fn strict(tree: QueueTree) -> TreeLine<O> {
+        TreeLine { limits: Limits::FairShares { stale: true }, ..TreeLine::new(tree) }
     }
 
     fn put_in_place(&mut self, slot: JobSlot) {
@@ -89,6 +115,37 @@ impl<O: QueueOrder> TreeLine<O> {
             line.fresh_below = line.fresh_below.strict_add_signed(fresh);
             next = self.accounts.tree.parent(queue);
         }
+    }
+
+    fn find_fair_shares(&mut self) {
+        if self.limits != (Limits::FairShares { stale: true }) {
+            return;
+        }
+        self.limits = Limits::FairShares { stale: false };
+        let active = self.accounts.active_jobs();
+        let weights: Vec<(JobSlot, u64)> = active.map(|job| (job, self.part_of(job, WHOLE_PART))).collect();
+        self.accounts.limit_to_fair_shares(&weights);
+    }
+
+    /// The job's queue's part of an amount by weight, among queues with jobs, divided by the jobs that wait there.
+    fn part_of(&self, job: JobSlot, amount: u64) -> u64 {
+        let queue = self.accounts.job(job).queue;
+        let mut part = u128::from(amount);
+        let mut next = queue;
+        while let Some(parent) = self.accounts.tree.parent(next) {
+            let siblings = self.accounts.tree.children(parent);
+            let active = |queue: u32| {
+                queue == next.0
+                    || self.lines[queue as usize].waiting_below > 0
+                    || self.accounts.queues[queue as usize].share > 0
+            };
+            let weight = |queue: u32| u128::from(self.accounts.tree.spec(QueueId(queue)).weight);
+            let all: u128 = siblings.iter().filter(|&&queue| active(queue)).map(|&queue| weight(queue)).sum();
+            part = part * weight(next.0) / all;
+            next = parent;
+        }
+        let jobs = self.lines[queue.0 as usize].waiting_below.max(1);
+        u64::try_from(part / u128::from(jobs)).expect("a part of an amount")
     }
 
     fn has_candidates(&self, queue: u32, offer: &Offer<'_>) -> bool {
@@ -146,6 +203,9 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         if let Some(job) = self.accounts.on_change(change) {
             self.put_in_place(job);
         }
+        if let Limits::FairShares { stale } = &mut self.limits {
+            *stale = true;
+        }
         match change {
             // Every share and every key may have changed.
             DemandChange::Capacity(_) | DemandChange::RoomOpened => {
@@ -162,33 +222,12 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         }
     }
 
-    /// The job's queue's part of the cluster by weight, among queues with jobs, divided by the jobs that wait there.
     fn share(&self, job: JobSlot) -> Totals {
-        let queue = self.accounts.job(job).queue;
-        let mut part = self.accounts.capacity;
-        let mut next = queue;
-        while let Some(parent) = self.accounts.tree.parent(next) {
-            let siblings = self.accounts.tree.children(parent);
-            let active = |queue: u32| {
-                queue == next.0
-                    || self.lines[queue as usize].waiting_below > 0
-                    || self.accounts.queues[queue as usize].share > 0
-            };
-            let weight = |queue: u32| u128::from(self.accounts.tree.spec(QueueId(queue)).weight);
-            let all: u128 = siblings.iter().filter(|&&queue| active(queue)).map(|&queue| weight(queue)).sum();
-            for amount in &mut part.0 {
-                *amount = (u128::from(*amount) * weight(next.0) / all) as u64;
-            }
-            next = parent;
-        }
-        let jobs = u64::from(self.lines[queue.0 as usize].waiting_below.max(1));
-        for amount in &mut part.0 {
-            *amount /= jobs;
-        }
-        part
+        Totals(self.accounts.capacity.0.map(|amount| self.part_of(job, amount)))
     }
 
     fn next(&mut self, offer: &Offer<'_>) -> Option<Choice> {
+        self.find_fair_shares();
         if !self.has_candidates(0, offer) || !self.accounts.find(offer) {
             return None;
         }
