@@ -5,10 +5,10 @@ use crate::job_manager::{JobManager, JobManagerSettings};
 use crate::master::{Master, MasterSettings};
 use crate::node::{NodeAgent, NodeSettings};
 use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
-use crate::policy::{InterJobPolicy, IntraJobPolicy, intra_job, node_queue, placement};
+use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, intra_job, node_queue, placement};
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Scheduler, SchedulerSettings};
-use crate::vocabulary::{Duration, Epoch, NodeId};
+use crate::vocabulary::{Chance, Duration, Epoch, NodeId};
 use std::sync::Arc;
 
 /// A combination of policies that has a name. Its parts are settings: a configuration may replace them one by one.
@@ -17,6 +17,9 @@ pub struct Preset {
     name: &'static str,
     pub inter_job: InterJob,
     pub intra_job: IntraJob,
+    pub placement: Placement,
+    /// From which the generators of policies that need chance are split.
+    pub seed: u64,
 }
 
 /// Whose turn it is.
@@ -47,6 +50,39 @@ pub enum IntraJob {
     CriticalPath,
     /// Whichever goes best with a node's room.
     Tetris,
+}
+
+/// Where a task goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// The next node, cyclically.
+    NextFit,
+    /// The node with the least room.
+    BestFit,
+    /// The node with the most room.
+    WorstFit,
+    Random,
+    /// The less loaded of two random nodes.
+    PowerOfTwo,
+    /// The node whose room goes best with the task.
+    Aligned,
+}
+
+impl Placement {
+    const NAMES: [(&str, Placement); 6] = [
+        ("next-fit", Placement::NextFit),
+        ("best-fit", Placement::BestFit),
+        ("worst-fit", Placement::WorstFit),
+        ("random", Placement::Random),
+        ("power-of-two", Placement::PowerOfTwo),
+        ("aligned", Placement::Aligned),
+    ];
+
+    /// # Errors
+    /// A sentence that lists those there are.
+    pub fn parse(name: &str) -> Result<Placement, String> {
+        choose("placement", name, &Placement::NAMES)
+    }
 }
 
 impl IntraJob {
@@ -96,7 +132,7 @@ impl Preset {
         [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
-        Preset { name, inter_job, intra_job: IntraJob::BreadthFirst }
+        Preset { name, inter_job, intra_job: IntraJob::BreadthFirst, placement: Placement::NextFit, seed: 0 }
     }
 
     pub fn name(self) -> &'static str {
@@ -123,7 +159,19 @@ impl Preset {
 
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let settings = SchedulerSettings { reserve_after: Some(RESERVE_AFTER) };
-        Scheduler::new(self.inter_job(queues), Box::new(placement::NextFit::default()), settings)
+        Scheduler::new(self.inter_job(queues), self.placement(), settings)
+    }
+
+    fn placement(self) -> Box<dyn PlacementPolicy> {
+        let chance = Chance::for_component(self.seed, "placement");
+        match self.placement {
+            Placement::NextFit => Box::new(placement::NextFit::default()),
+            Placement::BestFit => Box::new(placement::BestFit),
+            Placement::WorstFit => Box::new(placement::WorstFit),
+            Placement::Random => Box::new(placement::Random::new(chance)),
+            Placement::PowerOfTwo => Box::new(placement::PowerOfTwo::new(chance)),
+            Placement::Aligned => Box::new(placement::Aligned::default()),
+        }
     }
 
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree) -> Master {

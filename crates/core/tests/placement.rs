@@ -3,7 +3,7 @@
 
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{Placement, Preset};
 use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
@@ -181,7 +181,14 @@ impl Model {
 
 #[test]
 fn no_room_stays_empty_that_an_open_ask_could_use() {
-    for preset in Preset::ALL {
+    let placements =
+        [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo, Placement::Aligned];
+    let with = |placement| {
+        let mut preset = Preset::FIFO;
+        preset.placement = placement;
+        preset
+    };
+    for preset in Preset::ALL.into_iter().chain(placements.map(with)) {
         for seed in 1..=30 {
             let mut model = Model::new(preset, seed);
             for step in 0..400 {

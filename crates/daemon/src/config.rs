@@ -2,7 +2,7 @@
 
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{InterJob, IntraJob, Preset};
+use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use serde::{Deserialize, Deserializer};
 use std::fs;
@@ -73,6 +73,9 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Policies {
     intra_job: Option<String>,
+    placement: Option<String>,
+    /// Of the placements that draw nodes.
+    seed: Option<u64>,
     /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
     strict_shares: Option<bool>,
     /// The knob f of the preset tetris.
@@ -151,6 +154,10 @@ impl Policies {
         if let Some(name) = self.intra_job {
             preset.intra_job = IntraJob::parse(&name)?;
         }
+        if let Some(name) = self.placement {
+            preset.placement = Placement::parse(&name)?;
+        }
+        preset.seed = self.seed.unwrap_or(preset.seed);
         if let Some(value) = self.strict_shares {
             let InterJob::Drf { strict } = &mut preset.inter_job else {
                 return Err(format!("strict_shares is a setting of the preset drf, and not of {}", preset.name()));
@@ -215,6 +222,19 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_preset_can_be_replaced() {
+        let parse = |text: &str| Config::parse(text).map(|config| config.preset);
+        let mut wanted = Preset::TETRIS;
+        wanted.inter_job = InterJob::Tetris { fairness: 500_000 };
+        (wanted.intra_job, wanted.placement, wanted.seed) = (IntraJob::CriticalPath, Placement::Random, 7);
+        let text = "preset = 'tetris'\n[policies]\nfairness = 0.5\nintra_job = 'critical-path'\nplacement = 'random'\nseed = 7";
+        assert_eq!(parse(text), Ok(wanted));
+        let mut wanted = Preset::DRF;
+        wanted.inter_job = InterJob::Drf { strict: true };
+        assert_eq!(parse("[policies]\nstrict_shares = true"), Ok(wanted));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, said) in [
             ("prest = 'fifo'", "line 1, column 1"),
@@ -223,6 +243,11 @@ mod tests {
             ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
             ("[[queue]]\nname = 'a.b'", "has no parent"),
             ("decide = 'never'", "heartbeats"),
+            ("[policies]\nplacement = 'best'", "there are: next-fit, best-fit"),
+            ("[policies]\nintra_job = 'cpm'", "there are: breadth-first, critical-path"),
+            ("[policies]\nfairness = 0.5", "of the preset tetris"),
+            ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
+            ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -197,6 +197,11 @@ pub struct StageDemand {
 
 /// Which node for which ask?
 pub trait PlacementPolicy: Send {
+    /// Whether it asks for the node with the least or the most room, and so needs nodes in the order of their room.
+    fn compares_room(&self) -> bool {
+        false
+    }
+
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 }
 
@@ -221,6 +226,13 @@ pub enum Decision {
     Start { ask: AskSlot, node: usize },
     /// No open node has room.
     Wait { ask: AskSlot },
+}
+
+impl Decision {
+    /// A start on this node, or a wait where there is none.
+    fn on(ask: &OpenAsk, node: Option<usize>) -> Decision {
+        node.map_or(Decision::Wait { ask: ask.slot }, |node| Decision::Start { ask: ask.slot, node })
+    }
 }
 
 /// Which waiting entry starts next at a node?

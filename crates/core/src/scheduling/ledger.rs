@@ -4,6 +4,7 @@
 //! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search passes over the occupied
 //! part of a cluster without visiting it. The maxima are upper bounds, kind by kind; only the node itself decides.
 
+use super::room_order::RoomOrder;
 use crate::vocabulary::{
     Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Resources, Totals,
 };
@@ -36,6 +37,8 @@ pub struct Ledger {
     classes: ClassTable,
     class_constraints: Vec<Arc<Vec<Constraint>>>,
     capacity: Totals,
+    /// For placements that compare rooms.
+    by_room: Option<RoomOrder>,
 }
 
 struct LedgerNode {
@@ -164,6 +167,9 @@ impl Ledger {
         self.capacity.sub(&entry.capacity);
         self.capacity.add(&capacity);
         entry.capacity = capacity;
+        if let Some(by_room) = &mut self.by_room {
+            by_room.on_capacity(&capacity, &self.room);
+        }
         entry.attributes = attributes;
         entry.state = NodeState::Up;
         self.classify(index);
@@ -393,13 +399,11 @@ impl Ledger {
         remembered.then(|| (since..self.growths).map(|growth| self.grown[growth as usize % GROWN] as usize))
     }
 
-    /// Whether a search would find this node.
-    pub fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
-        shape.fits_in(&self.room[index]) && self.nodes[index].state == NodeState::Up && self.classes.meets(class, index)
-    }
-
     fn set_room(&mut self, index: usize, room: Resources) {
         let old = std::mem::replace(&mut self.room[index], room);
+        if let Some(by_room) = &mut self.by_room {
+            by_room.move_node(index, &old, &room);
+        }
         if !room.fits_in(&old) {
             self.grown.resize(GROWN, 0);
             self.grown[self.growths as usize % GROWN] = index as u32;
@@ -425,6 +429,18 @@ impl Ledger {
             let above = &mut self.super_room[block / BLOCK];
             *above = above.larger_of(&room);
         }
+    }
+
+    /// Keeps the nodes in the order of their room from now on.
+    pub fn order_by_room(&mut self) {
+        if self.by_room.is_none() {
+            let capacities = self.nodes.iter().map(|node| &node.capacity);
+            self.by_room = Some(RoomOrder::new(capacities, &self.room));
+        }
+    }
+
+    fn by_room(&self) -> &RoomOrder {
+        self.by_room.as_ref().expect("whoever compares rooms has them ordered")
     }
 
     /// Brings the maxima down to what is there; worth it before a search.
@@ -510,6 +526,20 @@ impl NodeViews for Ledger {
             expected_wait: Duration::ZERO,
             age: Duration::ZERO,
         }
+    }
+
+    fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
+        shape.fits_in(&self.room[index]) && self.nodes[index].state == NodeState::Up && self.classes.meets(class, index)
+    }
+
+    fn least_room(&self, class: u32, shape: &Resources) -> Option<usize> {
+        self.find_room(class, shape, 0)?;
+        self.by_room().least_that(shape, |index| self.has_room(index, class, shape))
+    }
+
+    fn most_room(&self, class: u32, shape: &Resources) -> Option<usize> {
+        self.find_room(class, shape, 0)?;
+        self.by_room().most_that(|index| self.has_room(index, class, shape))
     }
 
     fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize> {

@@ -3,6 +3,7 @@
 mod ledger;
 mod node_queue;
 mod request_queue;
+mod room_order;
 mod scheduler;
 mod view;
 

@@ -231,6 +231,9 @@ impl Scheduler {
             let mut decisions = std::mem::take(&mut self.decisions);
             decisions.clear();
             ledger.tighten();
+            if self.placement.compares_room() {
+                ledger.order_by_room();
+            }
             self.placement.place(now, &[ask], Budget { starts: 1 }, &*ledger, &mut decisions);
             let mut started = false;
             for decision in &decisions {

@@ -72,12 +72,9 @@ impl NodeViews for ClusterView {
         }
     }
 
-    fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize> {
-        let len = self.nodes.len();
-        (0..len).map(|offset| (start + offset) % len).find(|&index| {
-            let view = self.view(index);
-            view.open && shape.fits_in(&view.free) && self.classes.meets(class, index)
-        })
+    fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
+        let view = self.view(index);
+        view.open && shape.fits_in(&view.free) && self.classes.meets(class, index)
     }
 }
 

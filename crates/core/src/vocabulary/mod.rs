@@ -1,5 +1,6 @@
 //! The words everything else is written in: time, ids, resources, jobs, constraints.
 
+pub mod chance;
 pub mod constraints;
 pub mod execution;
 pub mod ids;
@@ -9,11 +10,12 @@ pub mod time;
 pub mod views;
 pub mod work;
 
+pub use chance::Chance;
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
 pub use execution::{Carried, EndReason, Ended, LaunchOrder, Limits, Stream, Usage, Variables};
 pub use ids::{AskId, AttemptId, ClientId, Epoch, GrantId, JobId, NodeId, QueueId, TaskId, UserId};
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
 pub use time::{Duration, Instant};
-pub use views::{ClassTable, NodeView, NodeViews, QueueView, QueuedEntry, RunningEntry};
+pub use views::{ClassTable, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
 pub use work::{JobWork, Work};

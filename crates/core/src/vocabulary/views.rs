@@ -1,5 +1,6 @@
 //! Read-only pictures that policies are shown: of nodes, and of a node's queue.
 
+use super::resources::WIDTH;
 use super::{AttemptId, Duration, ExecutionType, Instant, NodeId, Resources};
 
 /// What a scheduler believes of one node.
@@ -23,9 +24,63 @@ pub trait NodeViews {
         self.len() == 0
     }
     fn view(&self, index: usize) -> NodeView;
-    /// The first open node at or cyclically after `start` that has room for `shape` and meets constraint class
-    /// `class`.
-    fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize>;
+    /// Whether the node is open, has room for `shape` and meets constraint class `class`.
+    fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool;
+
+    /// The first node at or cyclically after `start` that has room.
+    fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize> {
+        let len = self.len();
+        (0..len).map(|offset| (start + offset) % len).find(|&index| self.has_room(index, class, shape))
+    }
+
+    /// Of the nodes that have room the one with the least, by [`RoomScale`].
+    fn least_room(&self, class: u32, shape: &Resources) -> Option<usize> {
+        let scale = self.room_scale();
+        let fitting = (0..self.len()).filter(|&index| self.has_room(index, class, shape));
+        fitting.min_by_key(|&index| (scale.measure(&self.view(index).free), index))
+    }
+
+    /// Of the nodes that have room the one with the most, by [`RoomScale`].
+    fn most_room(&self, class: u32, shape: &Resources) -> Option<usize> {
+        let scale = self.room_scale();
+        let fitting = (0..self.len()).filter(|&index| self.has_room(index, class, shape));
+        fitting.max_by_key(|&index| (scale.measure(&self.view(index).free), index))
+    }
+
+    /// One on which these nodes can be compared.
+    fn room_scale(&self) -> RoomScale {
+        let mut scale = RoomScale::default();
+        for index in 0..self.len() {
+            scale.grow(&self.view(index).capacity);
+        }
+        scale
+    }
+}
+
+/// Makes one number of the room on a node: the sum over kinds of its parts of the largest node, whose capacity is
+/// rounded up to a power of two, so that the scale seldom changes.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct RoomScale {
+    /// Of each kind the binary logarithm of what counts as one.
+    bits: [u32; WIDTH],
+}
+
+impl RoomScale {
+    /// Takes in the capacity of a node. Whether the scale has changed by it.
+    pub fn grow(&mut self, capacity: &Resources) -> bool {
+        let mut grown = false;
+        for (bits, &amount) in self.bits.iter_mut().zip(&capacity.0) {
+            let needed = u64::from(amount).next_power_of_two().ilog2();
+            grown |= needed > *bits;
+            *bits = needed.max(*bits);
+        }
+        grown
+    }
+
+    /// In parts of 2^32 of the largest node, exactly: what two rooms differ by before a task they differ by after it.
+    pub fn measure(&self, room: &Resources) -> u64 {
+        room.0.iter().zip(self.bits).map(|(&amount, bits)| (u64::from(amount) << 32) >> bits).sum()
+    }
 }
 
 /// Which nodes meet which set of constraints: one bit per node for every class of asks with the same constraints.

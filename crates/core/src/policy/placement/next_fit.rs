@@ -13,13 +13,9 @@ impl PlacementPolicy for NextFit {
     /// Decides one start per ask and call, so that every decision sees the room that the one before left.
     fn place(&mut self, _: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
         for ask in asks.iter().take(budget.starts as usize) {
-            match view.find_room(ask.class, &ask.shape, self.next) {
-                Some(node) => {
-                    self.next = node + 1;
-                    out.push(Decision::Start { ask: ask.slot, node });
-                }
-                None => out.push(Decision::Wait { ask: ask.slot }),
-            }
+            let node = view.find_room(ask.class, &ask.shape, self.next);
+            self.next = node.map_or(self.next, |node| node + 1);
+            out.push(Decision::on(ask, node));
         }
     }
 }
