@@ -1,7 +1,7 @@
 //! What every inter-job order promises, on the policy alone and against a plain model: random jobs, asks and rooms come
 //! and go, and each choice is compared with a look at everything.
 
-use amalgam_core::policy::inter_job::{Capacity, Claim, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris, fair_shares};
+use amalgam_core::policy::inter_job::{Capacity, Demand, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris, fair_shares};
 use amalgam_core::policy::{Choice, DemandChange, InterJobPolicy, Offer, Outcome};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{
@@ -372,14 +372,14 @@ fn with_strict_shares_nobody_gets_more_than_its_fair_share_but_everybody_gets_a_
         let waiting = |model: &Model, queue: QueueId| {
             model.jobs.iter().filter(|job| job.queue == queue && job.open > 0).count().max(1) as u64
         };
-        let claims: Vec<Claim> = (0..JOBS)
+        let demands: Vec<Demand> = (0..JOBS)
             .map(|slot| {
                 let job = &model.jobs[slot];
                 let weight = u64::from(tree.spec(job.queue).weight) * 1_000_000 / waiting(&model, job.queue);
-                Claim { weight, wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)) }
+                Demand { weight, wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)) }
             })
             .collect();
-        let fair = fair_shares(&claims, &model.capacity);
+        let fair = fair_shares(&demands, &model.capacity);
         loop {
             let offer = Offer::Node { node: 0, room: NODE, capacity: NODE, classes: &model.classes };
             let Some(choice) = model.policy.next(&offer) else { break };

@@ -1,7 +1,7 @@
 //! Who uses how much, and what they may use at most: the accounts behind every inter-job order.
 
 use super::queue_tree::WHOLE;
-use super::{Claim, FitIndex, QueueTree, fair_shares};
+use super::{Demand, FitIndex, QueueTree, fair_shares};
 use crate::policy::{Alignment, AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, JobWork, QueueId, Resources, Totals, UserId};
@@ -201,8 +201,8 @@ impl Accounts {
 
     /// Limits jobs to their fair shares by these weights.
     pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
-        let claims = weights.iter().map(|&(job, weight)| Claim { weight, wants: self.wants(job) });
-        let shares = fair_shares(&claims.collect::<Vec<_>>(), &self.capacity);
+        let demands = weights.iter().map(|&(job, weight)| Demand { weight, wants: self.wants(job) });
+        let shares = fair_shares(&demands.collect::<Vec<_>>(), &self.capacity);
         for (&(job, _), share) in weights.iter().zip(shares) {
             self.job_mut(job).most = Some(share);
         }

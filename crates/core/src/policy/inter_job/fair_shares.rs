@@ -13,7 +13,7 @@ use crate::vocabulary::resources::WIDTH;
 
 /// What a job wants of the cluster: all that its runnable and running tasks would hold together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Claim {
+pub struct Demand {
     /// In any unit, the same for all; at least 1.
     pub weight: u64,
     pub wants: Totals,
@@ -23,12 +23,12 @@ pub struct Claim {
 const ONE: u128 = 1_000_000_000_000;
 const MILLIONTH: u128 = ONE / 1_000_000;
 
-/// The fair dominant share of each claim, in millionths of the cluster, rounded up. Who wants a kind that the cluster
+/// The fair dominant share of each demand, in millionths of the cluster, rounded up. Who wants a kind that the cluster
 /// does not have gets nothing.
-pub fn fair_shares(claims: &[Claim], capacity: &Totals) -> Vec<u64> {
-    let mut shares = vec![0; claims.len()];
+pub fn fair_shares(demands: &[Demand], capacity: &Totals) -> Vec<u64> {
+    let mut shares = vec![0; demands.len()];
     let mut rising: Vec<Rising> =
-        claims.iter().enumerate().filter_map(|(at, claim)| Rising::new(at, claim, capacity)).collect();
+        demands.iter().enumerate().filter_map(|(at, demand)| Rising::new(at, demand, capacity)).collect();
     let mut left = [ONE; WIDTH];
     while !rising.is_empty() {
         let (level, full) = level_at_which_one_is_full(&rising, &left);
@@ -58,9 +58,9 @@ struct Rising {
 }
 
 impl Rising {
-    fn new(at: usize, claim: &Claim, capacity: &Totals) -> Option<Rising> {
+    fn new(at: usize, demand: &Demand, capacity: &Totals) -> Option<Rising> {
         let mut parts = [0; WIDTH];
-        for (part, (&wanted, &of)) in parts.iter_mut().zip(claim.wants.0.iter().zip(&capacity.0)) {
+        for (part, (&wanted, &of)) in parts.iter_mut().zip(demand.wants.0.iter().zip(&capacity.0)) {
             if wanted > 0 {
                 *part = (u128::from(wanted) * ONE).checked_div(u128::from(of))?;
             }
@@ -69,7 +69,7 @@ impl Rising {
         // Of huge demands the last digits do not count.
         let shift = (u128::BITS - largest.leading_zeros()).saturating_sub(80);
         let direction = parts.map(|part| ((part >> shift) * ONE).div_ceil(largest >> shift));
-        Some(Rising { at, weight: u128::from(claim.weight.max(1)), wants: largest.min(ONE), direction })
+        Some(Rising { at, weight: u128::from(demand.weight.max(1)), wants: largest.min(ONE), direction })
     }
 
     fn share_at(&self, level: u128) -> u128 {
@@ -97,10 +97,10 @@ mod tests {
     use super::*;
     use crate::vocabulary::Resources;
 
-    fn claim(weight: u64, cpu: u64, memory: u64) -> Claim {
+    fn demand(weight: u64, cpu: u64, memory: u64) -> Demand {
         let mut wants = Totals::ZERO;
         (wants.0[0], wants.0[1]) = (cpu, memory);
-        Claim { weight, wants }
+        Demand { weight, wants }
     }
 
     fn capacity(cpu: u32, memory: u32) -> Totals {
@@ -110,7 +110,7 @@ mod tests {
     /// The example of Ghodsi et al. 2011, section 4.1: 9 CPUs and 18 GB, tasks of <1, 4> and <3, 1>, as many as go.
     #[test]
     fn the_example_of_the_drf_paper() {
-        let shares = fair_shares(&[claim(1, 900, 3_600), claim(1, 2_700, 900)], &capacity(9, 18));
+        let shares = fair_shares(&[demand(1, 900, 3_600), demand(1, 2_700, 900)], &capacity(9, 18));
         assert_eq!(shares, [666_667, 666_667], "12 of 18 GB, and 6 of 9 CPUs");
     }
 
@@ -118,29 +118,33 @@ mod tests {
     fn what_a_small_demand_leaves_lifts_the_others() {
         let all = capacity(100, 0);
         assert_eq!(
-            fair_shares(&[claim(1, 10, 0), claim(1, 500, 0), claim(2, 500, 0)], &all),
+            fair_shares(&[demand(1, 10, 0), demand(1, 500, 0), demand(2, 500, 0)], &all),
             [100_000, 300_000, 600_000]
         );
-        assert_eq!(fair_shares(&[claim(1, 10, 0), claim(1, 20, 0)], &all), [100_000, 200_000], "nobody lacks anything");
-        assert_eq!(fair_shares(&[claim(1, 10, 5), claim(1, 0, 0)], &all), [0, 0], "there is no memory");
+        assert_eq!(
+            fair_shares(&[demand(1, 10, 0), demand(1, 20, 0)], &all),
+            [100_000, 200_000],
+            "nobody lacks anything"
+        );
+        assert_eq!(fair_shares(&[demand(1, 10, 5), demand(1, 0, 0)], &all), [0, 0], "there is no memory");
         assert_eq!(fair_shares(&[], &all), [] as [u64; 0]);
     }
 
     /// The oracle: everybody takes a little in turn, in proportion to the weights, until nobody can or wants to.
-    fn by_progressive_filling(claims: &[Claim], capacity: &Totals) -> Vec<f64> {
+    fn by_progressive_filling(demands: &[Demand], capacity: &Totals) -> Vec<f64> {
         const STEP: f64 = 1e-5;
-        let part = |claim: &Claim, kind: usize| match claim.wants.0[kind] {
+        let part = |demand: &Demand, kind: usize| match demand.wants.0[kind] {
             0 => 0.0,
             wanted => wanted as f64 / capacity.0[kind] as f64,
         };
         let mut free = [1.0; WIDTH];
-        let mut shares = vec![0.0; claims.len()];
+        let mut shares = vec![0.0; demands.len()];
         let mut moved = true;
         while std::mem::take(&mut moved) {
-            for (claim, share) in claims.iter().zip(&mut shares) {
-                let wants = (0..WIDTH).map(|kind| part(claim, kind)).fold(0.0, f64::max);
-                let step = STEP * claim.weight as f64;
-                let direction = |kind: usize| part(claim, kind) / wants;
+            for (demand, share) in demands.iter().zip(&mut shares) {
+                let wants = (0..WIDTH).map(|kind| part(demand, kind)).fold(0.0, f64::max);
+                let step = STEP * demand.weight as f64;
+                let direction = |kind: usize| part(demand, kind) / wants;
                 let fits = (0..WIDTH).all(|kind| wants == 0.0 || direction(kind) * step <= free[kind]);
                 if wants > 0.0 && wants.is_finite() && *share + step <= wants.min(1.0) && fits {
                     (0..WIDTH).for_each(|kind| free[kind] -= direction(kind) * step);
@@ -161,21 +165,21 @@ mod tests {
         };
         for round in 0..60 {
             let all = Totals(std::array::from_fn(|kind| if kind < 4 { 1_000 + below(100_000) } else { 0 }));
-            let claims: Vec<Claim> = (0..1 + below(8))
+            let demands: Vec<Demand> = (0..1 + below(8))
                 .map(|_| {
                     let wants = std::array::from_fn(|kind| match below(3) {
                         0 => 0,
                         _ => all.0[kind] * below(100) / 100,
                     });
-                    Claim { weight: 1 + below(4), wants: Totals(wants) }
+                    Demand { weight: 1 + below(4), wants: Totals(wants) }
                 })
                 .collect();
-            let exact = fair_shares(&claims, &all);
-            for ((share, filled), claim) in exact.iter().zip(by_progressive_filling(&claims, &all)).zip(&claims) {
+            let exact = fair_shares(&demands, &all);
+            for ((share, filled), demand) in exact.iter().zip(by_progressive_filling(&demands, &all)).zip(&demands) {
                 let off = (*share as f64 / 1e6 - filled).abs();
                 assert!(
                     off < 1e-3,
-                    "round {round}: {share} millionths, filled to {filled}, of {claim:?} in {claims:?}"
+                    "round {round}: {share} millionths, filled to {filled}, of {demand:?} in {demands:?}"
                 );
             }
         }

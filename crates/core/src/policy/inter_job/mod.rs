@@ -16,7 +16,7 @@ mod tree_line;
 pub use accounts::Accounts;
 pub use capacity::Capacity;
 pub use drf::Drf;
-pub use fair_shares::{Claim, fair_shares};
+pub use fair_shares::{Demand, fair_shares};
 pub use fifo::Fifo;
 pub use fit_index::FitIndex;
 pub use queue_tree::{QueueTree, QueueTreeError};
