@@ -7,7 +7,7 @@ use crate::node::{NodeAgent, NodeSettings};
 use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
 use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, intra_job, node_queue, placement};
 use crate::protocol::AdmittedJob;
-use crate::scheduling::{Scheduler, SchedulerSettings};
+use crate::scheduling::{Delays, Scheduler, SchedulerSettings};
 use crate::vocabulary::{Chance, Duration, Epoch, NodeId};
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub struct Preset {
     pub inter_job: InterJob,
     pub intra_job: IntraJob,
     pub placement: Placement,
+    /// How long asks hold out for room near their input.
+    pub delays: Delays,
     /// From which the generators of policies that need chance are split.
     pub seed: u64,
 }
@@ -36,8 +38,8 @@ pub enum InterJob {
     Sjf,
     /// The job with the least work left.
     Srtf,
-    /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs that are furthest below
-    /// their fair share is considered.
+    /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs, those furthest below
+    /// their fair share, is considered.
     Tetris { fairness: u32 },
 }
 
@@ -106,6 +108,9 @@ fn choose<T: Copy>(what: &str, name: &str, named: &[(&str, T)]) -> Result<T, Str
     })
 }
 
+/// A few heartbeats each, as is usual (Spark's `spark.locality.wait`).
+const DELAYS: Delays = Delays { node: Duration::from_secs(3), rack: Duration::from_secs(3) };
+
 /// The knob of the Tetris paper's own evaluation (section 5), in millionths.
 const TETRIS_FAIRNESS: u32 = 250_000;
 
@@ -132,7 +137,14 @@ impl Preset {
         [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
-        Preset { name, inter_job, intra_job: IntraJob::BreadthFirst, placement: Placement::NextFit, seed: 0 }
+        Preset {
+            name,
+            inter_job,
+            intra_job: IntraJob::BreadthFirst,
+            placement: Placement::NextFit,
+            delays: DELAYS,
+            seed: 0,
+        }
     }
 
     pub fn name(self) -> &'static str {
@@ -158,7 +170,7 @@ impl Preset {
     }
 
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
-        let settings = SchedulerSettings { reserve_after: Some(RESERVE_AFTER) };
+        let settings = SchedulerSettings { reserve_after: Some(RESERVE_AFTER), delays: self.delays };
         Scheduler::new(self.inter_job(queues), self.placement(), settings)
     }
 

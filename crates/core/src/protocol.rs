@@ -161,6 +161,15 @@ pub struct Ask {
     pub wanted: u64,
     /// Of the job's asks the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
     pub rank: u32,
+    /// Where the input of its tasks lies; empty where that does not matter.
+    pub locality: Arc<Vec<Holder>>,
+}
+
+/// A node that has so much of some tasks' input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Holder {
+    pub node: NodeId,
+    pub bytes: u64,
 }
 
 /// A placement that a scheduler proposes to the owner of the node.

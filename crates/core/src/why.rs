@@ -35,6 +35,8 @@ pub enum Why {
     AfterStages { stages: Vec<String> },
     /// The job's own fair share, in millionths of the cluster.
     FairShare { used: u64, most: u64 },
+    /// There is room, and it still holds out for some near its input.
+    NearInput,
 }
 
 impl Why {
@@ -77,6 +79,7 @@ impl Why {
             ),
             Why::Ahead { jobs: 1, first, rule } => format!("job {first} is ahead, by {rule}"),
             Why::Ahead { jobs, first, rule } => format!("{jobs} jobs are ahead, job {first} first, by {rule}"),
+            Why::NearInput => "waits a moment for room near its input".to_owned(),
             Why::FairShare { used, most } => {
                 let percent = |share: u64| share as f64 / 1e4;
                 format!("it has {:.1} % of the cluster, and its fair share is {:.1} %", percent(*used), percent(*most))

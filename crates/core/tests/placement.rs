@@ -118,6 +118,7 @@ impl Model {
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
             rank: 0,
+            locality: Arc::default(),
         };
         self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }

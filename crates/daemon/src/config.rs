@@ -74,6 +74,10 @@ struct File {
 struct Policies {
     intra_job: Option<String>,
     placement: Option<String>,
+    #[serde(default, deserialize_with = "duration")]
+    node_delay: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    rack_delay: Option<Duration>,
     /// Of the placements that draw nodes.
     seed: Option<u64>,
     /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
@@ -157,6 +161,8 @@ impl Policies {
         if let Some(name) = self.placement {
             preset.placement = Placement::parse(&name)?;
         }
+        preset.delays.node = self.node_delay.unwrap_or(preset.delays.node);
+        preset.delays.rack = self.rack_delay.unwrap_or(preset.delays.rack);
         preset.seed = self.seed.unwrap_or(preset.seed);
         if let Some(value) = self.strict_shares {
             let InterJob::Drf { strict } = &mut preset.inter_job else {
@@ -202,6 +208,7 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::scheduling::Delays;
 
     #[test]
     fn an_empty_file_is_the_default() {
@@ -227,7 +234,9 @@ mod tests {
         let mut wanted = Preset::TETRIS;
         wanted.inter_job = InterJob::Tetris { fairness: 500_000 };
         (wanted.intra_job, wanted.placement, wanted.seed) = (IntraJob::CriticalPath, Placement::Random, 7);
-        let text = "preset = 'tetris'\n[policies]\nfairness = 0.5\nintra_job = 'critical-path'\nplacement = 'random'\nseed = 7";
+        let text = "preset = 'tetris'\n[policies]\nfairness = 0.5\nintra_job = 'critical-path'\n\
+                    placement = 'random'\nseed = 7\nnode_delay = '1s'\nrack_delay = '0s'";
+        wanted.delays = Delays { node: Duration::from_secs(1), rack: Duration::ZERO };
         assert_eq!(parse(text), Ok(wanted));
         let mut wanted = Preset::DRF;
         wanted.inter_job = InterJob::Drf { strict: true };

@@ -40,6 +40,7 @@ impl Requests {
                     execution: stage.execution,
                     wanted: 0,
                     rank: asks.len() as u32 + 1,
+                    locality: Arc::default(),
                 };
                 asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, told: true });
                 asks.len() as u32 - 1

@@ -29,6 +29,13 @@ impl Master {
         self.decide(now, &nodes, out);
     }
 
+    /// Some asks have held out for room near their input for long enough.
+    pub(super) fn on_delays(&mut self, now: Instant, out: &mut Outbox) {
+        if self.scheduler.widen(now, &mut self.ledger) {
+            self.decide(now, &[], out);
+        }
+    }
+
     /// Gives away the room on `nodes`, then tries what is new everywhere.
     pub(super) fn decide(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
         if self.settings.decide == Decide::OnEvents {

@@ -200,13 +200,16 @@ impl Role for Master {
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node),
             Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
-            Event::Wakeup => self.on_wakeup(now, out),
+            Event::Wakeup => {
+                self.on_delays(now, out);
+                self.on_wakeup(now, out);
+            }
         }
         self.check_invariants();
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.nodes.next_review()
+        self.nodes.next_review().into_iter().chain(self.scheduler.next_widening()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

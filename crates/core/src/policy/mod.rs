@@ -77,6 +77,11 @@ pub enum DemandChange {
     AskRemoved {
         ask: AskSlot,
     },
+    /// The ask takes other nodes than before.
+    Class {
+        ask: AskSlot,
+        class: u32,
+    },
     /// So many tasks of the ask are open. Of a job's asks the one of the smallest rank goes first; of those of equal
     /// rank the one that is best aligned with the room, then the older one.
     Open {

@@ -36,6 +36,9 @@ pub struct Ledger {
     adopted: BTreeMap<(Epoch, u64), GrantId>,
     classes: ClassTable,
     class_constraints: Vec<Arc<Vec<Constraint>>>,
+    /// The nodes that a class is narrowed to, sorted; such a class belongs to one ask.
+    class_members: Vec<Option<Vec<NodeId>>>,
+    free_classes: Vec<u32>,
     capacity: Totals,
     /// For placements that compare rooms.
     by_room: Option<RoomOrder>,
@@ -186,6 +189,10 @@ impl Ledger {
 
     fn meets(&self, class: u32, index: usize) -> bool {
         let attributes = &self.nodes[index].attributes;
+        let members = self.class_members[class as usize].as_ref();
+        if members.is_some_and(|members| members.binary_search(&NodeId(index as u32)).is_err()) {
+            return false;
+        }
         self.class_constraints[class as usize].iter().all(|constraint| constraint.is_met_by(attributes))
     }
 
@@ -274,16 +281,43 @@ impl Ledger {
 
     /// The class of asks with these constraints; made when it is new.
     pub fn class(&mut self, constraints: &Arc<Vec<Constraint>>) -> u32 {
-        if let Some(class) = self.class_constraints.iter().position(|known| known == constraints) {
+        let shared = self.class_constraints.iter().zip(&self.class_members);
+        let mut known = shared.map(|(known, members)| known == constraints && members.is_none());
+        if let Some(class) = known.position(|is_it| is_it) {
             return class as u32;
         }
         let class = self.classes.add_class();
         self.class_constraints.push(Arc::clone(constraints));
+        self.class_members.push(None);
         for index in 0..self.nodes.len() {
             let met = self.meets(class, index);
             self.classes.set(class, index, met);
         }
         class
+    }
+
+    /// A class of its own for one ask: of the nodes that meet `class` only these, which are sorted.
+    pub fn narrow_class(&mut self, class: u32, nodes: Vec<NodeId>) -> u32 {
+        let constraints = Arc::clone(&self.class_constraints[class as usize]);
+        let narrow = self.free_classes.pop().unwrap_or_else(|| {
+            self.class_constraints.push(Arc::default());
+            self.class_members.push(None);
+            self.classes.add_class()
+        });
+        for node in nodes.iter().map(|node| node.0 as usize).filter(|&node| node < self.nodes.len()) {
+            let met = self.classes.meets(class, node);
+            self.classes.set(narrow, node, met);
+        }
+        self.class_constraints[narrow as usize] = constraints;
+        self.class_members[narrow as usize] = Some(nodes);
+        narrow
+    }
+
+    /// Nobody needs the narrow class any more.
+    pub fn release_class(&mut self, narrow: u32) {
+        self.classes.clear(narrow);
+        self.class_members[narrow as usize] = Some(Vec::new());
+        self.free_classes.push(narrow);
     }
 
     pub fn classes(&self) -> &ClassTable {

@@ -1,6 +1,7 @@
 //! The parts that roles own: what waits, what is believed, what is known, and the scheduler over them.
 
 mod ledger;
+mod locality;
 mod node_queue;
 mod request_queue;
 mod room_order;
@@ -8,6 +9,7 @@ mod scheduler;
 mod view;
 
 pub use ledger::{Booking, ClaimError, Ledger, NodeState};
+pub use locality::Delays;
 pub use node_queue::NodeQueue;
 pub use request_queue::RequestQueue;
 pub use scheduler::{Granting, Scheduler, SchedulerSettings, explain_fit};

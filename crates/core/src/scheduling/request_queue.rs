@@ -1,8 +1,11 @@
 //! What jobs ask for, by slots that policies index their vectors with.
 
+use super::locality::Reach;
 use crate::policy::{AskSlot, JobSlot};
+use crate::protocol::Holder;
 use crate::vocabulary::{AskId, ExecutionType, Instant, JobId, Resources};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct RequestQueue {
@@ -20,7 +23,14 @@ pub struct OpenRequest {
     pub id: AskId,
     pub job: JobSlot,
     pub shape: Resources,
+    /// The nodes that it takes now.
     pub class: u32,
+    /// The nodes that meet its constraints.
+    pub widest_class: u32,
+    pub locality: Arc<Vec<Holder>>,
+    pub reach: Reach,
+    /// When its delays began.
+    pub delayed_since: Instant,
     pub execution: ExecutionType,
     /// Since the job began.
     pub wanted: u64,

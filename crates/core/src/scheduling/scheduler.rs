@@ -5,6 +5,7 @@
 //! then waits for room on some node. So the work of an event does not grow with the number of open tasks.
 
 use super::ledger::{ClaimError, Ledger};
+use super::locality::{Delays, Reach, local_nodes};
 use super::request_queue::{OpenRequest, RequestQueue};
 use crate::policy::{
     AskSlot, Budget, Choice, Decision, DemandChange, InterJobPolicy, Offer, OpenAsk, Outcome, PlacementPolicy,
@@ -15,6 +16,8 @@ use crate::vocabulary::{
     AskId, Duration, GrantId, Instant, JobId, JobWork, NodeId, NodeViews, QueueId, Resources, Totals, UserId,
 };
 use crate::why::Why;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Nodes that an explanation looks at to find the closest one.
 const EXPLAINED_NODES: usize = 4_096;
@@ -25,6 +28,8 @@ pub struct Scheduler {
     placement: Box<dyn PlacementPolicy>,
     settings: SchedulerSettings,
     reservation: Option<Reservation>,
+    /// When asks with a locality reach further.
+    widenings: BTreeSet<(Instant, AskSlot)>,
     decisions: Vec<Decision>,
     /// All growths of room up to this one were offered to whoever waits.
     settled: u64,
@@ -34,6 +39,7 @@ pub struct Scheduler {
 pub struct SchedulerSettings {
     /// An ask that found no room for so long gets a node kept free for it; `None`: never.
     pub reserve_after: Option<Duration>,
+    pub delays: Delays,
 }
 
 /// A node that fills up for the ask that waited longest.
@@ -76,6 +82,7 @@ impl Scheduler {
             placement,
             settings,
             reservation: None,
+            widenings: BTreeSet::new(),
             decisions: Vec::new(),
             settled: 0,
         }
@@ -106,11 +113,15 @@ impl Scheduler {
             None => self.add_ask(now, ask, job, ledger),
         };
         let request = self.queue.ask_mut(slot);
-        if request.open() == 0 {
+        let was_idle = request.open() == 0;
+        if was_idle {
             request.waiting_since = now;
         }
         request.wanted = ask.wanted;
         let count = request.open();
+        if was_idle && count > 0 {
+            self.begin_delays(now, slot, ledger);
+        }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, rank: ask.rank });
     }
 
@@ -127,6 +138,10 @@ impl Scheduler {
             job,
             shape,
             class,
+            widest_class: class,
+            locality: Arc::clone(&ask.locality),
+            reach: Reach::Anywhere,
+            delayed_since: now,
             execution: ask.execution,
             wanted: 0,
             granted: 0,
@@ -144,6 +159,7 @@ impl Scheduler {
             if self.reservation.is_some_and(|reservation| reservation.ask == ask) {
                 self.end_reservation(ledger);
             }
+            self.set_reach(ask, Reach::Anywhere, ledger);
             self.inter_job.on_change(&DemandChange::AskRemoved { ask });
             self.queue.remove_ask(ask);
         }
@@ -286,7 +302,58 @@ impl Scheduler {
         let job = request.job;
         self.queue.job_mut(job).bookings += 1;
         self.inter_job.outcome(choice.ask, Outcome::Started);
+        if local_nodes(&self.queue.ask(choice.ask).locality).contains(&node) {
+            self.begin_delays(now, choice.ask, ledger);
+        }
         Ok(grant)
+    }
+
+    // ---- locality: an ask holds out for a while for room near its input ---------------------------------------------
+
+    fn begin_delays(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger) {
+        if !self.queue.ask(ask).locality.is_empty() {
+            self.set_reach(ask, Reach::Anywhere, ledger);
+            self.queue.ask_mut(ask).delayed_since = now;
+            self.set_reach(ask, Reach::Node, ledger);
+        }
+    }
+
+    fn set_reach(&mut self, ask: AskSlot, reach: Reach, ledger: &mut Ledger) {
+        let delays = &self.settings.delays;
+        let request = self.queue.ask_mut(ask);
+        if request.reach == reach {
+            return;
+        }
+        if let Some(end) = request.reach.ends(request.delayed_since, delays) {
+            self.widenings.remove(&(end, ask));
+            ledger.release_class(request.class);
+        }
+        request.class = match reach.nodes(&request.locality, ledger) {
+            Some(nodes) => ledger.narrow_class(request.widest_class, nodes),
+            None => request.widest_class,
+        };
+        (request.reach, request.no_room_at) = (reach, None);
+        self.widenings.extend(reach.ends(request.delayed_since, delays).map(|end| (end, ask)));
+        self.inter_job.on_change(&DemandChange::Class { ask, class: request.class });
+    }
+
+    pub fn next_widening(&self) -> Option<Instant> {
+        self.widenings.first().map(|(end, _)| *end)
+    }
+
+    /// Lets the asks reach further that have held out for long enough. Whether there were any.
+    pub fn widen(&mut self, now: Instant, ledger: &mut Ledger) -> bool {
+        let mut some = false;
+        while let Some(&(end, ask)) = self.widenings.first().filter(|(end, _)| *end <= now) {
+            debug_assert_eq!(
+                self.queue.ask(ask).reach.ends(self.queue.ask(ask).delayed_since, &self.settings.delays),
+                Some(end)
+            );
+            let wider = self.queue.ask(ask).reach.wider();
+            self.set_reach(ask, wider, ledger);
+            some = true;
+        }
+        some
     }
 
     // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
@@ -297,7 +364,7 @@ impl Scheduler {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = self.reservation {
             let wanted = self.queue.ask(kept.ask).open() > 0 && self.inter_job.limit_on(kept.ask).is_none();
-            if wanted && !ledger.offer_is_closed(kept.node) {
+            if wanted && self.reaches(kept, ledger) && !ledger.offer_is_closed(kept.node) {
                 return;
             }
             self.end_reservation(ledger);
@@ -315,9 +382,15 @@ impl Scheduler {
         }
     }
 
+    /// Whether the ask takes the node; it may hold out for room near its input again.
+    fn reaches(&self, kept: Reservation, ledger: &Ledger) -> bool {
+        ledger.classes().meets(self.queue.ask(kept.ask).class, kept.node.0 as usize)
+    }
+
     fn try_reservation(&mut self, now: Instant, kept: Reservation, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
         let shape = self.queue.ask(kept.ask).shape;
-        if !shape.fits_in(&ledger.offer(kept.node)) || self.inter_job.limit_on(kept.ask).is_some() {
+        let fits = shape.fits_in(&ledger.offer(kept.node)) && self.reaches(kept, ledger);
+        if !fits || self.inter_job.limit_on(kept.ask).is_some() {
             return;
         }
         let choice = Choice { ask: kept.ask, passed_over: 0, parked: false };
@@ -355,8 +428,11 @@ impl Scheduler {
         if let Some(limit) = self.inter_job.limit_on(ask) {
             return vec![limit];
         }
-        let fit = explain_fit(request.class, &request.shape, ledger);
-        let mut reasons: Vec<Why> = fit.into_iter().collect();
+        let fit = explain_fit(request.widest_class, &request.shape, ledger);
+        let is_near = request.reach != Reach::Anywhere;
+        let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())
+            .then_some(Why::NearInput);
+        let mut reasons: Vec<Why> = fit.into_iter().chain(near).collect();
         let hopeless =
             matches!(reasons.first(), Some(Why::NoNode { .. } | Why::Constraints { .. } | Why::TooLarge { .. }));
         if hopeless {

@@ -111,6 +111,11 @@ impl ClassTable {
         self.classes() - 1
     }
 
+    /// No node meets it any more.
+    pub fn clear(&mut self, class: u32) {
+        self.bits[class as usize].clear();
+    }
+
     pub fn set(&mut self, class: u32, node: usize, met: bool) {
         let words = &mut self.bits[class as usize];
         if words.len() <= node / 64 {

@@ -288,6 +288,7 @@ impl Cluster {
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
             rank: 0,
+            locality: Arc::default(),
         };
         let id = entry.id;
         // What is pending is left; of what was done, the total tells.

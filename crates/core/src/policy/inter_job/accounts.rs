@@ -68,7 +68,6 @@ pub struct JobAccount {
 pub struct AskAccount {
     pub job: JobSlot,
     pub shape: Resources,
-    pub class: u32,
     rank: u32,
     pub open: u64,
     /// No open node had room for it when it was last tried everywhere.
@@ -145,7 +144,7 @@ impl Accounts {
                 return Some(job);
             }
             DemandChange::AskAdded { ask, job, shape, class } => {
-                put(&mut self.asks, ask, AskAccount { job, shape, class, rank: 0, open: 0, parked: false });
+                put(&mut self.asks, ask, AskAccount { job, shape, rank: 0, open: 0, parked: false });
                 self.job_mut(job).asks.push(ask);
                 self.index.add(ask, shape, class);
                 self.note_only_ask(job);
@@ -158,6 +157,11 @@ impl Accounts {
                 self.index.remove(ask);
                 self.note_only_ask(job);
                 return Some(job);
+            }
+            DemandChange::Class { ask, class } => {
+                self.index.set_class(ask, class);
+                self.unpark(ask);
+                return Some(self.ask(ask).job);
             }
             DemandChange::Open { ask, count, rank } => {
                 self.set_rank(ask, rank);

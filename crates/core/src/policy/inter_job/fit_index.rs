@@ -74,6 +74,15 @@ impl FitIndex {
         set(&mut self.of_class[class as usize], ask, false);
     }
 
+    pub fn set_class(&mut self, ask: AskSlot, class: u32) {
+        let old = std::mem::replace(&mut self.classes[ask as usize], class);
+        if self.of_class.len() <= class as usize {
+            self.of_class.resize_with(class as usize + 1, || vec![0; self.words]);
+        }
+        set(&mut self.of_class[old as usize], ask, false);
+        set(&mut self.of_class[class as usize], ask, true);
+    }
+
     pub fn set_open(&mut self, ask: AskSlot, open: bool) {
         set(&mut self.open, ask, open);
     }
