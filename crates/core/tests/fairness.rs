@@ -133,6 +133,26 @@ fn drf_gives_two_jobs_of_a_queue_the_same_and_fifo_serves_the_first() {
 }
 
 #[test]
+fn what_is_left_of_a_job_is_told_in_steps_and_decides_who_is_served_under_srtf() {
+    let mut world = cluster(Preset::SRTF, Vec::new(), 1, 4);
+    world.verbose = true;
+    let timed =
+        |tasks| job(vec![StageSpec { expected: Some(Duration::from_secs(1)), ..stage("s", tasks, "1s", 1_000) }]);
+    let begun = world.submit(timed(800));
+    world.run_for(Duration::from_millis(100_500));
+    let longer = world.submit(timed(600));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(running_by_job(&world), [(begun, 4)].into(), "less is left of it than of job {longer}");
+    let shorter = world.submit(timed(100));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(running_by_job(&world), [(shorter, 4)].into());
+    world.run_for(Duration::from_secs(400));
+    assert_eq!(world.outcome(longer), Some(JobOutcome::Succeeded));
+    let told = world.log.iter().filter(|line| line.contains(&format!("job-{begun} -> master: demand"))).count();
+    assert!((20..200).contains(&told), "{told} messages for 800 tasks");
+}
+
+#[test]
 fn a_large_task_does_not_starve_behind_small_ones() {
     for preset in Preset::ALL {
         let mut world = cluster(preset, Vec::new(), 2, 4);
