@@ -13,10 +13,14 @@ mod metrics;
 mod network;
 mod process;
 mod reference;
+pub mod report;
 mod settings;
 mod simulation;
 
-pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};
+pub use metrics::{
+    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Spread, Utilization, WINDOW,
+    Window,
+};
 pub use reference::Reference;
 pub use settings::{Costs, NetworkSettings, Settings};
-pub use simulation::{Outcome, Simulation, capacity};
+pub use simulation::{Simulation, capacity};

@@ -5,7 +5,7 @@
 
 use crate::agenda::Agenda;
 use crate::executor::{Executor, Reaction};
-use crate::metrics::{JobResult, Metrics, Results, WINDOW, Window};
+use crate::metrics::{Metrics, Outcome, Results, WINDOW};
 use crate::network::{Direction, Network};
 use crate::process::Process;
 use crate::settings::Settings;
@@ -91,16 +91,9 @@ enum Place {
     Node(usize),
 }
 
-/// What a run led to.
-pub struct Outcome {
-    pub results: Results,
-    pub jobs: Vec<JobResult>,
-    pub windows: Vec<Window>,
-}
-
 impl Simulation {
     pub fn new(settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
-        let capacity = capacity(nodes);
+        let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
         let network = Network::new(nodes.len(), settings.network, settings.seed);
         let mut simulation = Simulation {
             now: Instant::ZERO,
@@ -109,7 +102,7 @@ impl Simulation {
             nodes: nodes.iter().enumerate().map(|(number, node)| simulated_node(&settings, number, node)).collect(),
             network,
             jobs: workload.jobs.clone(),
-            metrics: Metrics::new(&workload.jobs, &capacity),
+            metrics: Metrics::new(&workload.jobs, &capacities),
             to_arrive: workload.jobs.len(),
             events: 0,
             at_once: VecDeque::new(),
@@ -360,14 +353,16 @@ impl Simulation {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
                 Reaction::Began { attempt, task, resources } => self.begin_task(node, attempt, task, &resources),
-                Reaction::Ended { order } => self.metrics.on_ended(self.now, order.task, &order.carried.resources),
+                Reaction::Ended { order } => {
+                    self.metrics.on_ended(self.now, node, order.task, &order.carried.resources);
+                }
             }
         }
     }
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, resources: &Resources) {
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
-        self.metrics.on_began(self.now, task, resources, launch);
+        self.metrics.on_began(self.now, node, task, resources, launch);
         let run_time = self.run_time(task);
         self.agenda.note(self.now + run_time, Occurrence::TaskEnds { node, attempt });
     }
@@ -383,7 +378,7 @@ impl Simulation {
             return;
         };
         let LaunchOrder { task, carried, .. } = *order;
-        self.metrics.on_ended(self.now, task, &carried.resources);
+        self.metrics.on_ended(self.now, node, task, &carried.resources);
         let exit = Duration::from_micros(self.settings.costs.exit / 1_000);
         if exit == Duration::ZERO {
             self.at_once.push_back((node, report));
@@ -400,16 +395,16 @@ impl Simulation {
 
     // ---- the end ---------------------------------------------------------------------------------------------------
 
-    fn finish(mut self) -> Outcome {
-        let (results, windows) = self.metrics.finish(self.now, &self.jobs);
+    fn finish(self) -> Outcome {
+        let outcome = self.metrics.finish(self.now, &self.jobs);
         let results = Results {
             preset: self.settings.preset.name().to_owned(),
             seed: self.settings.seed,
             nodes: self.nodes.len() as u64,
             events: self.events,
-            ..results
+            ..outcome.results
         };
-        Outcome { results, jobs: self.metrics.job_results(&self.jobs), windows }
+        Outcome { results, ..outcome }
     }
 }
 

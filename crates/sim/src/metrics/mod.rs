@@ -3,13 +3,15 @@
 mod results;
 mod usage;
 
-pub use results::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, Window};
+pub use results::{
+    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Spread, Utilization, Window,
+};
 use usage::ClusterUsage;
 
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId, Totals};
+use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId};
 use amalgam_workload::trace::TraceJob;
 
 /// The length of the windows over which fairness and utilisation are taken.
@@ -33,7 +35,10 @@ struct JobMeasure {
     begun: Instant,
     ended: Option<(Instant, JobOutcome)>,
     refused: Option<String>,
+    /// Until it has ended.
     stages: Vec<StageMeasure>,
+    /// When the first task of each stage began and the last ended.
+    spans: Vec<(Instant, Instant)>,
 }
 
 struct StageMeasure {
@@ -62,20 +67,21 @@ struct AllocationSums {
 }
 
 impl Metrics {
-    pub fn new(jobs: &[TraceJob], capacity: &Totals) -> Metrics {
+    pub fn new(jobs: &[TraceJob], nodes: &[Resources]) -> Metrics {
         let measure = |job: &TraceJob| JobMeasure {
             arrival: Instant::ZERO + job.arrival,
             begun: Instant::ZERO,
             ended: None,
             refused: None,
             stages: job.spec.stages.iter().map(|stage| StageMeasure::new(stage.tasks.len())).collect(),
+            spans: vec![(Instant::NEVER, Instant::ZERO); job.spec.stages.len()],
         };
         Metrics {
             jobs: jobs.iter().map(measure).collect(),
             of_id: Vec::new(),
             waits: Vec::new(),
             allocation: AllocationSums::default(),
-            usage: ClusterUsage::new(jobs.len(), capacity),
+            usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
@@ -209,17 +215,24 @@ impl Metrics {
 
     // ---- what runs -------------------------------------------------------------------------------------------------
 
-    pub fn on_began(&mut self, now: Instant, task: TaskId, resources: &Resources, launch: Duration) {
+    pub fn on_began(&mut self, now: Instant, node: usize, task: TaskId, resources: &Resources, launch: Duration) {
         self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
-            self.usage.on_began(now, job, resources);
+            self.usage.on_began(now, job, node, resources);
+            let span = self.span(job, task.stage);
+            span.0 = span.0.min(now);
         }
     }
 
-    pub fn on_ended(&mut self, now: Instant, task: TaskId, resources: &Resources) {
+    pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, resources: &Resources) {
         if let Some(job) = self.job_of(task.job) {
-            self.usage.on_ended(now, job, resources);
+            self.usage.on_ended(now, job, node, resources);
+            self.span(job, task.stage).1 = now;
         }
+    }
+
+    fn span(&mut self, job: u32, stage: u32) -> &mut (Instant, Instant) {
+        &mut self.jobs[job as usize].spans[stage as usize]
     }
 
     /// A window of [`WINDOW`] is over.

@@ -116,6 +116,40 @@ pub struct Window {
     pub jain: Option<f64>,
 }
 
+/// What a run led to.
+pub struct Outcome {
+    pub results: Results,
+    pub jobs: Vec<JobResult>,
+    pub windows: Vec<Window>,
+    /// Waits of tasks in seconds at the quantiles 0, 0.005, .., 1.
+    pub wait_curve: Vec<f64>,
+    pub heat: Heat,
+    /// Of a job with the most stages.
+    pub gantt: Option<Gantt>,
+}
+
+/// The share of the nodes' CPUs in use, by groups of nodes and windows.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Heat {
+    pub nodes_in_row: usize,
+    pub rows: Vec<Vec<f32>>,
+}
+
+/// When the stages of a job ran.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Gantt {
+    pub job: String,
+    pub stages: Vec<GanttStage>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GanttStage {
+    pub name: String,
+    pub tasks: u32,
+    pub begins_s: f64,
+    pub ends_s: f64,
+}
+
 /// One job of the workload.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct JobResult {
@@ -132,7 +166,7 @@ pub struct JobResult {
 
 impl Metrics {
     /// One row for each job of the workload.
-    pub fn job_results(&self, jobs: &[TraceJob]) -> Vec<JobResult> {
+    fn job_results(&self, jobs: &[TraceJob]) -> Vec<JobResult> {
         let rows = self.jobs.iter().zip(jobs).enumerate().map(|(number, (measure, job))| {
             let ended = measure.ended.map(|(at, _)| at);
             JobResult {
@@ -157,11 +191,13 @@ impl Metrics {
     }
 
     /// Closes the measurements at `now`. What the caller knows better is left at zero.
-    pub fn finish(&mut self, now: Instant, jobs: &[TraceJob]) -> (Results, Vec<Window>) {
+    pub fn finish(mut self, now: Instant, jobs: &[TraceJob]) -> Outcome {
         self.usage.end_window(now);
         let first = self.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
         let makespan = self.last_end.since(first).as_secs_f64();
         let jct = self.jobs.iter().filter_map(|job| Some(job.ended?.0.since(job.arrival))).collect();
+        self.waits.sort_unstable();
+        let wait_curve = curve(&self.waits);
         let waits = Spread::of(std::mem::take(&mut self.waits));
         let windows = self.usage.take_windows();
         let refused = self.jobs.iter().zip(jobs).filter_map(|(measure, job)| {
@@ -193,7 +229,24 @@ impl Metrics {
             refused_jobs: refused.collect(),
             unfinished_jobs: self.jobs_left() as u64,
         };
-        (results, windows)
+        let heat = self.usage.take_heat();
+        Outcome { results, jobs: self.job_results(jobs), windows, wait_curve, heat, gantt: self.gantt(jobs) }
+    }
+
+    fn gantt(&self, jobs: &[TraceJob]) -> Option<Gantt> {
+        let ended = self.jobs.iter().zip(jobs).filter(|(measure, _)| measure.ended.is_some());
+        // The first of those with the most stages.
+        let (measure, job) = ended.rev().max_by_key(|(measure, _)| measure.spans.len())?;
+        let stages = job.spec.stages.iter().zip(&measure.spans).map(|(stage, (begins, ends))| GanttStage {
+            name: stage.name.clone(),
+            tasks: stage.tasks.len(),
+            begins_s: seconds(*begins),
+            ends_s: seconds(*ends),
+        });
+        Some(Gantt {
+            job: job.spec.name.clone(),
+            stages: stages.filter(|stage| stage.begins_s <= stage.ends_s).collect(),
+        })
     }
 
     fn allocation(&self, waits: &Spread) -> Allocation {
@@ -212,6 +265,12 @@ impl Metrics {
             },
         }
     }
+}
+
+/// The values of sorted samples at 201 evenly spaced quantiles; empty for none.
+fn curve(sorted: &[Duration]) -> Vec<f64> {
+    let Some(last) = sorted.len().checked_sub(1) else { return Vec::new() };
+    (0..=200).map(|step| sorted[last * step / 200].as_secs_f64()).collect()
 }
 
 impl Spread {

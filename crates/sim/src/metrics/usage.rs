@@ -1,6 +1,6 @@
 //! How much of the cluster is in use, by whom, and how fairly.
 
-use super::results::Window;
+use super::results::{Heat, Window};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY, WIDTH};
 use amalgam_core::vocabulary::{Instant, Resources, Totals};
 use std::collections::BTreeSet;
@@ -17,6 +17,56 @@ pub struct ClusterUsage {
     active: BTreeSet<u32>,
     running: u64,
     windows: Vec<Window>,
+    heat: HeatMap,
+}
+
+/// Rows of the heat map; larger clusters have several nodes in a row.
+const HEAT_ROWS: usize = 100;
+
+/// How much of the nodes' CPUs was in use, by groups of nodes and windows.
+struct HeatMap {
+    nodes_in_row: usize,
+    rows: Vec<HeatRow>,
+}
+
+#[derive(Clone, Default)]
+struct HeatRow {
+    capacity: u64,
+    used: u64,
+    integral: u128,
+    since: Instant,
+    means: Vec<f32>,
+}
+
+impl HeatMap {
+    fn new(nodes: &[Resources]) -> HeatMap {
+        let nodes_in_row = nodes.len().div_ceil(HEAT_ROWS).max(1);
+        let row = |group: &[Resources]| HeatRow {
+            capacity: group.iter().map(|node| u64::from(node.cpu_millis())).sum(),
+            ..HeatRow::default()
+        };
+        HeatMap { nodes_in_row, rows: nodes.chunks(nodes_in_row).map(row).collect() }
+    }
+
+    fn row(&mut self, now: Instant, node: usize) -> &mut HeatRow {
+        let row = &mut self.rows[node / self.nodes_in_row];
+        row.take_in(now);
+        row
+    }
+
+    fn end_window(&mut self, now: Instant, length: u64) {
+        for row in &mut self.rows {
+            row.take_in(now);
+            row.means.push(share(std::mem::take(&mut row.integral), row.capacity, length) as f32);
+        }
+    }
+}
+
+impl HeatRow {
+    fn take_in(&mut self, now: Instant) {
+        self.integral += u128::from(now.since(self.since).as_micros()) * u128::from(self.used);
+        self.since = now;
+    }
 }
 
 #[derive(Clone, Default)]
@@ -28,9 +78,11 @@ struct JobUsage {
 }
 
 impl ClusterUsage {
-    pub fn new(jobs: usize, capacity: &Totals) -> ClusterUsage {
+    pub fn new(jobs: usize, nodes: &[Resources]) -> ClusterUsage {
+        let mut capacity = Totals::default();
+        nodes.iter().for_each(|node| capacity.add(node));
         ClusterUsage {
-            capacity: *capacity,
+            capacity,
             used: Totals::default(),
             integral: [0; WIDTH],
             window_integral: [0; WIDTH],
@@ -40,6 +92,7 @@ impl ClusterUsage {
             active: BTreeSet::new(),
             running: 0,
             windows: Vec::new(),
+            heat: HeatMap::new(nodes),
         }
     }
 
@@ -56,7 +109,8 @@ impl ClusterUsage {
         !self.active.is_empty()
     }
 
-    pub fn on_began(&mut self, now: Instant, job: u32, resources: &Resources) {
+    pub fn on_began(&mut self, now: Instant, job: u32, node: usize, resources: &Resources) {
+        self.heat.row(now, node).used += u64::from(resources.cpu_millis());
         self.take_in(now);
         self.take_in_job(now, job);
         for kind in 0..WIDTH {
@@ -66,7 +120,8 @@ impl ClusterUsage {
         self.running += 1;
     }
 
-    pub fn on_ended(&mut self, now: Instant, job: u32, resources: &Resources) {
+    pub fn on_ended(&mut self, now: Instant, job: u32, node: usize, resources: &Resources) {
+        self.heat.row(now, node).used -= u64::from(resources.cpu_millis());
         self.take_in(now);
         self.take_in_job(now, job);
         for kind in 0..WIDTH {
@@ -118,6 +173,7 @@ impl ClusterUsage {
         for kind in [CPU, MEMORY] {
             self.integral[kind] += std::mem::take(&mut self.window_integral[kind]);
         }
+        self.heat.end_window(now, length);
         self.window_began = now;
     }
 
@@ -128,6 +184,11 @@ impl ClusterUsage {
 
     pub fn take_windows(&mut self) -> Vec<Window> {
         std::mem::take(&mut self.windows)
+    }
+
+    pub fn take_heat(&mut self) -> Heat {
+        let rows = self.heat.rows.iter_mut().map(|row| std::mem::take(&mut row.means));
+        Heat { nodes_in_row: self.heat.nodes_in_row, rows: rows.collect() }
     }
 }
 
@@ -160,14 +221,13 @@ mod tests {
 
     #[test]
     fn a_window_holds_the_mean_of_what_was_used_in_it() {
-        let capacity = Totals(std::array::from_fn(|kind| if kind == CPU { 4_000 } else { 0 }));
-        let mut usage = ClusterUsage::new(2, &capacity);
+        let mut usage = ClusterUsage::new(2, &[Resources::new(1_000, 0), Resources::new(3_000, 0)]);
         (0..2).for_each(|job| usage.activate(job));
         let task = Resources::new(1_000, 0);
-        usage.on_began(Instant(0), 0, &task);
-        usage.on_began(Instant(30_000_000), 1, &task);
+        usage.on_began(Instant(0), 0, 0, &task);
+        usage.on_began(Instant(30_000_000), 1, 1, &task);
         usage.end_window(Instant(60_000_000));
-        usage.on_ended(Instant(60_000_000), 0, &task);
+        usage.on_ended(Instant(60_000_000), 0, 0, &task);
         usage.end_window(Instant(120_000_000));
         let windows = usage.take_windows();
         assert_eq!(windows.iter().map(|window| window.cpu).collect::<Vec<_>>(), [0.375, 0.25]);
@@ -175,5 +235,7 @@ mod tests {
         assert_eq!(windows[0].jain.map(|index| (index * 1e6).round()), Some(900_000.0));
         assert_eq!(windows[1].jain, Some(0.5));
         assert_eq!(usage.utilization(CPU, Instant(120_000_000)), 0.3125);
+        let sixth = 0.5_f32 / 3.0;
+        assert_eq!(usage.take_heat().rows, [vec![1.0, 0.0], vec![sixth, sixth * 2.0]]);
     }
 }

@@ -6,16 +6,20 @@ use crate::verbs::workload::parse_option;
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
-use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity};
+use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report};
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// Which policies schedule
-    #[arg(long, value_parser = Preset::parse, default_value = "drf")]
-    preset: Preset,
+    /// Which policies schedule: one preset, several with commas between, or `all`
+    #[arg(long, value_name = "PRESETS", value_parser = parse_presets, default_value = "drf")]
+    preset: Presets,
     /// FORMAT:PATH, such as hawk:YH1.tr.gz; see `amalgam workload formats`
     #[arg(long, value_name = "WORKLOAD")]
     workload: String,
@@ -32,9 +36,26 @@ pub struct RunArgs {
     /// End after so much simulated time, whatever is left
     #[arg(long, value_name = "TIME", value_parser = Duration::parse)]
     until: Option<Duration>,
-    /// Print the results as JSON
+    /// Print the results as JSON: one object, or a list of them for several presets
     #[arg(long)]
     json: bool,
+    /// Write a page with tables and plots
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write a table of the jobs and one of the windows of 60 s to this directory, as CSV
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
+}
+
+/// The presets of a command line.
+#[derive(Clone)]
+struct Presets(Vec<Preset>);
+
+fn parse_presets(text: &str) -> std::result::Result<Presets, String> {
+    if text == "all" {
+        return Ok(Presets(Preset::ALL.to_vec()));
+    }
+    text.split(',').map(Preset::parse).collect::<std::result::Result<_, _>>().map(Presets)
 }
 
 #[derive(Args)]
@@ -86,11 +107,11 @@ impl RunArgs {
         Ok(trace::read_nodes(&source, &options)?)
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self, preset: Preset) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, free } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
         Settings {
-            preset: self.preset,
+            preset,
             seed: self.seed,
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter },
@@ -108,9 +129,53 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
     }
     tell_gaps(&workload);
-    let mut results = simulate(args.settings(), &nodes, &workload).results;
-    results.reference = Some(Reference::of(&workload, &capacity(&nodes)));
-    if args.json { show::json(&results) } else { show::print(&table(&results)) }
+    // Before the work, so that a place that cannot be written costs no time.
+    let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
+    let reference = Reference::of(&workload, &capacity(&nodes));
+    let mut runs = Vec::new();
+    for preset in &args.preset.0 {
+        let mut run = simulate(args.settings(*preset), &nodes, &workload);
+        run.results.reference = Some(reference);
+        if let Some(directory) = &args.csv {
+            write_tables(directory, &run)?;
+        }
+        runs.push(run);
+    }
+    if let Some((path, mut file)) = report {
+        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let title = format!("{} on {} nodes", workload.name, nodes.len());
+        let page = report::html(&title, &command, &workload.notes, &runs).map_err(|error| Failure::new(error, ""))?;
+        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
+    }
+    match (&runs[..], args.json) {
+        ([run], true) => show::json(&run.results),
+        ([run], false) => show::print(&table(&run.results)),
+        (runs, true) => show::json(&runs.iter().map(|run| &run.results).collect::<Vec<_>>()),
+        (runs, false) => show::print(&comparison(runs)),
+    }
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot write {}: {error}", path.display()), "choose a place that can be written")
+}
+
+/// `jobs-PRESET.csv` and `windows-PRESET.csv`.
+fn write_tables(directory: &Path, run: &Outcome) -> Result<()> {
+    std::fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
+    let preset = &run.results.preset;
+    write_table(&directory.join(format!("jobs-{preset}.csv")), &run.jobs)?;
+    write_table(&directory.join(format!("windows-{preset}.csv")), &run.windows)
+}
+
+fn write_table<T: Serialize>(path: &Path, rows: &[T]) -> Result<()> {
+    let mut table = csv::Writer::from_writer(create(path)?);
+    let wrong = |error: csv::Error| cannot_write(path, &error.into());
+    rows.iter().try_for_each(|row| table.serialize(row)).map_err(wrong)?;
+    table.flush().map_err(|error| cannot_write(path, &error))
 }
 
 /// What the trace lacks and what was made of it is said, not hidden.
@@ -136,6 +201,45 @@ fn peak_memory() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1_024
+}
+
+/// One line for each run.
+fn comparison(runs: &[Outcome]) -> String {
+    let heads =
+        ["JCT mean", "JCT p50", "JCT p95", "wait mean", "wait p95", "makespan", "Jain", "CPU %", "memory %", "wall"];
+    let mut text = format!("{:<12}", "preset");
+    heads.iter().for_each(|head| text += &format!(" {head:>10}"));
+    for Outcome { results, .. } in runs {
+        text += &format!("\n{:<12}", results.preset);
+        let cells = [
+            results.jct_s.mean,
+            results.jct_s.p50,
+            results.jct_s.p95,
+            results.task_wait_s.mean,
+            results.task_wait_s.p95,
+            results.makespan_s,
+        ];
+        cells.iter().for_each(|cell| text += &format!(" {cell:>10.2}"));
+        text += &format!(" {:>10.3}", results.jain.mean);
+        [results.utilization.cpu, results.utilization.memory].iter().for_each(|share| {
+            text += &format!(" {:>10.1}", share * 100.0);
+        });
+        text += &format!(" {:>10.2}", results.wall_seconds);
+    }
+    text += "\n\nseconds; Jain's index is the mean over windows of 60 s\n";
+    text + &runs.first().and_then(|run| run.results.reference.as_ref()).map(bounds).unwrap_or_default()
+}
+
+fn bounds(reference: &Reference) -> String {
+    let number = show::number;
+    format!(
+        "no scheduler beats a makespan of {} s and a mean completion of {} s; a greedy one that knows everything, on one \
+         machine as large as all: {} s and {} s\n",
+        number(reference.critical_path_s.max(reference.work_over_capacity_s)),
+        number(reference.srpt_mean_jct_s),
+        number(reference.greedy_makespan_s),
+        number(reference.greedy_mean_jct_s)
+    )
 }
 
 fn table(results: &Results) -> String {
@@ -176,16 +280,7 @@ fn table(results: &Results) -> String {
         results.utilization.memory * 100.0
     );
     text += &format!("fairness (Jain, 60 s windows): mean {:.3}, least {:.3}\n", results.jain.mean, results.jain.min);
-    if let Some(reference) = &results.reference {
-        text += &format!(
-            "no scheduler beats a makespan of {} s and a mean completion of {} s; a greedy one that knows everything, on \
-             one machine as large as all: {} s and {} s\n",
-            number(reference.critical_path_s.max(reference.work_over_capacity_s)),
-            number(reference.srpt_mean_jct_s),
-            number(reference.greedy_makespan_s),
-            number(reference.greedy_mean_jct_s)
-        );
-    }
+    text += &results.reference.as_ref().map(bounds).unwrap_or_default();
     for refused in &results.refused_jobs {
         text += &format!("refused: {refused}\n");
     }
