@@ -205,14 +205,15 @@ fn changes<'a>(entries: impl Iterator<Item = &'a crate::store::Entry>) -> Result
 }
 
 /// Starts the loop on a thread of its own. A log that cannot be written ends the process, and so does a panic: nothing
-/// that is not durable has left it, and what runs goes on in the executor.
+/// that is not durable has left this machine, and the executor goes on with what runs and keeps the ends of the rest.
 pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     let run = move || {
         crate::priority::answer_soon();
         if let Err(error) = end_process_on_panic(|| shell.run()) {
             eprintln!("error: {error}");
             eprintln!(
-                "  help: nothing that was acknowledged is lost; make room on the disk and start the server again"
+                "  help: nothing that was acknowledged is lost; make room on the disk, or mend it, and start the \
+                 server again"
             );
             std::process::exit(1);
         }

@@ -10,6 +10,7 @@ use super::{AfterCommit, EventRing, Metrics, encode};
 use crate::api::Event;
 use crate::store::{Entry, EntryRef, Store, StoreError};
 use amalgam_core::hosting::{Effects, Fact, Letter};
+use amalgam_core::protocol::{Message, ToExecutor};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{self as words, Instant};
 use std::sync::Arc;
@@ -42,54 +43,72 @@ pub struct Committer {
     must_sync: bool,
     /// What is told about facts that are not on disk: after a crash their numbers would be given again.
     untold: Vec<(u64, Vec<(usize, Event)>)>,
+    /// What lets the executor forget ends that are not on disk here.
+    acknowledgements: Vec<Letter>,
 }
 
 impl Committer {
     pub fn new(store: Option<Store>, events: Arc<EventRing>, metrics: Arc<Metrics>) -> Committer {
         let (executor, routes) = (Executor::default(), Arc::default());
-        Committer { store, executor, routes, events, metrics, due: None, must_sync: false, untold: Vec::new() }
+        Committer {
+            store,
+            executor,
+            routes,
+            events,
+            metrics,
+            due: None,
+            must_sync: false,
+            untold: Vec::new(),
+            acknowledgements: Vec::new(),
+        }
     }
 
     /// Nothing of the turn leaves this machine before the changes of this and of earlier turns are durable, and what the
-    /// public hears of records waits until they are written.
+    /// public is told waits for its facts.
     ///
     /// The executor and its tasks end with this machine at the latest. What survives the end of this process is durable
-    /// enough for them, so their orders leave after the write, and the fdatasync waits a moment for company (ADR 25).
+    /// enough for them, so orders to launch and to signal leave after the write, and the fdatasync waits a moment for
+    /// company. An acknowledgement waits for it: until then the executor's copy of an end is the only one that a disk
+    /// which fails cannot take along (ADR 25).
     ///
     /// # Errors
     /// When the log cannot be written. Nothing after the last durable fact has left the machine then; the caller must
     /// end the process.
     pub fn commit(&mut self, turn: Turn) -> Result<(), StoreError> {
         let Turn { now, effects, events, after } = turn;
-        let mut first = 0;
-        if let Some(store) = self.store.as_mut().filter(|_| !effects.facts.is_empty()) {
-            let entries: Vec<Entry> = effects.facts.iter().map(|fact| encode(now, fact)).collect();
-            let entries: Vec<EntryRef<'_>> = entries.iter().map(Entry::as_ref).collect();
-            first = store.append(&entries)?;
-            if effects.durable {
-                store.write()?;
-            }
-            let patience = if effects.durable { GROUP } else { LAZY };
-            let latest = now + words::Duration::from_micros(patience.as_micros() as u64);
-            self.due = Some(self.due.map_or(latest, |due| due.min(latest)));
-            self.must_sync |= effects.durable;
-        }
+        let first = self.append(now, &effects)?;
         if !events.is_empty() {
             self.untold.push((first, events));
         }
         let (orders, letters): (Vec<Letter>, Vec<Letter>) = effects.letters.into_iter().partition(Letter::is_order);
+        let (acknowledgements, orders): (Vec<Letter>, Vec<Letter>) = orders.into_iter().partition(is_acknowledgement);
         self.executor.order(orders);
+        self.acknowledgements.extend(acknowledgements);
         if !(letters.is_empty() && after.is_empty()) {
             self.settle()?;
         }
         self.routes.send(letters);
-        if self.due.is_none() {
-            self.tell();
-        }
+        self.let_go();
         for after in after {
             after();
         }
         Ok(())
+    }
+
+    /// Takes the facts of a turn up, and writes them if there are changes among them. Returns the number of the first.
+    fn append(&mut self, now: Instant, effects: &Effects) -> Result<u64, StoreError> {
+        let Some(store) = self.store.as_mut().filter(|_| !effects.facts.is_empty()) else { return Ok(0) };
+        let entries: Vec<Entry> = effects.facts.iter().map(|fact| encode(now, fact)).collect();
+        let entries: Vec<EntryRef<'_>> = entries.iter().map(Entry::as_ref).collect();
+        let first = store.append(&entries)?;
+        if effects.durable {
+            store.write()?;
+        }
+        let patience = if effects.durable { GROUP } else { LAZY };
+        let latest = now + words::Duration::from_micros(patience.as_micros() as u64);
+        self.due = Some(self.due.map_or(latest, |due| due.min(latest)));
+        self.must_sync |= effects.durable;
+        Ok(first)
     }
 
     /// Every change so far is durable after this: whoever looks at the roles then sees nothing that could be lost.
@@ -100,7 +119,7 @@ impl Committer {
     /// Everything appended so far is durable after this.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         self.write_out()?;
-        self.tell();
+        self.let_go();
         Ok(())
     }
 
@@ -115,17 +134,24 @@ impl Committer {
     }
 
     fn write_out(&mut self) -> Result<(), StoreError> {
+        if let Some(store) = &mut self.store {
+            let started = std::time::Instant::now();
+            store.commit()?;
+            self.metrics.committed(started.elapsed());
+        }
         (self.due, self.must_sync) = (None, false);
-        let Some(store) = &mut self.store else { return Ok(()) };
-        let started = std::time::Instant::now();
-        store.commit()?;
-        self.metrics.committed(started.elapsed());
         Ok(())
     }
 
-    fn tell(&mut self) {
-        for (first, events) in self.untold.drain(..) {
-            self.events.publish(first, events);
+    /// Lets out what waits for the disk, where there is nothing left to wait for.
+    fn let_go(&mut self) {
+        if !self.must_sync {
+            self.executor.order(std::mem::take(&mut self.acknowledgements));
+        }
+        if self.due.is_none() {
+            for (first, events) in self.untold.drain(..) {
+                self.events.publish(first, events);
+            }
         }
     }
 
@@ -142,22 +168,33 @@ impl Committer {
     }
 }
 
+fn is_acknowledgement(letter: &Letter) -> bool {
+    matches!(letter.message, Message::ToExecutor(ToExecutor::Acknowledge { .. }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::{EventKind, Timestamp};
     use crate::executor::{ExecutorFrame, Link};
     use crate::frames::Decoder;
+    use crate::shell::NodeRoute;
     use crate::store::{History, Options};
-    use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToNode};
+    use amalgam_core::protocol::{Address, ExecutorReport, ToNode};
     use amalgam_core::role::Record;
-    use amalgam_core::vocabulary::{JobId, NodeId};
+    use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, NodeId};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
+    use std::sync::mpsc;
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 };
+    const LIST: ToExecutor = ToExecutor::List { node: NodeId(1) };
+    const ACKNOWLEDGE: ToExecutor = ToExecutor::Acknowledge { attempt: ATTEMPT };
 
     /// A committer over a store in `dir`, and the far end of its executor's connection.
-    fn committer(dir: &Path) -> (Committer, History, Link) {
-        let (store, _) = Store::open(dir, Options::default()).unwrap();
+    fn committer(dir: &Path, options: Options) -> (Committer, History, Link) {
+        let (store, _) = Store::open(dir, options).unwrap();
         let history = store.history();
         let mut committer = Committer::new(Some(store), Arc::new(EventRing::starting_at(0)), Arc::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -176,38 +213,92 @@ mod tests {
         facts
     }
 
-    fn turn(at: Instant, to: Address, message: Message) -> Turn {
+    /// The next order that has arrived at the executor.
+    fn heard(executor: &mut Link) -> Option<ToExecutor> {
+        assert!(executor.receive().unwrap());
+        executor.next().unwrap().map(|frame| match frame {
+            ExecutorFrame::Order(order) => order,
+            other => panic!("{other:?} is no order"),
+        })
+    }
+
+    fn turn(at: Instant, letters: Vec<(Address, Message)>) -> Turn {
         let change = Change::JobHeld { job: JobId(1), held: true };
-        let letters = vec![Letter { from: Address::Master, to, message }];
+        let letters = letters.into_iter().map(|(to, message)| Letter { from: Address::Master, to, message }).collect();
         let effects = Effects { facts: vec![Fact::Change(change)], durable: true, letters, ..Effects::default() };
         Turn { now: at, effects, events: vec![], after: vec![] }
+    }
+
+    fn order(order: ToExecutor) -> (Address, Message) {
+        (Address::Executor(NodeId(1)), Message::ToExecutor(order))
+    }
+
+    /// A node over the network: its connection, and what arrives there.
+    fn node(committer: &Committer) -> (NodeRoute, UnboundedReceiver<Vec<Letter>>) {
+        let (peer, letters) = tokio::sync::mpsc::unbounded_channel();
+        (committer.routes.add_node(NodeId(2), peer).unwrap(), letters)
+    }
+
+    fn letter() -> (Address, Message) {
+        let report = ExecutorReport::Executing { attempts: vec![] };
+        (Address::Node(NodeId(2)), Message::ToNode(ToNode::Executor(report)))
     }
 
     #[test]
     fn an_order_for_the_executor_leaves_with_the_write_and_everything_else_with_the_fdatasync() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut committer, history, mut executor) = committer(dir.path());
-        let segment = || std::fs::metadata(dir.path().join("segment-00000000000000000000")).unwrap().len();
-        let empty = segment();
-        let order = || Message::ToExecutor(ToExecutor::List { node: NodeId(1) });
-        committer.commit(turn(Instant(0), Address::Executor(NodeId(1)), order())).unwrap();
-        assert!(executor.receive().unwrap());
-        let received = executor.next().unwrap();
-        assert_eq!(received, Some(ExecutorFrame::Order(ToExecutor::List { node: NodeId(1) })));
+        let (mut committer, history, mut executor) = committer(dir.path(), Options::default());
+        committer.commit(turn(Instant(0), vec![order(ACKNOWLEDGE), order(LIST)])).unwrap();
+        assert_eq!((heard(&mut executor), heard(&mut executor)), (Some(LIST), None));
         assert_eq!((durable_facts(&history), committer.due_in(Instant(0))), (0, Some(GROUP)));
-        // What was written survives the process: a reader of the same files, like the next server, finds it.
-        assert!(segment() > empty);
 
-        let (peer, mut letters) = tokio::sync::mpsc::unbounded_channel();
-        let _route = committer.routes.add_node(NodeId(2), peer).unwrap();
-        let letter = Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts: vec![] }));
-        committer.commit(turn(Instant(1), Address::Node(NodeId(2)), letter)).unwrap();
+        let (_route, mut letters) = node(&committer);
+        committer.commit(turn(Instant(1), vec![letter()])).unwrap();
         assert_eq!((durable_facts(&history), committer.due_in(Instant(1))), (2, None));
         assert_eq!(letters.try_recv().unwrap().len(), 1);
+        assert_eq!(heard(&mut executor), Some(ACKNOWLEDGE));
 
-        committer.commit(turn(Instant(2), Address::Executor(NodeId(1)), order())).unwrap();
+        committer.commit(turn(Instant(2), vec![order(ACKNOWLEDGE)])).unwrap();
+        assert_eq!(heard(&mut executor), None);
         committer.settle().unwrap();
-        assert_eq!(durable_facts(&history), 3);
+        assert_eq!((durable_facts(&history), heard(&mut executor)), (3, Some(ACKNOWLEDGE)));
+    }
+
+    #[test]
+    fn an_agent_without_a_log_waits_for_nothing() {
+        let (mut committer, _, mut executor) = committer(tempfile::tempdir().unwrap().path(), Options::default());
+        committer.store = None;
+        committer.commit(turn(Instant(0), vec![order(ACKNOWLEDGE)])).unwrap();
+        assert_eq!(heard(&mut executor), Some(ACKNOWLEDGE));
+    }
+
+    #[test]
+    fn no_order_leaves_after_a_write_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let full = Options { full_at_bytes: Some(30), ..Options::default() };
+        let (mut committer, _, mut executor) = committer(dir.path(), full);
+        assert!(committer.commit(turn(Instant(0), vec![order(LIST)])).is_err());
+        assert_eq!(heard(&mut executor), None);
+    }
+
+    #[test]
+    fn nothing_but_orders_leaves_after_a_sync_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let broken = Options { broken_at_bytes: Some(30), ..Options::default() };
+        let (mut committer, history, mut executor) = committer(dir.path(), broken);
+        let (_route, mut letters) = node(&committer);
+        let (done, after) = mpsc::channel();
+        let turn = Turn {
+            events: vec![(0, Event::new(Timestamp(0), EventKind::JobHeld))],
+            after: vec![Box::new(move || done.send(()).unwrap())],
+            ..turn(Instant(0), vec![letter(), order(ACKNOWLEDGE), order(LIST)])
+        };
+        assert!(committer.commit(turn).is_err());
+        assert_eq!((heard(&mut executor), heard(&mut executor)), (Some(LIST), None));
+        assert!(letters.try_recv().is_err() && after.try_recv().is_err());
+        assert_eq!((committer.events.read(0, 9).len(), durable_facts(&history)), (0, 0));
+        assert!(committer.flush().is_err());
+        assert_eq!((heard(&mut executor), committer.events.read(0, 9).len()), (None, 0));
     }
 
     #[test]

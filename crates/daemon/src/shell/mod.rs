@@ -313,7 +313,57 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::store::{Options, Store};
+    use amalgam_core::job_manager::JobManagerSettings;
+    use amalgam_core::master::MasterSettings;
+    use amalgam_core::policy::inter_job::QueueTree;
+    use amalgam_core::preset::Preset;
+    use amalgam_core::vocabulary::Epoch;
+    use std::ops::ControlFlow;
     use std::process::Command;
+    use std::sync::mpsc;
+
+    /// The loop of a server whose store is new, after it gave a node its number.
+    fn shell_with_a_change(options: Options) -> (tempfile::TempDir, Shell) {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(dir.path(), options).unwrap();
+        let mut roles = Roles::new(Preset::default(), Epoch(1), JobManagerSettings::default());
+        let master = Preset::default().master(Epoch(1), MasterSettings::default(), QueueTree::single());
+        roles.recover(master, Vec::new());
+        let committer = Committer::new(Some(store), Arc::new(EventRing::starting_at(0)), Arc::default());
+        let clock = Clock::starting_at_least(Instant::ZERO);
+        let (mut shell, _) = Shell::new(roles, clock, committer, None).unwrap();
+        shell.roles.name_node("first", &mut shell.effects).unwrap();
+        (dir, shell)
+    }
+
+    #[test]
+    fn a_question_is_answered_when_what_it_sees_is_durable() {
+        let (_dir, mut shell) = shell_with_a_change(Options::default());
+        let history = shell.committer.store.as_ref().unwrap().history();
+        let (answer, answered) = mpsc::channel();
+        let question = move |roles: &Roles, _| {
+            let mut durable = 0;
+            let count = |_, _: crate::store::EntryRef<'_>| {
+                durable += 1;
+                ControlFlow::Continue(())
+            };
+            history.scan(None, 0, count).unwrap();
+            answer.send((roles.master.as_ref().unwrap().node_by_name("first"), durable)).unwrap();
+        };
+        shell.take(Input::Ask(Box::new(question))).unwrap();
+        assert_eq!(answered.try_recv(), Ok((Some(NodeId(0)), 1)));
+    }
+
+    #[test]
+    fn a_question_about_what_the_disk_did_not_take_is_not_answered() {
+        let (_dir, mut shell) = shell_with_a_change(Options { broken_at_bytes: Some(30), ..Options::default() });
+        let (answer, answered) = mpsc::channel();
+        let question = move |_: &Roles, _| answer.send(()).unwrap();
+        assert!(shell.take(Input::Ask(Box::new(question))).is_err());
+        assert!(answered.try_recv().is_err());
+    }
 
     #[test]
     fn a_panic_in_a_thread_ends_the_process() {

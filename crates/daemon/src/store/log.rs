@@ -20,11 +20,13 @@ pub struct Options {
     pub history_bytes: u64,
     /// Writes fail as on a full disk once a segment would pass this; for tests.
     pub full_at_bytes: Option<u64>,
+    /// Syncs fail as on a broken disk once a segment has passed this; for tests.
+    pub broken_at_bytes: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { segment_bytes: 64 << 20, history_bytes: 1 << 30, full_at_bytes: None }
+        Options { segment_bytes: 64 << 20, history_bytes: 1 << 30, full_at_bytes: None, broken_at_bytes: None }
     }
 }
 
@@ -131,7 +133,7 @@ impl Store {
         if self.unsynced == 0 {
             return Ok(());
         }
-        self.file.sync_data().map_err(|error| self.fail(error))?;
+        self.sync().map_err(|error| self.fail(error))?;
         self.length += self.unsynced;
         self.unsynced = 0;
         self.committed.store(self.next_sequence, Ordering::Release);
@@ -150,6 +152,13 @@ impl Store {
             return Err(rustix::io::Errno::NOSPC.into());
         }
         self.file.write_all(&self.buffer)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.options.broken_at_bytes.is_some_and(|broken| self.length + self.unsynced > broken) {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        self.file.sync_data()
     }
 
     fn fail(&mut self, error: io::Error) -> StoreError {
