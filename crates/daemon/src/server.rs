@@ -69,7 +69,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub agents_address: Option<SocketAddr>,
     pub token_file: PathBuf,
-    /// What was cut off a log whose last write was interrupted.
+    /// What was cut off a log whose last writes were interrupted.
     pub torn_bytes: u64,
     state_dir: PathBuf,
     handle: Handle,

@@ -4,9 +4,13 @@ use amalgam_daemon::store::{Entry, EntryRef, History, Options, Recovered, Store,
 use proptest::prelude::*;
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// Bytes of a record before its payload, and of a segment before its first record.
+const FRONT: u64 = 33;
+const HEADER: u64 = 20;
 
 fn entry(job: u64, text: &str) -> Entry {
     Entry { kind: 1, job, at_micros: 7, payload: text.as_bytes().to_vec() }
@@ -32,8 +36,13 @@ fn segments(dir: &Path) -> usize {
     names.filter(|name| name.to_str().unwrap().starts_with("segment-")).count()
 }
 
+/// Where a sync costs nothing, if there is such a place: what is read back is the same.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn copy(from: &Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().unwrap();
+    let to = in_memory();
     for file in fs::read_dir(from).unwrap().flatten() {
         fs::copy(file.path(), to.path().join(file.file_name())).unwrap();
     }
@@ -45,6 +54,18 @@ fn flip(path: &Path, at: u64) {
     let mut file = OpenOptions::new().write(true).open(path).unwrap();
     file.seek(SeekFrom::Start(at)).unwrap();
     file.write_all(&[byte ^ 0x10]).unwrap();
+}
+
+/// Makes a hole between two places in this part of a file; false where there were zeros already.
+fn zero(path: &Path, part: Range<usize>, ends: &[prop::sample::Index]) -> bool {
+    let mut bytes = fs::read(path).unwrap();
+    let mut ends = [part.start + ends[0].index(part.len()), part.start + ends[1].index(part.len())];
+    ends.sort_unstable();
+    let hole = &mut bytes[ends[0]..=ends[1]];
+    let differs = hole.iter().any(|byte| *byte != 0);
+    hole.fill(0);
+    fs::write(path, bytes).unwrap();
+    differs
 }
 
 fn refusal(dir: &Path) -> String {
@@ -181,7 +202,7 @@ fn a_missing_or_cut_segment_in_the_middle_is_refused() {
     let length = fs::metadata(&path).unwrap().len();
     OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 5).unwrap();
     let error = refusal(cut.path());
-    assert!(error.contains("a later segment follows") && error.contains("at byte 85"), "{error}");
+    assert!(error.contains("a later segment follows") && error.contains("at byte 93"), "{error}");
 }
 
 #[test]
@@ -283,7 +304,7 @@ proptest! {
 
     #[test]
     fn a_cut_anywhere_in_the_last_record_recovers_what_came_before(batches in batches(), segment_bytes in 60..400u64) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let (mut store, _) = Store::open(dir.path(), Options { segment_bytes, ..Options::default() }).unwrap();
         for batch in &batches {
             put(&mut store, batch);
@@ -293,9 +314,9 @@ proptest! {
         // A commit that filled its segment left an empty one behind, and then the last record is not at the end.
         let segment = last_segment(dir.path());
         let length = fs::metadata(&segment).unwrap().len();
-        prop_assume!(length > 20);
+        prop_assume!(length > HEADER);
         let last = all.pop().unwrap();
-        let record = 25 + last.payload.len() as u64;
+        let record = FRONT + last.payload.len() as u64;
         for cut in length - record..length {
             let crashed = copy(dir.path());
             let path = crashed.path().join(segment.file_name().unwrap());
@@ -313,7 +334,7 @@ proptest! {
 
     #[test]
     fn a_flipped_bit_before_the_last_record_is_refused(batches in batches(), place in any::<prop::sample::Index>()) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = in_memory();
         let (mut store, _) = open(dir.path());
         for batch in &batches {
             put(&mut store, batch);
@@ -321,11 +342,45 @@ proptest! {
         put(&mut store, &[entry(1, "the last record is sound")]);
         drop(store);
         let segment = last_segment(dir.path());
-        let before_last = fs::metadata(&segment).unwrap().len() as usize - 25 - 24;
+        let before_last = (fs::metadata(&segment).unwrap().len() - FRONT - 24) as usize;
         flip(&segment, place.index(before_last) as u64);
         let before = fs::read(&segment).unwrap();
         let error = refusal(dir.path());
         prop_assert!(error.contains("the store is damaged") && error.contains("segment-"), "{}", error);
         prop_assert_eq!(fs::read(&segment).unwrap(), before, "a refused store is left as it was");
+    }
+    #[test]
+    fn holes_in_what_was_not_synced_are_cut_off_and_holes_before_that_are_refused(
+        synced in batches(),
+        unsynced in batches(),
+        ends in any::<[prop::sample::Index; 4]>(),
+    ) {
+        let dir = in_memory();
+        let (mut store, _) = open(dir.path());
+        for batch in &synced {
+            put(&mut store, batch);
+        }
+        let segment = last_segment(dir.path());
+        let synced_bytes = fs::metadata(&segment).unwrap().len() as usize;
+        for entry in unsynced.concat() {
+            store.append(&[entry.as_ref()]).unwrap();
+            store.write().unwrap();
+        }
+        drop(store);
+        let all_bytes = fs::metadata(&segment).unwrap().len() as usize;
+        let all = [synced.concat(), unsynced.concat()].concat();
+
+        let torn = copy(dir.path());
+        zero(&last_segment(torn.path()), synced_bytes..all_bytes, &ends[..2]);
+        zero(&last_segment(torn.path()), synced_bytes..all_bytes, &ends[2..]);
+        let (mut store, recovered) = open(torn.path());
+        prop_assert!(recovered.entries.len() >= synced.concat().len() && all.starts_with(&recovered.entries));
+        put(&mut store, &[entry(1, "it goes on from there")]);
+        drop(store);
+        prop_assert_eq!(open(torn.path()).1.entries.len(), recovered.entries.len() + 1);
+
+        if zero(&segment, HEADER as usize..synced_bytes, &ends[..2]) {
+            prop_assert!(refusal(dir.path()).contains("the store is damaged"));
+        }
     }
 }

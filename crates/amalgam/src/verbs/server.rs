@@ -47,12 +47,12 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that the last write before a crash was cut off; nothing acknowledged was in it.
+/// Says that the last writes before a crash were cut off; nothing acknowledged was in them.
 pub fn report_torn(server: &Server) {
     if server.torn_bytes > 0 {
         let bytes = server.torn_bytes;
         show::note(&format!(
-            "the log ended in a write of {bytes} bytes that was cut short and never acknowledged; it was removed"
+            "the log ended in {bytes} bytes that a crash cut short and that were never acknowledged; they were removed"
         ));
     }
 }

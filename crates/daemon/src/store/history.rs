@@ -2,7 +2,7 @@
 
 use super::StoreError;
 use super::files::{HEADER, Kind};
-use super::record::{self, EntryRef, FIELDS, HEAD, Head};
+use super::record::{self, EntryRef, FIELDS, HEAD};
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::ops::ControlFlow;
@@ -51,7 +51,7 @@ impl History {
                 other => other.map_err(StoreError::file("open", &path))?,
             };
             let mut scan =
-                Scan { reader: BufReader::with_capacity(256 << 10, file), sequence: first, body: Vec::new() };
+                Scan { reader: BufReader::with_capacity(256 << 10, file), sequence: first, record: Vec::new() };
             let flow = scan.run(job, next, until, &mut visit).map_err(StoreError::file("read", &path))?;
             next = next.max(scan.sequence);
             match flow {
@@ -69,7 +69,7 @@ struct Scan {
     reader: BufReader<File>,
     /// Of the next record.
     sequence: u64,
-    body: Vec<u8>,
+    record: Vec<u8>,
 }
 
 enum Flow {
@@ -92,27 +92,25 @@ impl Scan {
             if !read_whole(&mut self.reader, &mut front)? {
                 return Ok(Flow::On);
             }
-            let Some(head) = Head::read(&front) else { return Ok(Flow::Damaged) };
+            let Some(length) = record::body_length(&front) else { return Ok(Flow::Damaged) };
             let fields = &front[HEAD..];
             let is_wanted = self.sequence >= from
                 && job.is_none_or(|job| record::parse_body(fields).is_some_and(|entry| entry.job == job));
             let sequence = self.sequence;
             if !is_wanted {
-                self.reader.seek_relative((head.length - FIELDS) as i64)?;
+                self.reader.seek_relative((length - FIELDS) as i64)?;
                 self.sequence += 1;
                 continue;
             }
-            self.body.clear();
-            self.body.extend_from_slice(fields);
-            self.body.resize(head.length, 0);
-            if !read_whole(&mut self.reader, &mut self.body[FIELDS..])? {
+            self.record.clear();
+            self.record.extend_from_slice(&front);
+            self.record.resize(HEAD + length, 0);
+            if !read_whole(&mut self.reader, &mut self.record[front.len()..])? {
                 return Ok(Flow::On);
             }
-            let Some(entry) = record::parse_body(&self.body).filter(|_| head.matches(&self.body)) else {
-                return Ok(Flow::Damaged);
-            };
+            let Some(framed) = record::read(&self.record) else { return Ok(Flow::Damaged) };
             self.sequence += 1;
-            if visit(sequence, entry).is_break() {
+            if visit(sequence, framed.entry).is_break() {
                 return Ok(Flow::Stop);
             }
         }

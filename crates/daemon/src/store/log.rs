@@ -4,7 +4,7 @@ use super::StoreError;
 use super::files::{HEADER, Kind, check_format, create_whole, lock, next_epoch, sync_dir};
 use super::history::History;
 use super::record::{self, EntryRef, FIELDS, MOST_BODY};
-use super::recovery::{Recovered, recover};
+use super::recovery::{Recovered, recover, sync_again};
 use super::snapshot::SnapshotWriter;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -30,8 +30,8 @@ impl Default for Options {
     }
 }
 
-/// The one writer of a state directory. Its owner calls [`Store::append`] as often as it likes and then
-/// [`Store::commit`] once, where it may block; whatever depends on the entries waits for that.
+/// The one writer of a state directory. Its owner calls [`Store::append`] as often as it likes, then [`Store::write`]
+/// for what must survive this process, and [`Store::commit`], where it may block, for what must survive the machine.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
@@ -59,15 +59,16 @@ impl Store {
         let (mut recovered, tail) = recover(dir, 0)?;
         recovered.epoch = next_epoch(dir)?;
         let (segment, length, next_sequence) = match tail {
-            Some(tail) => (tail.segment, tail.length, tail.next_sequence),
+            Some(tail) => {
+                sync_again(dir, &tail)?;
+                (tail.segment, tail.length, tail.next_sequence)
+            }
             None => {
                 create_whole(&Kind::Segment.path(dir, 0), &Kind::Segment.header(0))?;
                 (0, HEADER as u64, 0)
             }
         };
         let file = open_segment(dir, segment)?;
-        // A process that was killed may have left what it wrote to the kernel alone.
-        file.sync_data().map_err(StoreError::file("sync", &Kind::Segment.path(dir, segment)))?;
         let store = Store {
             dir: dir.to_owned(),
             _lock: lock,
@@ -95,7 +96,7 @@ impl Store {
         }
         let first = self.next_sequence;
         for entry in entries {
-            record::write(*entry, &mut self.buffer);
+            record::write(*entry, self.length, &mut self.buffer);
         }
         self.next_sequence += entries.len() as u64;
         Ok(first)

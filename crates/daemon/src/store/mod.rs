@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Entries are numbered from 0 for ever. Recovery reads the newest snapshot and the segments after it; older segments
-//! are history. A record that a crash cut short at the very end was never acknowledged and is cut off; any other
-//! damage is refused, because to go on would forget what was promised.
+//! are history. Each record says how much was synced when it was made. What a crash damaged after that point was never
+//! acknowledged and is cut off; damage before it is refused, because to go on would forget what was promised.
 //!
 //! * `record.rs` framing; `files.rs` names, headers and durable renames; `recovery.rs` reading it all back
 //! * `log.rs` [`Store`], the writer; `snapshot.rs` its snapshots; `history.rs` readers beside it

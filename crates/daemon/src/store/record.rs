@@ -1,5 +1,8 @@
-//! The framing of entries: `[length u32][crc32 u32]`, then `length` bytes of `[kind u8][job u64][at u64][payload]`, all
-//! little-endian. The checksum covers the length and what follows it.
+//! The framing of entries: `[length u32][crc32 u32][synced u64]`, then `length` bytes of
+//! `[kind u8][job u64][at u64][payload]`, all little-endian. The checksum covers everything but itself.
+//!
+//! `synced` is how much of the segment was on disk for certain when the record was made: what is damaged before it was
+//! whole once, and what is damaged after it may be what a power failure left of a write.
 
 /// One record of the log; what it means is its reader's affair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,52 +35,50 @@ impl EntryRef<'_> {
 }
 
 /// Bytes before the body.
-pub const HEAD: usize = 8;
+pub const HEAD: usize = 16;
+/// Where the checksum is.
+const CRC: std::ops::Range<usize> = 4..8;
 /// Bytes of a body before its payload.
 pub const FIELDS: usize = 17;
 /// The longest body.
 pub const MOST_BODY: usize = 1 << 30;
 
-pub fn write(entry: EntryRef<'_>, out: &mut Vec<u8>) {
-    let length = ((FIELDS + entry.payload.len()) as u32).to_le_bytes();
+pub fn write(entry: EntryRef<'_>, synced: u64, out: &mut Vec<u8>) {
     let start = out.len();
-    out.extend_from_slice(&length);
+    out.extend_from_slice(&((FIELDS + entry.payload.len()) as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&synced.to_le_bytes());
     out.push(entry.kind);
     out.extend_from_slice(&entry.job.to_le_bytes());
     out.extend_from_slice(&entry.at_micros.to_le_bytes());
     out.extend_from_slice(entry.payload);
-    let crc = checksum(length, &out[start + HEAD..]);
-    out[start + 4..start + HEAD].copy_from_slice(&crc.to_le_bytes());
+    let record = &mut out[start..];
+    let crc = checksum(record);
+    record[CRC].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The record at the start of `bytes` and its whole length, or `None` when it is cut short or damaged.
-pub fn read(bytes: &[u8]) -> Option<(EntryRef<'_>, usize)> {
-    let head: Head = Head::read(bytes)?;
-    let body = bytes.get(HEAD..HEAD.checked_add(head.length)?)?;
-    (checksum((head.length as u32).to_le_bytes(), body) == head.crc).then_some(())?;
-    Some((parse_body(body)?, HEAD + head.length))
-}
-
-/// A record's length and checksum.
+/// A record as it lies in a file.
 #[derive(Clone, Copy)]
-pub struct Head {
+pub struct Framed<'a> {
+    pub entry: EntryRef<'a>,
+    /// Of the whole record.
     pub length: usize,
-    crc: u32,
+    pub synced: u64,
 }
 
-impl Head {
-    /// `None` when there are too few bytes, or the length is none that `write` makes.
-    pub fn read(bytes: &[u8]) -> Option<Head> {
-        let (length, rest) = bytes.split_first_chunk::<4>()?;
-        let crc = u32::from_le_bytes(*rest.first_chunk::<4>()?);
-        let length = u32::from_le_bytes(*length) as usize;
-        (FIELDS..=MOST_BODY).contains(&length).then_some(Head { length, crc })
-    }
+/// The record at the start of `bytes`, or `None` when it is cut short or damaged.
+pub fn read(bytes: &[u8]) -> Option<Framed<'_>> {
+    let length = HEAD + body_length(bytes)?;
+    let record = bytes.get(..length)?;
+    (checksum(record).to_le_bytes() == record[CRC]).then_some(())?;
+    let synced = u64::from_le_bytes(*record[CRC.end..].first_chunk::<8>()?);
+    Some(Framed { entry: parse_body(&record[HEAD..])?, length, synced })
+}
 
-    pub fn matches(&self, body: &[u8]) -> bool {
-        body.len() == self.length && checksum((self.length as u32).to_le_bytes(), body) == self.crc
-    }
+/// The length of the body of the record at the start of `bytes`; `None` when it is none that `write` makes.
+pub fn body_length(bytes: &[u8]) -> Option<usize> {
+    let length = u32::from_le_bytes(*bytes.first_chunk::<4>()?) as usize;
+    (FIELDS..=MOST_BODY).contains(&length).then_some(length)
 }
 
 pub fn parse_body(body: &[u8]) -> Option<EntryRef<'_>> {
@@ -87,9 +88,9 @@ pub fn parse_body(body: &[u8]) -> Option<EntryRef<'_>> {
     Some(EntryRef { kind: *kind, job: u64::from_le_bytes(*job), at_micros: u64::from_le_bytes(*at), payload })
 }
 
-fn checksum(length: [u8; 4], body: &[u8]) -> u32 {
+fn checksum(record: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&length);
-    hasher.update(body);
+    hasher.update(&record[..CRC.start]);
+    hasher.update(&record[CRC.end..]);
     hasher.finalize()
 }

@@ -4,6 +4,7 @@ use super::files::{HEADER, Kind, sync_dir};
 use super::record::{self, Entry};
 use super::{StoreError, snapshot};
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What a directory held when it was opened.
@@ -17,7 +18,7 @@ pub struct Recovered {
     pub entries: Vec<Entry>,
     /// The number of the first of `entries`.
     pub first_sequence: u64,
-    /// What a crash left of a last, never acknowledged write, and was cut off.
+    /// What a crash left of the last, never acknowledged writes, and was cut off.
     pub torn_bytes: u64,
 }
 
@@ -26,7 +27,15 @@ pub struct Tail {
     /// The segment to go on with.
     pub segment: u64,
     pub length: u64,
+    /// As much of it is on disk for certain.
+    pub synced: u64,
     pub next_sequence: u64,
+}
+
+/// The sound part of a segment.
+struct Sound {
+    length: u64,
+    synced: u64,
 }
 
 pub fn recover(dir: &Path, epoch: u32) -> Result<(Recovered, Option<Tail>), StoreError> {
@@ -50,9 +59,9 @@ pub fn recover(dir: &Path, epoch: u32) -> Result<(Recovered, Option<Tail>), Stor
             return Err(StoreError::damaged(&missing, 0, format!("the segment is missing; the next is {first}")));
         }
         let is_last = place + 1 == needed.len();
-        let length = read_segment(dir, first, is_last, &mut recovered)?;
+        let Sound { length, synced } = read_segment(dir, first, is_last, &mut recovered)?;
         expected = first_sequence + recovered.entries.len() as u64;
-        tail = Some(Tail { segment: first, length, next_sequence: expected });
+        tail = Some(Tail { segment: first, length, synced, next_sequence: expected });
     }
     match tail {
         Some(tail) => Ok((recovered, Some(tail))),
@@ -71,40 +80,56 @@ fn remove_staged(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Appends a segment's entries to `recovered` and returns the length of its sound part.
-fn read_segment(dir: &Path, first: u64, is_last: bool, recovered: &mut Recovered) -> Result<u64, StoreError> {
+/// Appends a segment's entries to `recovered`.
+fn read_segment(dir: &Path, first: u64, is_last: bool, recovered: &mut Recovered) -> Result<Sound, StoreError> {
     let path = Kind::Segment.path(dir, first);
     let bytes = fs::read(&path).map_err(StoreError::file("read", &path))?;
     if bytes.get(..HEADER) != Some(&Kind::Segment.header(first)) {
         return Err(StoreError::damaged(&path, 0, "its header is damaged"));
     }
-    let mut at = HEADER;
+    let (mut at, mut synced) = (HEADER, HEADER as u64);
     while at < bytes.len() {
-        let Some((entry, length)) = record::read(&bytes[at..]) else {
+        let Some(framed) = record::read(&bytes[at..]) else {
             check_torn(&path, &bytes, at, is_last)?;
             cut(&path, at as u64)?;
             recovered.torn_bytes = (bytes.len() - at) as u64;
             break;
         };
-        recovered.entries.push(entry.to_owned());
-        at += length;
+        recovered.entries.push(framed.entry.to_owned());
+        at += framed.length;
+        synced = framed.synced;
     }
-    Ok(at as u64)
+    Ok(Sound { length: at as u64, synced })
 }
 
-/// A write that a crash cut short leaves a bad record with nothing sound behind it, in the last segment. Anything else
-/// that is bad was once good.
+/// What was written and not synced is whole after a power failure, or cut short, or has holes, with sound records
+/// behind them. What a later record calls synced was whole once, and then lost.
 fn check_torn(path: &Path, bytes: &[u8], at: usize, is_last: bool) -> Result<(), StoreError> {
     if !is_last {
         return Err(StoreError::damaged(path, at as u64, "a record is damaged, and a later segment follows"));
     }
-    match (at + 1..bytes.len()).find(|later| record::read(&bytes[*later..]).is_some()) {
+    let was_synced = |later: usize| record::read(&bytes[later..]).is_some_and(|framed| framed.synced > at as u64);
+    match (at + 1..bytes.len()).find(|later| was_synced(*later)) {
         None => Ok(()),
         Some(later) => {
-            let what = format!("a record is damaged, and a sound one follows at byte {later}");
+            let what = format!("a record is damaged that was on disk when the one at byte {later} was made");
             Err(StoreError::damaged(path, at as u64, what))
         }
     }
+}
+
+/// Puts the end of the last segment on disk. A process that was killed may have left it to the kernel; and when a sync
+/// failed, the kernel may take what it could not write for written, so it is written again.
+pub fn sync_again(dir: &Path, tail: &Tail) -> Result<(), StoreError> {
+    let path = Kind::Segment.path(dir, tail.segment);
+    let sync = || {
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let mut unsure = vec![0; (tail.length - tail.synced) as usize];
+        file.read_exact_at(&mut unsure, tail.synced)?;
+        file.write_all_at(&unsure, tail.synced)?;
+        file.sync_data()
+    };
+    sync().map_err(StoreError::file("sync", &path))
 }
 
 fn cut(path: &Path, length: u64) -> Result<(), StoreError> {

@@ -39,7 +39,7 @@ impl SnapshotWriter {
     /// After which this snapshot is to be dropped; the older ones stay valid.
     pub fn write(&mut self, entry: EntryRef<'_>) -> Result<(), StoreError> {
         self.buffer.clear();
-        record::write(entry, &mut self.buffer);
+        record::write(entry, 0, &mut self.buffer);
         self.count += 1;
         self.file.write_all(&self.buffer).map_err(StoreError::file("write", &self.path))
     }
@@ -71,9 +71,9 @@ pub fn read(path: &Path) -> Result<Vec<Entry>, StoreError> {
     }
     let mut entries = Vec::new();
     let mut at = HEADER;
-    while let Some((entry, length)) = record::read(&bytes[at..]) {
-        entries.push(entry.to_owned());
-        at += length;
+    while let Some(framed) = record::read(&bytes[at..]) {
+        entries.push(framed.entry.to_owned());
+        at += framed.length;
     }
     let footer = &bytes[at..];
     let is_complete = footer.len() == FOOTER
