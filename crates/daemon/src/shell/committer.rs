@@ -68,8 +68,8 @@ impl Committer {
     ///
     /// The executor and its tasks end with this machine at the latest. What survives the end of this process is durable
     /// enough for them, so orders to launch and to signal leave after the write, and the fdatasync waits a moment for
-    /// company. An acknowledgement waits for it: until then the executor's copy of an end is the only one that a disk
-    /// which fails cannot take along (ADR 25).
+    /// company, unless the turn ends a job, which somebody may be waiting for. An acknowledgement waits for the
+    /// fdatasync: a disk that fails can take along every copy of the end but the executor's (ADR 25).
     ///
     /// # Errors
     /// When the log cannot be written. Nothing after the last durable fact has left the machine then; the caller must
@@ -84,7 +84,7 @@ impl Committer {
         let (acknowledgements, orders): (Vec<Letter>, Vec<Letter>) = orders.into_iter().partition(is_acknowledgement);
         self.executor.order(orders);
         self.acknowledgements.extend(acknowledgements);
-        if !(letters.is_empty() && after.is_empty()) {
+        if !(letters.is_empty() && after.is_empty()) || effects.facts.iter().any(ends_a_job) {
             self.settle()?;
         }
         self.routes.send(letters);
@@ -168,6 +168,10 @@ impl Committer {
     }
 }
 
+fn ends_a_job(fact: &Fact) -> bool {
+    matches!(fact, Fact::Change(Change::JobEnded { .. }))
+}
+
 fn is_acknowledgement(letter: &Letter) -> bool {
     matches!(letter.message, Message::ToExecutor(ToExecutor::Acknowledge { .. }))
 }
@@ -180,7 +184,7 @@ mod tests {
     use crate::frames::Decoder;
     use crate::shell::NodeRoute;
     use crate::store::{History, Options};
-    use amalgam_core::protocol::{Address, ExecutorReport, ToNode};
+    use amalgam_core::protocol::{Address, ExecutorReport, JobOutcome, ToNode};
     use amalgam_core::role::Record;
     use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, NodeId};
     use std::os::unix::net::UnixStream;
@@ -270,6 +274,18 @@ mod tests {
         committer.store = None;
         committer.commit(turn(Instant(0), vec![order(ACKNOWLEDGE)])).unwrap();
         assert_eq!(heard(&mut executor), Some(ACKNOWLEDGE));
+    }
+
+    #[test]
+    fn the_end_of_a_job_is_told_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut committer, history, _executor) = committer(dir.path(), Options::default());
+        let event = Event::new(Timestamp(0), EventKind::JobEnded);
+        let mut ends = Turn { events: vec![(0, event)], ..turn(Instant(0), vec![]) };
+        let ended = Change::JobEnded { job: JobId(1), outcome: JobOutcome::Succeeded, at: Instant(0) };
+        ends.effects.facts = vec![Fact::Change(ended)];
+        committer.commit(ends).unwrap();
+        assert_eq!((durable_facts(&history), committer.events.read(0, 9).len()), (1, 1));
     }
 
     #[test]
