@@ -270,8 +270,10 @@ impl Shell {
         let events = observe::events(&effects.facts, &self.roles, now);
         self.committer.metrics.take_in(&effects.facts);
         self.committer.commit(Turn { now, effects, events, after })?;
-        if let Some(files) = self.files.as_ref().filter(|_| !forgotten.is_empty()) {
-            remove_files(files.clone(), forgotten);
+        if let Some(files) = self.files.clone().filter(|_| !forgotten.is_empty()) {
+            // A job that comes back with the log should find its output.
+            self.committer.settle()?;
+            remove_files(files, forgotten);
         }
         if self.committer.wants_snapshot() {
             self.committer.write_snapshot(now, self.roles.durable())?;
@@ -324,18 +326,23 @@ mod tests {
     use std::process::Command;
     use std::sync::mpsc;
 
-    /// The loop of a server whose store is new, after it gave a node its number.
+    /// The loop of a server whose store is new, after it gave a node its number. Files of tasks are beside the store.
     fn shell_with_a_change(options: Options) -> (tempfile::TempDir, Shell) {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = Store::open(dir.path(), options).unwrap();
+        let (store, _) = Store::open(&dir.path().join("log"), options).unwrap();
         let mut roles = Roles::new(Preset::default(), Epoch(1), JobManagerSettings::default());
         let master = Preset::default().master(Epoch(1), MasterSettings::default(), QueueTree::single());
         roles.recover(master, Vec::new());
         let committer = Committer::new(Some(store), Arc::new(EventRing::starting_at(0)), Arc::default());
         let clock = Clock::starting_at_least(Instant::ZERO);
-        let (mut shell, _) = Shell::new(roles, clock, committer, None).unwrap();
+        let (mut shell, _) = Shell::new(roles, clock, committer, Some(dir.path().to_owned())).unwrap();
         shell.roles.name_node("first", &mut shell.effects).unwrap();
         (dir, shell)
+    }
+
+    /// What opening a store writes can be synced, and nothing more.
+    fn broken() -> Options {
+        Options { broken_at_bytes: Some(30), ..Options::default() }
     }
 
     #[test]
@@ -358,11 +365,23 @@ mod tests {
 
     #[test]
     fn a_question_about_what_the_disk_did_not_take_is_not_answered() {
-        let (_dir, mut shell) = shell_with_a_change(Options { broken_at_bytes: Some(30), ..Options::default() });
+        let (_dir, mut shell) = shell_with_a_change(broken());
         let (answer, answered) = mpsc::channel();
         let question = move |_: &Roles, _| answer.send(()).unwrap();
         assert!(shell.take(Input::Ask(Box::new(question))).is_err());
         assert!(answered.try_recv().is_err());
+    }
+
+    #[test]
+    fn output_stays_when_the_disk_did_not_take_that_its_job_is_forgotten() {
+        let (dir, mut shell) = shell_with_a_change(broken());
+        let output = dir.path().join("output/1");
+        std::fs::create_dir_all(&output).unwrap();
+        shell.effects.forgotten.push(JobId(1));
+        assert!(shell.finish_turn(Instant::ZERO).is_err());
+        // A cleaner would have a thread of its own.
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(output.exists());
     }
 
     #[test]
