@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::Duration;
 
 const RETRY: Duration = Duration::from_millis(200);
@@ -55,6 +56,13 @@ pub struct Executor {
     /// Counts the connections.
     incarnation: u64,
     routing: ExecutorRouting,
+    reconnects: Option<mpsc::Sender<Reconnect>>,
+}
+
+/// The order to make another connection. The inbox's sender comes with it: one that is kept would keep the loop going.
+struct Reconnect {
+    setup: ExecutorSetup,
+    inputs: Sender,
 }
 
 impl Executor {
@@ -82,39 +90,42 @@ impl Executor {
 
     /// Takes in what the executor has reported, as letters to the nodes, and sends what waited for room.
     ///
-    /// # Errors
-    /// When the connection broke; [`Executor::reconnect`] makes another.
-    pub fn exchange(&mut self) -> io::Result<Vec<Letter>> {
-        let Some(link) = &mut self.link else { return Ok(Vec::new()) };
-        let is_open = link.receive()?;
+    /// With the letters that came before it, an error says that the connection broke; [`Executor::reconnect`] makes
+    /// another.
+    pub fn exchange(&mut self) -> (Vec<Letter>, io::Result<()>) {
+        let Some(link) = &mut self.link else { return (Vec::new(), Ok(())) };
         let mut letters = Vec::new();
-        while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
-            if let ExecutorReply::Report(report) = reply {
-                letters.extend(self.routing.letter(report));
+        // What arrived before a connection broke is taken in.
+        let received = link.receive();
+        let outcome = take_in(link, &mut self.routing, &mut letters).and(received).and_then(|is_open| match is_open {
+            true => link.send(),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        });
+        (letters, outcome)
+    }
+
+    /// Starts the thread that makes later connections. By then the machine may have no process to spare.
+    pub fn prepare_to_reconnect(&mut self) -> io::Result<()> {
+        let (requests, requested) = mpsc::channel::<Reconnect>();
+        let work = move || {
+            for Reconnect { setup, inputs } in requested {
+                // A loop that has stopped needs none.
+                let _ = inputs.send(Input::ExecutorConnected(Box::new(reconnect(&setup))));
             }
-        }
-        // What came before the end still counts; the next turn finds the end again.
-        if !is_open && letters.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if link.unsent() > 0 {
-            link.send()?;
-        }
-        Ok(letters)
+        };
+        std::thread::Builder::new().name("executor".to_owned()).spawn(|| end_process_on_panic(work))?;
+        self.reconnects = Some(requests);
+        Ok(())
     }
 
     /// Makes another connection in the background, which comes in as an input.
     pub fn reconnect(&mut self, inputs: Sender) {
         self.link = None;
         self.routing.forget_lists();
-        let Some(setup) = self.setup.clone() else { return };
-        let work = move || {
-            let link = reconnect(setup);
-            // A loop that has stopped needs none.
-            let _ = inputs.send(Input::ExecutorConnected(Box::new(link)));
-        };
-        let thread = std::thread::Builder::new().name("executor".to_owned());
-        thread.spawn(|| end_process_on_panic(work)).expect("a thread can be started");
+        if let (Some(reconnects), Some(setup)) = (&self.reconnects, &self.setup) {
+            // The thread lives for as long as this does.
+            let _ = reconnects.send(Reconnect { setup: setup.clone(), inputs });
+        }
     }
 
     /// Tells the executor which nodes this process has.
@@ -163,6 +174,16 @@ pub fn shut_down(config: &ExecutorConfig) {
     }
 }
 
+/// The reports that have arrived, as letters.
+fn take_in(link: &mut Link, routing: &mut ExecutorRouting, letters: &mut Vec<Letter>) -> io::Result<()> {
+    while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
+        if let ExecutorReply::Report(report) = reply {
+            letters.extend(routing.letter(report));
+        }
+    }
+    Ok(())
+}
+
 fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, Enforcement)> {
     let mut decoder = Decoder::default();
     loop {
@@ -189,12 +210,33 @@ fn next_reply(decoder: &mut Decoder) -> io::Result<Option<ExecutorReply>> {
     decoder.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn reconnect(setup: ExecutorSetup) -> ExecutorLink {
+fn reconnect(setup: &ExecutorSetup) -> ExecutorLink {
     loop {
         match ExecutorLink::open(setup.clone()) {
             Ok(link) => return link,
             Err(error) => tracing::error!(%error, "no executor can be used"),
         }
         std::thread::sleep(RETRY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::protocol::{ExecutorReport, ToExecutor};
+
+    #[test]
+    fn reports_that_came_before_a_broken_frame_are_taken_in() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut executor = Executor::over(Link::new(ours, Decoder::default()).unwrap());
+        executor.routing.note(&ToExecutor::List { node: NodeId(1) });
+        let mut frames = Vec::new();
+        let report = ExecutorReply::Report(ExecutorReport::Executing { attempts: vec![] });
+        frames::encode(&report, &mut frames).unwrap();
+        frames.extend([0xff; 8]);
+        theirs.write_all(&frames).unwrap();
+        drop(theirs);
+        let (letters, outcome) = executor.exchange();
+        assert_eq!((letters.len(), outcome.unwrap_err().kind()), (1, io::ErrorKind::InvalidData));
     }
 }

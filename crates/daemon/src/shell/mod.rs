@@ -139,10 +139,13 @@ impl Shell {
     pub fn new(
         roles: Roles,
         clock: Clock,
-        committer: Committer,
+        mut committer: Committer,
         files: Option<PathBuf>,
     ) -> io::Result<(Shell, Handle)> {
         let (inputs_in, inputs) = inbox()?;
+        if files.is_some() {
+            committer.executor.prepare_to_reconnect()?;
+        }
         let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
         let shell = Shell { roles, clock, inputs, committer, files, effects: Effects::default(), after: Vec::new() };
@@ -191,16 +194,13 @@ impl Shell {
 
     fn hear_executor(&mut self) {
         let now = self.clock.now();
-        match self.committer.executor.exchange() {
-            Ok(letters) => {
-                for letter in letters {
-                    self.roles.deliver(now, letter, &mut self.effects);
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the connection to the executor broke");
-                self.lose_executor(now);
-            }
+        let (letters, outcome) = self.committer.executor.exchange();
+        for letter in letters {
+            self.roles.deliver(now, letter, &mut self.effects);
+        }
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "the connection to the executor broke");
+            self.lose_executor(now);
         }
     }
 
