@@ -11,7 +11,7 @@ use super::estimate::Estimate;
 use crate::policy::StageGraph;
 use crate::role::LostCause;
 
-/// Most messages of failed tasks that a stage keeps; the story has them all.
+/// Most messages of tasks that a stage keeps; the story has them all.
 const KEPT_MESSAGES: usize = 1_000;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct Stage {
     /// Launched before, waiting for another attempt.
     again: BTreeSet<u32>,
     records: Vec<TaskRecord>,
-    /// What went wrong, for tasks whose reason has words.
+    /// What was said about the last ends of tasks, where something was.
     messages: BTreeMap<u32, String>,
     pub running: u32,
     pub succeeded: u32,
@@ -152,19 +152,13 @@ impl Dag {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
         entry.dropped_bytes = entry.dropped_bytes.saturating_add(ended.usage.dropped_bytes);
+        entry.keep_message(index, message(ended));
         let record = &mut entry.records[index as usize];
         record.at = at;
         record.wall = ended.usage.wall;
         record.cpu_millis = u32::try_from(ended.usage.cpu.as_millis()).unwrap_or(u32::MAX);
         record.max_memory_kib = u32::try_from(ended.usage.max_memory_bytes / 1024).unwrap_or(u32::MAX);
         (record.reason, record.code) = pack(&ended.reason);
-        let text = match &ended.reason {
-            EndReason::LaunchFailed(why) | EndReason::NodeFault(why) => Some(why),
-            _ => ended.message.as_ref(),
-        };
-        if let Some(text) = text.filter(|_| entry.messages.len() < KEPT_MESSAGES) {
-            entry.messages.insert(index, text.clone());
-        }
         let succeeded = ended.reason.is_success();
         if !succeeded && !ended.reason.is_infrastructure() && ended.reason != EndReason::Cancelled {
             record.failures = record.failures.saturating_add(1);
@@ -187,6 +181,7 @@ impl Dag {
     pub fn lost(&mut self, stage: u32, index: u32, cause: LostCause, last: bool, at: Instant) {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
+        entry.keep_message(index, None);
         let record = &mut entry.records[index as usize];
         record.at = at;
         // What never ran says nothing about the task.
@@ -346,6 +341,14 @@ impl Stage {
         }
     }
 
+    /// Replaces what was said about an earlier attempt of the task.
+    fn keep_message(&mut self, index: u32, text: Option<&String>) {
+        self.messages.remove(&index);
+        if let Some(text) = text.filter(|_| self.messages.len() < KEPT_MESSAGES) {
+            self.messages.insert(index, text.clone());
+        }
+    }
+
     fn settle(&mut self, index: u32, last: bool, cancelled: bool) {
         let record = &mut self.records[index as usize];
         if !last {
@@ -420,6 +423,14 @@ impl TaskRecord {
     }
 }
 
+/// What was said about an end.
+fn message(ended: &Ended) -> Option<&String> {
+    match &ended.reason {
+        EndReason::LaunchFailed(why) | EndReason::NodeFault(why) => Some(why),
+        _ => ended.message.as_ref(),
+    }
+}
+
 fn pack(reason: &EndReason) -> (u8, u8) {
     match reason {
         EndReason::Exit(code) => (0, *code),
@@ -455,10 +466,44 @@ fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::JobId;
 
     #[test]
     fn a_task_that_ran_costs_less_than_100_bytes() {
         assert!(size_of::<TaskRecord>() <= 56, "{}", size_of::<TaskRecord>());
+    }
+
+    /// A stage of tasks whose attempts end as they are told to.
+    fn ends(total: u32, ends: &[(u32, EndReason)]) -> Dag {
+        let mut dag = Dag { stages: vec![Stage::new(&TaskSet::Count(total), 0, None)], runnable: BTreeSet::new() };
+        for (number, (index, reason)) in ends.iter().enumerate() {
+            let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: number as u32 };
+            dag.launched(0, *index, attempt, NodeId(0), Instant(1));
+            dag.ended(0, *index, &Ended::without_run(reason.clone()), false, Instant(2));
+        }
+        dag
+    }
+
+    #[test]
+    fn what_was_said_about_an_earlier_attempt_is_not_said_about_the_next() {
+        let fault = EndReason::NodeFault("no room".to_owned());
+        let said = |ends: &Dag| ends.stage(0).status(0).unwrap().message;
+        assert_eq!(said(&ends(1, &[(0, fault.clone())])).as_deref(), Some("no room"));
+        assert_eq!(said(&ends(1, &[(0, fault.clone()), (0, EndReason::Exit(1))])), None);
+        let mut lost = ends(1, &[(0, fault)]);
+        let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 9 };
+        lost.launched(0, 0, attempt, NodeId(0), Instant(3));
+        lost.lost(0, 0, LostCause::NodeLost, false, Instant(4));
+        assert_eq!(said(&lost), None);
+    }
+
+    #[test]
+    fn messages_of_earlier_attempts_leave_room_for_those_of_others() {
+        let total = KEPT_MESSAGES as u32;
+        let fault = |index| (index, EndReason::NodeFault("no room".to_owned()));
+        let mended = (0..total).map(|index| (index, EndReason::Exit(0)));
+        let all: Vec<_> = (0..total).map(fault).chain(mended).chain([fault(total)]).collect();
+        assert!(ends(total + 1, &all).stage(0).status(total).unwrap().message.is_some());
     }
 
     #[test]
