@@ -105,12 +105,18 @@ pub fn node_fault(what: &str, error: &io::Error) -> EndReason {
     EndReason::NodeFault(format!("this node cannot {what}: {error}"))
 }
 
+/// Whether a program or a directory may well be there, but this node cannot get at it: its disk or its file server fails.
+fn is_out_of_reach(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE | libc::ENOTCONN | libc::ETIMEDOUT))
+}
+
 /// What an `execve` that failed means to a user.
 pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndReason {
     let shown = program.display();
     let found = directory.join(program).exists();
     EndReason::LaunchFailed(match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOMEM | libc::ENFILE) => return node_fault("start another process", error),
+        _ if is_out_of_reach(error) => return node_fault(&format!("read {shown}"), error),
         Some(libc::ENOENT) if found => {
             format!("cannot execute {shown}: the interpreter on its first line, or its loader, is missing on this node")
         }
@@ -122,13 +128,14 @@ pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndR
 }
 
 /// What a `chdir` that failed means to a user.
-pub fn directory_failure(directory: &Path, error: &io::Error) -> String {
+pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
     let shown = directory.display();
     let remedy = "share it with this node, or say `workdir = \"own\"` to run each task in an empty directory";
-    match error.kind() {
+    EndReason::LaunchFailed(match error.kind() {
+        _ if is_out_of_reach(error) => return node_fault(&format!("enter the directory {shown}"), error),
         io::ErrorKind::NotFound => format!("this node has no directory {shown}; {remedy}"),
         _ => format!("cannot enter the directory {shown} on this node: {error}; {remedy}"),
-    }
+    })
 }
 
 fn make_dir(directory: &Path) -> io::Result<()> {
@@ -152,20 +159,36 @@ fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndRe
 }
 
 fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
-    let mut not_executable = None;
+    let (mut not_executable, mut out_of_reach) = (None, None);
     for place in search.split(|byte| *byte == b':') {
         let candidate = directory.join(std::ffi::OsStr::from_bytes(place)).join(name);
         match fs::metadata(&candidate) {
             Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => return Ok(candidate),
             Ok(metadata) if metadata.is_file() => not_executable = Some(candidate),
+            Err(error) if is_out_of_reach(&error) => out_of_reach = Some((candidate, error)),
             _ => {}
         }
     }
-    let search = String::from_utf8_lossy(search);
-    Err(EndReason::LaunchFailed(match not_executable {
+    Err(not_found(name, search, not_executable, out_of_reach))
+}
+
+/// Why no program was found: it may be where nobody could look.
+fn not_found(
+    name: &str,
+    search: &[u8],
+    not_executable: Option<PathBuf>,
+    out_of_reach: Option<(PathBuf, io::Error)>,
+) -> EndReason {
+    if let Some((path, error)) = out_of_reach {
+        return node_fault(&format!("look for {}", path.display()), &error);
+    }
+    EndReason::LaunchFailed(match not_executable {
         Some(path) => format!("{} is not executable (`chmod +x` makes it so)", path.display()),
-        None => format!("the command `{name}` was not found on this node; PATH is {search}"),
-    }))
+        None => {
+            let search = String::from_utf8_lossy(search);
+            format!("the command `{name}` was not found on this node; PATH is {search}")
+        }
+    })
 }
 
 #[cfg(test)]
@@ -220,5 +243,23 @@ mod tests {
         let missing = find_program("no-such", b"/nowhere:bin", here).unwrap_err();
         let why = "the command `no-such` was not found on this node; PATH is /nowhere:bin";
         assert_eq!(missing, EndReason::LaunchFailed(why.to_owned()));
+    }
+
+    #[test]
+    fn what_the_node_cannot_reach_is_its_own_fault() {
+        let (path, directory) = (Path::new("/shared/tool"), Path::new("/shared"));
+        let is_nodes = |end: EndReason| matches!(end, EndReason::NodeFault(_));
+        for number in [libc::EIO, libc::ESTALE, libc::ENOTCONN, libc::ETIMEDOUT] {
+            let error = || io::Error::from_raw_os_error(number);
+            assert!(is_nodes(exec_failure(path, directory, &error())));
+            assert!(is_nodes(directory_failure(directory, &error())));
+            assert!(is_nodes(not_found("tool", b"/shared", None, Some((path.to_owned(), error())))));
+        }
+        for number in [libc::ENOENT, libc::EACCES, libc::ENOTDIR] {
+            let error = io::Error::from_raw_os_error(number);
+            assert!(
+                !is_nodes(exec_failure(path, directory, &error)) && !is_nodes(directory_failure(directory, &error))
+            );
+        }
     }
 }

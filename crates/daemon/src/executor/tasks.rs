@@ -544,7 +544,7 @@ fn explain(failure: &LaunchError, prepared: &Prepared) -> EndReason {
     let error = &failure.error;
     match failure.step {
         Step::Exec => prepare::exec_failure(&path(&prepared.program), &path(&prepared.directory), error),
-        Step::Directory => EndReason::LaunchFailed(prepare::directory_failure(&path(&prepared.directory), error)),
+        Step::Directory => prepare::directory_failure(&path(&prepared.directory), error),
         Step::Clone => node_fault("start another process", error),
         Step::Cgroup => node_fault("put it into its cgroup", error),
         Step::Session => node_fault("give it a session", error),
