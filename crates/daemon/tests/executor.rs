@@ -224,6 +224,20 @@ fn a_task_gets_no_more_cpu_than_it_asked_for() {
 }
 
 #[test]
+fn a_cgroup_that_cannot_be_entered_is_not_passed_on() {
+    let Some(home) = cgroups_or_skip() else { return };
+    let mut agent = home.agent();
+    assert_eq!(agent.run(sh(1, "exit 0")).reason, EndReason::Exit(0));
+    let is_leaf = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().parse::<u64>().is_ok());
+    for leaf in agent::cgroups_of(agent.hello.pid).into_iter().filter(is_leaf) {
+        fs::remove_dir(leaf).unwrap();
+    }
+    let fault = agent.run(sh(2, "exit 0")).reason;
+    assert!(matches!(fault, EndReason::NodeFault(_)), "{fault}");
+    assert_eq!(agent.run(sh(3, "exit 0")).reason, EndReason::Exit(0));
+}
+
+#[test]
 fn a_task_sees_its_variables_and_directories() {
     let home = Home::new(EnforcementChoice::None);
     let mut order = sh(

@@ -169,7 +169,7 @@ impl Tasks {
             Ok(started) => started,
             Err(reason) => {
                 self.task_dirs.give_back(task_dir);
-                self.give_back(leaf);
+                self.give_back_unused(leaf, &reason);
                 return Err(reason);
             }
         };
@@ -257,6 +257,14 @@ impl Tasks {
     fn give_back(&mut self, leaf: Option<Leaf>) {
         if let (Enforcer::Cgroups(cgroups), Some(leaf)) = (&mut self.enforcer, leaf) {
             cgroups.give_back(leaf);
+        }
+    }
+
+    /// A group that could not be entered would fail the next attempt as well.
+    fn give_back_unused(&mut self, leaf: Option<Leaf>, reason: &EndReason) {
+        match reason {
+            EndReason::NodeFault(_) => leaf.into_iter().for_each(Leaf::remove),
+            _ => self.give_back(leaf),
         }
     }
 
