@@ -21,6 +21,8 @@ pub enum Why {
     TooLarge { closest: NodeId, short: Resources },
     /// Nodes are large enough but occupied; `closest` lacks least.
     Occupied { closest: NodeId, short: Resources },
+    /// Large enough are only nodes that take no work, though others do; `closest` lacks least.
+    Closed { closest: NodeId },
     /// The node is kept for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
     /// The queue's maximum share, in this kind of resource.
@@ -61,6 +63,9 @@ impl Why {
             Why::Occupied { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
                 format!("no room: {closest} comes closest and is short of {short}")
+            }
+            Why::Closed { closest } => {
+                format!("{} could run it, but takes no work now (drained or paused)", node_name(*closest))
             }
             Why::Reserved { node, job } => {
                 format!("{} is being kept free for job {job}, which has waited longer", node_name(*node))

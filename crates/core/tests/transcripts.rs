@@ -5,8 +5,8 @@
 mod world;
 
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobAction, JobOutcome};
-use amalgam_core::vocabulary::{Duration, JobId, Resources};
+use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
+use amalgam_core::vocabulary::{Duration, JobId, NodeId, Resources};
 use world::{World, job, stage};
 
 const CORE: Resources = Resources::new(1_000, 0);
@@ -179,6 +179,18 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
     world.run_for(seconds(10));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     check("node_cannot_launch_for_a_while", &world);
+}
+
+#[test]
+fn a_job_that_only_a_closed_node_could_run_is_told_which() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.add_node(Resources::new(4_000, 0), &[]);
+    world.settle();
+    world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
+    let id = world.submit(job(vec![stage("only", 1, "1s", 2_000)]));
+    assert_eq!(world.why(id), ["host1 could run it, but takes no work now (drained or paused)"]);
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
+    assert_eq!(world.why(id), ["none of the 2 known nodes takes work (unreachable, drained or paused)"]);
 }
 
 #[test]

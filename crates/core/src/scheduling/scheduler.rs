@@ -433,9 +433,11 @@ impl Scheduler {
         let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())
             .then_some(Why::NearInput);
         let mut reasons: Vec<Why> = fit.into_iter().chain(near).collect();
-        let hopeless =
-            matches!(reasons.first(), Some(Why::NoNode { .. } | Why::Constraints { .. } | Why::TooLarge { .. }));
-        if hopeless {
+        let no_node_will_do = matches!(
+            reasons.first(),
+            Some(Why::NoNode { .. } | Why::Constraints { .. } | Why::TooLarge { .. } | Why::Closed { .. })
+        );
+        if no_node_will_do {
             return reasons;
         }
         if let Some(kept) =
@@ -489,8 +491,9 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
     if let Some(node) = closest(ledger, class, shape, &|view| large_enough(view) && ledger.is_open(view.node)) {
         return Some(Why::Occupied { closest: node, short: shape.shortage(&ledger.offer(node)) });
     }
-    if (0..ledger.len()).any(|index| large_enough(&ledger.view(index)) && ledger.classes().meets(class, index)) {
-        return Some(Why::NoNode { known });
+    if let Some(closest) = closest(ledger, class, shape, &large_enough) {
+        let others_are_open = (0..ledger.len()).any(|index| ledger.is_open(NodeId(index as u32)));
+        return Some(if others_are_open { Why::Closed { closest } } else { Why::NoNode { known } });
     }
     let node = largest(ledger, class, shape)?;
     Some(Why::TooLarge { closest: node, short: shape.shortage(&ledger.node_capacity(node)) })

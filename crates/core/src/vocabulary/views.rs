@@ -8,8 +8,9 @@ use super::{AttemptId, Duration, ExecutionType, Instant, NodeId, Resources};
 pub struct NodeView {
     pub node: NodeId,
     pub capacity: Resources,
+    /// Nothing where it takes no new work.
     pub free: Resources,
-    /// Whether it takes new work: connected, not drained and not paused.
+    /// Whether it is reachable, drained and paused nodes among them.
     pub open: bool,
     /// How long a new entry would wait in its queue.
     pub expected_wait: Duration,
