@@ -182,6 +182,39 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
 }
 
 #[test]
+fn a_pause_goes_on_while_its_node_is_away() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.verbose = false;
+    world.nodes[0].executor.fault = Some("no process to spare".to_owned());
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.nodes[0].executor.fault = None;
+    world.run_for(Duration::from_millis(200));
+    world.unlink(0);
+    world.run_for(Duration::from_millis(200));
+    world.link(0);
+    world.settle();
+    world.run_for(seconds(5));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("node_away_during_pause", &world);
+}
+
+#[test]
+fn a_node_that_is_drained_or_away_when_its_pause_ends_does_not_resume() {
+    let mut world = listening(Preset::Fifo, 2);
+    world.verbose = false;
+    for node in 0..2 {
+        world.nodes[node].executor.fault = Some("no process to spare".to_owned());
+    }
+    world.submit(job(vec![stage("only", 2, "1s", 1_000)]));
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
+    world.unlink(1);
+    world.run_for(seconds(3));
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained: false });
+    world.run_for(seconds(1));
+    check("pause_ends_unseen", &world);
+}
+
+#[test]
 fn a_job_that_only_a_closed_node_could_run_is_told_which() {
     let mut world = listening(Preset::Fifo, 1);
     world.add_node(Resources::new(4_000, 0), &[]);

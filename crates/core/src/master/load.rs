@@ -41,6 +41,12 @@ struct Pause {
     why: String,
 }
 
+impl Pause {
+    fn left(&self, now: Instant) -> Duration {
+        Duration(self.length.0.saturating_sub(now.since(self.since).0))
+    }
+}
+
 impl NodeEntry {
     fn pause_now(&self) -> Option<&Pause> {
         self.pause.as_ref().filter(|pause| !pause.is_over)
@@ -175,7 +181,7 @@ impl Master {
         entry.away_since = None;
         self.nodes.review_at.get_or_insert(now + self.settings.heartbeat);
 
-        out.record(Record::NodeJoined { node });
+        self.record_join(now, node, out);
         let welcome = ToNode::Welcome {
             node,
             epoch: self.claims.epoch(),
@@ -243,9 +249,17 @@ impl Master {
         entry.away_since = None;
         self.ledger.set_state(node, NodeState::Up);
         self.ledger.set_open(node, entry.takes_work());
-        out.record(Record::NodeJoined { node });
+        self.record_join(now, node, out);
         self.scheduler.on_room_opened();
         self.decide(now, &[], out);
+    }
+
+    /// The pause of a node goes on while it is away.
+    fn record_join(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        out.record(Record::NodeJoined { node });
+        if let Some(pause) = self.nodes.entry(node).pause_now() {
+            out.record(Record::NodePaused { node, length: pause.left(now), why: pause.why.clone() });
+        }
     }
 
     pub(super) fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
@@ -279,9 +293,9 @@ impl Master {
             entry.pause.take_if(|pause| age >= pause.length + LONGEST_PAUSE);
         } else if age >= pause.length {
             pause.is_over = true;
-            out.record(Record::NodeResumed { node });
-            if self.ledger.state(node) == Some(NodeState::Up) {
-                self.ledger.set_open(node, entry.takes_work());
+            if entry.takes_work() && self.ledger.state(node) == Some(NodeState::Up) {
+                out.record(Record::NodeResumed { node });
+                self.ledger.set_open(node, true);
                 self.scheduler.on_room_opened();
             }
         }
