@@ -215,6 +215,20 @@ fn a_node_that_is_drained_or_away_when_its_pause_ends_does_not_resume() {
 }
 
 #[test]
+fn an_undrained_node_pauses_no_longer() {
+    let mut world = listening(Preset::Fifo, 1);
+    world.verbose = false;
+    world.nodes[0].executor.fault = Some("no process to spare".to_owned());
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.run_for(seconds(4));
+    world.nodes[0].executor.fault = None;
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained: false });
+    world.run_for(seconds(2));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("pause_ended_by_undrain", &world);
+}
+
+#[test]
 fn a_job_that_only_a_closed_node_could_run_is_told_which() {
     let mut world = listening(Preset::Fifo, 1);
     world.add_node(Resources::new(4_000, 0), &[]);

@@ -141,6 +141,8 @@ wire! {
         notes: Vec<String>,
         /// Why it gets no work for a while: a launch failed there.
         paused: Option<String>,
+        /// How long it gets none still.
+        pause_left_seconds: Option<f64>,
         attempts: Vec<RunningAttempt>,
     }
 

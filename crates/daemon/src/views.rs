@@ -433,7 +433,8 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
         attributes: status.attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
         enforcement: mechanism,
         notes: enforcement,
-        paused: status.paused.clone(),
+        paused: status.paused.as_ref().map(|pause| pause.why.clone()),
+        pause_left_seconds: status.paused.as_ref().map(|pause| pause.left.as_secs_f64()),
         attempts,
     })
 }

@@ -39,7 +39,7 @@ enum NodeVerb {
         /// A node's id or name
         node: String,
     },
-    /// Take a drained node back into use
+    /// Take a drained or paused node back into use
     Undrain {
         /// A node's id or name
         node: String,
@@ -108,8 +108,11 @@ pub fn table(nodes: &[NodeSummary]) -> String {
 
 fn describe(node: &NodeDetail) -> String {
     let mut text = table(std::slice::from_ref(&node.summary));
-    if let Some(why) = &node.paused {
-        let _ = writeln!(text, "\npaused       it gets no tasks for a while, since it could not launch one: {why}");
+    if let (Some(why), Some(left)) = (&node.paused, node.pause_left_seconds.map(show::seconds)) {
+        let _ =
+            writeln!(text, "\npaused       it gets no tasks for another {left}, since it could not launch one: {why}");
+        let _ =
+            writeln!(text, "             `amalgam node undrain {}` takes it into use before that", node.summary.name);
     }
     let _ = writeln!(text, "\nenforcement  {}", node.enforcement);
     for note in &node.notes {

@@ -52,6 +52,11 @@ impl NodeEntry {
         self.pause.as_ref().filter(|pause| !pause.is_over)
     }
 
+    /// Forgets its failures; true when it was paused.
+    fn end_pause(&mut self) -> bool {
+        self.pause.take().is_some_and(|pause| !pause.is_over)
+    }
+
     /// Whether it is to get work as far as the operator and its own pause go.
     fn takes_work(&self) -> bool {
         !self.drained && self.pause_now().is_none()
@@ -65,8 +70,7 @@ pub struct NodeStatus {
     pub name: String,
     pub state: NodeState,
     pub drained: bool,
-    /// Why it gets no work for a while: a launch failed there.
-    pub paused: Option<String>,
+    pub paused: Option<PauseStatus>,
     pub capacity: Resources,
     pub free: Resources,
     /// Grants that are not free again.
@@ -77,6 +81,13 @@ pub struct NodeStatus {
     /// Since it was last heard; `None` before the first time.
     pub silent_for: Option<Duration>,
     pub reserved: bool,
+}
+
+/// Why a node gets no work for a while, and for how long still: a launch failed there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PauseStatus {
+    pub why: String,
+    pub left: Duration,
 }
 
 /// One queue, for people.
@@ -357,16 +368,20 @@ impl Master {
             return;
         }
         out.send(client, ToClient::Done);
-        if self.nodes.entry(node).drained == drained {
-            return;
+        let entry = self.nodes.entry(node);
+        // Whoever takes a node into use says that it works again.
+        let resumes = !drained && entry.end_pause();
+        let is_new = std::mem::replace(&mut entry.drained, drained) != drained;
+        let is_up = self.ledger.state(node) == Some(NodeState::Up);
+        if is_new {
+            out.persist(Change::NodeDrained { node, drained });
+            out.record(Record::NodeDrained { node, drained });
+        } else if resumes && is_up {
+            out.record(Record::NodeResumed { node });
         }
-        self.nodes.set_drained(node, drained);
-        out.persist(Change::NodeDrained { node, drained });
-        out.record(Record::NodeDrained { node, drained });
-        if self.ledger.state(node) == Some(NodeState::Up) {
-            let takes_work = self.nodes.entry(node).takes_work();
-            self.ledger.set_open(node, takes_work);
-            if takes_work {
+        if is_up && (is_new || resumes) {
+            self.ledger.set_open(node, !drained);
+            if !drained {
                 self.scheduler.on_room_opened();
                 self.decide(now, &[], out);
             }
@@ -381,7 +396,7 @@ impl Master {
                 name: entry.name.clone(),
                 state: self.ledger.state(node)?,
                 drained: entry.drained,
-                paused: entry.pause_now().map(|pause| pause.why.clone()),
+                paused: entry.pause_now().map(|pause| PauseStatus { why: pause.why.clone(), left: pause.left(now) }),
                 capacity: self.ledger.node_capacity(node),
                 free: self.ledger.node_free(node),
                 bookings: self.ledger.node_bookings(node),

@@ -9,7 +9,7 @@ mod claims;
 mod load;
 
 pub use admit::JobState;
-pub use load::{NodeStatus, QueueStatus};
+pub use load::{NodeStatus, PauseStatus, QueueStatus};
 
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
