@@ -1,8 +1,8 @@
 //! A node's agent as a process of its own: it reaches the executor first, then the server, and stays until stopped.
 
-use crate::executor::ExecutorError;
 use crate::executor::host::Host;
-use crate::lock::{LockError, lock};
+use crate::executor::{self, ExecutorError};
+use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
@@ -19,10 +19,9 @@ use std::time::Duration;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 pub struct AgentOptions {
-    /// For this agent and its executor alone.
-    pub work_dir: PathBuf,
     pub upstream: Upstream,
     pub node: NodeOptions,
+    /// For this agent alone.
     pub executor: ExecutorSetup,
     /// How long the first connection may take; later ones are tried for ever.
     pub patience: Duration,
@@ -44,9 +43,9 @@ pub enum AgentError {
 
 /// Runs until the server refuses this node. Call it before other threads start: it starts the executor.
 pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(), AgentError> {
-    let AgentOptions { work_dir, mut upstream, node, executor, patience } = options;
+    let AgentOptions { mut upstream, node, executor, patience } = options;
     // Before anything else: a second agent must not touch the executor of the first.
-    let _lock = lock(&work_dir)?;
+    let _lock = executor::claim(&executor.config.state)?;
     let executor = ExecutorLink::open(executor)?;
     let files = executor.setup().config.state.clone();
     let settings = node.settings(&Host::inspect(), &executor.enforcement);

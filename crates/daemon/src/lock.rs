@@ -1,5 +1,6 @@
 //! A directory that one process at a time may use. The lock ends with its holder, however that ends.
 
+use crate::private::make_private_dir;
 use rustix::fs::FlockOperation;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -8,18 +9,24 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("the directory {dir} is in use by process {pid}", dir = dir.display())]
+    #[error(
+        "the directory {dir} is in use by process {pid}; stop that process, or use another directory",
+        dir = dir.display()
+    )]
     InUse { dir: PathBuf, pid: String },
-    #[error("cannot lock {path}: {error}", path = path.display())]
-    File { path: PathBuf, error: io::Error },
+    #[error("cannot {what} {path}: {error}", path = path.display())]
+    File { what: &'static str, path: PathBuf, error: io::Error },
 }
 
-/// Takes the lock of a directory, which lasts as long as the file is open.
-pub fn lock(dir: &Path) -> Result<File, LockError> {
-    let path = dir.join("lock");
-    try_lock(&path)
-        .map_err(|error| LockError::File { path, error })?
-        .map_err(|pid| LockError::InUse { dir: dir.to_owned(), pid })
+/// Makes the directory if need be and takes the lock of this name in it, which lasts as long as the file is open.
+pub fn lock(dir: &Path, name: &str) -> Result<File, LockError> {
+    let failed = |what, path: &Path| {
+        let path = path.to_owned();
+        move |error| LockError::File { what, path, error }
+    };
+    make_private_dir(dir).map_err(failed("make the directory", dir))?;
+    let path = dir.join(name);
+    try_lock(&path).map_err(failed("lock", &path))?.map_err(|pid| LockError::InUse { dir: dir.to_owned(), pid })
 }
 
 /// The locked file with our number in it, or the number of the process that has it.
@@ -47,10 +54,11 @@ mod tests {
     #[test]
     fn the_second_holder_is_told_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let first = lock(dir.path()).unwrap();
-        let refused = lock(dir.path()).unwrap_err().to_string();
-        assert!(refused.ends_with(&format!("in use by process {}", std::process::id())), "{refused}");
+        let first = lock(dir.path(), "lock").unwrap();
+        let refused = lock(dir.path(), "lock").unwrap_err().to_string();
+        assert!(refused.contains(&format!("in use by process {};", std::process::id())), "{refused}");
+        lock(dir.path(), "another").unwrap();
         drop(first);
-        lock(dir.path()).unwrap();
+        lock(dir.path(), "lock").unwrap();
     }
 }

@@ -4,9 +4,10 @@ use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind};
 use crate::backend::ServerBackend;
 use crate::config::Config;
-use crate::executor::ExecutorError;
 use crate::executor::host::Host;
+use crate::executor::{self, ExecutorError};
 use crate::http;
+use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode,
@@ -19,6 +20,7 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Epoch, Instant};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -43,6 +45,8 @@ pub struct ServerOptions {
 pub enum ServerError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
     #[error(transparent)]
     Auth(#[from] AuthError),
     #[error(transparent)]
@@ -72,6 +76,7 @@ pub struct Server {
     /// What was cut off a log whose last writes were interrupted.
     pub torn_bytes: u64,
     state_dir: PathBuf,
+    _executor_lock: Option<File>,
     handle: Handle,
     stop: oneshot::Sender<()>,
     runtime: tokio::runtime::Runtime,
@@ -88,6 +93,7 @@ impl Server {
         let log_options =
             Options { history_bytes: config.history_bytes, segment_bytes: config.segment_bytes, ..Options::default() };
         let (store, recovered) = Store::open(&state_dir.join("log"), log_options)?;
+        let executor_lock = executor.as_ref().map(|setup| executor::claim(&setup.config.state)).transpose()?;
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
         let epoch = Epoch(recovered.epoch);
@@ -152,6 +158,7 @@ impl Server {
             token_file,
             torn_bytes: recovered.torn_bytes,
             state_dir,
+            _executor_lock: executor_lock,
             handle,
             stop,
             runtime,

@@ -66,7 +66,6 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         upstream: Upstream { server: server.clone(), name, token, user },
         node,
         executor: cluster::executor_setup(&work_dir, args.offer.enforcement)?,
-        work_dir,
         patience: PATIENCE,
     };
     agent::run(options, |name| {
@@ -78,7 +77,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
 
 fn remedy(error: &AgentError) -> &'static str {
     match error {
-        AgentError::Lock(_) => "stop the agent that uses it, or name another directory with --work-dir",
+        AgentError::Lock(_) => "--work-dir names another directory",
         _ => "`amalgam agent --help` shows how to name server and token",
     }
 }

@@ -52,10 +52,20 @@ fn one_work_directory_has_one_agent() {
     let cluster = Cluster::start(1, 1, "");
     let second = told(cluster.agent_command(0));
     assert_eq!(second.code, 1, "{second:?}");
-    let dir = cluster.scene.path().join("node-0");
+    let dir = cluster.scene.path().join("node-0/executor");
     assert!(second.err.contains(&format!("the directory {} is in use by process", dir.display())), "{second:?}");
     assert!(second.err.contains("--work-dir"), "{second:?}");
     assert_eq!(cluster.scene.run(&["run", "--", "true"]).code, 0, "the first is not disturbed");
+}
+
+#[test]
+fn an_agent_does_not_share_the_executor_of_dev() {
+    let scene = Scene::dev(&[]);
+    let state = scene.state().display().to_string();
+    let second = scene.run(&["agent", "--server", "127.0.0.1:1", "--work-dir", &state]);
+    assert_eq!(second.code, 1, "{second:?}");
+    assert!(second.err.contains("executor is in use by process"), "{second:?}");
+    assert_eq!(scene.run(&["run", "--", "true"]).code, 0, "the first is not disturbed");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The agent's side: reach the executor, or start one.
 
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError};
+use crate::lock::{LockError, lock};
 use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,12 @@ pub struct Hello {
     pub version: String,
     pub pid: u32,
     pub enforcement: Enforcement,
+}
+
+/// Takes the executor of this state directory for this process alone, for as long as the file is open: an executor
+/// listens to whoever came last.
+pub fn claim(state: &Path) -> Result<File, LockError> {
+    lock(state, "agent.lock")
 }
 
 /// Connects to a running executor. The stream has not been read from; its first reply will be the `Hello`.

@@ -26,10 +26,11 @@ mod sys;
 mod task_dirs;
 mod tasks;
 
-pub use client::{Hello, connect, ensure_running};
+pub use client::{Hello, claim, connect, ensure_running};
 pub use link::Link;
 pub use serve::run;
 
+use crate::lock::LockError;
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{AttemptId, JobId, NodeId, Stream};
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,8 @@ pub enum ExecutorError {
         state = state.display()
     )]
     AlreadyRunning { pid: String, state: PathBuf },
+    #[error(transparent)]
+    Lock(LockError),
     #[error("cgroups were asked for but cannot be used: {0}. Use `--enforcement auto` to go on without them")]
     NoCgroups(String),
     #[error("cannot {what}: {error}")]

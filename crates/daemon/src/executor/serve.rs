@@ -7,12 +7,13 @@ use super::tasks::{Enforcer, Tasks};
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello};
 use super::{Mechanism, sys};
 use crate::frames::Decoder;
+use crate::lock::{self, LockError};
 use crate::private;
 use amalgam_core::protocol::ExecutorReport;
 use rustix::event::{Timespec, epoll};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -26,6 +27,7 @@ const LINK: u64 = u64::MAX;
 /// Orders are not read while more than this waits to be taken by the agent.
 const MOST_UNSENT: usize = 4 << 20;
 const MOST_LOG: u64 = 256 << 10;
+const LOCK: &str = "executor.lock";
 const READY: &str = "ready";
 
 /// Serves agents until there is nothing left to do. The calling process, which must have a single thread, returns
@@ -100,7 +102,6 @@ struct Agent {
 impl<'a> Executor<'a> {
     fn start(config: &'a ExecutorConfig) -> Result<Executor<'a>, ExecutorError> {
         let state = &config.state;
-        private_dir(state)?;
         let lock = lock(state)?;
         let log = Log::open(&state.join("executor.log"))?;
         let _ = rustix::process::setsid();
@@ -336,34 +337,17 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
     Ok((Enforcer::Census, Enforcement { mechanism, enforces_memory: true, enforces_cpu: false, notes }))
 }
 
-fn private_dir(directory: &Path) -> Result<(), ExecutorError> {
-    private::make_private_dir(directory).map_err(ExecutorError::file("make the directory", directory))
-}
-
 /// One executor per state directory.
 fn lock(state: &Path) -> Result<File, ExecutorError> {
-    let path = state.join("executor.lock");
-    let failed = || ExecutorError::file("lock", &path);
-    let mut options = OpenOptions::new();
-    let mut file =
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(failed())?;
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut pid = String::new();
-        let _ = file.read_to_string(&mut pid);
-        return Err(ExecutorError::AlreadyRunning { pid: pid.trim().to_owned(), state: state.to_owned() });
-    }
-    let write = |file: &mut File| {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())
-    };
-    write(&mut file).map_err(failed())?;
-    Ok(file)
+    lock::lock(state, LOCK).map_err(|error| match error {
+        LockError::InUse { dir, pid } => ExecutorError::AlreadyRunning { pid, state: dir },
+        other => ExecutorError::Lock(other),
+    })
 }
 
 /// Whether an executor serves this state directory, or another process is just finding that out.
 pub fn is_locked(state: &Path) -> bool {
-    let file = File::open(state.join("executor.lock"));
+    let file = File::open(state.join(LOCK));
     file.is_ok_and(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 

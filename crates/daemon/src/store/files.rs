@@ -1,10 +1,8 @@
 //! Names, headers and durable creation of the store's files.
 
 use super::StoreError;
-use crate::private::make_private_dir;
-use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -90,37 +88,6 @@ pub fn put_in_place(staged: &Path, path: &Path) -> Result<(), StoreError> {
 
 pub fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(StoreError::file("sync", dir))
-}
-
-/// Makes the directory if need be and takes its lock, which lasts as long as the file is open.
-pub fn lock(dir: &Path) -> Result<File, StoreError> {
-    make_private_dir(dir).map_err(StoreError::file("make the directory", dir))?;
-    let path = dir.join("lock");
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(StoreError::file("open", &path))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            return Err(StoreError::Locked { dir: dir.to_owned(), pid: pid.trim().to_owned() });
-        }
-        Err(error) => return Err(StoreError::file("lock", &path)(error.into())),
-    }
-    let write = |file: &mut File| {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())
-    };
-    write(&mut file).map_err(StoreError::file("write", &path))?;
-    Ok(file)
 }
 
 pub fn check_format(dir: &Path) -> Result<(), StoreError> {

@@ -1,11 +1,12 @@
 //! The writer.
 
 use super::StoreError;
-use super::files::{HEADER, Kind, check_format, create_whole, lock, next_epoch, sync_dir};
+use super::files::{HEADER, Kind, check_format, create_whole, next_epoch, sync_dir};
 use super::history::History;
 use super::record::{self, EntryRef, FIELDS, MOST_BODY};
 use super::recovery::{Recovered, recover, sync_again};
 use super::snapshot::SnapshotWriter;
+use crate::lock::lock;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -53,7 +54,7 @@ pub struct Store {
 
 impl Store {
     pub fn open(dir: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
-        let lock = lock(dir)?;
+        let lock = lock(dir, "lock")?;
         check_format(dir)?;
         // Read before the epoch is counted: a damaged store is left as it was found.
         let (mut recovered, tail) = recover(dir, 0)?;

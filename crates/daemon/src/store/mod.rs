@@ -28,6 +28,7 @@ pub use record::{Entry, EntryRef};
 pub use recovery::Recovered;
 pub use snapshot::SnapshotWriter;
 
+use crate::lock::LockError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -35,11 +36,8 @@ use std::path::{Path, PathBuf};
 pub enum StoreError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     File { what: &'static str, path: PathBuf, error: io::Error },
-    #[error(
-        "the state directory {dir} is in use by process {pid}; stop that process, or use another state directory",
-        dir = dir.display()
-    )]
-    Locked { dir: PathBuf, pid: String },
+    #[error(transparent)]
+    Lock(#[from] LockError),
     #[error(
         "{path} is in a format that this version does not know ({found:?}); use the version that wrote it, or move \
          {dir} aside to start afresh",
