@@ -1,7 +1,7 @@
 //! `amalgam run`: submit, show, and end as the job ends.
 
 use crate::arguments::Connection;
-use crate::client::{Client, patiently};
+use crate::client::{Client, patiently, very_patiently};
 use crate::cluster::Size;
 use crate::embedded;
 use crate::failure::{Failure, Kind, Result};
@@ -33,7 +33,8 @@ const REFRESH: Duration = Duration::from_millis(250);
   amalgam run -- python3 train.py --epochs 3
   amalgam run --array 0-9 --timeout 5m -- ./simulate
 Without a server, a cluster on this machine is started for the duration.
-Ctrl-C cancels the job; a second one leaves at once. A reader that goes away, such as `| head`, cancels it too.")]
+Ctrl-C cancels the job; a second one leaves at once. When a reader goes away, such as `| head`, the job's next output
+cancels it, too.")]
 pub struct RunArgs {
     /// Show no progress
     #[arg(short, long)]
@@ -119,7 +120,7 @@ fn follow(client: &Client, submitted: &Submitted, job: &JobSpec, progress: &Prog
             let result = work();
             if result.as_ref().is_err_and(|failure| failure.kind == Kind::NobodyReads) {
                 // One that has ended meanwhile cannot be cancelled, and need not be.
-                let _ = client.act(vec![id], Action::Cancel);
+                let _ = very_patiently(|| client.act(vec![id], Action::Cancel));
             }
             result
         })
