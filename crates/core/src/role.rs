@@ -58,7 +58,8 @@ impl Outbox {
         self.sends.push(to.envelope(body));
     }
 
-    /// Durable before any send of this or a later handle leaves the process.
+    /// Durable before any send of this or a later handle leaves, for as long as its receiver can live: on disk before it
+    /// leaves the machine, written before an order goes to the executor beside it.
     pub fn persist(&mut self, change: Change) {
         self.changes.push(change);
     }

@@ -68,7 +68,8 @@ impl Fact {
 #[derive(Default)]
 pub struct Effects {
     pub facts: Vec<Fact>,
-    /// Whether `facts` holds a change, so that the letters must wait for the disk.
+    /// Whether `facts` holds a change: letters to other machines wait for the disk then, orders to the executor of this
+    /// one for the write.
     pub durable: bool,
     pub letters: Vec<Letter>,
     /// Jobs of which the nodes of this process need to keep nothing.

@@ -4,7 +4,7 @@
 //! else touches a role; questions from the interface are closures that run here between two turns.
 //!
 //! ```text
-//!  transport, executor, interface --Input--> loop: roles, then log and fsync --> transport, executor, interface
+//!  transport, executor, interface --Input--> loop: roles, then log --> executor, then fsync --> transport, interface
 //! ```
 
 mod clock;
