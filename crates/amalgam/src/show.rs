@@ -107,11 +107,12 @@ pub fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What was not kept of a stage's output, and how more would be; `None` when all was.
+/// What was not kept of a stage's output, and what may help; `None` when all was.
 pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     let dropped = (stage.dropped_bytes > 0).then(|| bytes(stage.dropped_bytes))?;
     Some(format!(
-        "{}: {dropped} of output were not kept; --output-cap, or `output_cap` in a file, keeps more",
+        "{}: {dropped} of output were not kept; if it was past the cap, --output-cap, or `output_cap` in a file, keeps \
+         more",
         stage.name
     ))
 }

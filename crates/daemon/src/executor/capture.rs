@@ -40,6 +40,11 @@ impl Capture {
         Ok((capture, writer))
     }
 
+    /// How much was not kept for the cap alone; where a write failed, its trouble says so.
+    pub fn past_cap(&self) -> u64 {
+        if self.trouble.is_none() { self.dropped } else { 0 }
+    }
+
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }

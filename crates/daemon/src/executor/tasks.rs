@@ -372,10 +372,10 @@ impl Tasks {
         if !all_gone {
             messages.push("a process that it left behind could not be killed".to_owned());
         }
+        let past_cap: u64 = attempt.captures.iter().map(Capture::past_cap).sum();
         messages.extend(attempt.captures.iter_mut().filter_map(|capture| capture.trouble.take()));
-        if usage.dropped_bytes > 0 {
-            let dropped = usage.dropped_bytes;
-            messages.push(format!("{dropped} bytes at the end of its output, past the cap, were not kept"));
+        if past_cap > 0 {
+            messages.push(format!("{past_cap} bytes at the end of its output, past the cap, were not kept"));
         }
         let ended = Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) };
         // A group that still has a member cannot be passed on.
