@@ -218,6 +218,8 @@ pub enum Record {
         task: TaskId,
         failures: u32,
         retries: u32,
+        /// The fault was not the task's.
+        costs_none: bool,
     },
     /// A stage's inputs are there.
     StageReady {

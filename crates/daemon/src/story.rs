@@ -150,13 +150,14 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
                 format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));
             of_attempt("orphaned", *task, *attempt, *node, text)
         }
-        Record::Retried { task, failures, retries } => Some(Told {
-            kind: "retried",
-            text: format!("{} is tried again ({failures} of {retries} retries used)", names.task(*task)),
-            task: Some(*task),
-            attempt: None,
-            node: None,
-        }),
+        Record::Retried { task, failures, retries, costs_none } => {
+            let cost = match costs_none {
+                true => "which costs none of its retries".to_owned(),
+                false => format!("{failures} of {retries} retries used"),
+            };
+            let text = format!("{} is tried again ({cost})", names.task(*task));
+            Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None })
+        }
         Record::Stale { attempt, .. } => Some(Told {
             kind: "stale",
             text: format!("a late message about attempt {attempt} was dropped"),

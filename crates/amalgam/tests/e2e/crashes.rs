@@ -169,6 +169,8 @@ fn a_killed_executor_is_replaced_and_its_tasks_run_again() {
     assert_eq!(scene.run(&["wait", &id]).code, 0);
     let story = scene.story(&id);
     assert!(story.iter().any(|line| line.kind == "ended" && line.text.contains("tried again")), "{story:#?}");
+    let retried = story.iter().find(|line| line.kind == "retried").unwrap();
+    assert!(retried.text.contains("costs none of its retries"), "{retried:?}");
 }
 
 #[test]

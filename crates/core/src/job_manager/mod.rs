@@ -313,13 +313,13 @@ impl JobManager {
         let last = self.is_last(task, &ended.reason);
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
-        let succeeded = ended.reason.is_success();
+        let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
         out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
         for &stage in &ready {
             out.record(Record::StageReady { job: self.id(), stage });
         }
         if !last {
-            self.record_retry(task, out);
+            self.record_retry(task, costs_none, out);
         } else if !succeeded && !self.cancelled {
             self.on_task_failed(task, out);
         }
@@ -342,10 +342,10 @@ impl JobManager {
         }
     }
 
-    fn record_retry(&self, task: TaskId, out: &mut Outbox) {
+    fn record_retry(&self, task: TaskId, costs_none: bool, out: &mut Outbox) {
         let record = self.dag.stage(task.stage).record(task.index).expect("a retried task has a record");
         let retries = self.job.spec.stages[task.stage as usize].retries;
-        out.record(Record::Retried { task, failures: u32::from(record.failures), retries });
+        out.record(Record::Retried { task, failures: u32::from(record.failures), retries, costs_none });
     }
 
     /// A task failed for good: what depends on it never runs, and too many failures end the job.
@@ -367,7 +367,7 @@ impl JobManager {
         }
         out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
         if !last {
-            self.record_retry(task, out);
+            self.record_retry(task, true, out);
         } else if !self.cancelled {
             self.on_task_failed(task, out);
         }
