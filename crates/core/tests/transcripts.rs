@@ -183,7 +183,7 @@ fn a_task_waits_out_the_pauses_of_its_only_node() {
 
 #[test]
 fn a_pause_goes_on_while_its_node_is_away() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no process to spare".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
@@ -200,7 +200,7 @@ fn a_pause_goes_on_while_its_node_is_away() {
 
 #[test]
 fn a_node_that_is_drained_or_away_when_its_pause_ends_does_not_resume() {
-    let mut world = listening(Preset::Fifo, 2);
+    let mut world = listening(Preset::FIFO, 2);
     world.verbose = false;
     for node in 0..2 {
         world.nodes[node].executor.fault = Some("no process to spare".to_owned());
@@ -216,7 +216,7 @@ fn a_node_that_is_drained_or_away_when_its_pause_ends_does_not_resume() {
 
 #[test]
 fn an_undrained_node_pauses_no_longer() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.verbose = false;
     world.nodes[0].executor.fault = Some("no process to spare".to_owned());
     let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
@@ -230,7 +230,7 @@ fn an_undrained_node_pauses_no_longer() {
 
 #[test]
 fn a_job_that_only_a_closed_node_could_run_is_told_which() {
-    let mut world = listening(Preset::Fifo, 1);
+    let mut world = listening(Preset::FIFO, 1);
     world.add_node(Resources::new(4_000, 0), &[]);
     world.settle();
     world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
