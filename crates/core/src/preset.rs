@@ -111,7 +111,7 @@ fn choose<T: Copy>(what: &str, name: &str, named: &[(&str, T)]) -> Result<T, Str
 /// A few heartbeats each, as is usual (Spark's `spark.locality.wait`).
 const DELAYS: Delays = Delays { node: Duration::from_secs(3), rack: Duration::from_secs(3) };
 
-/// The knob of the Tetris paper's own evaluation (section 5), in millionths.
+/// Three of four jobs are considered: close to packing freely. In millionths.
 const TETRIS_FAIRNESS: u32 = 250_000;
 
 /// An ask that found no room for so long gets a node kept free for it.
