@@ -161,7 +161,7 @@ pub struct Ask {
     pub wanted: u64,
     /// Of the job's asks the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
     pub rank: u32,
-    /// Where the input of its tasks lies; empty where that does not matter.
+    /// Where the input of its tasks lies, as known when it is first asked; empty where that does not matter.
     pub locality: Arc<Vec<Holder>>,
 }
 
