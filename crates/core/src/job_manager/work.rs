@@ -4,24 +4,31 @@
 use super::dag::Dag;
 use crate::policy::run_time;
 use crate::protocol::AdmittedJob;
-use crate::vocabulary::{JobWork, Work};
+use crate::vocabulary::{Duration, JobWork, Work};
 
 /// The master is told when what it knows is off by more than one part in so many. So it hears of a large array some
 /// hundred times, and not once for each task.
 const TOLD_WITHIN: u64 = 16;
 
 pub(super) struct WorkLeft {
-    /// Each stage's part.
-    stages: Vec<JobWork>,
+    /// What each stage was counted by.
+    stages: Vec<Counted>,
     now: JobWork,
     /// What the present master was told.
     told: Option<JobWork>,
 }
 
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    /// The run time of one task.
+    each: Duration,
+    unfinished: u32,
+}
+
 impl WorkLeft {
     pub(super) fn new(job: &AdmittedJob, dag: &Dag) -> WorkLeft {
         let mut left =
-            WorkLeft { stages: vec![JobWork::default(); dag.stages.len()], now: JobWork::default(), told: None };
+            WorkLeft { stages: vec![Counted::default(); dag.stages.len()], now: JobWork::default(), told: None };
         left.recount(job, dag);
         left
     }
@@ -34,16 +41,12 @@ impl WorkLeft {
     /// After a change to one stage: some task of it ended, or its run times are better known.
     pub(super) fn review(&mut self, stage: u32, job: &AdmittedJob, dag: &Dag) {
         let (entry, resources) = (dag.stage(stage), &job.resources[stage as usize]);
-        let each = run_time(entry.estimate.expected());
-        let part = JobWork {
-            total: Work::of(resources, each, entry.total),
-            remaining: Work::of(resources, each, entry.unfinished()),
-        };
-        let old = std::mem::replace(&mut self.stages[stage as usize], part);
-        self.now.total.sub(&old.total);
-        self.now.total.add(&part.total);
-        self.now.remaining.sub(&old.remaining);
-        self.now.remaining.add(&part.remaining);
+        let new = Counted { each: run_time(entry.estimate.expected()), unfinished: entry.unfinished() };
+        let old = std::mem::replace(&mut self.stages[stage as usize], new);
+        self.now.total.sub(&Work::of(resources, old.each, entry.total));
+        self.now.total.add(&Work::of(resources, new.each, entry.total));
+        self.now.remaining.sub(&Work::of(resources, old.each, old.unfinished));
+        self.now.remaining.add(&Work::of(resources, new.each, new.unfinished));
     }
 
     /// A master that knows nothing of the job is told anew.
