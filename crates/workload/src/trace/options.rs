@@ -18,7 +18,7 @@ pub struct Key {
 
 /// The options that every format takes.
 pub const COMMON_KEYS: [Key; 12] = [
-    Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file" },
+    Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file; a benchmark's queries repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
         name: "arrival",

@@ -81,6 +81,7 @@ pub(crate) struct Reading<'a> {
     saw_no_arrival: bool,
     /// Tasks whose run times were brought up to one second.
     lifted: u64,
+    repeats: bool,
 }
 
 impl<'a> Reading<'a> {
@@ -103,6 +104,7 @@ impl<'a> Reading<'a> {
             saw_no_demand: false,
             saw_no_arrival: false,
             lifted: 0,
+            repeats: false,
         })
     }
 
@@ -119,6 +121,12 @@ impl<'a> Reading<'a> {
     /// Whether enough jobs were read.
     pub fn is_full(&self) -> bool {
         self.options.limit.is_some_and(|limit| self.jobs.len() >= limit)
+    }
+
+    /// What is read is a benchmark's queries rather than what arrived somewhere: where more jobs are wanted than there
+    /// are, they come again.
+    pub fn repeats(&mut self) {
+        self.repeats = true;
     }
 
     /// Says something about the whole workload, once.
@@ -284,7 +292,8 @@ impl<'a> Reading<'a> {
 
     /// Draws with replacement; equal jobs share their description.
     fn draw_jobs(&mut self) {
-        let Some(count) = self.options.draw else { return };
+        let more = self.options.limit.filter(|limit| self.repeats && *limit > self.jobs.len());
+        let Some(count) = self.options.draw.or(more) else { return };
         let mut chance = self.chance("draw");
         let from = self.jobs.len() as u64;
         self.jobs = (0..count).map(|_| self.jobs[chance.below(from) as usize].clone()).collect();

@@ -67,6 +67,15 @@ fn a_tpch_query_has_a_task_for_each_measured_one() {
 }
 
 #[test]
+fn queries_come_again_where_more_jobs_are_wanted_than_there_are() {
+    let read = |options: &str| tpch().read("tpch", "2g", options).unwrap();
+    let (few, many) = (read("").jobs.len(), read("limit=40"));
+    assert!(few < 40 && many.jobs.len() == 40, "{few} queries");
+    assert!(many.notes.iter().any(|note| note.contains("with replacement")), "{:?}", many.notes);
+    assert_eq!(read("limit=1").jobs.len(), 1);
+}
+
+#[test]
 fn tpch_run_times_may_come_from_one_list_and_another_number_of_executors() {
     let read = |options: &str| tpch().read("tpch", "", options).unwrap().jobs[0].run_times.to_vec();
     assert_eq!(read("run-times=fresh"), [each(&[5.0, 5.0, 5.0]), each(&[3.0])], "the first wave where none was fresh");

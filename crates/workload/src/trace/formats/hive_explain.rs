@@ -53,6 +53,7 @@ enum Part {
 }
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
+    reading.repeats();
     let rates = Rates::of(reading.options)?;
     let data_scale = reading.options.own("data-scale", scale)?;
     let most_bytes = reading.options.own("most-bytes", parse_size)? as f64;

@@ -42,6 +42,7 @@ enum Times {
 }
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
+    reading.repeats();
     let times = reading.options.own("run-times", times)?;
     let executors = reading.options.own("executors", whole)?;
     let mut files: Vec<_> = reading.files(&[".npy"])?.into_iter().filter(|file| query(file).is_some()).collect();
