@@ -27,7 +27,8 @@ pub struct NetworkSettings {
 
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
 ///
-/// The defaults were printed by `amalgam bench costs` on a machine of 2026; where they matter, measure your own.
+/// The defaults are rounded figures of a machine with two cores: events from the time that simulations take, disk and
+/// launch from `amalgam bench latency`. Nothing prints all of them yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// Of an event at the master, its decisions included.
