@@ -36,6 +36,9 @@ pub struct RunArgs {
     /// End after so much simulated time, whatever is left
     #[arg(long, value_name = "TIME", value_parser = Duration::parse)]
     until: Option<Duration>,
+    /// Fail when a job can never fit, or has not ended
+    #[arg(long)]
+    strict: bool,
     /// Print the results as JSON: one object, or a list of them for several presets
     #[arg(long)]
     json: bool,
@@ -46,6 +49,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
 }
+
+/// Refused jobs that the text names; the JSON has them all.
+const SHOWN: usize = 10;
 
 /// The presets of a command line.
 #[derive(Clone)]
@@ -148,11 +154,25 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
     match (&runs[..], args.json) {
-        ([run], true) => show::json(&run.results),
-        ([run], false) => show::print(&table(&run.results)),
-        (runs, true) => show::json(&runs.iter().map(|run| &run.results).collect::<Vec<_>>()),
-        (runs, false) => show::print(&comparison(runs)),
+        ([run], true) => show::json(&run.results)?,
+        ([run], false) => show::print(&table(&run.results))?,
+        (runs, true) => show::json(&runs.iter().map(|run| &run.results).collect::<Vec<_>>())?,
+        (runs, false) => show::print(&comparison(runs))?,
     }
+    if args.strict { runs.iter().try_for_each(check_ends) } else { Ok(()) }
+}
+
+fn check_ends(run: &Outcome) -> Result<()> {
+    let Results { preset, refused_jobs, unfinished_jobs, .. } = &run.results;
+    if let Some(first) = refused_jobs.first() {
+        let what = format!("{preset}: {} jobs can never run on these nodes; the first is {first}", refused_jobs.len());
+        return Err(Failure::new(what, "give larger nodes, or leave out --strict to go on without these jobs"));
+    }
+    if *unfinished_jobs > 0 {
+        let what = format!("{preset}: {unfinished_jobs} jobs had not ended");
+        return Err(Failure::new(what, "give more time with --until, or leave out --strict"));
+    }
+    Ok(())
 }
 
 fn create(path: &Path) -> Result<File> {
@@ -281,8 +301,9 @@ fn table(results: &Results) -> String {
     );
     text += &format!("fairness (Jain, 60 s windows): mean {:.3}, least {:.3}\n", results.jain.mean, results.jain.min);
     text += &results.reference.as_ref().map(bounds).unwrap_or_default();
-    for refused in &results.refused_jobs {
-        text += &format!("refused: {refused}\n");
+    if !results.refused_jobs.is_empty() {
+        text += &format!("{} jobs can never run on these nodes and were left out:\n", results.refused_jobs.len());
+        results.refused_jobs.iter().take(SHOWN).for_each(|refused| text += &format!("  {refused}\n"));
     }
     if results.unfinished_jobs > 0 {
         text += &format!("{} jobs had not ended\n", results.unfinished_jobs);
