@@ -32,6 +32,10 @@ impl Network {
         Network { settings, links: vec![Link::default(); nodes], chance: Chance::new(seed, "network") }
     }
 
+    pub fn set_delays(&mut self, settings: NetworkSettings) {
+        self.settings = settings;
+    }
+
     pub fn link(&self, node: usize) -> &Link {
         &self.links[node]
     }

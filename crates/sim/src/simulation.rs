@@ -8,7 +8,7 @@ use crate::executor::{Executor, Reaction};
 use crate::metrics::{Metrics, Outcome, Results, WINDOW};
 use crate::network::{Direction, Network};
 use crate::process::Process;
-use crate::settings::Settings;
+use crate::settings::{Costs, NetworkSettings, Settings};
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 /// How long an agent waits for its master before it ends what runs: as long as the daemons do.
 const ORPHAN_LEASE: Duration = Duration::from_secs(600);
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How long a cluster without a running task is watched for something to begin.
+const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 
 pub struct Simulation {
     now: Instant,
@@ -35,6 +37,8 @@ pub struct Simulation {
     metrics: Metrics,
     /// Jobs that have not arrived.
     to_arrive: usize,
+    /// When a job last arrived, or a task last began or ended.
+    last_progress: Instant,
     events: u64,
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
@@ -52,9 +56,6 @@ struct SimulatedNode {
 enum Occurrence {
     Arrives {
         job: u32,
-    },
-    Connects {
-        node: usize,
     },
     Delivered {
         place: Place,
@@ -104,14 +105,13 @@ impl Simulation {
             jobs: workload.jobs.clone(),
             metrics: Metrics::new(&workload.jobs, &capacities),
             to_arrive: workload.jobs.len(),
+            last_progress: Instant::ZERO,
             events: 0,
             at_once: VecDeque::new(),
             effects: Effects::default(),
             settings,
         };
-        for node in 0..nodes.len() {
-            simulation.agenda.note(Instant::ZERO, Occurrence::Connects { node });
-        }
+        simulation.assemble();
         for (number, job) in workload.jobs.iter().enumerate() {
             simulation.agenda.note(Instant::ZERO + job.arrival, Occurrence::Arrives { job: number as u32 });
         }
@@ -119,11 +119,30 @@ impl Simulation {
         simulation
     }
 
-    /// Runs until every job has ended, or the time is over.
+    /// The cluster stands before the first job arrives: nodes join in no time.
+    fn assemble(&mut self) {
+        let costs = std::mem::replace(&mut self.settings.costs, Costs::NONE);
+        self.network.set_delays(NetworkSettings { delay: Duration::ZERO, jitter: Duration::ZERO });
+        for node in 0..self.nodes.len() {
+            self.connect(node);
+        }
+        while self.agenda.next_at() == Some(Instant::ZERO) {
+            self.step();
+        }
+        self.settings.costs = costs;
+        self.network.set_delays(self.settings.network);
+    }
+
+    /// Runs until every job has ended, the time is over, or nothing has begun or ended for [`PATIENCE`] although nothing
+    /// runs: what is left then waits for ever.
     pub fn run(mut self) -> Outcome {
         let until = self.settings.until.map(|length| Instant::ZERO + length);
         while self.is_anything_left() {
             let Some(at) = self.agenda.next_at() else { break };
+            let is_stuck = self.to_arrive == 0 && !self.metrics.is_any_task_running();
+            if is_stuck && at.since(self.last_progress) > PATIENCE {
+                break;
+            }
             if let Some(until) = until.filter(|until| at > *until) {
                 self.now = until;
                 break;
@@ -151,7 +170,6 @@ impl Simulation {
     fn happen(&mut self, occurrence: Occurrence) {
         match occurrence {
             Occurrence::Arrives { job } => self.arrive(job),
-            Occurrence::Connects { node } => self.connect(node),
             Occurrence::Delivered { place, life, sent, letter } => self.deliver(place, life, sent, letter),
             Occurrence::Ordered { node, order } => self.order(node, *order),
             Occurrence::Reported { node, report } => self.report(node, *report),
@@ -172,6 +190,7 @@ impl Simulation {
 
     fn arrive(&mut self, job: u32) {
         self.to_arrive -= 1;
+        self.last_progress = self.now;
         self.metrics.on_arrival(job);
         let spec = Arc::clone(&self.jobs[job as usize].spec);
         let from = Address::Client(ClientId(u64::from(job)));
@@ -361,6 +380,7 @@ impl Simulation {
     }
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, resources: &Resources) {
+        self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         self.metrics.on_began(self.now, node, task, resources, launch);
         let run_time = self.run_time(task);
@@ -377,6 +397,7 @@ impl Simulation {
             // It was ended before its time.
             return;
         };
+        self.last_progress = self.now;
         let LaunchOrder { task, carried, .. } = *order;
         self.metrics.on_ended(self.now, node, task, &carried.resources);
         let exit = Duration::from_micros(self.settings.costs.exit / 1_000);

@@ -52,3 +52,14 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
     assert_eq!(bytes(3), bytes(3));
     assert_ne!(bytes(3).replace("\"seed\":3", ""), bytes(4).replace("\"seed\":4", ""));
 }
+
+#[test]
+fn a_job_that_fits_nowhere_is_named_and_the_others_run() {
+    let text = |demand| options(&[("jobs", "3"), ("demand", demand), ("arrival", "at-once"), ("name", demand)]);
+    let mut workload = trace::read("synthetic:gridmix", &text("1,1GiB")).unwrap();
+    let large = trace::read("synthetic:gridmix", &text("64,1GiB")).unwrap();
+    workload.jobs.extend(large.jobs);
+    let results = run(Preset::default(), 1, &workload).results;
+    assert_eq!((results.jct_s.count, results.refused_jobs.len(), results.unfinished_jobs), (3, 3, 0));
+    assert!(results.refused_jobs[0].contains("larger than every node"), "{}", results.refused_jobs[0]);
+}

@@ -244,8 +244,13 @@ impl Metrics {
         self.jobs.iter().filter(|job| job.ended.is_none() && job.refused.is_none()).count()
     }
 
+    /// Whether a job has arrived and not ended.
     pub fn is_running(&self) -> bool {
         self.usage.is_any_active()
+    }
+
+    pub fn is_any_task_running(&self) -> bool {
+        self.usage.running() > 0
     }
 }
 

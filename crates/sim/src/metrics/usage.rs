@@ -105,6 +105,10 @@ impl ClusterUsage {
         self.active.remove(&job);
     }
 
+    pub fn running(&self) -> u64 {
+        self.running
+    }
+
     pub fn is_any_active(&self) -> bool {
         !self.active.is_empty()
     }
