@@ -7,12 +7,13 @@ use crate::agenda::Agenda;
 use crate::executor::{Executor, Reaction};
 use crate::metrics::{JobResult, Metrics, Results, WINDOW, Window};
 use crate::network::{Direction, Network};
-use crate::process::Process;
+use crate::process::{Input, Process};
 use crate::settings::Settings;
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
+use amalgam_core::role::Change;
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{
     AttemptId, ClientId, Duration, EndReason, Epoch, Instant, LaunchOrder, NodeId, Resources, TaskId, Totals,
@@ -109,7 +110,7 @@ impl Simulation {
         let mut simulation = Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),
-            server: server(&settings),
+            server: server(&settings, nodes),
             nodes: nodes.iter().enumerate().map(|(number, node)| simulated_node(&settings, number, node)).collect(),
             network,
             jobs: workload.jobs.clone(),
@@ -186,24 +187,15 @@ impl Simulation {
         let spec = Arc::clone(&self.jobs[job as usize].spec);
         let from = Address::Client(ClientId(u64::from(job)));
         let message = Message::ToMaster(ToMaster::Submit { spec, key: None });
-        self.put(Place::Server, Letter { from, to: Address::Master, message });
+        self.put(Place::Server, Input::Letter(Letter { from, to: Address::Master, message }));
     }
 
     fn connect(&mut self, node: usize) {
-        let mut effects = Effects::default();
-        let name = self.nodes[node].agent.roles.nodes.values().next().map(|agent| agent.name().to_owned());
-        let Some(name) = name else { return };
-        let id = self.server.roles.name_node(&name, &mut effects);
-        debug_assert_eq!(id, Some(NodeId(node as u32)), "nodes are numbered in the order of their first connections");
         self.network.connect(node);
-        let incarnation = u64::from(self.network.link(node).life);
-        self.server.roles.node_connected(self.now, NodeId(node as u32), incarnation, &mut effects);
-        self.after_turn(Place::Server, effects);
-        let mut effects = Effects::default();
-        let roles = &mut self.nodes[node].agent.roles;
-        roles.executor_connected(self.now, 1, &mut effects);
-        roles.master_connected(self.now, incarnation, &mut effects);
-        self.after_turn(Place::Node(node), effects);
+        let (id, incarnation) = (NodeId(node as u32), u64::from(self.network.link(node).life));
+        self.put(Place::Server, Input::NodeConnected { node: id, incarnation });
+        self.put(Place::Node(node), Input::ExecutorConnected { incarnation: 1 });
+        self.put(Place::Node(node), Input::MasterConnected { incarnation });
     }
 
     // ---- processes -------------------------------------------------------------------------------------------------
@@ -215,11 +207,11 @@ impl Simulation {
         }
     }
 
-    /// A letter is there; it is taken at once or when the process is free.
-    fn put(&mut self, place: Place, letter: Letter) {
+    /// Something is there; it is taken at once or when the process is free.
+    fn put(&mut self, place: Place, input: Input) {
         let now = self.now;
         let process = self.process(place);
-        process.put(letter);
+        process.put(input);
         if process.busy_until <= now && !process.turn_noted {
             self.turn(place);
         } else {
@@ -253,13 +245,6 @@ impl Simulation {
         let (now, costs) = (self.now, self.settings.costs);
         let mut effects = Effects::default();
         self.process(place).take_turn(now, &costs, &mut effects);
-        self.let_out(place, effects);
-    }
-
-    /// After events that came past the inbox.
-    fn after_turn(&mut self, place: Place, effects: Effects) {
-        let (now, costs) = (self.now, self.settings.costs);
-        self.process(place).charge(now, 0, &costs, &effects);
         self.let_out(place, effects);
     }
 
@@ -340,7 +325,7 @@ impl Simulation {
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
             self.metrics.on_launch_delivered(launch.task, self.now.since(sent));
         }
-        self.put(place, letter);
+        self.put(place, Input::Letter(letter));
     }
 
     // ---- executors -------------------------------------------------------------------------------------------------
@@ -396,7 +381,8 @@ impl Simulation {
     fn report(&mut self, node: usize, report: ExecutorReport) {
         let id = NodeId(node as u32);
         let message = Message::ToNode(ToNode::Executor(report));
-        self.put(Place::Node(node), Letter { from: Address::Executor(id), to: Address::Node(id), message });
+        let letter = Letter { from: Address::Executor(id), to: Address::Node(id), message };
+        self.put(Place::Node(node), Input::Letter(letter));
     }
 
     // ---- the end ---------------------------------------------------------------------------------------------------
@@ -414,10 +400,13 @@ impl Simulation {
     }
 }
 
-fn server(settings: &Settings) -> Process {
+/// The server, which has known the nodes' names for long.
+fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let epoch = Epoch(1);
+    let named = nodes.iter().enumerate();
+    let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
     let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
-    roles.recover(settings.preset.master(epoch, settings.master.clone(), settings.queues.clone()), Vec::new());
+    roles.recover(settings.preset.master(epoch, settings.master.clone(), settings.queues.clone()), named.collect());
     Process::new(roles)
 }
 
