@@ -61,6 +61,11 @@ impl Executor {
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
     }
 
+    /// CPU that attempts here were given, in thousandths.
+    pub fn used_cpu(&self) -> u64 {
+        self.running.values().map(|running| u64::from(running.order.carried.resources.cpu_millis())).sum()
+    }
+
     /// The process of the attempt has come to its end; `None` when it was ended before.
     pub fn end(
         &mut self,

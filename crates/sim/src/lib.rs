@@ -8,6 +8,7 @@
 //! Nothing here decides anything: what is simulated is what runs in the daemons.
 
 mod agenda;
+mod execution;
 mod executor;
 mod metrics;
 mod network;
@@ -15,6 +16,7 @@ mod process;
 mod settings;
 mod simulation;
 
+pub use execution::ExecutionSettings;
 pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};
 pub use settings::{Costs, NetworkSettings, Settings};
 pub use simulation::{Outcome, Simulation};

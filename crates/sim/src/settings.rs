@@ -1,5 +1,6 @@
 //! What a simulation is told beside its workload and its nodes.
 
+use crate::execution::ExecutionSettings;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -12,6 +13,7 @@ pub struct Settings {
     pub master: MasterSettings,
     pub queues: QueueTree,
     pub network: NetworkSettings,
+    pub execution: ExecutionSettings,
     pub costs: Costs,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
@@ -53,6 +55,7 @@ impl Default for Settings {
             master: MasterSettings { heartbeat: Duration::from_secs(10), ..MasterSettings::default() },
             queues: QueueTree::single(),
             network: NetworkSettings { delay: Duration::from_micros(500), jitter: Duration::ZERO },
+            execution: ExecutionSettings::default(),
             costs: Costs::default(),
             until: None,
         }

@@ -4,6 +4,7 @@
 //! beside it. They are connected by [`Network`]. Everything that happens is a function of the settings and the workload.
 
 use crate::agenda::Agenda;
+use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::{Executor, Reaction};
 use crate::metrics::{JobResult, Metrics, Results, WINDOW, Window};
 use crate::network::{Direction, Network};
@@ -33,6 +34,7 @@ pub struct Simulation {
     server: Process,
     nodes: Vec<SimulatedNode>,
     network: Network,
+    execution: Execution,
     jobs: Vec<TraceJob>,
     metrics: Metrics,
     /// Jobs that have not arrived.
@@ -44,6 +46,7 @@ pub struct Simulation {
 
 struct SimulatedNode {
     agent: Process,
+    capacity: Resources,
     executor: Executor,
 }
 
@@ -74,6 +77,7 @@ enum Occurrence {
     TaskEnds {
         node: usize,
         attempt: AttemptId,
+        reason: EndReason,
     },
     Turn {
         place: Place,
@@ -113,6 +117,7 @@ impl Simulation {
             server: server(&settings, nodes),
             nodes: nodes.iter().enumerate().map(|(number, node)| simulated_node(&settings, number, node)).collect(),
             network,
+            execution: Execution::new(settings.execution, settings.seed),
             jobs: workload.jobs.clone(),
             metrics: Metrics::new(&workload.jobs, &capacity),
             to_arrive: workload.jobs.len(),
@@ -166,7 +171,7 @@ impl Simulation {
             Occurrence::Delivered { place, life, sent, letter } => self.deliver(place, life, sent, letter),
             Occurrence::Ordered { node, order } => self.order(node, *order),
             Occurrence::Reported { node, report } => self.report(node, *report),
-            Occurrence::TaskEnds { node, attempt } => self.end_task(node, attempt),
+            Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
             Occurrence::Turn { place } => {
                 self.process(place).turn_noted = false;
                 self.turn(place);
@@ -354,17 +359,22 @@ impl Simulation {
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, resources: &Resources) {
         self.metrics.on_began(self.now, task, resources);
-        let run_time = self.run_time(task);
-        self.agenda.note(self.now + run_time, Occurrence::TaskEnds { node, attempt });
+        let Course { length, reason } = self.course(node, task, resources);
+        self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
-    fn run_time(&self, task: TaskId) -> Duration {
-        let job = self.metrics.job_of(task.job).map(|job| &self.jobs[job as usize]);
-        job.map_or(Duration::ZERO, |job| job.run_times[task.stage as usize].of(task.index))
+    fn course(&mut self, node: usize, task: TaskId, resources: &Resources) -> Course {
+        let TaskId { stage, index, .. } = task;
+        let Some(job) = self.metrics.job_of(task.job) else {
+            return Course { length: Duration::ZERO, reason: EndReason::Exit(0) };
+        };
+        let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
+        let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(resources) } else { 0.0 };
+        self.execution.course(WorkloadTask { job, stage, index }, run_time, busy)
     }
 
-    fn end_task(&mut self, node: usize, attempt: AttemptId) {
-        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, EndReason::Exit(0)) else {
+    fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
+        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason) else {
             // It was ended before its time.
             return;
         };
@@ -400,6 +410,14 @@ impl Simulation {
     }
 }
 
+impl SimulatedNode {
+    /// The share of its CPUs that others use beside a task with these resources.
+    fn busy_beside(&self, resources: &Resources) -> f64 {
+        let others = self.executor.used_cpu().saturating_sub(u64::from(resources.cpu_millis()));
+        (others as f64 / f64::from(self.capacity.cpu_millis().max(1))).min(1.0)
+    }
+}
+
 /// The server, which has known the nodes' names for long.
 fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let epoch = Epoch(1);
@@ -422,5 +440,5 @@ fn simulated_node(settings: &Settings, number: usize, node: &Node) -> SimulatedN
     };
     let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default());
     roles.add_local_node(id, settings.preset.node_agent(id, agent));
-    SimulatedNode { agent: Process::new(roles), executor: Executor::default() }
+    SimulatedNode { agent: Process::new(roles), capacity: node.resources.basic, executor: Executor::default() }
 }
