@@ -126,6 +126,21 @@ impl NodeAgent {
         &self.settings.name
     }
 
+    /// Whether its master knows, on the present connection, what is here.
+    pub fn is_welcomed(&self) -> bool {
+        matches!(self.master, MasterLink::Welcomed { .. })
+    }
+
+    /// All attempts that hold resources of the ledger: they are queued or running.
+    pub fn live(&self) -> impl Iterator<Item = LiveAttempt> {
+        let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
+        live.map(|(id, attempt)| LiveAttempt {
+            attempt: *id,
+            grant: attempt.carried.grant,
+            resources: attempt.carried.resources,
+        })
+    }
+
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
         match body {
             ToNode::Welcome { epoch, first_grant, kinds, heartbeat, .. } => {
@@ -204,19 +219,13 @@ impl NodeAgent {
             return;
         }
         *registered = true;
-        let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
-        let live = live.map(|(id, attempt)| LiveAttempt {
-            attempt: *id,
-            grant: attempt.carried.grant,
-            resources: attempt.carried.resources,
-        });
         let registration = Registration {
             node: self.node,
             name: self.settings.name.clone(),
             capacity: self.settings.capacity.clone(),
             attributes: self.settings.attributes.clone(),
             enforcement: self.settings.enforcement.clone(),
-            live: live.collect(),
+            live: self.live().collect(),
         };
         out.send(TheMaster, ToMaster::Register(Box::new(registration)));
     }
