@@ -10,13 +10,17 @@
 mod agenda;
 mod execution;
 mod executor;
+mod faults;
 mod metrics;
 mod network;
+mod node;
 mod process;
 mod settings;
 mod simulation;
+mod view;
 
 pub use execution::ExecutionSettings;
+pub use faults::{Fault, Happening};
 pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};
 pub use settings::{Costs, NetworkSettings, Settings};
-pub use simulation::{Outcome, Simulation};
+pub use simulation::{Outcome, Place, Simulation};

@@ -2,7 +2,9 @@
 
 use crate::settings::Costs;
 use amalgam_core::hosting::{Effects, Letter, Roles};
-use amalgam_core::vocabulary::{Duration, Instant, NodeId};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Duration, Epoch, Instant, NodeId};
 use std::collections::VecDeque;
 
 /// Inputs that one turn takes at most, as in the daemons.
@@ -13,11 +15,16 @@ const TURN: usize = 1_024;
 pub enum Input {
     Letter(Letter),
     NodeConnected { node: NodeId, incarnation: u64 },
+    NodeDisconnected { node: NodeId },
     MasterConnected { incarnation: u64 },
+    MasterDisconnected,
     ExecutorConnected { incarnation: u64 },
+    ExecutorDisconnected,
 }
 
 pub struct Process {
+    /// It has not died.
+    pub is_up: bool,
     pub roles: Roles,
     inbox: VecDeque<Input>,
     /// Until then it works, or waits for its disk.
@@ -33,6 +40,7 @@ pub struct Process {
 impl Process {
     pub fn new(roles: Roles) -> Process {
         Process {
+            is_up: true,
             roles,
             inbox: VecDeque::new(),
             busy_until: Instant::ZERO,
@@ -40,6 +48,12 @@ impl Process {
             wakeup_noted: None,
             owed_nanos: 0,
         }
+    }
+
+    /// The place of a process that died: it hosts nothing and takes nothing.
+    pub fn dead(preset: Preset) -> Process {
+        let roles = Roles::new(preset, Epoch(0), JobManagerSettings::default());
+        Process { is_up: false, ..Process::new(roles) }
     }
 
     pub fn put(&mut self, input: Input) {
@@ -78,7 +92,10 @@ fn take(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
     match input {
         Input::Letter(letter) => roles.deliver(now, letter, effects),
         Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),
+        Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
         Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
+        Input::MasterDisconnected => roles.master_disconnected(now, effects),
         Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
+        Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
     }
 }

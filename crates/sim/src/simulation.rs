@@ -5,59 +5,63 @@
 
 use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
-use crate::executor::{Executor, Reaction};
+use crate::executor::Reaction;
+use crate::faults::{Faults, Happening, Turn};
 use crate::metrics::{JobResult, Metrics, Results, WINDOW, Window};
 use crate::network::{Direction, Network};
+use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
 use crate::settings::Settings;
-use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{
-    AttemptId, ClientId, Duration, EndReason, Epoch, Instant, LaunchOrder, NodeId, Resources, TaskId, Totals,
+    AttemptId, Carried, ClientId, Duration, EndReason, Epoch, Instant, JobId, LaunchOrder, NodeId, Resources, TaskId,
+    Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How long an agent waits for its master before it ends what runs: as long as the daemons do.
-const ORPHAN_LEASE: Duration = Duration::from_secs(600);
-const STOP_GRACE: Duration = Duration::from_secs(10);
-
 pub struct Simulation {
-    now: Instant,
-    agenda: Agenda<Occurrence>,
-    settings: Settings,
-    server: Process,
-    nodes: Vec<SimulatedNode>,
-    network: Network,
+    pub(crate) now: Instant,
+    pub(crate) agenda: Agenda<Occurrence>,
+    pub(crate) settings: Settings,
+    pub(crate) server: Process,
+    pub(crate) nodes: Vec<SimulatedNode>,
+    pub(crate) network: Network,
     execution: Execution,
-    jobs: Vec<TraceJob>,
+    pub(crate) jobs: Vec<TraceJob>,
     metrics: Metrics,
     /// Jobs that have not arrived.
     to_arrive: usize,
     events: u64,
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
-}
-
-struct SimulatedNode {
-    agent: Process,
-    capacity: Resources,
-    executor: Executor,
+    /// Where something is to go wrong.
+    pub(crate) faults: Option<Box<Faults>>,
 }
 
 /// Something on the agenda, whose places are used again: a message needs no allocation of its own.
 #[allow(clippy::large_enum_variant)]
-enum Occurrence {
+pub(crate) enum Occurrence {
     Arrives {
         job: u32,
     },
+    /// A process starts.
+    Starts {
+        place: Place,
+    },
+    /// An agent reaches its server, and hears from it that it did.
     Connects {
         node: usize,
+    },
+    Greeted {
+        node: usize,
+        life: u32,
+        sent: Instant,
     },
     Delivered {
         place: Place,
@@ -68,10 +72,12 @@ enum Occurrence {
     /// An executor carries out an order, or its report reaches the agent.
     Ordered {
         node: usize,
+        link: u32,
         order: Box<ToExecutor>,
     },
     Reported {
         node: usize,
+        link: u32,
         report: Box<ExecutorReport>,
     },
     TaskEnds {
@@ -86,11 +92,21 @@ enum Occurrence {
         place: Place,
     },
     WindowEnds,
+    /// Something of the plan of faults goes wrong.
+    Strikes {
+        fault: u32,
+    },
+    /// One end of a connection notices that it broke.
+    Notices {
+        end: Place,
+        node: usize,
+        life: u32,
+    },
 }
 
 /// Which process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
     Server,
     Node(usize),
 }
@@ -115,7 +131,7 @@ impl Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),
             server: server(&settings, nodes),
-            nodes: nodes.iter().enumerate().map(|(number, node)| simulated_node(&settings, number, node)).collect(),
+            nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
             execution: Execution::new(settings.execution, settings.seed),
             jobs: workload.jobs.clone(),
@@ -123,10 +139,11 @@ impl Simulation {
             to_arrive: workload.jobs.len(),
             events: 0,
             at_once: VecDeque::new(),
+            faults: None,
             settings,
         };
         for node in 0..nodes.len() {
-            simulation.agenda.note(Instant::ZERO, Occurrence::Connects { node });
+            simulation.agenda.note(Instant::ZERO, Occurrence::Starts { place: Place::Node(node) });
         }
         for (number, job) in workload.jobs.iter().enumerate() {
             simulation.agenda.note(Instant::ZERO + job.arrival, Occurrence::Arrives { job: number as u32 });
@@ -157,6 +174,9 @@ impl Simulation {
     pub fn step(&mut self) -> bool {
         let Some((at, occurrence)) = self.agenda.pop() else { return false };
         self.now = at;
+        if let Some(turn) = self.faults.as_mut().and_then(|faults| faults.take_finished_turn(at)) {
+            self.tell(Place::Server, &turn.facts, turn.answers);
+        }
         self.happen(occurrence);
         while let Some((node, report)) = self.at_once.pop_front() {
             self.report(node, report);
@@ -167,20 +187,26 @@ impl Simulation {
     fn happen(&mut self, occurrence: Occurrence) {
         match occurrence {
             Occurrence::Arrives { job } => self.arrive(job),
+            Occurrence::Starts { place } => self.start(place),
             Occurrence::Connects { node } => self.connect(node),
+            Occurrence::Greeted { node, life, sent } => self.greet(node, life, sent),
             Occurrence::Delivered { place, life, sent, letter } => self.deliver(place, life, sent, letter),
-            Occurrence::Ordered { node, order } => self.order(node, *order),
-            Occurrence::Reported { node, report } => self.report(node, *report),
-            Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
-            Occurrence::Turn { place } => {
-                self.process(place).turn_noted = false;
-                self.turn(place);
+            Occurrence::Ordered { node, link, order } if self.nodes[node].executor_link == link => {
+                self.order(node, *order);
             }
+            Occurrence::Reported { node, link, report } if self.nodes[node].executor_link == link => {
+                self.report(node, *report);
+            }
+            Occurrence::Ordered { .. } | Occurrence::Reported { .. } => {}
+            Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
+            Occurrence::Turn { place } => self.take_noted_turn(place),
             Occurrence::Wakeup { place } => self.wake_up(place),
             Occurrence::WindowEnds => {
                 self.metrics.on_window(self.now);
                 self.agenda.note(self.now + WINDOW, Occurrence::WindowEnds);
             }
+            Occurrence::Strikes { fault } => self.strike(fault),
+            Occurrence::Notices { end, node, life } => self.notice(end, node, life),
         }
     }
 
@@ -189,23 +215,52 @@ impl Simulation {
     fn arrive(&mut self, job: u32) {
         self.to_arrive -= 1;
         self.metrics.on_arrival(job);
+        self.submit(job);
+    }
+
+    pub(crate) fn submit(&mut self, job: u32) {
         let spec = Arc::clone(&self.jobs[job as usize].spec);
         let from = Address::Client(ClientId(u64::from(job)));
-        let message = Message::ToMaster(ToMaster::Submit { spec, key: None });
+        // A client that may have to submit twice names its job.
+        let key = self.faults.is_some().then(|| job.to_string());
+        if let Some(faults) = &mut self.faults {
+            faults.submitted(job);
+        }
+        let message = Message::ToMaster(ToMaster::Submit { spec, key });
         self.put(Place::Server, Input::Letter(Letter { from, to: Address::Master, message }));
     }
 
     fn connect(&mut self, node: usize) {
+        if !self.can_connect(node) {
+            return;
+        }
         self.network.connect(node);
-        let (id, incarnation) = (NodeId(node as u32), u64::from(self.network.link(node).life));
-        self.put(Place::Server, Input::NodeConnected { node: id, incarnation });
-        self.put(Place::Node(node), Input::ExecutorConnected { incarnation: 1 });
-        self.put(Place::Node(node), Input::MasterConnected { incarnation });
+        let incarnation = u64::from(self.network.link(node).life);
+        self.put(Place::Server, Input::NodeConnected { node: NodeId(node as u32), incarnation });
+        self.repeat(node, Direction::ToServer);
+        if let Some((arrival, life)) = self.network.send(self.now, node, Direction::ToNode) {
+            self.agenda.note(arrival, Occurrence::Greeted { node, life, sent: self.now });
+        }
+    }
+
+    fn greet(&mut self, node: usize, life: u32, sent: Instant) {
+        if self.network.delivers(self.now, node, Direction::ToNode, life, sent) {
+            self.network.greeted(node);
+            self.put(Place::Node(node), Input::MasterConnected { incarnation: u64::from(life) });
+            self.repeat(node, Direction::ToNode);
+        }
+    }
+
+    fn repeat(&mut self, node: usize, direction: Direction) {
+        let place = receiver(node, direction);
+        for letter in self.network.repeats(node, direction).collect::<Vec<_>>() {
+            self.put(place, Input::Letter(letter));
+        }
     }
 
     // ---- processes -------------------------------------------------------------------------------------------------
 
-    fn process(&mut self, place: Place) -> &mut Process {
+    pub(crate) fn process(&mut self, place: Place) -> &mut Process {
         match place {
             Place::Server => &mut self.server,
             Place::Node(node) => &mut self.nodes[node].agent,
@@ -213,9 +268,12 @@ impl Simulation {
     }
 
     /// Something is there; it is taken at once or when the process is free.
-    fn put(&mut self, place: Place, input: Input) {
+    pub(crate) fn put(&mut self, place: Place, input: Input) {
         let now = self.now;
         let process = self.process(place);
+        if !process.is_up {
+            return;
+        }
         process.put(input);
         if process.busy_until <= now && !process.turn_noted {
             self.turn(place);
@@ -229,6 +287,18 @@ impl Simulation {
         if !std::mem::replace(&mut process.turn_noted, true) {
             let at = process.busy_until;
             self.agenda.note(at, Occurrence::Turn { place });
+        }
+    }
+
+    fn take_noted_turn(&mut self, place: Place) {
+        let now = self.now;
+        let process = self.process(place);
+        process.turn_noted = false;
+        if process.busy_until > now {
+            // It was held up since.
+            self.note_turn(place);
+        } else {
+            self.turn(place);
         }
     }
 
@@ -254,18 +324,17 @@ impl Simulation {
     }
 
     /// What a turn led to is told, and leaves when the turn is over.
-    fn let_out(&mut self, place: Place, effects: Effects) {
+    pub(crate) fn let_out(&mut self, place: Place, effects: Effects) {
         let handled = effects.handled;
         self.events += u64::from(handled.master) + u64::from(handled.job_managers) + u64::from(handled.nodes);
         let over = self.process(place).busy_until;
         let (answers, letters): (Vec<Letter>, Vec<Letter>) =
             effects.letters.into_iter().partition(|letter| matches!(letter.to, Address::Client(_)));
-        // A job's number is known before the first fact about it is told.
-        for answer in answers {
-            self.answer(answer);
-        }
-        for fact in &effects.facts {
-            self.metrics.on_fact(self.now, fact);
+        match &mut self.faults {
+            Some(faults) if place == Place::Server && over > self.now => {
+                faults.hold(Turn { over, facts: effects.facts, answers });
+            }
+            _ => self.tell(place, &effects.facts, answers),
         }
         for letter in letters {
             self.leave(place, over, letter);
@@ -274,6 +343,20 @@ impl Simulation {
             self.note_turn(place);
         }
         self.note_wakeup(place);
+    }
+
+    /// What a turn led to is known.
+    fn tell(&mut self, place: Place, facts: &[Fact], answers: Vec<Letter>) {
+        // A job's number is known before the first fact about it is told.
+        for answer in answers {
+            self.answer(answer);
+        }
+        for fact in facts {
+            self.metrics.on_fact(self.now, fact);
+            if let Some(faults) = &mut self.faults {
+                faults.tell(place, fact);
+            }
+        }
     }
 
     fn note_wakeup(&mut self, place: Place) {
@@ -288,10 +371,25 @@ impl Simulation {
 
     fn answer(&mut self, letter: Letter) {
         let (Address::Client(ClientId(job)), Message::ToClient(answer)) = (letter.to, letter.message) else { return };
+        let job = job as u32;
         match answer {
-            ToClient::Submitted { job: id } => self.metrics.on_admitted(job as u32, id),
-            ToClient::Refused(refusal) => self.metrics.on_refused(self.now, job as u32, refusal.message),
-            ToClient::Done => {}
+            ToClient::Submitted { job: id } => self.on_submitted(job, id),
+            ToClient::Refused(refusal) if self.jobs.get(job as usize).is_some() => {
+                self.metrics.on_refused(self.now, job, refusal.message);
+                if let Some(faults) = &mut self.faults {
+                    faults.refused(job);
+                }
+            }
+            ToClient::Refused(_) | ToClient::Done => {}
+        }
+    }
+
+    fn on_submitted(&mut self, job: u32, id: JobId) {
+        self.metrics.on_admitted(job, id);
+        let Some(faults) = &mut self.faults else { return };
+        faults.answered(job, id);
+        if faults.is_healed() {
+            self.release(id);
         }
     }
 
@@ -319,14 +417,15 @@ impl Simulation {
     }
 
     fn deliver(&mut self, place: Place, life: u32, sent: Instant, letter: Letter) {
-        let node = match (place, letter.from) {
-            (Place::Node(node), _) => node,
-            (Place::Server, Address::Node(NodeId(node))) => node as usize,
+        let (node, direction) = match (place, letter.from) {
+            (Place::Node(node), _) => (node, Direction::ToNode),
+            (Place::Server, Address::Node(NodeId(node))) => (node as usize, Direction::ToServer),
             (Place::Server, _) => return,
         };
-        if !self.network.delivers(node, life) {
+        if !self.network.delivers(self.now, node, direction, life, sent) {
             return;
         }
+        self.network.delivered(node, direction, &letter);
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
             self.metrics.on_launch_delivered(launch.task, self.now.since(sent));
         }
@@ -341,7 +440,8 @@ impl Simulation {
         if at <= self.now {
             self.order(node, order);
         } else {
-            self.agenda.note(at, Occurrence::Ordered { node, order: Box::new(order) });
+            let link = self.nodes[node].executor_link;
+            self.agenda.note(at, Occurrence::Ordered { node, link, order: Box::new(order) });
         }
     }
 
@@ -351,15 +451,19 @@ impl Simulation {
         for reaction in reactions {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
-                Reaction::Began { attempt, task, resources } => self.begin_task(node, attempt, task, &resources),
-                Reaction::Ended { order } => self.metrics.on_ended(self.now, order.task, &order.carried.resources),
+                Reaction::Began { attempt, task, carried } => self.begin_task(node, attempt, task, &carried),
+                Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
             }
         }
     }
 
-    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, resources: &Resources) {
-        self.metrics.on_began(self.now, task, resources);
-        let Course { length, reason } = self.course(node, task, resources);
+    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, carried: &Carried) {
+        let Carried { resources, execution, .. } = *carried;
+        self.metrics.on_began(self.now, task, &resources);
+        if let Some(faults) = &mut self.faults {
+            faults.note(Happening::Began { node, attempt, task, resources, execution });
+        }
+        let Course { length, reason } = self.course(node, task, &resources);
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
@@ -373,18 +477,25 @@ impl Simulation {
         self.execution.course(WorkloadTask { job, stage, index }, run_time, busy)
     }
 
+    pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
+        self.metrics.on_ended(self.now, order.task, &order.carried.resources);
+        if let Some(faults) = &mut self.faults {
+            faults.note(Happening::Ended { node, attempt: order.attempt, task: order.task, reason });
+        }
+    }
+
     fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
-        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason) else {
+        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else {
             // It was ended before its time.
             return;
         };
-        let LaunchOrder { task, carried, .. } = *order;
-        self.metrics.on_ended(self.now, task, &carried.resources);
+        self.task_ended(node, &order, reason);
         let exit = Duration::from_micros(self.settings.costs.exit / 1_000);
         if exit == Duration::ZERO {
             self.at_once.push_back((node, report));
         } else {
-            self.agenda.note(self.now + exit, Occurrence::Reported { node, report: Box::new(report) });
+            let link = self.nodes[node].executor_link;
+            self.agenda.note(self.now + exit, Occurrence::Reported { node, link, report: Box::new(report) });
         }
     }
 
@@ -410,14 +521,6 @@ impl Simulation {
     }
 }
 
-impl SimulatedNode {
-    /// The share of its CPUs that others use beside a task with these resources.
-    fn busy_beside(&self, resources: &Resources) -> f64 {
-        let others = self.executor.used_cpu().saturating_sub(u64::from(resources.cpu_millis()));
-        (others as f64 / f64::from(self.capacity.cpu_millis().max(1))).min(1.0)
-    }
-}
-
 /// The server, which has known the nodes' names for long.
 fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let epoch = Epoch(1);
@@ -428,17 +531,9 @@ fn server(settings: &Settings, nodes: &[Node]) -> Process {
     Process::new(roles)
 }
 
-fn simulated_node(settings: &Settings, number: usize, node: &Node) -> SimulatedNode {
-    let id = NodeId(number as u32);
-    let agent = NodeSettings {
-        name: node.name.clone(),
-        capacity: node.resources.clone(),
-        attributes: node.attributes.clone(),
-        enforcement: Vec::new(),
-        orphan_lease: ORPHAN_LEASE,
-        stop_grace: STOP_GRACE,
-    };
-    let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default());
-    roles.add_local_node(id, settings.preset.node_agent(id, agent));
-    SimulatedNode { agent: Process::new(roles), capacity: node.resources.basic, executor: Executor::default() }
+fn receiver(node: usize, direction: Direction) -> Place {
+    match direction {
+        Direction::ToNode => Place::Node(node),
+        Direction::ToServer => Place::Server,
+    }
 }

@@ -69,6 +69,9 @@ struct WorldArgs {
     /// Added to each delay, uniformly up to this
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "0s")]
     jitter: Duration,
+    /// The probability that a packet is lost and sent again after 200 ms
+    #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
+    loss: f64,
     /// Decisions, messages, disk and launches take no time
     #[arg(long)]
     free: bool,
@@ -88,7 +91,7 @@ struct WorldArgs {
 
 fn probability(text: &str) -> std::result::Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err("a probability lies between 0 and 1".to_owned()) }
+    if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and less than 1".to_owned()) }
 }
 
 impl RunArgs {
@@ -104,14 +107,14 @@ impl RunArgs {
     }
 
     fn settings(&self) -> Settings {
-        let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, free, .. } = self.world;
+        let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, .. } = self.world;
         let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
         Settings {
             preset: self.preset,
             seed: self.seed,
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
-            network: NetworkSettings { delay, jitter },
+            network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
             execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
             costs: if free { Costs::NONE } else { Costs::default() },
             until: self.until,
