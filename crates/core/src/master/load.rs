@@ -178,6 +178,7 @@ impl Master {
         out.record(Record::NodeJoined { node });
         let welcome = ToNode::Welcome {
             node,
+            registration: registration.number,
             epoch: self.claims.epoch(),
             first_grant: self.claims.first_to_come(),
             kinds: self.kinds.clone(),

@@ -49,6 +49,8 @@ pub struct NodeAgent {
     /// When something is due for an attempt: its timeout, or its kill.
     due: BTreeSet<(Instant, AttemptId)>,
     master: MasterLink,
+    /// How often it introduced itself.
+    registrations: u32,
     executor: ExecutorLink,
     /// The newest epoch that launched here.
     newest_epoch: Epoch,
@@ -115,6 +117,7 @@ impl NodeAgent {
             running: Vec::new(),
             due: BTreeSet::new(),
             master: MasterLink::Down { orphans_at: None },
+            registrations: 0,
             executor: ExecutorLink::Down,
             newest_epoch: Epoch(0),
             early_claims: Vec::new(),
@@ -143,8 +146,11 @@ impl NodeAgent {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
         match body {
-            ToNode::Welcome { epoch, first_grant, kinds, heartbeat, .. } => {
-                self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
+            ToNode::Welcome { registration, epoch, first_grant, kinds, heartbeat, .. } => {
+                // Since an earlier one, the ledger may have freed what was granted after its welcome.
+                if registration == self.registrations && self.awaits_welcome() {
+                    self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
+                }
             }
             ToNode::IntroduceYourself => {
                 self.master = MasterLink::Connected { registered: false };
@@ -219,7 +225,9 @@ impl NodeAgent {
             return;
         }
         *registered = true;
+        self.registrations += 1;
         let registration = Registration {
+            number: self.registrations,
             node: self.node,
             name: self.settings.name.clone(),
             capacity: self.settings.capacity.clone(),
@@ -228,6 +236,10 @@ impl NodeAgent {
             live: self.live().collect(),
         };
         out.send(TheMaster, ToMaster::Register(Box::new(registration)));
+    }
+
+    fn awaits_welcome(&self) -> bool {
+        matches!(self.master, MasterLink::Connected { registered: true })
     }
 
     fn on_welcome(
