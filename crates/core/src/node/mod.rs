@@ -144,6 +144,11 @@ impl NodeAgent {
         })
     }
 
+    /// What waits for room, in the order in which it came.
+    pub fn queued(&self) -> &[QueuedEntry] {
+        self.queue.entries()
+    }
+
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
         match body {
             ToNode::Welcome { registration, epoch, first_grant, kinds, heartbeat, .. } => {
