@@ -8,6 +8,8 @@
 //! Nothing here decides anything: what is simulated is what runs in the daemons.
 
 mod agenda;
+mod chaos;
+mod checkers;
 mod execution;
 mod executor;
 mod faults;
@@ -17,8 +19,11 @@ mod node;
 mod process;
 mod settings;
 mod simulation;
+#[cfg(test)]
+mod testing;
 mod view;
 
+pub use chaos::{Failure, Report, run_seed, run_seeds, tell_seed};
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening};
 pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};

@@ -235,12 +235,13 @@ impl Simulation {
             return;
         }
         self.network.connect(node);
-        let incarnation = u64::from(self.network.link(node).life);
-        self.put(Place::Server, Input::NodeConnected { node: NodeId(node as u32), incarnation });
-        self.repeat(node, Direction::ToServer);
+        // The greeting is the first that the node hears.
         if let Some((arrival, life)) = self.network.send(self.now, node, Direction::ToNode) {
             self.agenda.note(arrival, Occurrence::Greeted { node, life, sent: self.now });
         }
+        let incarnation = u64::from(self.network.link(node).life);
+        self.put(Place::Server, Input::NodeConnected { node: NodeId(node as u32), incarnation });
+        self.repeat(node, Direction::ToServer);
     }
 
     fn greet(&mut self, node: usize, life: u32, sent: Instant) {

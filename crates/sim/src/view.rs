@@ -59,9 +59,8 @@ impl Simulation {
     /// Whether a node and the server have told each other everything: no message between them is on its way or waits to
     /// be taken.
     pub fn is_quiet(&self, node: usize) -> bool {
-        let is_idle = |process: &Process| process.is_up && !process.has_mail() && process.busy_until <= self.now;
-        let holds_turn = self.faults.as_deref().is_some_and(Faults::has_open_turn);
-        self.network.link(node).is_quiet() && !holds_turn && is_idle(&self.server) && is_idle(&self.nodes[node].agent)
+        let has_taken_all = |process: &Process| process.is_up && !process.has_mail();
+        self.network.link(node).is_quiet() && has_taken_all(&self.server) && has_taken_all(&self.nodes[node].agent)
     }
 
     pub fn is_healed(&self) -> bool {

@@ -144,10 +144,6 @@ impl Faults {
         self.turn.take_if(|turn| turn.over <= now)
     }
 
-    pub fn has_open_turn(&self) -> bool {
-        self.turn.is_some()
-    }
-
     pub fn tell(&mut self, place: Place, fact: &Fact) {
         if let Fact::Change(change) = fact {
             self.log.push(change.clone());
