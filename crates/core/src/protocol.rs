@@ -121,8 +121,8 @@ pub enum JobAction {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Registration {
-    /// Counts the registrations of this agent; the welcome names the one that it answers.
-    pub number: u32,
+    /// Tells it from all others of the node, in earlier lives, too; the welcome repeats it. It means nothing else.
+    pub number: u64,
     /// The number it was given before, if it remembers one.
     pub node: NodeId,
     pub name: String,
@@ -272,7 +272,7 @@ pub enum Rule {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToNode {
     /// The master knows the node as it was at this `registration`; grants older than `first_grant` are void.
-    Welcome { node: NodeId, registration: u32, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
+    Welcome { node: NodeId, registration: u64, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.

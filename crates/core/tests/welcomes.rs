@@ -15,8 +15,14 @@ const NODE: NodeId = NodeId(0);
 const EPOCH: Epoch = Epoch(1);
 const CORE: Resources = Resources::new(1_000, 0);
 
-/// An agent that has introduced itself once.
+/// An agent that has introduced itself once, at the beginning of time.
 fn registered() -> NodeAgent {
+    let (agent, registration) = registered_at(Instant(0));
+    assert_eq!(registration, Some(1));
+    agent
+}
+
+fn registered_at(now: Instant) -> (NodeAgent, Option<u64>) {
     let settings = NodeSettings {
         name: "host0".to_owned(),
         capacity: ResourceSpec { basic: CORE, custom: Vec::new() },
@@ -28,14 +34,17 @@ fn registered() -> NodeAgent {
     let mut agent = Preset::Fifo.node_agent(NODE, settings);
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
     hear(&mut agent, ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
-    let sent = handle(&mut agent, Event::Connected { peer: Address::Master, incarnation: 1 });
-    assert_eq!(registration(&sent), Some(1));
-    agent
+    let sent = handle_at(now, &mut agent, Event::Connected { peer: Address::Master, incarnation: 1 });
+    (agent, registration(&sent))
 }
 
 fn handle(agent: &mut NodeAgent, event: Event<ToNode>) -> Vec<(Address, Message)> {
+    handle_at(Instant(0), agent, event)
+}
+
+fn handle_at(now: Instant, agent: &mut NodeAgent, event: Event<ToNode>) -> Vec<(Address, Message)> {
     let mut out = Outbox::default();
-    agent.handle(Instant(0), event, &mut out);
+    agent.handle(now, event, &mut out);
     out.sends
 }
 
@@ -43,14 +52,14 @@ fn hear(agent: &mut NodeAgent, body: ToNode) -> Vec<(Address, Message)> {
     handle(agent, Event::Message { from: Address::Master, body })
 }
 
-fn registration(sent: &[(Address, Message)]) -> Option<u32> {
+fn registration(sent: &[(Address, Message)]) -> Option<u64> {
     sent.iter().find_map(|(_, message)| match message {
         Message::ToMaster(ToMaster::Register(registration)) => Some(registration.number),
         _ => None,
     })
 }
 
-fn welcome(registration: u32) -> ToNode {
+fn welcome(registration: u64) -> ToNode {
     let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
     let heartbeat = Duration::from_secs(1);
     ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds: Kinds::new(), heartbeat }
@@ -91,6 +100,15 @@ fn a_welcome_to_an_earlier_registration_does_not() {
     hear(&mut agent, welcome(1));
     assert!(!takes_launch(&mut agent));
     hear(&mut agent, welcome(2));
+    assert!(takes_launch(&mut agent));
+}
+
+#[test]
+fn a_welcome_to_an_earlier_life_does_not() {
+    let mut agent = registered_at(Instant(7)).0;
+    hear(&mut agent, welcome(1));
+    assert!(!takes_launch(&mut agent));
+    hear(&mut agent, welcome(7));
     assert!(takes_launch(&mut agent));
 }
 

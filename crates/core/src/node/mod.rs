@@ -49,8 +49,8 @@ pub struct NodeAgent {
     /// When something is due for an attempt: its timeout, or its kill.
     due: BTreeSet<(Instant, AttemptId)>,
     master: MasterLink,
-    /// How often it introduced itself.
-    registrations: u32,
+    /// The number of the latest registration.
+    registration: u64,
     executor: ExecutorLink,
     /// The newest epoch that launched here.
     newest_epoch: Epoch,
@@ -117,7 +117,7 @@ impl NodeAgent {
             running: Vec::new(),
             due: BTreeSet::new(),
             master: MasterLink::Down { orphans_at: None },
-            registrations: 0,
+            registration: 0,
             executor: ExecutorLink::Down,
             newest_epoch: Epoch(0),
             early_claims: Vec::new(),
@@ -153,13 +153,13 @@ impl NodeAgent {
         match body {
             ToNode::Welcome { registration, epoch, first_grant, kinds, heartbeat, .. } => {
                 // Since an earlier one, the ledger may have freed what was granted after its welcome.
-                if registration == self.registrations && self.awaits_welcome() {
+                if registration == self.registration && self.awaits_welcome() {
                     self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
                 }
             }
             ToNode::IntroduceYourself => {
                 self.master = MasterLink::Connected { registered: false };
-                self.register(out);
+                self.register(now, out);
             }
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
@@ -206,7 +206,7 @@ impl NodeAgent {
         for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
             self.on_claim(now, job, claim, attempts, out);
         }
-        self.register(out);
+        self.register(now, out);
         self.start_what_fits(now, out);
     }
 
@@ -224,15 +224,16 @@ impl NodeAgent {
         self.attempts.insert(order.attempt, attempt);
     }
 
-    fn register(&mut self, out: &mut Outbox) {
+    fn register(&mut self, now: Instant, out: &mut Outbox) {
         let MasterLink::Connected { registered } = &mut self.master else { return };
         if *registered || self.executor != ExecutorLink::Known {
             return;
         }
         *registered = true;
-        self.registrations += 1;
+        // The clock goes on where the memory of an earlier life is gone.
+        self.registration = now.0.max(self.registration + 1);
         let registration = Registration {
-            number: self.registrations,
+            number: self.registration,
             node: self.node,
             name: self.settings.name.clone(),
             capacity: self.settings.capacity.clone(),
@@ -603,7 +604,7 @@ impl Role for NodeAgent {
             Event::Disconnected { peer: Address::Executor(_) } => self.executor = ExecutorLink::Down,
             Event::Connected { peer: Address::Master, .. } => {
                 self.master = MasterLink::Connected { registered: false };
-                self.register(out);
+                self.register(now, out);
             }
             Event::Disconnected { peer: Address::Master } => {
                 let orphans_at = Some(now + self.settings.orphan_lease);
