@@ -183,6 +183,10 @@ impl NodeAgent {
 
     /// What the executor runs. What it does not mention died with an earlier one.
     fn on_executing(&mut self, now: Instant, executing: Vec<Executing>, out: &mut Outbox) {
+        if self.executor != ExecutorLink::Asked {
+            // Asked twice, it answers twice; the second answer knows nothing of what was ordered after the first.
+            return;
+        }
         self.executor = ExecutorLink::Known;
         let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
         let gone: Vec<AttemptId> = self

@@ -1,5 +1,8 @@
-//! A node takes launches only after its latest registration was answered: found by chaos with seeds whose master asked a
-//! node twice to introduce itself, and whose connections repeated a welcome or a registration.
+//! Ways found by chaos in which a node ran what its ledger or its agent did not know of.
+//!
+//! A master asked a node twice to introduce itself, connections repeated a welcome or a registration: the node took
+//! launches that the ledger had freed. An executor was asked twice what it runs: the second answer made the agent write
+//! off what it had ordered after the first.
 
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
@@ -65,9 +68,11 @@ fn welcome(registration: u64) -> ToNode {
     ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds: Kinds::new(), heartbeat }
 }
 
+const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: EPOCH, number: 0 };
+
 /// Whether the node takes a launch.
 fn takes_launch(agent: &mut NodeAgent) -> bool {
-    let attempt = AttemptId { job: JobId(1), epoch: EPOCH, number: 0 };
+    let attempt = ATTEMPT;
     let launch = Launch {
         attempt,
         task: TaskId { job: JobId(1), stage: 0, index: 0 },
@@ -120,4 +125,19 @@ fn a_welcome_that_comes_again_after_a_reconnect_does_not() {
     handle(&mut agent, Event::Connected { peer: Address::Master, incarnation: 2 });
     hear(&mut agent, welcome(1));
     assert!(!takes_launch(&mut agent), "it has not introduced itself on this connection");
+}
+
+#[test]
+fn an_executors_second_answer_ends_nothing_that_was_ordered_after_the_first() {
+    let mut agent = registered();
+    hear(&mut agent, welcome(1));
+    handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
+    handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 2 });
+    handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
+    handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 3 });
+    let answer = || ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() });
+    hear(&mut agent, answer());
+    assert!(takes_launch(&mut agent));
+    hear(&mut agent, answer());
+    assert_eq!(agent.live().map(|live| live.attempt).collect::<Vec<_>>(), [ATTEMPT]);
 }
