@@ -25,7 +25,7 @@ mod view;
 
 pub use chaos::{Failure, Report, run_seed, run_seeds, tell_seed};
 pub use execution::ExecutionSettings;
-pub use faults::{Fault, Happening};
+pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{Allocation, Counters, Jain, JobResult, Results, Spread, Utilization, WINDOW, Window};
 pub use settings::{Costs, NetworkSettings, Settings};
 pub use simulation::{Outcome, Place, Simulation};

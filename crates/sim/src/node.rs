@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
-use amalgam_core::vocabulary::{Duration, Epoch, NodeId, Resources};
+use amalgam_core::vocabulary::{Duration, Epoch, Instant, NodeId, Resources};
 use amalgam_workload::trace::Node;
 
 /// Between the request to terminate and the kill, as in the daemons.
@@ -18,6 +18,8 @@ pub struct SimulatedNode {
     pub executor: Executor,
     /// Counts the connections between the two: what was said on an earlier one is lost.
     pub executor_link: u32,
+    /// When the executor has carried out the last order: it takes one after the other.
+    pub ordered_until: Instant,
 }
 
 impl SimulatedNode {
@@ -27,6 +29,7 @@ impl SimulatedNode {
             agent: Process::dead(settings.preset),
             executor: Executor::default(),
             executor_link: 0,
+            ordered_until: Instant::ZERO,
         }
     }
 

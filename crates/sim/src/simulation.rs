@@ -6,7 +6,7 @@
 use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::Reaction;
-use crate::faults::{Faults, Happening, Turn};
+use crate::faults::{Faults, Happening, Moment, Turn};
 use crate::metrics::{JobResult, Metrics, Results, WINDOW, Window};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
@@ -331,11 +331,10 @@ impl Simulation {
         let over = self.process(place).busy_until;
         let (answers, letters): (Vec<Letter>, Vec<Letter>) =
             effects.letters.into_iter().partition(|letter| matches!(letter.to, Address::Client(_)));
-        match &mut self.faults {
-            Some(faults) if place == Place::Server && over > self.now => {
-                faults.hold(Turn { over, facts: effects.facts, answers });
-            }
-            _ => self.tell(place, &effects.facts, answers),
+        if self.faults.is_some() && place == Place::Server && over > self.now {
+            self.hold(Turn { over, facts: effects.facts, answers });
+        } else {
+            self.tell(place, &effects.facts, answers);
         }
         for letter in letters {
             self.leave(place, over, letter);
@@ -438,6 +437,9 @@ impl Simulation {
     fn leave_for_executor(&mut self, node: usize, at: Instant, order: ToExecutor) {
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         let at = if matches!(order, ToExecutor::Launch(_)) { at + launch } else { at };
+        let ordered_until = &mut self.nodes[node].ordered_until;
+        let at = at.max(*ordered_until);
+        *ordered_until = at;
         if at <= self.now {
             self.order(node, order);
         } else {
@@ -463,6 +465,7 @@ impl Simulation {
         self.metrics.on_began(self.now, task, &resources);
         if let Some(faults) = &mut self.faults {
             faults.note(Happening::Began { node, attempt, task, resources, execution });
+            self.on_moment(Moment::TaskBegins, None);
         }
         let Course { length, reason } = self.course(node, task, &resources);
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
@@ -482,6 +485,7 @@ impl Simulation {
         self.metrics.on_ended(self.now, order.task, &order.carried.resources);
         if let Some(faults) = &mut self.faults {
             faults.note(Happening::Ended { node, attempt: order.attempt, task: order.task, reason });
+            self.on_moment(Moment::TaskEnds, None);
         }
     }
 

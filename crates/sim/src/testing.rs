@@ -1,6 +1,6 @@
 //! A small simulation for tests.
 
-use crate::faults::{Fault, Happening};
+use crate::faults::{Fault, Happening, Planned};
 use crate::settings::Settings;
 use crate::simulation::Simulation;
 use amalgam_core::vocabulary::{
@@ -30,7 +30,8 @@ pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
     let resources = ResourceSpec { basic: Resources::new(2_000, 0), custom: Vec::new() };
     let nodes = [Node { name: "host0".to_owned(), resources, attributes: Attributes::default() }];
     let mut simulation = Simulation::new(Settings::default(), &nodes, &workload);
-    simulation.plan(plan.iter().map(|(micros, fault)| (Instant(*micros), fault.clone())).collect());
+    let planned = |(micros, fault): &(u64, Fault)| Planned { at: Instant(*micros), upon: None, fault: fault.clone() };
+    simulation.plan(plan.iter().map(planned).collect());
     simulation
 }
 

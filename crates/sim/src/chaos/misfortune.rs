@@ -1,7 +1,7 @@
 //! What goes wrong in a seed, and when.
 
 use super::scenario::{UNSAFE_FOR, one_of};
-use crate::faults::Fault;
+use crate::faults::{Fault, Moment, Planned};
 use crate::simulation::Place;
 use amalgam_core::protocol::JobAction;
 use amalgam_core::vocabulary::{Duration, Instant};
@@ -30,20 +30,27 @@ const KINDS: [Kind; 8] = [
     Kind::Drain,
 ];
 
-/// Faults in the order of their times; the last heals everything.
-pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<(Instant, Fault)> {
+/// Faults, the last of which heals everything.
+pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
     // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
     let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| chance.below(2) == 0).collect();
     let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30) };
-    let mut plan: Vec<(Instant, Fault)> = (0..count)
+    let mut plan: Vec<Planned> = (0..count)
         .map(|_| {
             let kind = one_of(chance, &kinds);
-            (Instant(chance.below(UNSAFE_FOR.as_micros())), fault(kind, nodes, jobs, chance))
+            let at = Instant(chance.below(UNSAFE_FOR.as_micros()));
+            Planned { at, upon: moment(chance), fault: fault(kind, nodes, jobs, chance) }
         })
         .collect();
-    plan.sort_by_key(|(at, _)| *at);
-    plan.push((Instant::ZERO + UNSAFE_FOR, Fault::Heal));
+    plan.push(Planned { at: Instant::ZERO + UNSAFE_FOR, upon: None, fault: Fault::Heal });
     plan
+}
+
+/// Many faults come when something is on its way.
+fn moment(chance: &mut Chance) -> Option<(Moment, Duration)> {
+    let moment = one_of(chance, &[None, Some(Moment::InTurn), Some(Moment::TaskBegins), Some(Moment::TaskEnds)]);
+    let most = one_of(chance, &[1, 1_000, 50_000]);
+    moment.map(|moment| (moment, Duration::from_micros(chance.below(most))))
 }
 
 fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {

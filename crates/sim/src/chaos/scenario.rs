@@ -2,15 +2,15 @@
 
 use super::misfortune;
 use crate::execution::ExecutionSettings;
-use crate::faults::Fault;
+use crate::faults::Planned;
 use crate::settings::{Costs, NetworkSettings, Settings};
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::resources::{GPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Attributes, Constraint, Duration, ExecutionType, Instant, JobId, JobSpec, Program, QueueId, QueueSpec,
-    ResourceSpec, Resources, StageSpec, TaskSet,
+    Attributes, Constraint, Duration, ExecutionType, JobId, JobSpec, Program, QueueId, QueueSpec, ResourceSpec,
+    Resources, StageSpec, TaskSet,
 };
 use amalgam_workload::trace::{Chance, MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Scenario {
     pub settings: Settings,
     pub nodes: Vec<Node>,
     pub workload: Workload,
-    pub plan: Vec<(Instant, Fault)>,
+    pub plan: Vec<Planned>,
 }
 
 impl Scenario {
@@ -152,8 +152,9 @@ fn workload(shapes: &[Shape], queues: &QueueTree, chance: &mut Chance) -> Worklo
     let all = (0..queues.len() as u32).map(QueueId);
     let leaves = all.filter(|queue| queues.children(*queue).is_empty());
     let leaves: Vec<&str> = leaves.map(|queue| queues.spec(queue).name.as_str()).collect();
-    let mut arrivals: Vec<Duration> =
-        (0..1 + chance.below(8)).map(|_| Duration::from_micros(chance.below(UNSAFE_FOR.as_micros() / 2))).collect();
+    let mut arrivals: Vec<Duration> = (0..1 + chance.below(12))
+        .map(|_| Duration::from_micros(chance.below(UNSAFE_FOR.as_micros() * 3 / 4)))
+        .collect();
     arrivals.sort_unstable();
     let jobs = arrivals.into_iter().enumerate().map(|(number, arrival)| job(number, arrival, shapes, &leaves, chance));
     Workload { name: "chaos".to_owned(), jobs: jobs.collect(), notes: Vec::new(), malformed: MalformedLines::default() }
@@ -183,7 +184,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
     StageSpec {
         name: format!("s{index}"),
         after: (0..index).filter(|_| chance.below(2) == 0).collect(),
-        tasks: TaskSet::Count(1 + chance.below(6) as u32),
+        tasks: TaskSet::Count(1 + chance.below(10) as u32),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: shape.resources, custom: Vec::new() },
         expected: one_of(chance, &[None, Some(Duration::from_secs(3))]),

@@ -36,6 +36,8 @@ impl Fate {
     fn take_in(&mut self, change: &Change) {
         match change {
             Change::JobBegun { .. } => self.has_begun = true,
+            // A job that waits to begin again is cancelled by the master alone.
+            Change::JobReopened { .. } => self.has_begun = false,
             Change::Cancelled { .. } => self.is_cancelled = true,
             Change::Rerun { .. } => {
                 self.is_cancelled = false;

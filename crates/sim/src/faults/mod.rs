@@ -57,6 +57,24 @@ pub enum Fault {
     Heal,
 }
 
+/// A fault and when it strikes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Planned {
+    pub at: Instant,
+    /// It waits for the next such moment, and then so long: most faults would else meet a cluster that is idle.
+    pub upon: Option<(Moment, Duration)>,
+    pub fault: Fault,
+}
+
+/// A moment at which much is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The server has changed something that is not durable yet.
+    InTurn,
+    TaskBegins,
+    TaskEnds,
+}
+
 /// Something that happened: what checkers and stories are made from.
 #[derive(Clone, Debug)]
 pub enum Happening {
@@ -89,7 +107,9 @@ pub enum Happening {
 
 /// What a simulation with faults keeps beside the rest.
 pub struct Faults {
-    plan: Vec<Fault>,
+    plan: Vec<Planned>,
+    /// Those of the plan that wait for a moment.
+    armed: Vec<(Moment, Duration, u32)>,
     /// The changes that are durable.
     log: Vec<Change>,
     /// The server's turn that is not over.
@@ -111,6 +131,12 @@ pub struct Turn {
     pub answers: Vec<Letter>,
 }
 
+impl Turn {
+    fn changes_something(&self) -> bool {
+        self.facts.iter().any(Fact::is_change)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     NotAsked,
@@ -120,9 +146,10 @@ enum Answer {
 }
 
 impl Faults {
-    pub fn new(plan: Vec<Fault>, nodes: usize, jobs: usize) -> Faults {
+    pub fn new(plan: Vec<Planned>, nodes: usize, jobs: usize) -> Faults {
         Faults {
             plan,
+            armed: Vec::new(),
             log: Vec::new(),
             turn: None,
             epoch: Epoch(1),
@@ -137,6 +164,12 @@ impl Faults {
     pub fn hold(&mut self, turn: Turn) {
         assert!(self.turn.is_none(), "a process takes one turn at a time");
         self.turn = Some(turn);
+    }
+
+    /// The faults that waited for this moment.
+    fn take_armed(&mut self, moment: Moment) -> Vec<(Duration, u32)> {
+        let fired = self.armed.extract_if(.., |(awaited, ..)| *awaited == moment);
+        fired.map(|(_, after, fault)| (after, fault)).collect()
     }
 
     /// What is durable and known to the world since.

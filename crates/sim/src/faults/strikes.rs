@@ -1,6 +1,6 @@
 //! How each fault changes a simulation.
 
-use super::{Answer, Fault, Faults, Happening};
+use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::process::{Input, Process};
 use crate::simulation::{Occurrence, Place, Simulation};
@@ -16,12 +16,11 @@ const RECONNECT: Duration = Duration::from_secs(1);
 
 impl Simulation {
     /// Lets these things go wrong, each at its time.
-    pub fn plan(&mut self, plan: Vec<(Instant, Fault)>) {
-        for (number, (at, _)) in plan.iter().enumerate() {
-            self.agenda.note(*at, Occurrence::Strikes { fault: number as u32 });
+    pub fn plan(&mut self, plan: Vec<Planned>) {
+        for (number, planned) in plan.iter().enumerate() {
+            self.agenda.note(planned.at, Occurrence::Strikes { fault: number as u32 });
         }
-        let faults = plan.into_iter().map(|(_, fault)| fault).collect();
-        let mut faults = Faults::new(faults, self.nodes.len(), self.jobs.len());
+        let mut faults = Faults::new(plan, self.nodes.len(), self.jobs.len());
         faults.log = self.server.roles.durable();
         self.faults = Some(Box::new(faults));
     }
@@ -36,10 +35,14 @@ impl Simulation {
     }
 
     pub(crate) fn strike(&mut self, number: u32) {
-        let fault = self.faults().plan[number as usize].clone();
         if self.faults().is_healed {
             return;
         }
+        let planned = &mut self.faults().plan[number as usize];
+        if let Some((moment, after)) = planned.upon.take() {
+            return self.faults().armed.push((moment, after, number));
+        }
+        let fault = planned.fault.clone();
         self.faults().note(Happening::Fault(fault.clone()));
         match fault {
             Fault::Crash { place: Place::Server, down, noticed } => self.crash_server(down, noticed),
@@ -70,6 +73,24 @@ impl Simulation {
                 self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained });
             }
             Fault::Heal => self.heal(),
+        }
+    }
+
+    /// What waits for this moment strikes soon, and before `end` where the moment has one.
+    pub(crate) fn on_moment(&mut self, moment: Moment, end: Option<Instant>) {
+        let Some(faults) = &mut self.faults else { return };
+        for (after, fault) in faults.take_armed(moment) {
+            let half = end.map_or(Duration::MAX, |end| Duration::from_micros(end.since(self.now).as_micros() / 2));
+            self.agenda.note(self.now + after.min(half), Occurrence::Strikes { fault });
+        }
+    }
+
+    /// Keeps what a turn of the server leads to until it is over.
+    pub(crate) fn hold(&mut self, turn: Turn) {
+        let (over, is_moment) = (turn.over, turn.changes_something());
+        self.faults().hold(turn);
+        if is_moment {
+            self.on_moment(Moment::InTurn, Some(over));
         }
     }
 
