@@ -166,3 +166,51 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without words").to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::role::Change;
+
+    /// Breaks as soon as a task is launched, or panics.
+    struct Never {
+        panics: bool,
+    }
+
+    impl Checker for Never {
+        fn rule(&self) -> &'static str {
+            "nothing is launched"
+        }
+
+        fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+            let launched = happened.iter().find_map(|happening| match happening.change() {
+                Some(Change::Launched { task, .. }) => Some(*task),
+                _ => None,
+            });
+            match launched {
+                Some(_) if self.panics => panic!("something was launched"),
+                Some(task) => Err(Breach::of_task(task, format!("task {task} was launched"))),
+                None => Ok(()),
+            }
+        }
+    }
+
+    fn failure(panics: bool) -> Failure {
+        let mut trial = Trial::new(3);
+        trial.checkers.push(Box::new(Never { panics }));
+        trial.run().0.failure.expect("a task was launched")
+    }
+
+    #[test]
+    fn a_failure_says_what_rule_broke_and_ends_with_what_befell_the_task() {
+        let failure = failure(false);
+        assert_eq!((failure.rule.as_str(), failure.what.as_str()), ("nothing is launched", "task 1.0.0 was launched"));
+        assert!(failure.at_s > 0.0);
+        assert!(failure.story.last().is_some_and(|line| line.contains("task 1.0.0 launched on")), "{failure:?}");
+    }
+
+    #[test]
+    fn a_panic_of_a_role_is_a_failure_of_its_seed() {
+        assert_eq!(failure(true).what, "something was launched");
+    }
+}
