@@ -2,14 +2,14 @@
 //!
 //! # What delivery promises
 //! Messages are one-way. Between two peers they arrive **in order**; they **may be lost with the connection**, and
-//! they **may be repeated after a reconnect**. Nothing else is promised, and in particular nothing about the order of
+//! they **may be repeated after a reconnect**, before anything new. Nothing else is promised, and in particular nothing about the order of
 //! messages from different peers. Hence:
 //!
 //! * after `Connected`, both sides send their full sets of live attempts ([`ToMaster::Register`], [`ToNode::Claim`]);
 //! * a message that changes who owns what is repeated until it is answered: [`ToJobManager::Finished`] until
 //!   [`ToNode::Acknowledge`], [`ToNode::Claim`] until [`ToJobManager::Live`];
-//! * a node takes no launch before it was welcomed on the present connection, and none under a grant that is older
-//!   than that welcome: whatever was granted earlier was already written off;
+//! * a node takes no launch before its latest registration was answered by a welcome, and none under a grant that is
+//!   older than that welcome: whatever was granted earlier was already written off;
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
@@ -122,6 +122,8 @@ pub enum JobAction {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Registration {
+    /// Tells it from all others of the node, in earlier lives, too; the welcome repeats it. It means nothing else.
+    pub number: u64,
     /// The number it was given before, if it remembers one.
     pub node: NodeId,
     pub name: String,
@@ -289,8 +291,8 @@ pub enum Rule {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToNode {
-    /// The master knows the node; grants older than `first_grant` are void.
-    Welcome { node: NodeId, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
+    /// The master knows the node as it was at this `registration`; grants older than `first_grant` are void.
+    Welcome { node: NodeId, registration: u64, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.

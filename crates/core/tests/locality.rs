@@ -75,6 +75,7 @@ impl Model {
         let name = format!("node-{number}");
         let node = self.master.name_node(&name, &mut self.out);
         let registration = Registration {
+            number: 1,
             node,
             name,
             capacity: ResourceSpec { basic: Resources::new(CORES * 1_000, 0), custom: Vec::new() },

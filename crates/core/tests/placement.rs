@@ -71,6 +71,7 @@ impl Model {
         let (capacity, attributes) = self.nodes[index].clone();
         let node = NodeId(index as u32);
         let registration = Registration {
+            number: 1,
             node,
             name: format!("node-{index}"),
             capacity: ResourceSpec { basic: capacity, custom: Vec::new() },

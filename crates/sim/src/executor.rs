@@ -1,7 +1,9 @@
 //! An executor without processes: tasks run for as long as the workload says.
 
 use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
-use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage};
+use amalgam_core::vocabulary::{
+    AttemptId, Carried, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage,
+};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -22,9 +24,9 @@ pub enum Reaction {
     /// The agent is told something.
     Report(ExecutorReport),
     /// A process runs from now on; somebody has to end it.
-    Began { attempt: AttemptId, task: TaskId, resources: Resources },
+    Began { attempt: AttemptId, task: TaskId, carried: Carried },
     /// A running process ended before its time.
-    Ended { order: Box<LaunchOrder> },
+    Ended { order: Box<LaunchOrder>, reason: EndReason },
 }
 
 impl Executor {
@@ -32,8 +34,8 @@ impl Executor {
         match order {
             ToExecutor::Launch(order) => self.on_launch(now, order, out),
             ToExecutor::Signal { attempt, reason, .. } => {
-                if let Some((order, ended)) = self.end(now, attempt, reason) {
-                    out.push(Reaction::Ended { order });
+                if let Some((order, ended)) = self.end(now, attempt, reason.clone()) {
+                    out.push(Reaction::Ended { order, reason });
                     out.push(Reaction::Report(ended));
                 }
             }
@@ -55,10 +57,25 @@ impl Executor {
             return out.push(Reaction::Report(finished(attempt, ended)));
         }
         if let Entry::Vacant(place) = self.running.entry(attempt) {
-            out.push(Reaction::Began { attempt, task: order.task, resources: order.carried.resources });
+            out.push(Reaction::Began { attempt, task: order.task, carried: order.carried });
             place.insert(Running { order, since: now });
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
+    }
+
+    /// What ran when it died.
+    pub fn into_running(self) -> impl Iterator<Item = Box<LaunchOrder>> {
+        self.running.into_values().map(|running| running.order)
+    }
+
+    /// Ends that nobody acknowledged.
+    pub fn ends(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// CPU that attempts here were given, in thousandths.
+    pub fn used_cpu(&self) -> u64 {
+        self.running.values().map(|running| u64::from(running.order.carried.resources.cpu_millis())).sum()
     }
 
     /// The process of the attempt has come to its end; `None` when it was ended before.

@@ -8,19 +8,30 @@
 //! Nothing here decides anything: what is simulated is what runs in the daemons.
 
 mod agenda;
+mod chaos;
+mod checkers;
+mod execution;
 mod executor;
+mod faults;
 mod metrics;
 mod network;
+mod node;
 mod process;
 mod reference;
 pub mod report;
 mod settings;
 mod simulation;
+#[cfg(test)]
+mod testing;
+mod view;
 
+pub use chaos::{Failure, Report, run_seed, run_seeds, tell_seed};
+pub use execution::ExecutionSettings;
+pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Spread, Utilization, WINDOW,
     Window,
 };
 pub use reference::Reference;
 pub use settings::{Costs, NetworkSettings, Settings};
-pub use simulation::{Simulation, capacity};
+pub use simulation::{Place, Simulation, capacity};

@@ -1,9 +1,13 @@
-//! Connections between the server and the nodes, as the delivery assumption of `core::protocol` has them: in order while
-//! they stand, and what is on its way is lost when they break.
+//! The network between the server and its nodes: delays, losses, breaks and repeats, as much as `protocol.rs` allows.
+//!
+//! A packet that is lost is sent again by the transport, so it is late and so is everything behind it. A message is
+//! lost only with its connection; and messages that were delivered last may be delivered again on the next one.
 
 use crate::settings::NetworkSettings;
+use amalgam_core::hosting::Letter;
 use amalgam_core::vocabulary::{Duration, Instant};
 use amalgam_workload::trace::Chance;
+use std::collections::VecDeque;
 
 pub struct Network {
     settings: NetworkSettings,
@@ -14,17 +18,44 @@ pub struct Network {
 /// The connection of one node with the server.
 #[derive(Clone, Default)]
 pub struct Link {
-    pub up: bool,
     /// Counts the connections: what was sent on an earlier one is not delivered.
     pub life: u32,
+    /// Whether messages can be sent, by direction: the node may only once it was greeted.
+    up: [bool; 2],
     /// When the last message of each direction arrives.
     last_arrival: [Instant; 2],
+    in_flight: u32,
+    broken: Option<Break>,
+    /// The last messages that were delivered, by direction.
+    delivered: [VecDeque<Letter>; 2],
+}
+
+/// What was sent before it may still arrive for a while.
+#[derive(Clone, Copy)]
+struct Break {
+    at: Instant,
+    arrives_until: [Instant; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     ToNode,
     ToServer,
+}
+
+impl Direction {
+    pub const BOTH: [Direction; 2] = [Direction::ToNode, Direction::ToServer];
+}
+
+impl Link {
+    pub fn is_connected(&self) -> bool {
+        self.up[Direction::ToNode as usize]
+    }
+
+    /// Both ends are connected and nothing is on its way.
+    pub fn is_quiet(&self) -> bool {
+        self.up == [true; 2] && self.in_flight == 0
+    }
 }
 
 impl Network {
@@ -40,59 +71,172 @@ impl Network {
         &self.links[node]
     }
 
+    /// A new connection stands at the server's end.
     pub fn connect(&mut self, node: usize) {
         let link = &mut self.links[node];
-        link.up = true;
         link.life += 1;
+        link.up[Direction::ToNode as usize] = true;
         link.last_arrival = [Instant::ZERO; 2];
+        link.in_flight = 0;
+        link.broken = None;
+    }
+
+    /// The connection stands at the node's end, too.
+    pub fn greeted(&mut self, node: usize) {
+        self.links[node].up[Direction::ToServer as usize] = true;
+    }
+
+    /// The connection breaks: nothing that is sent from now on arrives, and not all that is on its way.
+    pub fn break_off(&mut self, now: Instant, node: usize) {
+        let reach = self.settings.delay.as_micros() + self.settings.jitter.as_micros() + 1;
+        let arrives_until = Direction::BOTH.map(|_| now + Duration::from_micros(self.chance.below(reach)));
+        let link = &mut self.links[node];
+        if link.is_connected() {
+            link.up = [false; 2];
+            link.broken = Some(Break { at: now, arrives_until });
+        }
+    }
+
+    /// The receiver of this direction has noticed that the connection broke: it takes nothing more from it.
+    pub fn give_up(&mut self, now: Instant, node: usize, direction: Direction) {
+        if let Some(broken) = &mut self.links[node].broken {
+            let until = &mut broken.arrives_until[direction as usize];
+            *until = now.min(*until);
+        }
+    }
+
+    /// One end has lost its memory: nothing of earlier connections is repeated.
+    pub fn forget_delivered(&mut self, node: usize) {
+        self.links[node].delivered = Default::default();
     }
 
     /// When a message that leaves now arrives, and on which connection; `None` without one.
     pub fn send(&mut self, now: Instant, node: usize, direction: Direction) -> Option<(Instant, u32)> {
         let delay = self.delay();
         let link = &mut self.links[node];
-        if !link.up {
+        if !link.up[direction as usize] {
             return None;
         }
+        link.in_flight += 1;
         let last = &mut link.last_arrival[direction as usize];
         *last = (now + delay).max(*last);
         Some((*last, link.life))
     }
 
-    /// Whether what was sent on this connection still arrives.
-    pub fn delivers(&self, node: usize, life: u32) -> bool {
-        let link = &self.links[node];
-        link.up && link.life == life
+    /// Whether what was `sent` on this connection arrives now.
+    pub fn delivers(&mut self, now: Instant, node: usize, direction: Direction, life: u32, sent: Instant) -> bool {
+        let link = &mut self.links[node];
+        if link.life != life {
+            return false;
+        }
+        link.in_flight -= 1;
+        link.broken.is_none_or(|broken| sent <= broken.at && now <= broken.arrives_until[direction as usize])
+    }
+
+    /// Remembers what was delivered as far as it may be repeated.
+    pub fn delivered(&mut self, node: usize, direction: Direction, letter: &Letter) {
+        if self.settings.repeats > 0 {
+            let delivered = &mut self.links[node].delivered[direction as usize];
+            delivered.push_back(letter.clone());
+            if delivered.len() > self.settings.repeats as usize {
+                delivered.pop_front();
+            }
+        }
+    }
+
+    /// What was delivered last on an earlier connection and is delivered again on this one.
+    pub fn repeats(&mut self, node: usize, direction: Direction) -> impl Iterator<Item = Letter> {
+        let mut delivered = std::mem::take(&mut self.links[node].delivered[direction as usize]);
+        let forgotten = if delivered.is_empty() { 0 } else { self.chance.below(delivered.len() as u64 + 1) };
+        delivered.drain(..forgotten as usize);
+        delivered.into_iter()
     }
 
     fn delay(&mut self) -> Duration {
-        let NetworkSettings { delay, jitter } = self.settings;
-        match jitter.as_micros() {
-            0 => delay,
-            most => delay + Duration::from_micros(self.chance.below(most + 1)),
+        let NetworkSettings { delay, jitter, loss, retransmission, .. } = self.settings;
+        let mut total = delay;
+        if jitter > Duration::ZERO {
+            total += Duration::from_micros(self.chance.below(jitter.as_micros() + 1));
         }
+        while loss > 0.0 && self.chance.unit() < loss {
+            total += retransmission;
+        }
+        total
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::protocol::{Address, Message, ToClient};
+    use amalgam_core::vocabulary::ClientId;
+
+    const SETTINGS: NetworkSettings = NetworkSettings {
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_millis(9),
+        loss: 0.0,
+        retransmission: Duration::from_millis(200),
+        repeats: 0,
+    };
+
+    fn connected(settings: NetworkSettings) -> Network {
+        let mut network = Network::new(1, settings, 7);
+        network.connect(0);
+        network.greeted(0);
+        network
+    }
+
+    fn letter(number: u64) -> Letter {
+        let client = Address::Client(ClientId(number));
+        Letter { from: client, to: client, message: Message::ToClient(ToClient::Done) }
+    }
 
     #[test]
     fn messages_of_a_connection_stay_in_order_whatever_their_delays() {
-        let settings = NetworkSettings { delay: Duration::from_micros(500), jitter: Duration::from_millis(9) };
-        let mut network = Network::new(1, settings, 7);
-        assert_eq!(network.send(Instant(0), 0, Direction::ToNode), None);
-        network.connect(0);
+        assert_eq!(Network::new(1, SETTINGS, 7).send(Instant(0), 0, Direction::ToNode), None);
+        let mut network = connected(SETTINGS);
         let arrivals: Vec<Instant> =
             (0..200).filter_map(|at| network.send(Instant(at * 100), 0, Direction::ToNode)).map(|(at, _)| at).collect();
         assert!(arrivals.is_sorted() && arrivals.len() == 200);
         let overtaken = arrivals.windows(2).filter(|pair| pair[0] == pair[1]).count();
         assert!(overtaken > 20, "jitter beyond the gap between messages holds some back: {overtaken}");
+    }
 
-        let (_, life) = network.send(Instant(20_000), 0, Direction::ToServer).unwrap();
-        assert!(network.delivers(0, life));
+    #[test]
+    fn a_lost_packet_comes_later_and_holds_up_those_behind_it() {
+        let mut network = connected(NetworkSettings { jitter: Duration::ZERO, loss: 0.1, ..SETTINGS });
+        let send = |at: u64| network.send(Instant(at), 0, Direction::ToNode).map(|(arrival, _)| arrival.0 - at);
+        let travelled: Vec<u64> = (0..300).map(|number| number * 1_000).filter_map(send).collect();
+        assert!(travelled.contains(&500) && travelled.contains(&200_500));
+        assert!(travelled.contains(&199_500), "what left a moment later waits for it");
+    }
+
+    #[test]
+    fn what_leaves_after_a_break_is_lost_and_what_left_before_it_may_arrive() {
+        let mut network = connected(SETTINGS);
+        let (before, life) = network.send(Instant(0), 0, Direction::ToServer).unwrap();
+        network.break_off(Instant(100), 0);
+        assert_eq!(network.send(Instant(200), 0, Direction::ToServer), None);
+        let late = Instant(100 + 10_000);
+        assert!(!network.delivers(late, 0, Direction::ToServer, life, Instant(0)), "{before:?}");
         network.connect(0);
-        assert!(!network.delivers(0, life));
+        assert!(!network.delivers(before, 0, Direction::ToServer, life, Instant(0)), "of an earlier connection");
+        assert_eq!(network.send(late, 0, Direction::ToServer), None, "the node was not greeted yet");
+    }
+
+    #[test]
+    fn the_last_messages_of_a_connection_may_come_again_in_order() {
+        let mut network = connected(NetworkSettings { repeats: 3, ..SETTINGS });
+        let clients = |letters: Vec<Letter>| -> Vec<Address> { letters.into_iter().map(|letter| letter.to).collect() };
+        let mut seen = Vec::new();
+        for _ in 0..50 {
+            (0..5).for_each(|number| network.delivered(0, Direction::ToNode, &letter(number)));
+            let repeated = clients(network.repeats(0, Direction::ToNode).collect());
+            let last = clients((2..5).map(letter).collect());
+            assert!(last.ends_with(&repeated), "{repeated:?}");
+            seen.push(repeated.len());
+        }
+        assert!((0..=3).all(|count| seen.contains(&count)));
+        assert_eq!(network.repeats(0, Direction::ToNode).count(), 0, "only once");
     }
 }

@@ -2,15 +2,31 @@
 
 use crate::settings::Costs;
 use amalgam_core::hosting::{Effects, Letter, Roles};
-use amalgam_core::vocabulary::{Duration, Instant};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Duration, Epoch, Instant, NodeId};
 use std::collections::VecDeque;
 
 /// Inputs that one turn takes at most, as in the daemons.
 const TURN: usize = 1_024;
 
+/// What comes to a process from outside. It is taken in the order in which it came.
+#[allow(clippy::large_enum_variant)]
+pub enum Input {
+    Letter(Letter),
+    NodeConnected { node: NodeId, incarnation: u64 },
+    NodeDisconnected { node: NodeId },
+    MasterConnected { incarnation: u64 },
+    MasterDisconnected,
+    ExecutorConnected { incarnation: u64 },
+    ExecutorDisconnected,
+}
+
 pub struct Process {
+    /// It has not died.
+    pub is_up: bool,
     pub roles: Roles,
-    inbox: VecDeque<Letter>,
+    inbox: VecDeque<Input>,
     /// Until then it works, or waits for its disk.
     pub busy_until: Instant,
     /// A turn is on the agenda.
@@ -24,6 +40,7 @@ pub struct Process {
 impl Process {
     pub fn new(roles: Roles) -> Process {
         Process {
+            is_up: true,
             roles,
             inbox: VecDeque::new(),
             busy_until: Instant::ZERO,
@@ -33,8 +50,14 @@ impl Process {
         }
     }
 
-    pub fn put(&mut self, letter: Letter) {
-        self.inbox.push_back(letter);
+    /// The place of a process that died: it hosts nothing and takes nothing.
+    pub fn dead(preset: Preset) -> Process {
+        let roles = Roles::new(preset, Epoch(0), JobManagerSettings::default());
+        Process { is_up: false, ..Process::new(roles) }
+    }
+
+    pub fn put(&mut self, input: Input) {
+        self.inbox.push_back(input);
     }
 
     pub fn has_mail(&self) -> bool {
@@ -44,15 +67,15 @@ impl Process {
     /// Hands what came in to the roles, and wakes those that wanted it.
     pub fn take_turn(&mut self, now: Instant, costs: &Costs, effects: &mut Effects) {
         let taken = self.inbox.len().min(TURN);
-        for letter in self.inbox.drain(..taken) {
-            self.roles.deliver(now, letter, effects);
+        for input in self.inbox.drain(..taken) {
+            take(&mut self.roles, now, input, effects);
         }
         self.roles.wake_up(now, effects);
         self.charge(now, taken, costs, effects);
     }
 
     /// It is busy from now on for as long as this took.
-    pub fn charge(&mut self, now: Instant, received: usize, costs: &Costs, effects: &Effects) {
+    fn charge(&mut self, now: Instant, received: usize, costs: &Costs, effects: &Effects) {
         let handled = effects.handled;
         let events = u64::from(handled.master) * costs.master_event
             + u64::from(handled.job_managers) * costs.job_manager_event
@@ -62,5 +85,17 @@ impl Process {
         let nanos = self.owed_nanos + events + messages + disk;
         self.owed_nanos = nanos % 1_000;
         self.busy_until = now + Duration::from_micros(nanos / 1_000);
+    }
+}
+
+fn take(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
+    match input {
+        Input::Letter(letter) => roles.deliver(now, letter, effects),
+        Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),
+        Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
+        Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
+        Input::MasterDisconnected => roles.master_disconnected(now, effects),
+        Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
+        Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
     }
 }

@@ -1,5 +1,6 @@
 //! What a simulation is told beside its workload and its nodes.
 
+use crate::execution::ExecutionSettings;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -12,17 +13,25 @@ pub struct Settings {
     pub master: MasterSettings,
     pub queues: QueueTree,
     pub network: NetworkSettings,
+    pub execution: ExecutionSettings,
     pub costs: Costs,
+    /// How long an agent waits for its master before it ends what runs.
+    pub orphan_lease: Duration,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NetworkSettings {
     /// From one process to another.
     pub delay: Duration,
     /// Added to each delay, uniformly drawn up to this. Messages between two processes stay in order.
     pub jitter: Duration,
+    /// The probability that a packet is lost; it is sent again after `retransmission`.
+    pub loss: f64,
+    pub retransmission: Duration,
+    /// Messages in each direction, of those that were delivered last on a broken connection, that may be delivered again.
+    pub repeats: u32,
 }
 
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
@@ -53,9 +62,24 @@ impl Default for Settings {
             seed: 1,
             master: MasterSettings { heartbeat: Duration::from_secs(10), ..MasterSettings::default() },
             queues: QueueTree::single(),
-            network: NetworkSettings { delay: Duration::from_micros(500), jitter: Duration::ZERO },
+            network: NetworkSettings::default(),
+            execution: ExecutionSettings::default(),
             costs: Costs::default(),
+            // As the daemons do.
+            orphan_lease: Duration::from_secs(600),
             until: None,
+        }
+    }
+}
+
+impl Default for NetworkSettings {
+    fn default() -> NetworkSettings {
+        NetworkSettings {
+            delay: Duration::from_micros(500),
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            retransmission: Duration::from_millis(200),
+            repeats: 0,
         }
     }
 }

@@ -4,36 +4,38 @@
 //! beside it. They are connected by [`Network`]. Everything that happens is a function of the settings and the workload.
 
 use crate::agenda::Agenda;
-use crate::executor::{Executor, Reaction};
+use crate::execution::{Course, Execution, WorkloadTask};
+use crate::executor::Reaction;
+use crate::faults::{Faults, Happening, Moment, Turn};
 use crate::metrics::{Metrics, Outcome, Results, WINDOW};
 use crate::network::{Direction, Network};
-use crate::process::Process;
+use crate::node::SimulatedNode;
+use crate::process::{Input, Process};
 use crate::settings::{Costs, NetworkSettings, Settings};
-use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
+use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, ClientId, Duration, EndReason, Epoch, Instant, LaunchOrder, NodeId, Resources, TaskId, Totals,
+    AttemptId, Carried, ClientId, Duration, EndReason, Epoch, Instant, JobId, LaunchOrder, NodeId, Resources, TaskId,
+    Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How long an agent waits for its master before it ends what runs: as long as the daemons do.
-const ORPHAN_LEASE: Duration = Duration::from_secs(600);
-const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How long a cluster without a running task is watched for something to begin.
 const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 
 pub struct Simulation {
-    now: Instant,
-    agenda: Agenda<Occurrence>,
-    settings: Settings,
-    server: Process,
-    nodes: Vec<SimulatedNode>,
-    network: Network,
-    jobs: Vec<TraceJob>,
+    pub(crate) now: Instant,
+    pub(crate) agenda: Agenda<Occurrence>,
+    pub(crate) settings: Settings,
+    pub(crate) server: Process,
+    pub(crate) nodes: Vec<SimulatedNode>,
+    pub(crate) network: Network,
+    execution: Execution,
+    pub(crate) jobs: Vec<TraceJob>,
     metrics: Metrics,
     /// Jobs that have not arrived.
     to_arrive: usize,
@@ -44,18 +46,28 @@ pub struct Simulation {
     at_once: VecDeque<(usize, ExecutorReport)>,
     /// Empty between two turns; kept for its room.
     effects: Effects,
-}
-
-struct SimulatedNode {
-    agent: Process,
-    executor: Executor,
+    /// Where something is to go wrong.
+    pub(crate) faults: Option<Box<Faults>>,
 }
 
 /// Something on the agenda, whose places are used again: a message needs no allocation of its own.
 #[allow(clippy::large_enum_variant)]
-enum Occurrence {
+pub(crate) enum Occurrence {
     Arrives {
         job: u32,
+    },
+    /// A process starts.
+    Starts {
+        place: Place,
+    },
+    /// An agent reaches its server, and hears from it that it did.
+    Connects {
+        node: usize,
+    },
+    Greeted {
+        node: usize,
+        life: u32,
+        sent: Instant,
     },
     Delivered {
         place: Place,
@@ -66,15 +78,18 @@ enum Occurrence {
     /// An executor carries out an order, or its report reaches the agent.
     Ordered {
         node: usize,
+        link: u32,
         order: Box<ToExecutor>,
     },
     Reported {
         node: usize,
+        link: u32,
         report: Box<ExecutorReport>,
     },
     TaskEnds {
         node: usize,
         attempt: AttemptId,
+        reason: EndReason,
     },
     Turn {
         place: Place,
@@ -83,11 +98,21 @@ enum Occurrence {
         place: Place,
     },
     WindowEnds,
+    /// Something of the plan of faults goes wrong.
+    Strikes {
+        fault: u32,
+    },
+    /// One end of a connection notices that it broke.
+    Notices {
+        end: Place,
+        node: usize,
+        life: u32,
+    },
 }
 
 /// Which process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
     Server,
     Node(usize),
 }
@@ -99,9 +124,10 @@ impl Simulation {
         let mut simulation = Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),
-            server: server(&settings),
-            nodes: nodes.iter().enumerate().map(|(number, node)| simulated_node(&settings, number, node)).collect(),
+            server: server(&settings, nodes),
+            nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
+            execution: Execution::new(settings.execution, settings.seed),
             jobs: workload.jobs.clone(),
             metrics: Metrics::new(&workload.jobs, &capacities),
             to_arrive: workload.jobs.len(),
@@ -109,23 +135,27 @@ impl Simulation {
             events: 0,
             at_once: VecDeque::new(),
             effects: Effects::default(),
+            faults: None,
             settings,
         };
-        simulation.assemble();
-        for (number, job) in workload.jobs.iter().enumerate() {
-            simulation.agenda.note(Instant::ZERO + job.arrival, Occurrence::Arrives { job: number as u32 });
+        for node in 0..nodes.len() {
+            simulation.agenda.note(Instant::ZERO, Occurrence::Starts { place: Place::Node(node) });
         }
-        simulation.agenda.note(Instant::ZERO + WINDOW, Occurrence::WindowEnds);
         simulation
+    }
+
+    /// From here on jobs arrive.
+    pub(crate) fn open(&mut self) {
+        for (number, job) in self.jobs.iter().enumerate() {
+            self.agenda.note(Instant::ZERO + job.arrival, Occurrence::Arrives { job: number as u32 });
+        }
+        self.agenda.note(Instant::ZERO + WINDOW, Occurrence::WindowEnds);
     }
 
     /// The cluster stands before the first job arrives: nodes join in no time.
     fn assemble(&mut self) {
         let costs = std::mem::replace(&mut self.settings.costs, Costs::NONE);
-        self.network.set_delays(NetworkSettings { delay: Duration::ZERO, jitter: Duration::ZERO });
-        for node in 0..self.nodes.len() {
-            self.connect(node);
-        }
+        self.network.set_delays(NetworkSettings { delay: Duration::ZERO, ..NetworkSettings::default() });
         while self.agenda.next_at() == Some(Instant::ZERO) {
             self.step();
         }
@@ -136,6 +166,8 @@ impl Simulation {
     /// Runs until every job has ended, the time is over, or nothing has begun or ended for [`PATIENCE`] although nothing
     /// runs: what is left then waits for ever.
     pub fn run(mut self) -> Outcome {
+        self.assemble();
+        self.open();
         let until = self.settings.until.map(|length| Instant::ZERO + length);
         while self.is_anything_left() {
             let Some(at) = self.agenda.next_at() else { break };
@@ -160,6 +192,9 @@ impl Simulation {
     pub fn step(&mut self) -> bool {
         let Some((at, occurrence)) = self.agenda.pop() else { return false };
         self.now = at;
+        if let Some(turn) = self.faults.as_mut().and_then(|faults| faults.take_finished_turn(at)) {
+            self.tell(Place::Server, &turn.facts, &turn.answers);
+        }
         self.happen(occurrence);
         while let Some((node, report)) = self.at_once.pop_front() {
             self.report(node, report);
@@ -170,19 +205,26 @@ impl Simulation {
     fn happen(&mut self, occurrence: Occurrence) {
         match occurrence {
             Occurrence::Arrives { job } => self.arrive(job),
+            Occurrence::Starts { place } => self.start(place),
+            Occurrence::Connects { node } => self.connect(node),
+            Occurrence::Greeted { node, life, sent } => self.greet(node, life, sent),
             Occurrence::Delivered { place, life, sent, letter } => self.deliver(place, life, sent, letter),
-            Occurrence::Ordered { node, order } => self.order(node, *order),
-            Occurrence::Reported { node, report } => self.report(node, *report),
-            Occurrence::TaskEnds { node, attempt } => self.end_task(node, attempt),
-            Occurrence::Turn { place } => {
-                self.process(place).turn_noted = false;
-                self.turn(place);
+            Occurrence::Ordered { node, link, order } if self.nodes[node].executor_link == link => {
+                self.order(node, *order);
             }
+            Occurrence::Reported { node, link, report } if self.nodes[node].executor_link == link => {
+                self.report(node, *report);
+            }
+            Occurrence::Ordered { .. } | Occurrence::Reported { .. } => {}
+            Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
+            Occurrence::Turn { place } => self.take_noted_turn(place),
             Occurrence::Wakeup { place } => self.wake_up(place),
             Occurrence::WindowEnds => {
                 self.metrics.on_window(self.now);
                 self.agenda.note(self.now + WINDOW, Occurrence::WindowEnds);
             }
+            Occurrence::Strikes { fault } => self.strike(fault),
+            Occurrence::Notices { end, node, life } => self.notice(end, node, life),
         }
     }
 
@@ -192,43 +234,67 @@ impl Simulation {
         self.to_arrive -= 1;
         self.last_progress = self.now;
         self.metrics.on_arrival(job);
+        self.submit(job);
+    }
+
+    pub(crate) fn submit(&mut self, job: u32) {
         let spec = Arc::clone(&self.jobs[job as usize].spec);
         let from = Address::Client(ClientId(u64::from(job)));
-        let message = Message::ToMaster(ToMaster::Submit { spec, key: None });
-        self.put(Place::Server, Letter { from, to: Address::Master, message });
+        // A client that may have to submit twice names its job.
+        let key = self.faults.is_some().then(|| job.to_string());
+        if let Some(faults) = &mut self.faults {
+            faults.submitted(job);
+        }
+        let message = Message::ToMaster(ToMaster::Submit { spec, key });
+        self.put(Place::Server, Input::Letter(Letter { from, to: Address::Master, message }));
     }
 
     fn connect(&mut self, node: usize) {
-        let mut effects = Effects::default();
-        let name = self.nodes[node].agent.roles.nodes.values().next().map(|agent| agent.name().to_owned());
-        let Some(name) = name else { return };
-        let id = self.server.roles.name_node(&name, &mut effects);
-        debug_assert_eq!(id, Some(NodeId(node as u32)), "nodes are numbered in the order of their first connections");
+        if !self.can_connect(node) {
+            return;
+        }
         self.network.connect(node);
+        // The greeting is the first that the node hears.
+        if let Some((arrival, life)) = self.network.send(self.now, node, Direction::ToNode) {
+            self.agenda.note(arrival, Occurrence::Greeted { node, life, sent: self.now });
+        }
         let incarnation = u64::from(self.network.link(node).life);
-        self.server.roles.node_connected(self.now, NodeId(node as u32), incarnation, &mut effects);
-        self.after_turn(Place::Server, effects);
-        let mut effects = Effects::default();
-        let roles = &mut self.nodes[node].agent.roles;
-        roles.executor_connected(self.now, 1, &mut effects);
-        roles.master_connected(self.now, incarnation, &mut effects);
-        self.after_turn(Place::Node(node), effects);
+        self.put(Place::Server, Input::NodeConnected { node: NodeId(node as u32), incarnation });
+        self.repeat(node, Direction::ToServer);
+    }
+
+    fn greet(&mut self, node: usize, life: u32, sent: Instant) {
+        if self.network.delivers(self.now, node, Direction::ToNode, life, sent) {
+            self.network.greeted(node);
+            self.put(Place::Node(node), Input::MasterConnected { incarnation: u64::from(life) });
+            self.repeat(node, Direction::ToNode);
+        }
+    }
+
+    fn repeat(&mut self, node: usize, direction: Direction) {
+        let place = receiver(node, direction);
+        for letter in self.network.repeats(node, direction).collect::<Vec<_>>() {
+            self.put(place, Input::Letter(letter));
+        }
     }
 
     // ---- processes -------------------------------------------------------------------------------------------------
 
-    fn process(&mut self, place: Place) -> &mut Process {
+    pub(crate) fn process(&mut self, place: Place) -> &mut Process {
         match place {
             Place::Server => &mut self.server,
             Place::Node(node) => &mut self.nodes[node].agent,
         }
     }
 
-    /// A letter is there; it is taken at once or when the process is free.
-    fn put(&mut self, place: Place, letter: Letter) {
+    /// Something is there; it is taken at once or when the process is free.
+    pub(crate) fn put(&mut self, place: Place, input: Input) {
         let now = self.now;
         let process = self.process(place);
-        process.put(letter);
+        if !process.is_up {
+            return;
+        }
+        process.put(input);
         if process.busy_until <= now && !process.turn_noted {
             self.turn(place);
         } else {
@@ -241,6 +307,18 @@ impl Simulation {
         if !std::mem::replace(&mut process.turn_noted, true) {
             let at = process.busy_until;
             self.agenda.note(at, Occurrence::Turn { place });
+        }
+    }
+
+    fn take_noted_turn(&mut self, place: Place) {
+        let now = self.now;
+        let process = self.process(place);
+        process.turn_noted = false;
+        if process.busy_until > now {
+            // It was held up since.
+            self.note_turn(place);
+        } else {
+            self.turn(place);
         }
     }
 
@@ -266,24 +344,18 @@ impl Simulation {
         self.effects = effects;
     }
 
-    /// After events that came past the inbox.
-    fn after_turn(&mut self, place: Place, mut effects: Effects) {
-        let (now, costs) = (self.now, self.settings.costs);
-        self.process(place).charge(now, 0, &costs, &effects);
-        self.let_out(place, &mut effects);
-    }
-
     /// What a turn led to is told, and leaves when the turn is over.
-    fn let_out(&mut self, place: Place, effects: &mut Effects) {
+    pub(crate) fn let_out(&mut self, place: Place, effects: &mut Effects) {
         let handled = std::mem::take(&mut effects.handled);
         self.events += u64::from(handled.master) + u64::from(handled.job_managers) + u64::from(handled.nodes);
         let over = self.process(place).busy_until;
-        // A job's number is known before the first fact about it is told.
-        for letter in effects.letters.iter().filter(|letter| matches!(letter.to, Address::Client(_))) {
-            self.answer(letter);
-        }
-        for fact in effects.facts.drain(..) {
-            self.metrics.on_fact(self.now, &fact);
+        if self.faults.is_some() && place == Place::Server && over > self.now {
+            let (answers, others) = std::mem::take(&mut effects.letters).into_iter().partition(is_answer);
+            effects.letters = others;
+            self.hold(Turn { over, facts: std::mem::take(&mut effects.facts), answers });
+        } else {
+            self.tell(place, &effects.facts, &effects.letters);
+            effects.facts.clear();
         }
         for letter in effects.letters.drain(..) {
             self.leave(place, over, letter);
@@ -294,6 +366,20 @@ impl Simulation {
             self.note_turn(place);
         }
         self.note_wakeup(place);
+    }
+
+    /// What a turn led to is known.
+    fn tell(&mut self, place: Place, facts: &[Fact], letters: &[Letter]) {
+        // A job's number is known before the first fact about it is told.
+        for letter in letters.iter().filter(|letter| is_answer(letter)) {
+            self.answer(letter);
+        }
+        for fact in facts {
+            self.metrics.on_fact(self.now, fact);
+            if let Some(faults) = &mut self.faults {
+                faults.tell(place, fact);
+            }
+        }
     }
 
     fn note_wakeup(&mut self, place: Place) {
@@ -308,10 +394,25 @@ impl Simulation {
 
     fn answer(&mut self, letter: &Letter) {
         let (Address::Client(ClientId(job)), Message::ToClient(answer)) = (letter.to, &letter.message) else { return };
+        let job = job as u32;
         match answer {
-            ToClient::Submitted { job: id } => self.metrics.on_admitted(job as u32, *id),
-            ToClient::Refused(refusal) => self.metrics.on_refused(self.now, job as u32, refusal.message.clone()),
-            ToClient::Done => {}
+            ToClient::Submitted { job: id } => self.on_submitted(job, *id),
+            ToClient::Refused(refusal) if self.jobs.get(job as usize).is_some() => {
+                self.metrics.on_refused(self.now, job, refusal.message.clone());
+                if let Some(faults) = &mut self.faults {
+                    faults.refused(job);
+                }
+            }
+            ToClient::Refused(_) | ToClient::Done => {}
+        }
+    }
+
+    fn on_submitted(&mut self, job: u32, id: JobId) {
+        self.metrics.on_admitted(job, id);
+        let Some(faults) = &mut self.faults else { return };
+        faults.answered(job, id);
+        if faults.is_healed() {
+            self.release(id);
         }
     }
 
@@ -339,18 +440,19 @@ impl Simulation {
     }
 
     fn deliver(&mut self, place: Place, life: u32, sent: Instant, letter: Letter) {
-        let node = match (place, letter.from) {
-            (Place::Node(node), _) => node,
-            (Place::Server, Address::Node(NodeId(node))) => node as usize,
+        let (node, direction) = match (place, letter.from) {
+            (Place::Node(node), _) => (node, Direction::ToNode),
+            (Place::Server, Address::Node(NodeId(node))) => (node as usize, Direction::ToServer),
             (Place::Server, _) => return,
         };
-        if !self.network.delivers(node, life) {
+        if !self.network.delivers(self.now, node, direction, life, sent) {
             return;
         }
+        self.network.delivered(node, direction, &letter);
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
             self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
         }
-        self.put(place, letter);
+        self.put(place, Input::Letter(letter));
     }
 
     // ---- executors -------------------------------------------------------------------------------------------------
@@ -358,10 +460,14 @@ impl Simulation {
     fn leave_for_executor(&mut self, node: usize, at: Instant, order: ToExecutor) {
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         let at = if matches!(order, ToExecutor::Launch(_)) { at + launch } else { at };
+        let ordered_until = &mut self.nodes[node].ordered_until;
+        let at = at.max(*ordered_until);
+        *ordered_until = at;
         if at <= self.now {
             self.order(node, order);
         } else {
-            self.agenda.note(at, Occurrence::Ordered { node, order: Box::new(order) });
+            let link = self.nodes[node].executor_link;
+            self.agenda.note(at, Occurrence::Ordered { node, link, order: Box::new(order) });
         }
     }
 
@@ -371,47 +477,64 @@ impl Simulation {
         for reaction in reactions {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
-                Reaction::Began { attempt, task, resources } => self.begin_task(node, attempt, task, &resources),
-                Reaction::Ended { order } => {
-                    self.metrics.on_ended(self.now, node, order.task, &order.carried.resources);
-                }
+                Reaction::Began { attempt, task, carried } => self.begin_task(node, attempt, task, &carried),
+                Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
             }
         }
     }
 
-    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, resources: &Resources) {
+    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, carried: &Carried) {
+        let Carried { resources, execution, .. } = *carried;
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
-        self.metrics.on_began(self.now, node, task, resources, launch);
-        let run_time = self.run_time(task);
-        self.agenda.note(self.now + run_time, Occurrence::TaskEnds { node, attempt });
+        self.metrics.on_began(self.now, node, task, &resources, launch);
+        if let Some(faults) = &mut self.faults {
+            faults.note(Happening::Began { node, attempt, task, resources, execution });
+            self.on_moment(Moment::TaskBegins, None);
+        }
+        let Course { length, reason } = self.course(node, task, &resources);
+        self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
-    fn run_time(&self, task: TaskId) -> Duration {
-        let job = self.metrics.job_of(task.job).map(|job| &self.jobs[job as usize]);
-        job.map_or(Duration::ZERO, |job| job.run_times[task.stage as usize].of(task.index))
+    fn course(&mut self, node: usize, task: TaskId, resources: &Resources) -> Course {
+        let TaskId { stage, index, .. } = task;
+        let Some(job) = self.metrics.job_of(task.job) else {
+            return Course { length: Duration::ZERO, reason: EndReason::Exit(0) };
+        };
+        let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
+        let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(resources) } else { 0.0 };
+        self.execution.course(WorkloadTask { job, stage, index }, run_time, busy)
     }
 
-    fn end_task(&mut self, node: usize, attempt: AttemptId) {
-        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, EndReason::Exit(0)) else {
+    pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
+        self.last_progress = self.now;
+        self.metrics.on_ended(self.now, node, order.task, &order.carried.resources);
+        if let Some(faults) = &mut self.faults {
+            faults.note(Happening::Ended { node, attempt: order.attempt, task: order.task, reason });
+            self.on_moment(Moment::TaskEnds, None);
+        }
+    }
+
+    fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
+        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else {
             // It was ended before its time.
             return;
         };
-        self.last_progress = self.now;
-        let LaunchOrder { task, carried, .. } = *order;
-        self.metrics.on_ended(self.now, node, task, &carried.resources);
+        self.task_ended(node, &order, reason);
         let exit = Duration::from_micros(self.settings.costs.exit / 1_000);
         if exit == Duration::ZERO {
             self.at_once.push_back((node, report));
         } else {
-            self.agenda.note(self.now + exit, Occurrence::Reported { node, report: Box::new(report) });
+            let link = self.nodes[node].executor_link;
+            self.agenda.note(self.now + exit, Occurrence::Reported { node, link, report: Box::new(report) });
         }
     }
 
     fn report(&mut self, node: usize, report: ExecutorReport) {
         let id = NodeId(node as u32);
         let message = Message::ToNode(ToNode::Executor(report));
-        self.put(Place::Node(node), Letter { from: Address::Executor(id), to: Address::Node(id), message });
+        let letter = Letter { from: Address::Executor(id), to: Address::Node(id), message };
+        self.put(Place::Node(node), Input::Letter(letter));
     }
 
     // ---- the end ---------------------------------------------------------------------------------------------------
@@ -436,24 +559,23 @@ pub fn capacity(nodes: &[Node]) -> Totals {
     capacity
 }
 
-fn server(settings: &Settings) -> Process {
+fn is_answer(letter: &Letter) -> bool {
+    matches!(letter.to, Address::Client(_))
+}
+
+/// The server, which has known the nodes' names for long.
+fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let epoch = Epoch(1);
+    let named = nodes.iter().enumerate();
+    let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
     let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
-    roles.recover(settings.preset.master(epoch, settings.master.clone(), settings.queues.clone()), Vec::new());
+    roles.recover(settings.preset.master(epoch, settings.master.clone(), settings.queues.clone()), named.collect());
     Process::new(roles)
 }
 
-fn simulated_node(settings: &Settings, number: usize, node: &Node) -> SimulatedNode {
-    let id = NodeId(number as u32);
-    let agent = NodeSettings {
-        name: node.name.clone(),
-        capacity: node.resources.clone(),
-        attributes: node.attributes.clone(),
-        enforcement: Vec::new(),
-        orphan_lease: ORPHAN_LEASE,
-        stop_grace: STOP_GRACE,
-    };
-    let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default());
-    roles.add_local_node(id, settings.preset.node_agent(id, agent));
-    SimulatedNode { agent: Process::new(roles), executor: Executor::default() }
+fn receiver(node: usize, direction: Direction) -> Place {
+    match direction {
+        Direction::ToNode => Place::Node(node),
+        Direction::ToServer => Place::Server,
+    }
 }

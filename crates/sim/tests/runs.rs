@@ -20,7 +20,7 @@ fn layered(seed: u64, arrival: &str) -> Workload {
 }
 
 fn run(preset: Preset, seed: u64, workload: &Workload) -> Outcome {
-    let network = NetworkSettings { delay: Duration::from_micros(500), jitter: Duration::from_millis(2) };
+    let network = NetworkSettings { jitter: Duration::from_millis(2), ..NetworkSettings::default() };
     let settings = Settings { preset, seed, network, ..Settings::default() };
     Simulation::new(settings, &nodes(5), workload).run()
 }

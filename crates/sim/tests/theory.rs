@@ -50,7 +50,7 @@ fn simulated_wait(servers: u32, workload: &Workload) -> f64 {
     let nodes: Vec<Node> = trace::read_nodes(&format!("drawn:{servers}"), &[]).unwrap();
     let mut settings = Settings {
         preset: Preset::parse("fifo").unwrap(),
-        network: NetworkSettings { delay: Duration::ZERO, jitter: Duration::ZERO },
+        network: NetworkSettings { delay: Duration::ZERO, ..NetworkSettings::default() },
         costs: Costs::NONE,
         ..Settings::default()
     };

@@ -113,11 +113,13 @@ impl Roles {
             }
         }
         for (job, state) in master.jobs_from(JobId(0)) {
-            if *state == JobState::Pending {
+            let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
+            // One that waits to begin again has a manager, which knows what is done.
+            if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
                 continue;
             }
             let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings);
-            manager.recover(by_job.get(&job.id).map_or(&[], Vec::as_slice));
+            manager.recover(own);
             self.jobs.insert(job.id, manager);
         }
         self.master = Some(master);

@@ -181,6 +181,8 @@ impl JobManager {
     }
 
     fn on_begin(&mut self, now: Instant, out: &mut Outbox) {
+        // Nobody holds a job that begins; while it waited to begin again, it was not told of its release.
+        self.held = false;
         if !std::mem::replace(&mut self.begun, true) {
             self.update_demand(now, out);
         }

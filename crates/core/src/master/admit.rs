@@ -35,6 +35,8 @@ struct JobEntry {
     queue: QueueId,
     key: Option<String>,
     held: bool,
+    /// The jobs that it came after had succeeded: they may be forgotten since.
+    has_begun: bool,
     /// When it begins again, it is to run what had failed.
     reruns: bool,
     state: JobState,
@@ -105,7 +107,7 @@ impl Admission {
         if entry.state != JobState::Pending {
             return None;
         }
-        let open = |id: &JobId| self.outcome(*id) != Some(JobOutcome::Succeeded);
+        let open = |id: &JobId| !entry.has_begun && self.outcome(*id) != Some(JobOutcome::Succeeded);
         let jobs: Vec<JobId> = entry.job.spec.after_jobs.iter().copied().filter(open).collect();
         if !jobs.is_empty() {
             return Some(Why::AfterJobs { jobs });
@@ -139,7 +141,8 @@ impl Admission {
         // The configuration may have changed since: the name decides, not the number.
         let queue = self.queues.leaf(&job.spec.queue).or_else(|_| self.queues.leaf("")).unwrap_or(job.queue);
         let held = job.spec.held;
-        self.jobs.insert(id, JobEntry { job, queue, key, held, reruns: false, state: JobState::Pending });
+        self.jobs
+            .insert(id, JobEntry { job, queue, key, held, has_begun: false, reruns: false, state: JobState::Pending });
         self.unended.insert(id);
         self.count(id, 1);
     }
@@ -215,10 +218,7 @@ impl Admission {
                     entry.held = *held;
                 }
             }
-            Change::JobBegun { job } => {
-                self.set_state(*job, JobState::Begun);
-                self.set_reruns(*job, false);
-            }
+            Change::JobBegun { job } => self.set_begun(*job),
             Change::JobReopened { job } => {
                 self.set_state(*job, JobState::Pending);
                 self.set_reruns(*job, true);
@@ -231,6 +231,26 @@ impl Admission {
                 self.forget(*job);
             }
             _ => {}
+        }
+    }
+
+    /// A job that it is to come after and of which nothing is known any more.
+    fn forgotten_dependency(&self, job: JobId) -> Option<JobId> {
+        let entry = self.jobs.get(&job).filter(|entry| !entry.has_begun)?;
+        entry.job.spec.after_jobs.iter().copied().find(|after| !self.jobs.contains_key(after))
+    }
+
+    fn has_failed_dependency(&self, job: JobId) -> bool {
+        let entry = &self.jobs[&job];
+        let failed = |after: &JobId| self.outcome(*after).is_some_and(|outcome| outcome != JobOutcome::Succeeded);
+        !entry.has_begun && entry.job.spec.after_jobs.iter().any(failed)
+    }
+
+    /// It has a job manager from now on.
+    fn set_begun(&mut self, job: JobId) {
+        self.set_state(job, JobState::Begun);
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            (entry.has_begun, entry.reruns) = (true, false);
         }
     }
 
@@ -251,10 +271,12 @@ impl Admission {
             changes.push(Change::JobAdmitted { job: Arc::clone(&entry.job), key: entry.key.clone() });
             // Also where it is as submitted: its job manager knows only what it was told.
             changes.push(Change::JobHeld { job: id, held: entry.held });
+            if entry.has_begun {
+                changes.push(Change::JobBegun { job: id });
+            }
             match &entry.state {
                 JobState::Pending if entry.reruns => changes.push(Change::JobReopened { job: id }),
-                JobState::Pending => {}
-                JobState::Begun => changes.push(Change::JobBegun { job: id }),
+                JobState::Pending | JobState::Begun => {}
                 JobState::Ended(end) => {
                     changes.push(Change::JobEnded { job: id, outcome: end.outcome, at: end.at });
                 }
@@ -415,6 +437,10 @@ impl Master {
         if let Some((what, remedy)) = refused {
             return refuse(client, RefusalKind::Conflict, &format!("job {job}: {what}"), remedy, out);
         }
+        if let Some(after) = self.admission.forgotten_dependency(job).filter(|_| action == JobAction::RerunFailed) {
+            let message = format!("job {job}: job {after}, which it is to come after, is forgotten");
+            return refuse(client, RefusalKind::Conflict, &message, "submit it again", out);
+        }
         out.send(client, ToClient::Done);
         match action {
             JobAction::Cancel if state == JobState::Pending => {
@@ -458,10 +484,7 @@ impl Master {
                 pending.map(|entry| (std::cmp::Reverse(entry.job.spec.priority), entry.job.id)).collect();
             candidates.sort_unstable();
             for (_, job) in candidates {
-                let failed = |after: &JobId| {
-                    self.admission.outcome(*after).is_some_and(|outcome| outcome != JobOutcome::Succeeded)
-                };
-                if self.admission.jobs[&job].job.spec.after_jobs.iter().any(failed) {
+                if self.admission.has_failed_dependency(job) {
                     self.end(now, job, JobOutcome::DependencyFailed, out);
                     ended_some = true;
                 } else if self.admission.why_not_begun(job).is_none() {
@@ -473,9 +496,8 @@ impl Master {
 
     fn begin(&mut self, job: JobId, out: &mut Outbox) {
         out.persist(Change::JobBegun { job });
-        self.admission.set_state(job, JobState::Begun);
         let reruns = self.admission.jobs[&job].reruns;
-        self.admission.set_reruns(job, false);
+        self.admission.set_begun(job);
         let entry = &self.admission.jobs[&job];
         let admitted = Arc::clone(&entry.job);
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);

@@ -195,6 +195,7 @@ impl Master {
         self.record_join(now, node, out);
         let welcome = ToNode::Welcome {
             node,
+            registration: registration.number,
             epoch: self.claims.epoch(),
             first_grant: self.claims.first_to_come(),
             kinds: self.kinds.clone(),

@@ -148,6 +148,11 @@ impl Master {
         }
     }
 
+    /// What it knows of its nodes and has booked on them.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     pub fn job(&self, job: JobId) -> Option<(&Arc<AdmittedJob>, &JobState)> {
         self.admission.job(job)
     }

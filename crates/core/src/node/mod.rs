@@ -49,6 +49,8 @@ pub struct NodeAgent {
     /// When something is due for an attempt: its timeout, or its kill.
     due: BTreeSet<(Instant, AttemptId)>,
     master: MasterLink,
+    /// The number of the latest registration.
+    registration: u64,
     executor: ExecutorLink,
     /// The newest epoch that launched here.
     newest_epoch: Epoch,
@@ -115,6 +117,7 @@ impl NodeAgent {
             running: Vec::new(),
             due: BTreeSet::new(),
             master: MasterLink::Down { orphans_at: None },
+            registration: 0,
             executor: ExecutorLink::Down,
             newest_epoch: Epoch(0),
             early_claims: Vec::new(),
@@ -126,14 +129,37 @@ impl NodeAgent {
         &self.settings.name
     }
 
+    /// Whether its master knows, on the present connection, what is here.
+    pub fn is_welcomed(&self) -> bool {
+        matches!(self.master, MasterLink::Welcomed { .. })
+    }
+
+    /// All attempts that hold resources of the ledger: they are queued or running.
+    pub fn live(&self) -> impl Iterator<Item = LiveAttempt> {
+        let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
+        live.map(|(id, attempt)| LiveAttempt {
+            attempt: *id,
+            grant: attempt.carried.grant,
+            resources: attempt.carried.resources,
+        })
+    }
+
+    /// What waits for room, in the order in which it came.
+    pub fn queued(&self) -> &[QueuedEntry] {
+        self.queue.entries()
+    }
+
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
         match body {
-            ToNode::Welcome { epoch, first_grant, kinds, heartbeat, .. } => {
-                self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
+            ToNode::Welcome { registration, epoch, first_grant, kinds, heartbeat, .. } => {
+                // Since an earlier one, the ledger may have freed what was granted after its welcome.
+                if registration == self.registration && self.awaits_welcome() {
+                    self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
+                }
             }
             ToNode::IntroduceYourself => {
                 self.master = MasterLink::Connected { registered: false };
-                self.register(out);
+                self.register(now, out);
             }
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
@@ -157,6 +183,10 @@ impl NodeAgent {
 
     /// What the executor runs. What it does not mention died with an earlier one.
     fn on_executing(&mut self, now: Instant, executing: Vec<Executing>, out: &mut Outbox) {
+        if self.executor != ExecutorLink::Asked {
+            // Asked twice, it answers twice; the second answer knows nothing of what was ordered after the first.
+            return;
+        }
         self.executor = ExecutorLink::Known;
         let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
         let gone: Vec<AttemptId> = self
@@ -180,7 +210,7 @@ impl NodeAgent {
         for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
             self.on_claim(now, job, claim, attempts, out);
         }
-        self.register(out);
+        self.register(now, out);
         self.start_what_fits(now, out);
     }
 
@@ -198,27 +228,28 @@ impl NodeAgent {
         self.attempts.insert(order.attempt, attempt);
     }
 
-    fn register(&mut self, out: &mut Outbox) {
+    fn register(&mut self, now: Instant, out: &mut Outbox) {
         let MasterLink::Connected { registered } = &mut self.master else { return };
         if *registered || self.executor != ExecutorLink::Known {
             return;
         }
         *registered = true;
-        let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
-        let live = live.map(|(id, attempt)| LiveAttempt {
-            attempt: *id,
-            grant: attempt.carried.grant,
-            resources: attempt.carried.resources,
-        });
+        // The clock goes on where the memory of an earlier life is gone.
+        self.registration = now.0.max(self.registration + 1);
         let registration = Registration {
+            number: self.registration,
             node: self.node,
             name: self.settings.name.clone(),
             capacity: self.settings.capacity.clone(),
             attributes: self.settings.attributes.clone(),
             enforcement: self.settings.enforcement.clone(),
-            live: live.collect(),
+            live: self.live().collect(),
         };
         out.send(TheMaster, ToMaster::Register(Box::new(registration)));
+    }
+
+    fn awaits_welcome(&self) -> bool {
+        matches!(self.master, MasterLink::Connected { registered: true })
     }
 
     fn on_welcome(
@@ -577,7 +608,7 @@ impl Role for NodeAgent {
             Event::Disconnected { peer: Address::Executor(_) } => self.executor = ExecutorLink::Down,
             Event::Connected { peer: Address::Master, .. } => {
                 self.master = MasterLink::Connected { registered: false };
-                self.register(out);
+                self.register(now, out);
             }
             Event::Disconnected { peer: Address::Master } => {
                 let orphans_at = Some(now + self.settings.orphan_lease);

@@ -180,6 +180,7 @@ impl Cluster {
         let node = self.master.name_node(&format!("node-{number}"), &mut self.out);
         self.capacity.add(&capacity);
         let registration = Registration {
+            number: 1,
             node,
             name: format!("node-{number}"),
             capacity: ResourceSpec { basic: capacity, custom: Vec::new() },

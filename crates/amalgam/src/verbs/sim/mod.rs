@@ -1,5 +1,6 @@
 //! `amalgam sim`: a cluster of any size, simulated.
 
+mod chaos;
 mod run;
 
 use crate::failure::Result;
@@ -19,11 +20,16 @@ pub struct SimArgs {
 enum SimVerb {
     /// Run a workload on a simulated cluster and say how it went
     Run(Box<run::RunArgs>),
+    /// Let everything go wrong that can, by seeds, and check every rule after every event
+    Chaos(chaos::ChaosArgs),
 }
 
 pub fn execute(args: SimArgs) -> Result<ExitCode> {
     match args.verb {
-        SimVerb::Run(args) => run::execute(&args)?,
+        SimVerb::Run(args) => {
+            run::execute(&args)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        SimVerb::Chaos(args) => chaos::execute(&args),
     }
-    Ok(ExitCode::SUCCESS)
 }

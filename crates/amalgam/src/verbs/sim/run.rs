@@ -6,7 +6,9 @@ use crate::verbs::workload::parse_option;
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
-use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report};
+use amalgam_sim::{
+    Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report,
+};
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
 use serde::Serialize;
@@ -96,9 +98,29 @@ struct WorldArgs {
     /// Added to each delay, uniformly up to this
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "0s")]
     jitter: Duration,
+    /// The probability that a packet is lost and sent again after 200 ms
+    #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
+    loss: f64,
     /// Decisions, messages, disk and launches take no time
     #[arg(long)]
     free: bool,
+    /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    slowdown: f64,
+    /// The probability that an attempt is a straggler
+    #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
+    stragglers: f64,
+    /// How many times as long a straggler runs
+    #[arg(long, value_name = "TIMES", default_value_t = 5.0)]
+    straggler_factor: f64,
+    /// The probability that an attempt fails
+    #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
+    failures: f64,
+}
+
+fn probability(text: &str) -> std::result::Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and less than 1".to_owned()) }
 }
 
 impl RunArgs {
@@ -114,13 +136,15 @@ impl RunArgs {
     }
 
     fn settings(&self, preset: Preset) -> Settings {
-        let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, free } = self.world;
+        let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, .. } = self.world;
+        let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
         Settings {
             preset,
             seed: self.seed,
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
-            network: NetworkSettings { delay, jitter },
+            network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
+            execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
             costs: if free { Costs::NONE } else { Costs::default() },
             until: self.until,
             ..Settings::default()

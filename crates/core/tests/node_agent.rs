@@ -1,0 +1,143 @@
+//! Ways found by chaos in which a node ran what its ledger or its agent did not know of.
+//!
+//! A master asked a node twice to introduce itself, connections repeated a welcome or a registration: the node took
+//! launches that the ledger had freed. An executor was asked twice what it runs: the second answer made the agent write
+//! off what it had ordered after the first.
+
+use amalgam_core::node::{NodeAgent, NodeSettings};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{Address, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode};
+use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::vocabulary::{
+    AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, Program,
+    ResourceSpec, Resources, TaskId, Variables,
+};
+use std::sync::Arc;
+
+const NODE: NodeId = NodeId(0);
+const EPOCH: Epoch = Epoch(1);
+const CORE: Resources = Resources::new(1_000, 0);
+
+/// An agent that has introduced itself once, at the beginning of time.
+fn registered() -> NodeAgent {
+    let (agent, registration) = registered_at(Instant(0));
+    assert_eq!(registration, Some(1));
+    agent
+}
+
+fn registered_at(now: Instant) -> (NodeAgent, Option<u64>) {
+    let settings = NodeSettings {
+        name: "host0".to_owned(),
+        capacity: ResourceSpec { basic: CORE, custom: Vec::new() },
+        attributes: Attributes::default(),
+        enforcement: Vec::new(),
+        orphan_lease: Duration::from_secs(600),
+        stop_grace: Duration::from_secs(10),
+    };
+    let mut agent = Preset::FIFO.node_agent(NODE, settings);
+    handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
+    hear(&mut agent, ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
+    let sent = handle_at(now, &mut agent, Event::Connected { peer: Address::Master, incarnation: 1 });
+    (agent, registration(&sent))
+}
+
+fn handle(agent: &mut NodeAgent, event: Event<ToNode>) -> Vec<(Address, Message)> {
+    handle_at(Instant(0), agent, event)
+}
+
+fn handle_at(now: Instant, agent: &mut NodeAgent, event: Event<ToNode>) -> Vec<(Address, Message)> {
+    let mut out = Outbox::default();
+    agent.handle(now, event, &mut out);
+    out.sends
+}
+
+fn hear(agent: &mut NodeAgent, body: ToNode) -> Vec<(Address, Message)> {
+    handle(agent, Event::Message { from: Address::Master, body })
+}
+
+fn registration(sent: &[(Address, Message)]) -> Option<u64> {
+    sent.iter().find_map(|(_, message)| match message {
+        Message::ToMaster(ToMaster::Register(registration)) => Some(registration.number),
+        _ => None,
+    })
+}
+
+fn welcome(registration: u64) -> ToNode {
+    let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
+    let heartbeat = Duration::from_secs(1);
+    ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds: Kinds::new(), heartbeat }
+}
+
+const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: EPOCH, number: 0 };
+
+/// Whether the node takes a launch.
+fn takes_launch(agent: &mut NodeAgent) -> bool {
+    let attempt = ATTEMPT;
+    let launch = Launch {
+        attempt,
+        task: TaskId { job: JobId(1), stage: 0, index: 0 },
+        grant: GrantId { epoch: EPOCH, number: 5, slot: 0 },
+        execution: ExecutionType::Guaranteed,
+        resources: CORE,
+        program: Arc::new(Program::default()),
+        submit_dir: String::new(),
+        variables: Variables::default(),
+        timeout: None,
+        expected: None,
+    };
+    let sent = hear(agent, ToNode::Launch(Box::new(launch)));
+    let refused = (Address::JobManager(JobId(1)), Message::ToJobManager(ToJobManager::NotTaken { attempt }));
+    !sent.contains(&refused)
+}
+
+#[test]
+fn a_welcome_to_the_latest_registration_opens_the_node() {
+    let mut agent = registered();
+    hear(&mut agent, welcome(1));
+    assert!(takes_launch(&mut agent));
+}
+
+#[test]
+fn a_welcome_to_an_earlier_registration_does_not() {
+    let mut agent = registered();
+    let sent = hear(&mut agent, ToNode::IntroduceYourself);
+    assert_eq!(registration(&sent), Some(2));
+    hear(&mut agent, welcome(1));
+    assert!(!takes_launch(&mut agent));
+    hear(&mut agent, welcome(2));
+    assert!(takes_launch(&mut agent));
+}
+
+#[test]
+fn a_welcome_to_an_earlier_life_does_not() {
+    let mut agent = registered_at(Instant(7)).0;
+    hear(&mut agent, welcome(1));
+    assert!(!takes_launch(&mut agent));
+    hear(&mut agent, welcome(7));
+    assert!(takes_launch(&mut agent));
+}
+
+#[test]
+fn a_welcome_that_comes_again_after_a_reconnect_does_not() {
+    let mut agent = registered();
+    hear(&mut agent, welcome(1));
+    handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
+    handle(&mut agent, Event::Connected { peer: Address::Master, incarnation: 2 });
+    hear(&mut agent, welcome(1));
+    assert!(!takes_launch(&mut agent), "it has not introduced itself on this connection");
+}
+
+#[test]
+fn an_executors_second_answer_ends_nothing_that_was_ordered_after_the_first() {
+    let mut agent = registered();
+    hear(&mut agent, welcome(1));
+    handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
+    handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 2 });
+    handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
+    handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 3 });
+    let answer = || ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() });
+    hear(&mut agent, answer());
+    assert!(takes_launch(&mut agent));
+    hear(&mut agent, answer());
+    assert_eq!(agent.live().map(|live| live.attempt).collect::<Vec<_>>(), [ATTEMPT]);
+}

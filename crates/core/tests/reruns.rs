@@ -1,0 +1,123 @@
+//! Failed tasks that are to run again, found by chaos: a job that waits for its rerun keeps what is done through a
+//! restart of the server, is not held for ever by a hold from its first run, and does not wait for a forgotten job.
+
+use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::master::{JobState, MasterSettings};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{Address, AdmittedJob, JobAction, JobOutcome, Message, Rule, ToMaster};
+use amalgam_core::role::{Change, Role};
+use amalgam_core::vocabulary::{
+    AttemptId, ClientId, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program,
+    QueueId, ResourceSpec, Resources, StageSpec, TaskId, TaskSet, UserId,
+};
+use std::sync::Arc;
+
+const JOB: JobId = JobId(1);
+const NOW: Instant = Instant(9);
+
+/// A job of two tasks, the second of which failed; it is held and waits to run that one again.
+fn log() -> Vec<Change> {
+    let mut log = first_run(Vec::new());
+    log.insert(log.len() - 1, Change::JobHeld { job: JOB, held: true });
+    log.push(Change::JobReopened { job: JOB });
+    log
+}
+
+/// The job's first run, after which it has failed.
+fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
+    let resources = Resources::new(1_000, 0);
+    let stage = StageSpec {
+        name: "s0".to_owned(),
+        after: Vec::new(),
+        tasks: TaskSet::Count(2),
+        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        resources: ResourceSpec { basic: resources, custom: Vec::new() },
+        expected: None,
+        execution: ExecutionType::Guaranteed,
+        constraints: Vec::new(),
+        retries: 0,
+        timeout: None,
+    };
+    let job = AdmittedJob {
+        id: JOB,
+        spec: Arc::new(JobSpec { stages: vec![stage], after_jobs, ..JobSpec::default() }),
+        user: UserId(0),
+        queue: QueueId(1),
+        resources: vec![resources],
+        default_timeout: None,
+        submitted_at: Instant(0),
+    };
+    let mut log = vec![Change::JobAdmitted { job: Arc::new(job), key: None }, Change::JobBegun { job: JOB }];
+    log.extend(run(0, EndReason::Exit(0)));
+    log.extend(run(1, EndReason::Exit(1)));
+    log.push(Change::JobEnded { job: JOB, outcome: JobOutcome::Failed { exit_code: 1 }, at: Instant(3) });
+    log
+}
+
+/// An attempt of the task at `index`, from its launch to its end.
+fn run(index: u32, reason: EndReason) -> [Change; 2] {
+    let attempt = AttemptId { job: JOB, epoch: Epoch(1), number: index };
+    let task = TaskId { job: JOB, stage: 0, index };
+    let (node, grant, rule) = (NodeId(0), GrantId::default(), Rule::Submission);
+    let ended = Ended::without_run(reason);
+    [
+        Change::Launched { attempt, task, node, grant, rule, passed_over: 0, at: Instant(1) },
+        Change::Finished { attempt, task, node, ended, last: true, at: Instant(2) },
+    ]
+}
+
+fn restarted(log: Vec<Change>) -> Roles {
+    let (preset, epoch) = (Preset::FIFO, Epoch(2));
+    let mut roles = Roles::new(preset, epoch, JobManagerSettings::default());
+    roles.recover(preset.master(epoch, MasterSettings::default(), QueueTree::single()), log);
+    roles.announce_master(NOW, &mut Effects::default());
+    roles
+}
+
+fn act(roles: &mut Roles, action: JobAction) {
+    let message = Message::ToMaster(ToMaster::Control { job: JOB, action });
+    let letter = Letter { from: Address::Client(ClientId(0)), to: Address::Master, message };
+    roles.deliver(NOW, letter, &mut Effects::default());
+}
+
+#[test]
+fn a_restart_between_the_wish_and_the_rerun_forgets_no_finished_task() {
+    let mut roles = restarted(log());
+    act(&mut roles, JobAction::Release);
+    let stage = roles.jobs[&JOB].dag().stage(0);
+    assert_eq!((stage.succeeded, stage.ready()), (1, 1), "only the failed task runs again");
+}
+
+#[test]
+fn a_job_that_was_held_runs_again_once_it_is_released() {
+    let mut roles = restarted(log());
+    act(&mut roles, JobAction::Release);
+    assert!(!roles.jobs[&JOB].describe(NOW).held);
+    let open = roles.master.as_ref().map(|master| master.describe(NOW).open_tasks);
+    assert_eq!(open, Some(1), "its task is asked for");
+}
+
+#[test]
+fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
+    let forgotten = JobId(7);
+    let mut roles = restarted(first_run(vec![forgotten]));
+    let snapshot = roles.durable();
+    act(&mut roles, JobAction::RerunFailed);
+    assert_eq!(
+        roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state),
+        Some(&JobState::Begun)
+    );
+    let mut again = restarted(snapshot);
+    act(&mut again, JobAction::RerunFailed);
+    assert_eq!(again.jobs[&JOB].dag().stage(0).ready(), 1, "a snapshot knows it, too");
+
+    let mut never_ran = first_run(vec![forgotten]);
+    never_ran.truncate(1);
+    never_ran.push(Change::JobEnded { job: JOB, outcome: JobOutcome::DependencyFailed, at: Instant(3) });
+    let mut roles = restarted(never_ran);
+    act(&mut roles, JobAction::RerunFailed);
+    let state = roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state.clone());
+    assert!(matches!(state, Some(JobState::Ended(_))), "it stays as it is: {state:?}");
+}

@@ -1,0 +1,90 @@
+//! What goes wrong in a seed, and when.
+
+use super::scenario::{UNSAFE_FOR, one_of};
+use crate::faults::{Fault, Moment, Planned};
+use crate::simulation::Place;
+use amalgam_core::protocol::JobAction;
+use amalgam_core::vocabulary::{Duration, Instant};
+use amalgam_workload::trace::Chance;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    ServerCrash,
+    AgentCrash,
+    ExecutorDeath,
+    Break,
+    Pause,
+    Act,
+    SubmitAgain,
+    Drain,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::ServerCrash,
+    Kind::AgentCrash,
+    Kind::ExecutorDeath,
+    Kind::Break,
+    Kind::Pause,
+    Kind::Act,
+    Kind::SubmitAgain,
+    Kind::Drain,
+];
+
+/// Faults, the last of which heals everything.
+pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
+    // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| chance.below(2) == 0).collect();
+    let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30) };
+    let mut plan: Vec<Planned> = (0..count)
+        .map(|_| {
+            let kind = one_of(chance, &kinds);
+            let at = Instant(chance.below(UNSAFE_FOR.as_micros()));
+            Planned { at, upon: moment(chance), fault: fault(kind, nodes, jobs, chance) }
+        })
+        .collect();
+    plan.push(Planned { at: Instant::ZERO + UNSAFE_FOR, upon: None, fault: Fault::Heal });
+    plan
+}
+
+/// Many faults come when something is on its way.
+fn moment(chance: &mut Chance) -> Option<(Moment, Duration)> {
+    let moment = one_of(chance, &[None, Some(Moment::InTurn), Some(Moment::TaskBegins), Some(Moment::TaskEnds)]);
+    let most = one_of(chance, &[1, 1_000, 50_000]);
+    moment.map(|moment| (moment, Duration::from_micros(chance.below(most))))
+}
+
+fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {
+    let node = chance.below(nodes as u64) as usize;
+    let job = chance.below(jobs as u64) as u32;
+    match kind {
+        Kind::ServerCrash => crash(Place::Server, chance),
+        Kind::AgentCrash => crash(Place::Node(node), chance),
+        Kind::ExecutorDeath => Fault::ExecutorDies { node },
+        Kind::Break => Fault::Break {
+            node,
+            lasts: length(chance),
+            noticed_by_node: length(chance),
+            noticed_by_server: length(chance),
+        },
+        Kind::Pause => {
+            let place = one_of(chance, &[Place::Server, Place::Node(node)]);
+            Fault::Pause { place, length: length(chance) }
+        }
+        Kind::Act => {
+            let actions = [JobAction::Cancel, JobAction::Hold, JobAction::Release, JobAction::RerunFailed];
+            Fault::Act { job, action: one_of(chance, &actions) }
+        }
+        Kind::SubmitAgain => Fault::SubmitAgain { job },
+        Kind::Drain => Fault::Drain { node, drained: chance.below(2) == 0 },
+    }
+}
+
+fn crash(place: Place, chance: &mut Chance) -> Fault {
+    Fault::Crash { place, down: length(chance), noticed: length(chance) }
+}
+
+/// Nothing at all, a moment, or longer than any grace.
+fn length(chance: &mut Chance) -> Duration {
+    let most = one_of(chance, &[1, 20_000, 2_000_000, 90_000_000]);
+    Duration::from_micros(chance.below(most))
+}

@@ -1,0 +1,217 @@
+//! Chaos: scenarios drawn from seeds, checked after every event, healed, and expected to end well.
+//!
+//! A seed decides everything, so a failure is replayed by running its seed again.
+
+mod misfortune;
+mod scenario;
+mod seeds;
+mod story;
+
+pub use seeds::run_seeds;
+
+use crate::checkers::{self, Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use crate::view::unended;
+use amalgam_core::vocabulary::{Duration, Instant, JobId, TaskId};
+use scenario::{Scenario, UNSAFE_FOR};
+use serde::Serialize;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// After healing, every job ends within this time.
+const ALL_END_WITHIN: Duration = Duration::from_secs(3_600);
+/// When the last job has ended, what is left of it is gone within this time.
+const SETTLES_WITHIN: Duration = Duration::from_secs(120);
+/// A seed takes some thousand steps; one that takes so many runs in circles.
+const MOST_STEPS: u64 = 3_000_000;
+/// Lines of a failure's story.
+const SHOWN: usize = 30;
+
+/// What became of one seed.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    pub seed: u64,
+    pub preset: &'static str,
+    pub nodes: usize,
+    pub jobs: usize,
+    pub faults: usize,
+    pub steps: u64,
+    pub simulated_seconds: f64,
+    /// Of everything that happened: equal runs have equal digests.
+    pub digest: String,
+    pub failure: Option<Failure>,
+}
+
+/// A rule that was broken.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Failure {
+    pub rule: String,
+    pub what: String,
+    pub at_s: f64,
+    /// The last that happened, to the task or job that it is about where it is one.
+    pub story: Vec<String>,
+}
+
+/// Runs one seed.
+pub fn run_seed(seed: u64) -> Report {
+    Trial::new(seed).run().0
+}
+
+/// Runs one seed and tells everything that happened, or what concerns one task.
+pub fn tell_seed(seed: u64, task: Option<TaskId>) -> (Report, Vec<String>) {
+    let (report, happened) = Trial::new(seed).run();
+    let told = happened.iter().filter(|(_, happening)| task.is_none_or(|task| story::concerns_task(happening, task)));
+    (report, told.map(|(at, happening)| story::line(*at, happening)).collect())
+}
+
+/// One run of a seed.
+struct Trial {
+    seed: u64,
+    faults: usize,
+    world: Simulation,
+    checkers: Vec<Box<dyn Checker>>,
+    happened: Vec<(Instant, Happening)>,
+    steps: u64,
+}
+
+/// Which rule was broken, and how.
+type Broken = (String, Breach);
+
+impl Trial {
+    fn new(seed: u64) -> Trial {
+        let Scenario { settings, nodes, workload, plan } = Scenario::draw(seed);
+        let faults = plan.len() - 1;
+        let mut world = Simulation::new(settings, &nodes, &workload);
+        world.open();
+        world.plan(plan);
+        Trial { seed, faults, world, checkers: checkers::all(), happened: Vec::new(), steps: 0 }
+    }
+
+    fn run(mut self) -> (Report, Vec<(Instant, Happening)>) {
+        let broken = catch_unwind(AssertUnwindSafe(|| self.play())).unwrap_or_else(|panic| {
+            Err(("the roles' own checks hold".to_owned(), Breach::new(panic_message(panic.as_ref()))))
+        });
+        let failure = broken.err().map(|(rule, breach)| Failure {
+            rule,
+            at_s: self.world.now().0 as f64 / 1e6,
+            story: self.last_lines(&breach),
+            what: breach.what,
+        });
+        let report = Report {
+            seed: self.seed,
+            preset: self.world.settings().preset.name(),
+            nodes: self.world.nodes().len(),
+            jobs: self.world.jobs().len(),
+            faults: self.faults,
+            steps: self.steps,
+            simulated_seconds: self.world.now().0 as f64 / 1e6,
+            digest: story::digest(&self.happened),
+            failure,
+        };
+        (report, self.happened)
+    }
+
+    /// First anything may go wrong, then nothing does: every job ends, and nothing is left.
+    fn play(&mut self) -> Result<(), Broken> {
+        let deadline = Instant::ZERO + UNSAFE_FOR + ALL_END_WITHIN;
+        while !(self.world.is_healed() && self.world.is_done()) {
+            self.step()?;
+            if self.world.now() > deadline || self.steps > MOST_STEPS {
+                return Err(self.unfinished());
+            }
+        }
+        let settled = self.world.now() + SETTLES_WITHIN;
+        while self.world.now() < settled {
+            self.step()?;
+        }
+        for checker in &mut self.checkers {
+            let rule = checker.rule();
+            checker.check_end(&self.world).map_err(|breach| (rule.to_owned(), breach))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), Broken> {
+        self.steps += 1;
+        self.world.step();
+        let (now, happened) = (self.world.now(), self.world.take_happened());
+        let broken = self.checkers.iter_mut().find_map(|checker| {
+            let rule = checker.rule();
+            checker.check(&self.world, &happened).err().map(|breach| (rule.to_owned(), breach))
+        });
+        self.happened.extend(happened.into_iter().map(|happening| (now, happening)));
+        broken.map_or(Ok(()), Err)
+    }
+
+    fn unfinished(&self) -> Broken {
+        let master = self.world.master();
+        let left: Vec<JobId> = master.map(|master| unended(master).collect()).unwrap_or_default();
+        let why = |job: &JobId| {
+            let whys = master.map(|master| master.explain(*job)).unwrap_or_default();
+            format!("job {job}: {whys:?}")
+        };
+        let what = format!("not all jobs ended after healing; {}", left.iter().map(why).collect::<Vec<_>>().join("; "));
+        let breach = left.first().map_or_else(|| Breach::new(what.clone()), |job| Breach::of_job(*job, what.clone()));
+        ("every job ends after healing".to_owned(), breach)
+    }
+
+    fn last_lines(&self, breach: &Breach) -> Vec<String> {
+        let concerned = self.happened.iter().filter(|(_, happening)| story::concerns(happening, breach));
+        let mut lines: Vec<String> = concerned.map(|(at, happening)| story::line(*at, happening)).collect();
+        lines.split_off(lines.len().saturating_sub(SHOWN))
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without words").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::role::Change;
+
+    /// Breaks as soon as a task is launched, or panics.
+    struct Never {
+        panics: bool,
+    }
+
+    impl Checker for Never {
+        fn rule(&self) -> &'static str {
+            "nothing is launched"
+        }
+
+        fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+            let launched = happened.iter().find_map(|happening| match happening.change() {
+                Some(Change::Launched { task, .. }) => Some(*task),
+                _ => None,
+            });
+            match launched {
+                Some(_) if self.panics => panic!("something was launched"),
+                Some(task) => Err(Breach::of_task(task, format!("task {task} was launched"))),
+                None => Ok(()),
+            }
+        }
+    }
+
+    fn failure(panics: bool) -> Failure {
+        let mut trial = Trial::new(3);
+        trial.checkers.push(Box::new(Never { panics }));
+        trial.run().0.failure.expect("a task was launched")
+    }
+
+    #[test]
+    fn a_failure_says_what_rule_broke_and_ends_with_what_befell_the_task() {
+        let failure = failure(false);
+        assert_eq!((failure.rule.as_str(), failure.what.as_str()), ("nothing is launched", "task 1.0.0 was launched"));
+        assert!(failure.at_s > 0.0);
+        assert!(failure.story.last().is_some_and(|line| line.contains("task 1.0.0 launched on")), "{failure:?}");
+    }
+
+    #[test]
+    fn a_panic_of_a_role_is_a_failure_of_its_seed() {
+        assert_eq!(failure(true).what, "something was launched");
+    }
+}

@@ -1,0 +1,130 @@
+//! What happened, in lines for people, and a digest of it.
+
+use crate::checkers::Breach;
+use crate::faults::{Fault, Happening};
+use crate::simulation::Place;
+use amalgam_core::hosting::Fact;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{Instant, JobId, Kinds, TaskId};
+use std::fmt::Write;
+
+pub fn line(at: Instant, happening: &Happening) -> String {
+    format!("{:11.6} {}", at.0 as f64 / 1e6, describe(happening))
+}
+
+fn describe(happening: &Happening) -> String {
+    match happening {
+        Happening::Fault(fault) => format!("!! {}", describe_fault(fault)),
+        Happening::Started(place) => format!("!! {} starts", name(*place)),
+        Happening::Undone(changes) => {
+            let lost: Vec<String> = changes.iter().map(describe_change).collect();
+            format!("!! undone, as it was not durable: [{}]", lost.join("; "))
+        }
+        Happening::Told(place, Fact::Change(change)) => format!("{}: {}", name(*place), describe_change(change)),
+        Happening::Told(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
+        Happening::Answered { job, id } => format!("client of job{job}: it is job {id}"),
+        Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) begins on n{node}"),
+        Happening::Ended { node, attempt, task, reason } => {
+            format!("process of {attempt} (task {task}) on n{node}: {reason}")
+        }
+    }
+}
+
+fn name(place: Place) -> String {
+    match place {
+        Place::Server => "server".to_owned(),
+        Place::Node(node) => format!("n{node}"),
+    }
+}
+
+fn describe_fault(fault: &Fault) -> String {
+    match fault {
+        Fault::Crash { place, down, noticed } => {
+            format!("{} crashes, is back after {down} and is missed after {noticed}", name(*place))
+        }
+        Fault::ExecutorDies { node } => format!("the executor of n{node} dies with its tasks"),
+        Fault::Break { node, lasts, noticed_by_node, noticed_by_server } => format!(
+            "n{node} is cut off for {lasts}; it notices after {noticed_by_node}, the server after {noticed_by_server}"
+        ),
+        Fault::Pause { place, length } => format!("{} hangs for {length}", name(*place)),
+        Fault::Act { job, action } => format!("a user wants of job{job}: {action:?}"),
+        Fault::SubmitAgain { job } => format!("a client submits job{job} again"),
+        Fault::Drain { node, drained: true } => format!("n{node} is to be drained"),
+        Fault::Drain { node, drained: false } => format!("n{node} is to be opened"),
+        Fault::Heal => "everything is healed".to_owned(),
+    }
+}
+
+fn describe_change(change: &Change) -> String {
+    match change {
+        Change::JobAdmitted { job, .. } => format!("job {} admitted: {}", job.id, job.spec.name),
+        Change::Launched { attempt, task, node, grant, .. } => {
+            format!("task {task} launched on {node} as {attempt} with {grant}")
+        }
+        Change::Finished { attempt, task, ended, last, .. } => {
+            let more = if *last { "" } else { ", to be tried again" };
+            format!("task {task} ended as {attempt}: {}{more}", ended.reason)
+        }
+        Change::Lost { attempt, task, cause, last, .. } => {
+            let more = if *last { "" } else { ", to be tried again" };
+            format!("task {task} lost as {attempt}: {cause:?}{more}")
+        }
+        Change::JobEnded { job, outcome, .. } => format!("job {job} ended: {outcome:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn describe_record(record: &Record) -> String {
+    match record {
+        Record::Blocked { job, why } => {
+            format!("job {job} waits: {}", why.describe(&Kinds::new(), |node| node.to_string()))
+        }
+        Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
+        Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
+        Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
+        Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
+        Record::Stale { from, attempt } => format!("late word about {attempt} from {from:?}"),
+        Record::StaleGrant { from, grant } => format!("late word about {grant} from {from:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+// ---- what concerns whom --------------------------------------------------------------------------------------------
+
+/// Whether it belongs in the story of a task: it is about the task, or it befell the whole cluster.
+pub fn concerns_task(happening: &Happening, task: TaskId) -> bool {
+    is_of_cluster(happening) || happening.task() == Some(task)
+}
+
+pub fn concerns(happening: &Happening, breach: &Breach) -> bool {
+    match (breach.task, breach.job) {
+        (Some(task), _) => concerns_task(happening, task),
+        (None, Some(job)) => is_of_cluster(happening) || job_of(happening) == Some(job),
+        (None, None) => true,
+    }
+}
+
+fn is_of_cluster(happening: &Happening) -> bool {
+    matches!(happening, Happening::Fault(_) | Happening::Started(_) | Happening::Undone(_))
+}
+
+fn job_of(happening: &Happening) -> Option<JobId> {
+    match happening {
+        Happening::Told(_, Fact::Change(change)) => change.job(),
+        Happening::Told(_, Fact::Record(record)) => record.job(),
+        Happening::Answered { id, .. } => Some(*id),
+        _ => happening.task().map(|task| task.job),
+    }
+}
+
+/// FNV-1a over the whole story.
+pub fn digest(happened: &[(Instant, Happening)]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut text = String::new();
+    for (at, happening) in happened {
+        text.clear();
+        write!(text, "{at:?} {happening:?}").expect("a string takes everything");
+        hash = text.bytes().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    }
+    format!("{hash:016x}")
+}

@@ -1,0 +1,131 @@
+//! The ledger, the job managers and a node agree on what is there, as soon as no message between them is on its way.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use amalgam_core::node::NodeAgent;
+use amalgam_core::role::Record;
+use amalgam_core::scheduling::NodeState;
+use amalgam_core::vocabulary::{AttemptId, Epoch, GrantId, NodeId};
+use std::collections::BTreeSet;
+
+#[derive(Default)]
+pub struct Agreement {
+    /// Attempts that their nodes are ending because nobody owns them.
+    orphans: BTreeSet<AttemptId>,
+}
+
+impl Agreement {
+    /// What is booked on a node is what it holds.
+    fn check_ledger(world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
+        let Some(master) = world.master() else { return Ok(()) };
+        let bookings = master.ledger().bookings_on(NodeId(node as u32));
+        let booked: BTreeSet<(Epoch, u64)> = bookings.map(|booking| key(booking.grant)).collect();
+        let held: BTreeSet<(Epoch, u64)> = agent.live().map(|live| key(live.grant)).collect();
+        if booked == held {
+            return Ok(());
+        }
+        let only = |some: &BTreeSet<(Epoch, u64)>, others: &BTreeSet<(Epoch, u64)>| {
+            let grants: Vec<String> =
+                some.difference(others).map(|(epoch, number)| format!("g{}-{number}", epoch.0)).collect();
+            grants.join(" ")
+        };
+        let what = format!(
+            "on n{node} the ledger alone has [{}], the node alone has [{}]",
+            only(&booked, &held),
+            only(&held, &booked)
+        );
+        Err(Breach::new(what))
+    }
+
+    /// What job managers believe to run on a node does, and nothing else does but what is being ended.
+    fn check_job_managers(&self, world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
+        let Some(server) = world.server() else { return Ok(()) };
+        let id = NodeId(node as u32);
+        let live: BTreeSet<AttemptId> = agent.live().map(|live| live.attempt).collect();
+        let mut believed = BTreeSet::new();
+        for manager in server.jobs.values() {
+            for (attempt, task, _) in manager.running().filter(|(_, _, on)| *on == id) {
+                if !live.contains(&attempt) {
+                    let what = format!("{attempt} is believed to run on {id}, which does not have it");
+                    return Err(Breach::of_task(task, what));
+                }
+                believed.insert(attempt);
+            }
+        }
+        match live.difference(&believed).find(|attempt| !self.orphans.contains(attempt)) {
+            None => Ok(()),
+            Some(attempt) => Err(Breach::of_job(attempt.job, format!("{attempt} runs on {id} and nobody owns it"))),
+        }
+    }
+}
+
+impl Checker for Agreement {
+    fn rule(&self) -> &'static str {
+        "ledger and job managers never contradict a node beyond messages in flight"
+    }
+
+    fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        for record in happened.iter().filter_map(Happening::record) {
+            if let Record::Orphaned { attempt, .. } = record {
+                self.orphans.insert(*attempt);
+            }
+        }
+        for node in world.nodes().filter(|&node| world.is_quiet(node)) {
+            let is_up =
+                world.master().is_some_and(|master| master.ledger().state(NodeId(node as u32)) == Some(NodeState::Up));
+            if let Some(agent) = world.agent(node).filter(|agent| is_up && agent.is_welcomed()) {
+                Agreement::check_ledger(world, node, agent)?;
+                self.check_job_managers(world, node, agent)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Grants that were adopted keep their number and get another place.
+fn key(grant: GrantId) -> (Epoch, u64) {
+    (grant.epoch, grant.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::testing::world_with_a_task;
+    use crate::process::Input;
+    use crate::simulation::Place;
+    use crate::testing::run;
+    use amalgam_core::hosting::Letter;
+    use amalgam_core::protocol::{Address, Message, ToJobManager, ToMaster};
+
+    /// Lets the server take a message that tells it something untrue.
+    fn check_after_lie(lie: impl Fn(&Simulation) -> Option<(Address, Message)>) -> Result<(), Breach> {
+        let mut world = world_with_a_task();
+        if let Some((to, message)) = lie(&world) {
+            world.put(Place::Server, Input::Letter(Letter { from: Address::Node(NodeId(0)), to, message }));
+        }
+        run(&mut world, 2_100_000);
+        assert!(world.is_quiet(0));
+        Agreement::default().check(&world, &[])
+    }
+
+    #[test]
+    fn a_ledger_that_lost_a_booking_is_noticed() {
+        assert_eq!(check_after_lie(|_| None), Ok(()));
+        let freed = |world: &Simulation| {
+            let grants = world.agent(0)?.live().take(1).map(|live| live.grant).collect();
+            Some((Address::Master, Message::ToMaster(ToMaster::Freed { grants })))
+        };
+        assert!(check_after_lie(freed).unwrap_err().what.contains("the node alone has [g1-1]"));
+    }
+
+    #[test]
+    fn a_job_manager_that_misses_an_attempt_is_noticed() {
+        let finished = |world: &Simulation| {
+            let attempt = world.agent(0)?.live().next()?.attempt;
+            let message = Message::ToJobManager(ToJobManager::NotTaken { attempt });
+            Some((Address::JobManager(attempt.job), message))
+        };
+        assert!(check_after_lie(finished).unwrap_err().what.contains("nobody owns it"));
+    }
+}

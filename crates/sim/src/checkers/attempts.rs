@@ -1,0 +1,132 @@
+//! An attempt ends once, and a task is only started again for a reason that is on record.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{AttemptId, JobId, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Follows each task through the durable changes.
+#[derive(Default)]
+pub struct Attempts {
+    launched: BTreeSet<AttemptId>,
+    ended: BTreeSet<AttemptId>,
+    tasks: BTreeMap<TaskId, Progress>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    Runs(AttemptId),
+    /// To be tried again.
+    Again,
+    Succeeded,
+    Failed,
+}
+
+impl Attempts {
+    fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
+        match change {
+            Change::Launched { attempt, task, .. } => self.on_launched(*attempt, *task),
+            Change::Finished { attempt, task, ended, last, .. } => {
+                let progress = match last {
+                    _ if ended.reason.is_success() => Progress::Succeeded,
+                    true => Progress::Failed,
+                    false => Progress::Again,
+                };
+                self.on_ended(*attempt, *task, progress)
+            }
+            Change::Lost { attempt, task, last, .. } => {
+                self.on_ended(*attempt, *task, if *last { Progress::Failed } else { Progress::Again })
+            }
+            Change::Rerun { job } => {
+                self.on_rerun(*job);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn on_launched(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
+        if !self.launched.insert(attempt) {
+            return Err(Breach::of_task(task, format!("attempt id {attempt} was used twice")));
+        }
+        match self.tasks.insert(task, Progress::Runs(attempt)) {
+            None | Some(Progress::Again) => Ok(()),
+            Some(before) => {
+                let what = format!("task {task} was launched as {attempt} although it was {before:?}");
+                Err(Breach::of_task(task, what))
+            }
+        }
+    }
+
+    fn on_ended(&mut self, attempt: AttemptId, task: TaskId, progress: Progress) -> Result<(), Breach> {
+        let before = self.tasks.insert(task, progress);
+        if !self.ended.insert(attempt) {
+            return Err(Breach::of_task(task, format!("attempt {attempt} ended twice")));
+        }
+        if before != Some(Progress::Runs(attempt)) {
+            return Err(Breach::of_task(task, format!("attempt {attempt} ended although task {task} was {before:?}")));
+        }
+        Ok(())
+    }
+
+    /// What failed may run again.
+    fn on_rerun(&mut self, job: JobId) {
+        let of_job = self.tasks.iter_mut().filter(|(task, _)| task.job == job);
+        for (_, progress) in of_job.filter(|(_, progress)| **progress == Progress::Failed) {
+            *progress = Progress::Again;
+        }
+    }
+}
+
+impl Checker for Attempts {
+    fn rule(&self) -> &'static str {
+        "an attempt ends once, and no finished task starts again"
+    }
+
+    fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        happened.iter().filter_map(Happening::change).try_for_each(|change| self.on_change(change))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::testing::{attempt, finished, launched, quiet_world};
+    use amalgam_core::vocabulary::EndReason;
+
+    fn check(happened: &[Happening]) -> Result<(), Breach> {
+        Attempts::default().check(&quiet_world(), happened)
+    }
+
+    #[test]
+    fn a_task_that_failed_may_be_tried_again() {
+        let failed = finished(attempt(1), EndReason::Exit(1), false);
+        let succeeded = finished(attempt(2), EndReason::Exit(0), true);
+        assert_eq!(check(&[launched(attempt(1)), failed, launched(attempt(2)), succeeded]), Ok(()));
+    }
+
+    #[test]
+    fn an_attempt_that_ends_twice_is_noticed() {
+        let end = finished(attempt(1), EndReason::Exit(0), true);
+        assert!(check(&[launched(attempt(1)), end.clone(), end]).is_err());
+    }
+
+    #[test]
+    fn a_finished_task_that_starts_again_is_noticed() {
+        let end = finished(attempt(1), EndReason::Exit(0), true);
+        assert!(check(&[launched(attempt(1)), end, launched(attempt(2))]).is_err());
+    }
+
+    #[test]
+    fn a_task_that_runs_twice_at_once_is_noticed() {
+        assert!(check(&[launched(attempt(1)), launched(attempt(2))]).is_err());
+    }
+
+    #[test]
+    fn an_attempt_id_that_is_used_twice_is_noticed() {
+        let failed = finished(attempt(1), EndReason::Exit(1), false);
+        assert!(check(&[launched(attempt(1)), failed, launched(attempt(1))]).is_err());
+    }
+}

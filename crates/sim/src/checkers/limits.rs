@@ -1,0 +1,149 @@
+//! Whatever starts keeps to the limits of its queue, of its queue's parents and of its user.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use amalgam_core::master::{JobState, Master};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::protocol::AdmittedJob;
+use amalgam_core::scheduling::Booking;
+use amalgam_core::vocabulary::resources::WIDTH;
+use amalgam_core::vocabulary::{Epoch, JobId, NodeId, NodeViews, QueueId, Totals};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Adds up the bookings anew after every event, and looks at those that were not there before.
+#[derive(Default)]
+pub struct Limits {
+    known: BTreeSet<(Epoch, u64)>,
+    newest: (Epoch, u64),
+    capacity: Totals,
+}
+
+/// A booking of a job that runs.
+struct Use<'a> {
+    booking: Booking,
+    job: &'a AdmittedJob,
+    queue: QueueId,
+}
+
+impl Limits {
+    fn check_starts(&mut self, master: &Master, queues: &QueueTree) -> Result<(), Breach> {
+        let (ledger, known, newest) = (master.ledger(), std::mem::take(&mut self.known), self.newest);
+        let mut uses = Vec::new();
+        for booking in (0..ledger.len()).flat_map(|node| ledger.bookings_on(NodeId(node as u32))) {
+            let number = (booking.grant.epoch, booking.grant.number);
+            self.known.insert(number);
+            self.newest = self.newest.max(number);
+            // What was adopted just now was not started just now.
+            if number > newest || known.contains(&number) {
+                uses.extend(Limits::usage(master, booking));
+            }
+        }
+        // Nodes may have left since the start, within one turn.
+        let before = std::mem::replace(&mut self.capacity, *ledger.capacity());
+        let capacity = larger_of(&before, &self.capacity);
+        let is_new = |entry: &&Use<'_>| (entry.booking.grant.epoch, entry.booking.grant.number) > newest;
+        uses.iter().filter(is_new).try_for_each(|start| check_start(start, &uses, queues, &capacity))
+    }
+
+    fn usage(master: &Master, booking: Booking) -> Option<Use<'_>> {
+        let (job, state) = master.job(booking.job)?;
+        let queue = master.queue_of(booking.job)?;
+        (*state == JobState::Begun).then_some(Use { booking, job, queue })
+    }
+}
+
+fn check_start(start: &Use<'_>, uses: &[Use<'_>], queues: &QueueTree, capacity: &Totals) -> Result<(), Breach> {
+    let breach = |what: String| Err(Breach::of_job(start.job.id, what));
+    let of_user = uses.iter().filter(|other| other.queue == start.queue && other.job.user == start.job.user);
+    let spec = queues.spec(start.queue);
+    if exceeds(start, of_user, capacity, spec.user_limit) {
+        return breach(format!("{} passes the limit of its user in {}", start.booking.grant, spec.name));
+    }
+    let mut next = Some(start.queue);
+    while let Some(queue) = next {
+        let within = uses.iter().filter(|other| is_within(queues, other.queue, queue));
+        let spec = queues.spec(queue);
+        if exceeds(start, within, capacity, spec.maximum) {
+            return breach(format!("{} passes the maximum of {}", start.booking.grant, spec.name));
+        }
+        next = queues.parent(queue);
+    }
+    Ok(())
+}
+
+/// Whether these uses together pass a share of the cluster, in millionths, in a kind that the start takes.
+fn exceeds<'a>(start: &Use<'_>, uses: impl Iterator<Item = &'a Use<'a>>, capacity: &Totals, share: u32) -> bool {
+    let mut used = Totals::ZERO;
+    uses.for_each(|other| used.add(&other.booking.resources));
+    let limit = |kind: usize| (u128::from(capacity.0[kind]) * u128::from(share) / 1_000_000) as u64;
+    (0..WIDTH).any(|kind| start.booking.resources.0[kind] > 0 && used.0[kind] > limit(kind))
+}
+
+fn is_within(queues: &QueueTree, mut queue: QueueId, ancestor: QueueId) -> bool {
+    while queue != ancestor {
+        match queues.parent(queue) {
+            Some(parent) => queue = parent,
+            None => return false,
+        }
+    }
+    true
+}
+
+fn larger_of(a: &Totals, b: &Totals) -> Totals {
+    let mut larger = *a;
+    larger.0.iter_mut().zip(b.0).for_each(|(amount, other)| *amount = other.max(*amount));
+    larger
+}
+
+fn check_job_counts(master: &Master, queues: &QueueTree) -> Result<(), Breach> {
+    let mut running: BTreeMap<QueueId, u32> = BTreeMap::new();
+    for (job, _) in master.jobs_from(JobId(0)).filter(|(_, state)| **state == JobState::Begun) {
+        let Some(queue) = master.queue_of(job.id) else { continue };
+        let count = running.entry(queue).or_default();
+        *count += 1;
+        let spec = queues.spec(queue);
+        if spec.max_running_jobs.is_some_and(|limit| *count > limit) {
+            return Err(Breach::of_job(job.id, format!("{} runs more jobs than it may", spec.name)));
+        }
+    }
+    Ok(())
+}
+
+impl Checker for Limits {
+    fn rule(&self) -> &'static str {
+        "limits of queues and users hold at every start"
+    }
+
+    fn check(&mut self, world: &Simulation, _happened: &[Happening]) -> Result<(), Breach> {
+        let Some(master) = world.master() else { return Ok(()) };
+        let queues = &world.settings().queues;
+        check_job_counts(master, queues)?;
+        self.check_starts(master, queues)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::testing::world_with_a_task;
+    use amalgam_core::vocabulary::QueueSpec;
+
+    fn check(spec: QueueSpec) -> Result<(), Breach> {
+        let world = world_with_a_task();
+        let queues = QueueTree::new(vec![spec]).unwrap();
+        let master = world.master().unwrap();
+        check_job_counts(master, &queues)?;
+        Limits::default().check_starts(master, &queues)
+    }
+
+    /// The master knew no limits; here are some that it broke.
+    #[test]
+    fn starts_past_a_limit_are_noticed() {
+        let named = || QueueSpec::named("root.default");
+        assert_eq!(check(named()), Ok(()));
+        assert!(check(QueueSpec { maximum: 400_000, ..named() }).is_err());
+        assert!(check(QueueSpec { user_limit: 400_000, ..named() }).is_err());
+        assert!(check(QueueSpec { max_running_jobs: Some(0), ..named() }).is_err());
+    }
+}

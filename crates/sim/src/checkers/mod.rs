@@ -1,0 +1,71 @@
+//! Rules that hold whatever goes wrong, checked after every event from outside the roles.
+//!
+//! A checker sees the whole simulation and what has happened since it last looked. It keeps its own account of what it
+//! needs, so that a mistake of the roles is not repeated here.
+
+mod agreement;
+mod attempts;
+mod capacity;
+mod endings;
+mod limits;
+mod preemption;
+mod submissions;
+#[cfg(test)]
+mod testing;
+
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use amalgam_core::vocabulary::{JobId, TaskId};
+
+pub trait Checker {
+    /// What it checks, as a sentence.
+    fn rule(&self) -> &'static str;
+
+    /// # Errors
+    /// How the rule was broken.
+    fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach>;
+
+    /// Everything was healed, every job has ended, and the dust has settled.
+    ///
+    /// # Errors
+    /// How the rule was broken.
+    fn check_end(&mut self, _world: &Simulation) -> Result<(), Breach> {
+        Ok(())
+    }
+}
+
+/// How a rule was broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Breach {
+    pub what: String,
+    /// What it is about, as far as that is one thing.
+    pub task: Option<TaskId>,
+    pub job: Option<JobId>,
+}
+
+impl Breach {
+    pub fn new(what: String) -> Breach {
+        Breach { what, task: None, job: None }
+    }
+
+    pub fn of_task(task: TaskId, what: String) -> Breach {
+        Breach { what, task: Some(task), job: Some(task.job) }
+    }
+
+    pub fn of_job(job: JobId, what: String) -> Breach {
+        Breach { what, task: None, job: Some(job) }
+    }
+}
+
+/// All rules.
+pub fn all() -> Vec<Box<dyn Checker>> {
+    vec![
+        Box::new(capacity::Capacity::default()),
+        Box::new(attempts::Attempts::default()),
+        Box::new(agreement::Agreement::default()),
+        Box::new(preemption::Preemption::default()),
+        Box::new(limits::Limits::default()),
+        Box::new(submissions::Submissions::default()),
+        Box::new(endings::Endings::default()),
+    ]
+}

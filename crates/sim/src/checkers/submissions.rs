@@ -1,0 +1,82 @@
+//! A client that was given a number for its job has that job, and no other.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::JobId;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Default)]
+pub struct Submissions {
+    admitted: BTreeSet<JobId>,
+    forgotten: BTreeSet<JobId>,
+    /// By number in the workload, which is the key that the client gives its job.
+    answered: BTreeMap<u32, JobId>,
+}
+
+impl Submissions {
+    fn on_answer(&mut self, job: u32, id: JobId) -> Result<(), Breach> {
+        if !self.admitted.contains(&id) {
+            return Err(Breach::of_job(id, format!("a client was told of job {id}, which is not on disk")));
+        }
+        match self.answered.insert(job, id) {
+            Some(before) if before != id && !self.forgotten.contains(&before) => {
+                Err(Breach::of_job(id, format!("the same submission became job {before} and job {id}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Checker for Submissions {
+    fn rule(&self) -> &'static str {
+        "a job that was acknowledged is on disk, once"
+    }
+
+    fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        for change in happened.iter().filter_map(Happening::change) {
+            match change {
+                Change::JobAdmitted { job, .. } if !self.admitted.insert(job.id) => {
+                    return Err(Breach::of_job(job.id, format!("the number of job {} was given twice", job.id)));
+                }
+                Change::JobForgotten { job } => {
+                    self.forgotten.insert(*job);
+                }
+                _ => {}
+            }
+        }
+        happened.iter().try_for_each(|happening| match happening {
+            Happening::Answered { job, id } => self.on_answer(*job, *id),
+            _ => Ok(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::testing::{admitted, quiet_world};
+    use amalgam_core::vocabulary::ExecutionType;
+
+    #[test]
+    fn an_answer_without_a_job_on_disk_is_noticed() {
+        let answer = Happening::Answered { job: 0, id: JobId(1) };
+        let world = quiet_world();
+        assert!(Submissions::default().check(&world, std::slice::from_ref(&answer)).is_err());
+        assert_eq!(Submissions::default().check(&world, &[answer, admitted(ExecutionType::Auto)]), Ok(()));
+    }
+
+    #[test]
+    fn a_number_that_is_given_twice_is_noticed() {
+        let twice = [admitted(ExecutionType::Auto), admitted(ExecutionType::Auto)];
+        assert!(Submissions::default().check(&quiet_world(), &twice).is_err());
+    }
+
+    #[test]
+    fn a_submission_that_became_two_jobs_is_noticed() {
+        let mut checker = Submissions { admitted: [JobId(1), JobId(2)].into(), ..Submissions::default() };
+        let answers = [1, 2].map(|id| Happening::Answered { job: 0, id: JobId(id) });
+        assert!(checker.check(&quiet_world(), &answers).is_err());
+    }
+}

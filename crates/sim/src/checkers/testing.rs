@@ -1,0 +1,83 @@
+//! Happenings and worlds for the tests of checkers.
+
+use crate::faults::Happening;
+use crate::simulation::{Place, Simulation};
+use crate::testing::{run, simulation};
+use amalgam_core::hosting::Fact;
+use amalgam_core::protocol::{AdmittedJob, JobOutcome, Rule};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{
+    AttemptId, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program, QueueId,
+    ResourceSpec, Resources, StageSpec, TaskId, TaskSet, UserId,
+};
+use std::sync::Arc;
+
+const TASK: TaskId = TaskId { job: JobId(1), stage: 0, index: 0 };
+
+/// One node of two cores, before the first job comes.
+pub fn quiet_world() -> Simulation {
+    let mut world = simulation(&[]);
+    run(&mut world, 500_000);
+    world
+}
+
+/// The same node, which runs two tasks of a core each.
+pub fn world_with_a_task() -> Simulation {
+    let mut world = simulation(&[]);
+    run(&mut world, 2_000_000);
+    world
+}
+
+pub fn attempt(number: u32) -> AttemptId {
+    AttemptId { job: TASK.job, epoch: Epoch(1), number }
+}
+
+pub fn began(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
+    let (resources, execution) = (Resources::new(cpu_millis, 0), ExecutionType::Guaranteed);
+    Happening::Began { node, attempt, task: TASK, resources, execution }
+}
+
+fn told(change: Change) -> Happening {
+    Happening::Told(Place::Server, Fact::Change(change))
+}
+
+pub fn launched(attempt: AttemptId) -> Happening {
+    let (node, grant, rule) = (NodeId(0), GrantId::default(), Rule::Submission);
+    told(Change::Launched { attempt, task: TASK, node, grant, rule, passed_over: 0, at: Instant(0) })
+}
+
+pub fn finished(attempt: AttemptId, reason: EndReason, last: bool) -> Happening {
+    let ended = Ended::without_run(reason);
+    told(Change::Finished { attempt, task: TASK, node: NodeId(0), ended, last, at: Instant(0) })
+}
+
+pub fn ended(outcome: JobOutcome) -> Happening {
+    told(Change::JobEnded { job: TASK.job, outcome, at: Instant(0) })
+}
+
+/// A job of one task.
+pub fn admitted(execution: ExecutionType) -> Happening {
+    let resources = Resources::new(1_000, 0);
+    let stage = StageSpec {
+        name: "s0".to_owned(),
+        after: Vec::new(),
+        tasks: TaskSet::Count(1),
+        program: Arc::new(Program::default()),
+        resources: ResourceSpec { basic: resources, custom: Vec::new() },
+        expected: None,
+        execution,
+        constraints: Vec::new(),
+        retries: 0,
+        timeout: None,
+    };
+    let job = AdmittedJob {
+        id: TASK.job,
+        spec: Arc::new(JobSpec { stages: vec![stage], ..JobSpec::default() }),
+        user: UserId(0),
+        queue: QueueId(0),
+        resources: vec![resources],
+        default_timeout: None,
+        submitted_at: Instant(0),
+    };
+    told(Change::JobAdmitted { job: Arc::new(job), key: None })
+}

@@ -1,0 +1,126 @@
+//! How long an attempt really runs and whether it fails: what the workload says, changed by chance and by its neighbours.
+
+use amalgam_core::vocabulary::{Duration, EndReason};
+use amalgam_workload::trace::Chance;
+use std::collections::BTreeMap;
+
+/// What befalls attempts beyond what the workload says; by default nothing.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ExecutionSettings {
+    /// How much longer an attempt runs that starts on a node whose CPUs are all in use by others: 0.5 is half as long
+    /// again. In proportion where they are partly in use.
+    pub slowdown: f64,
+    /// The probability that an attempt is a straggler, and how many times as long it runs then.
+    pub stragglers: f64,
+    pub straggler_factor: f64,
+    /// The probability that an attempt fails, at a random moment of its run.
+    pub failures: f64,
+}
+
+impl Default for ExecutionSettings {
+    fn default() -> ExecutionSettings {
+        ExecutionSettings { slowdown: 0.0, stragglers: 0.0, straggler_factor: 5.0, failures: 0.0 }
+    }
+}
+
+/// A task by the numbers of its workload, which do not depend on the order of events.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct WorkloadTask {
+    pub job: u32,
+    pub stage: u32,
+    pub index: u32,
+}
+
+/// Draws what befalls each try of a task from the seed, the task and the number of the try alone.
+pub struct Execution {
+    settings: ExecutionSettings,
+    seed: u64,
+    /// Tries that began, where anything is left to chance.
+    tries: BTreeMap<WorkloadTask, u32>,
+}
+
+/// What an attempt goes through if nobody ends it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Course {
+    pub length: Duration,
+    pub reason: EndReason,
+}
+
+impl Execution {
+    pub fn new(settings: ExecutionSettings, seed: u64) -> Execution {
+        Execution { settings, seed, tries: BTreeMap::new() }
+    }
+
+    /// Whether [`Execution::course`] looks at what the others use.
+    pub fn heeds_neighbours(&self) -> bool {
+        self.settings.slowdown > 0.0
+    }
+
+    /// The next try of a task that takes `run_time` when nothing befalls it; others use `busy` of its node's CPUs, a
+    /// share in 0..=1.
+    pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64) -> Course {
+        let ExecutionSettings { slowdown, stragglers, straggler_factor, failures } = self.settings;
+        let mut factor = 1.0 + slowdown * busy;
+        let mut reason = EndReason::Exit(0);
+        if stragglers > 0.0 || failures > 0.0 {
+            let tries = self.tries.entry(task).or_default();
+            let WorkloadTask { job, stage, index } = task;
+            let mut chance = Chance::new(self.seed, &format!("try {tries} of {job}.{stage}.{index}"));
+            *tries += 1;
+            if chance.unit() < stragglers {
+                factor *= straggler_factor;
+            }
+            if chance.unit() < failures {
+                factor *= chance.unit();
+                reason = EndReason::Exit(1);
+            }
+        }
+        let length = if factor == 1.0 { run_time } else { scaled(run_time, factor) };
+        Course { length, reason }
+    }
+}
+
+fn scaled(time: Duration, factor: f64) -> Duration {
+    Duration::from_micros((time.as_micros() as f64 * factor).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASK: WorkloadTask = WorkloadTask { job: 1, stage: 0, index: 7 };
+    const OTHER: WorkloadTask = WorkloadTask { index: 8, ..TASK };
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn tries_are_the_same_in_any_order_of_tasks() {
+        let settings = ExecutionSettings { stragglers: 0.5, failures: 0.5, ..ExecutionSettings::default() };
+        let tries = |order: &[WorkloadTask]| {
+            let mut execution = Execution::new(settings, 7);
+            let mut courses: Vec<_> = order.iter().map(|&task| (task, execution.course(task, SECOND, 0.0))).collect();
+            courses.sort_by_key(|(task, _)| *task);
+            courses
+        };
+        assert_eq!(tries(&[TASK, TASK, OTHER, TASK]), tries(&[OTHER, TASK, TASK, TASK]));
+        let lengths: Vec<Duration> = tries(&[TASK; 20]).into_iter().map(|(_, course)| course.length).collect();
+        assert!(lengths.iter().any(|length| *length != lengths[0]), "each try has its own luck");
+    }
+
+    #[test]
+    fn stragglers_and_failures_come_as_often_as_asked_for() {
+        let settings = ExecutionSettings { stragglers: 0.2, failures: 0.1, ..ExecutionSettings::default() };
+        let mut execution = Execution::new(settings, 1);
+        let courses: Vec<Course> = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0)).collect();
+        let failed = courses.iter().filter(|course| course.reason == EndReason::Exit(1)).count();
+        let slow = courses.iter().filter(|course| course.length == Duration::from_secs(5)).count();
+        assert!((150..250).contains(&failed), "{failed}");
+        assert!((310..410).contains(&slow), "stragglers that do not fail: {slow}");
+    }
+
+    #[test]
+    fn neighbours_slow_a_task_down_and_nothing_else_changes_it_by_default() {
+        let slowed = ExecutionSettings { slowdown: 0.5, ..ExecutionSettings::default() };
+        assert_eq!(Execution::new(slowed, 1).course(TASK, SECOND, 0.5).length, Duration::from_millis(1_250));
+        assert_eq!(Execution::new(ExecutionSettings::default(), 1).course(TASK, SECOND, 1.0).length, SECOND);
+    }
+}

@@ -1,0 +1,260 @@
+//! What goes wrong in a simulation: processes that die, hang and come back, connections that break, users who interfere.
+//!
+//! A crash loses exactly what was not yet durable. What a turn of the server changed is durable when the turn is over,
+//! and only then do its letters and answers leave; a server that dies in between takes all of it along.
+
+mod strikes;
+#[cfg(test)]
+mod tests;
+
+use crate::simulation::Place;
+use amalgam_core::hosting::{Fact, Letter};
+use amalgam_core::protocol::JobAction;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{
+    AttemptId, Duration, EndReason, Epoch, ExecutionType, Instant, JobId, Resources, TaskId,
+};
+
+/// Something that goes wrong, or somebody who interferes.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Fault {
+    /// The process dies and starts again after `down`. Those connected to it notice after `noticed`.
+    Crash {
+        place: Place,
+        down: Duration,
+        noticed: Duration,
+    },
+    /// The executor dies with its tasks; another takes its place at once.
+    ExecutorDies {
+        node: usize,
+    },
+    /// The connection breaks, which its ends notice each in its own time; none comes about for as long as this `lasts`.
+    Break {
+        node: usize,
+        lasts: Duration,
+        noticed_by_node: Duration,
+        noticed_by_server: Duration,
+    },
+    /// The process stands still; what comes in waits.
+    Pause {
+        place: Place,
+        length: Duration,
+    },
+    /// A user acts on a job of the workload.
+    Act {
+        job: u32,
+        action: JobAction,
+    },
+    /// A client that is not sure of its job submits it again.
+    SubmitAgain {
+        job: u32,
+    },
+    Drain {
+        node: usize,
+        drained: bool,
+    },
+    /// From now on nothing is wrong: everything runs and is connected, no node is drained and no job held.
+    Heal,
+}
+
+/// A fault and when it strikes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Planned {
+    pub at: Instant,
+    /// It waits for the next such moment, and then so long: most faults would else meet a cluster that is idle.
+    pub upon: Option<(Moment, Duration)>,
+    pub fault: Fault,
+}
+
+/// A moment at which much is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The server has changed something that is not durable yet.
+    InTurn,
+    TaskBegins,
+    TaskEnds,
+}
+
+/// Something that happened: what checkers and stories are made from.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    Fault(Fault),
+    Started(Place),
+    /// A change or a record is known to the world.
+    Told(Place, Fact),
+    /// The server died before these changes were durable.
+    Undone(Vec<Change>),
+    /// A client was told the number of its job.
+    Answered {
+        job: u32,
+        id: JobId,
+    },
+    /// A process runs from now on.
+    Began {
+        node: usize,
+        attempt: AttemptId,
+        task: TaskId,
+        resources: Resources,
+        execution: ExecutionType,
+    },
+    Ended {
+        node: usize,
+        attempt: AttemptId,
+        task: TaskId,
+        reason: EndReason,
+    },
+}
+
+/// What a simulation with faults keeps beside the rest.
+pub struct Faults {
+    plan: Vec<Planned>,
+    /// Those of the plan that wait for a moment.
+    armed: Vec<(Moment, Duration, u32)>,
+    /// The changes that are durable.
+    log: Vec<Change>,
+    /// The server's turn that is not over.
+    turn: Option<Turn>,
+    epoch: Epoch,
+    /// Until when no connection with the node comes about.
+    parted_until: Vec<Instant>,
+    /// Of each job that was submitted, the number that its client was told.
+    answers: Vec<Answer>,
+    /// What happened since it was last looked at.
+    happened: Vec<Happening>,
+    is_healed: bool,
+}
+
+/// What a turn of the server leads to when it is over.
+pub struct Turn {
+    pub over: Instant,
+    pub facts: Vec<Fact>,
+    pub answers: Vec<Letter>,
+}
+
+impl Turn {
+    fn changes_something(&self) -> bool {
+        self.facts.iter().any(Fact::is_change)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    NotAsked,
+    Awaited,
+    Known(JobId),
+    Refused,
+}
+
+impl Faults {
+    pub fn new(plan: Vec<Planned>, nodes: usize, jobs: usize) -> Faults {
+        Faults {
+            plan,
+            armed: Vec::new(),
+            log: Vec::new(),
+            turn: None,
+            epoch: Epoch(1),
+            parted_until: vec![Instant::ZERO; nodes],
+            answers: vec![Answer::NotAsked; jobs],
+            happened: Vec::new(),
+            is_healed: false,
+        }
+    }
+
+    /// Keeps what a turn leads to until it is over.
+    pub fn hold(&mut self, turn: Turn) {
+        assert!(self.turn.is_none(), "a process takes one turn at a time");
+        self.turn = Some(turn);
+    }
+
+    /// The faults that waited for this moment.
+    fn take_armed(&mut self, moment: Moment) -> Vec<(Duration, u32)> {
+        let fired = self.armed.extract_if(.., |(awaited, ..)| *awaited == moment);
+        fired.map(|(_, after, fault)| (after, fault)).collect()
+    }
+
+    /// What is durable and known to the world since.
+    pub fn take_finished_turn(&mut self, now: Instant) -> Option<Turn> {
+        self.turn.take_if(|turn| turn.over <= now)
+    }
+
+    pub fn tell(&mut self, place: Place, fact: &Fact) {
+        if let Fact::Change(change) = fact {
+            self.log.push(change.clone());
+        }
+        self.happened.push(Happening::Told(place, fact.clone()));
+    }
+
+    pub fn note(&mut self, happening: Happening) {
+        self.happened.push(happening);
+    }
+
+    pub fn take_happened(&mut self) -> Vec<Happening> {
+        std::mem::take(&mut self.happened)
+    }
+
+    pub fn log(&self) -> &[Change] {
+        &self.log
+    }
+
+    pub fn is_healed(&self) -> bool {
+        self.is_healed
+    }
+
+    pub fn submitted(&mut self, job: u32) {
+        let answer = &mut self.answers[job as usize];
+        if *answer == Answer::NotAsked {
+            *answer = Answer::Awaited;
+        }
+    }
+
+    pub fn answered(&mut self, job: u32, id: JobId) {
+        self.answers[job as usize] = Answer::Known(id);
+        self.happened.push(Happening::Answered { job, id });
+    }
+
+    pub fn refused(&mut self, job: u32) {
+        self.answers[job as usize] = Answer::Refused;
+    }
+
+    /// Whether the client of every job has its answer.
+    pub fn all_answered(&self) -> bool {
+        self.answers.iter().all(|answer| matches!(answer, Answer::Known(_) | Answer::Refused))
+    }
+
+    fn id_of(&self, job: u32) -> Option<JobId> {
+        match self.answers[job as usize] {
+            Answer::Known(id) => Some(id),
+            Answer::NotAsked | Answer::Awaited | Answer::Refused => None,
+        }
+    }
+
+    fn awaited(&self) -> Vec<u32> {
+        (0..self.answers.len() as u32).filter(|&job| self.answers[job as usize] == Answer::Awaited).collect()
+    }
+}
+
+impl Happening {
+    /// The task that it is about, or whose attempt.
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Happening::Told(_, Fact::Change(change)) => change.task(),
+            Happening::Told(_, Fact::Record(record)) => record.task(),
+            Happening::Began { task, .. } | Happening::Ended { task, .. } => Some(*task),
+            Happening::Fault(_) | Happening::Started(_) | Happening::Undone(_) | Happening::Answered { .. } => None,
+        }
+    }
+
+    pub fn change(&self) -> Option<&Change> {
+        match self {
+            Happening::Told(_, Fact::Change(change)) => Some(change),
+            _ => None,
+        }
+    }
+
+    pub fn record(&self) -> Option<&Record> {
+        match self {
+            Happening::Told(_, Fact::Record(record)) => Some(record),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A simulated node: its agent, and the executor beside it, which outlives the agent.
+
+use crate::executor::Executor;
+use crate::process::Process;
+use crate::settings::Settings;
+use amalgam_core::hosting::Roles;
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::node::NodeSettings;
+use amalgam_core::vocabulary::{Duration, Epoch, Instant, NodeId, Resources};
+use amalgam_workload::trace::Node;
+
+/// Between the request to terminate and the kill, as in the daemons.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
+
+pub struct SimulatedNode {
+    node: Node,
+    pub agent: Process,
+    pub executor: Executor,
+    /// Counts the connections between the two: what was said on an earlier one is lost.
+    pub executor_link: u32,
+    /// When the executor has carried out the last order: it takes one after the other.
+    pub ordered_until: Instant,
+}
+
+impl SimulatedNode {
+    pub fn new(settings: &Settings, node: &Node) -> SimulatedNode {
+        SimulatedNode {
+            node: node.clone(),
+            agent: Process::dead(settings.preset),
+            executor: Executor::default(),
+            executor_link: 0,
+            ordered_until: Instant::ZERO,
+        }
+    }
+
+    pub fn capacity(&self) -> &Resources {
+        &self.node.resources.basic
+    }
+
+    pub fn new_agent(&self, settings: &Settings, number: usize) -> Process {
+        let id = NodeId(number as u32);
+        let agent = NodeSettings {
+            name: self.node.name.clone(),
+            capacity: self.node.resources.clone(),
+            attributes: self.node.attributes.clone(),
+            enforcement: Vec::new(),
+            orphan_lease: settings.orphan_lease,
+            stop_grace: STOP_GRACE,
+        };
+        let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default());
+        roles.add_local_node(id, settings.preset.node_agent(id, agent));
+        Process::new(roles)
+    }
+
+    /// The share of its CPUs that others use beside a task with these resources.
+    pub fn busy_beside(&self, resources: &Resources) -> f64 {
+        let others = self.executor.used_cpu().saturating_sub(u64::from(resources.cpu_millis()));
+        (others as f64 / f64::from(self.capacity().cpu_millis().max(1))).min(1.0)
+    }
+}

@@ -1,0 +1,44 @@
+//! A small simulation for tests.
+
+use crate::faults::{Fault, Happening, Planned};
+use crate::settings::Settings;
+use crate::simulation::Simulation;
+use amalgam_core::vocabulary::{
+    Attributes, Duration, ExecutionType, Instant, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet,
+};
+use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
+use std::sync::Arc;
+
+/// One job of two tasks of 5 s each that comes at once, on one node that runs both.
+pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
+    let stage = StageSpec {
+        name: "s0".to_owned(),
+        after: Vec::new(),
+        tasks: TaskSet::Count(2),
+        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
+        expected: None,
+        execution: ExecutionType::Guaranteed,
+        constraints: Vec::new(),
+        retries: 0,
+        timeout: None,
+    };
+    let spec = Arc::new(JobSpec { name: "j0".to_owned(), stages: vec![stage], ..JobSpec::default() });
+    let run_times = vec![RunTimes::Same(Duration::from_secs(5))].into();
+    let jobs = vec![TraceJob { arrival: Duration::from_secs(1), spec, run_times }];
+    let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+    let resources = ResourceSpec { basic: Resources::new(2_000, 0), custom: Vec::new() };
+    let nodes = [Node { name: "host0".to_owned(), resources, attributes: Attributes::default() }];
+    let mut simulation = Simulation::new(Settings::default(), &nodes, &workload);
+    simulation.open();
+    let planned = |(micros, fault): &(u64, Fault)| Planned { at: Instant(*micros), upon: None, fault: fault.clone() };
+    simulation.plan(plan.iter().map(planned).collect());
+    simulation
+}
+
+pub fn run(simulation: &mut Simulation, until: u64) -> Vec<Happening> {
+    while simulation.agenda.next_at().is_some_and(|at| at.0 <= until) {
+        simulation.step();
+    }
+    simulation.take_happened()
+}
