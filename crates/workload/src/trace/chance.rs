@@ -8,6 +8,7 @@ use crate::suggest;
 use amalgam_core::vocabulary::Duration;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
+use std::fmt;
 
 /// A generator of its own for each purpose, so that a new use of chance does not change the draws of the others.
 pub struct Chance(Pcg64);
@@ -63,6 +64,18 @@ pub enum Unit {
     Memory,
     /// Plain numbers.
     Number,
+}
+
+impl fmt::Display for Distribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distribution::Fixed(amount) => write!(f, "{amount}"),
+            Distribution::Uniform(least, most) => write!(f, "uniform from {least} to {most}"),
+            Distribution::Exponential(mean) => write!(f, "exponential with a mean of {mean}"),
+            Distribution::LogNormal { median, sigma } => write!(f, "log-normal, median {median} and sigma {sigma}"),
+            Distribution::Pareto { minimum, exponent } => write!(f, "Pareto from {minimum}, exponent {exponent}"),
+        }
+    }
 }
 
 const SHAPES: [&str; 5] = ["fixed", "uniform", "exponential", "lognormal", "pareto"];

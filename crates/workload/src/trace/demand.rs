@@ -52,7 +52,7 @@ impl Demand {
                  {} GiB (demand=alibaba2018)",
                 ALIBABA_MACHINE_MIB / 1024.0
             ),
-            Demand::Drawn { cpu, memory } => format!("drawn for each stage: cores {cpu:?}, MiB of memory {memory:?}"),
+            Demand::Drawn { cpu, memory } => format!("drawn for each stage: cores {cpu}, MiB of memory {memory}"),
         }
     }
 

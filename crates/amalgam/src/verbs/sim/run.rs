@@ -32,7 +32,7 @@ pub struct RunArgs {
     cluster: ClusterArgs,
     #[command(flatten)]
     world: WorldArgs,
-    /// The seed of all chance
+    /// The seed of all chance, in the workload and the nodes as well unless they are given their own
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// End after so much simulated time, whatever is left
@@ -87,7 +87,7 @@ struct ClusterArgs {
 #[command(next_help_heading = "How it behaves")]
 struct WorldArgs {
     /// How often nodes report
-    #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = period, default_value = "10s")]
     heartbeat: Duration,
     /// Give a node's room away only when it reports, as the papers' systems do
     #[arg(long)]
@@ -101,7 +101,7 @@ struct WorldArgs {
     /// The probability that a packet is lost and sent again after 200 ms
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     loss: f64,
-    /// Decisions, messages, disk and launches take no time
+    /// Decisions, disks, launches and the making of messages take no time; the way of a message takes its delay
     #[arg(long)]
     free: bool,
     /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again
@@ -118,6 +118,13 @@ struct WorldArgs {
     failures: f64,
 }
 
+fn period(text: &str) -> std::result::Result<Duration, String> {
+    match Duration::parse(text)? {
+        Duration::ZERO => Err("it is to be above 0".to_owned()),
+        period => Ok(period),
+    }
+}
+
 fn probability(text: &str) -> std::result::Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
     if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and less than 1".to_owned()) }
@@ -132,7 +139,20 @@ impl RunArgs {
         };
         let mut options = vec![("cpus".to_owned(), cpus.clone()), ("memory".to_owned(), memory.clone())];
         options.extend(node_options.iter().cloned());
-        Ok(trace::read_nodes(&source, &options)?)
+        Ok(trace::read_nodes(&source, &self.seeded(&options))?)
+    }
+
+    fn workload(&self) -> Result<Workload> {
+        Ok(trace::read(&self.workload, &self.seeded(&self.workload_options))?)
+    }
+
+    /// The options, with the seed of the run where they name none.
+    fn seeded(&self, options: &[(String, String)]) -> Vec<(String, String)> {
+        let mut options = options.to_vec();
+        if !options.iter().any(|(key, _)| key == "seed") {
+            options.push(("seed".to_owned(), self.seed.to_string()));
+        }
+        options
     }
 
     fn settings(&self, preset: Preset) -> Settings {
@@ -153,7 +173,7 @@ impl RunArgs {
 }
 
 pub fn execute(args: &RunArgs) -> Result<()> {
-    let workload = trace::read(&args.workload, &args.workload_options)?;
+    let workload = args.workload()?;
     let nodes = args.nodes()?;
     if nodes.is_empty() {
         return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
@@ -247,38 +267,53 @@ fn peak_memory() -> u64 {
     kib.unwrap_or(0) * 1_024
 }
 
-/// One line for each run.
+/// One line for each run. What no job or task stands behind is a dash.
 fn comparison(runs: &[Outcome]) -> String {
-    let heads =
-        ["JCT mean", "JCT p50", "JCT p95", "wait mean", "wait p95", "makespan", "Jain", "CPU %", "memory %", "wall"];
+    let heads = [
+        "JCT mean",
+        "JCT p50",
+        "JCT p95",
+        "wait mean",
+        "wait p95",
+        "makespan",
+        "Jain",
+        "CPU %",
+        "memory %",
+        "not ended",
+        "wall",
+    ];
     let mut text = format!("{:<12}", "preset");
     heads.iter().for_each(|head| text += &format!(" {head:>10}"));
     for Outcome { results, .. } in runs {
-        text += &format!("\n{:<12}", results.preset);
+        let (jct, wait) = (&results.jct_s, &results.task_wait_s);
+        let left = results.unfinished_jobs + results.refused_jobs.len() as u64;
+        let cell = |behind: u64, value: f64| if behind == 0 { "-".to_owned() } else { format!("{value:.2}") };
         let cells = [
-            results.jct_s.mean,
-            results.jct_s.p50,
-            results.jct_s.p95,
-            results.task_wait_s.mean,
-            results.task_wait_s.p95,
-            results.makespan_s,
+            cell(jct.count, jct.mean),
+            cell(jct.count, jct.p50),
+            cell(jct.count, jct.p95),
+            cell(wait.count, wait.mean),
+            cell(wait.count, wait.p95),
+            cell(jct.count, results.makespan_s),
+            format!("{:.3}", results.jain.mean),
+            format!("{:.1}", results.utilization.cpu * 100.0),
+            format!("{:.1}", results.utilization.memory * 100.0),
+            left.to_string(),
+            format!("{:.2}", results.wall_seconds),
         ];
-        cells.iter().for_each(|cell| text += &format!(" {cell:>10.2}"));
-        text += &format!(" {:>10.3}", results.jain.mean);
-        [results.utilization.cpu, results.utilization.memory].iter().for_each(|share| {
-            text += &format!(" {:>10.1}", share * 100.0);
-        });
-        text += &format!(" {:>10.2}", results.wall_seconds);
+        text += &format!("\n{:<12}", results.preset);
+        cells.iter().for_each(|cell| text += &format!(" {cell:>10}"));
     }
-    text += "\n\nseconds; Jain's index is the mean over windows of 60 s\n";
+    text += "\n\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not \
+             in the means\n";
     text + &runs.first().and_then(|run| run.results.reference.as_ref()).map(bounds).unwrap_or_default()
 }
 
 fn bounds(reference: &Reference) -> String {
     let number = show::number;
     format!(
-        "no scheduler beats a makespan of {} s and a mean completion of {} s; a greedy one that knows everything, on one \
-         machine as large as all: {} s and {} s\n",
+        "no scheduler beats a makespan of {} s and a mean completion of {} s;\n\
+         a greedy one that knows everything, on one machine as large as all: {} s and {} s\n",
         number(reference.critical_path_s.max(reference.work_over_capacity_s)),
         number(reference.srpt_mean_jct_s),
         number(reference.greedy_makespan_s),
