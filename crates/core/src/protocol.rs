@@ -136,7 +136,8 @@ pub struct Registration {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LiveAttempt {
     pub attempt: AttemptId,
-    pub grant: GrantId,
+    /// `None`: no ledger holds its resources.
+    pub grant: Option<GrantId>,
     pub resources: Resources,
 }
 
@@ -314,7 +315,8 @@ pub enum ToNode {
 pub struct Launch {
     pub attempt: AttemptId,
     pub task: TaskId,
-    pub grant: GrantId,
+    /// `None`: no ledger holds its resources.
+    pub grant: Option<GrantId>,
     pub execution: ExecutionType,
     pub resources: Resources,
     pub program: Arc<Program>,

@@ -251,15 +251,15 @@ impl JobManager {
             attempt,
             task,
             node,
-            grant: grant.id,
+            grant: Some(grant.id),
             rule: grant.rule,
             passed_over: grant.passed_over,
             at: now,
         });
-        out.send(node, ToNode::Launch(Box::new(self.launch_message(attempt, task, grant.id))));
+        out.send(node, ToNode::Launch(Box::new(self.launch_message(attempt, task, Some(grant.id)))));
     }
 
-    fn launch_message(&self, attempt: AttemptId, task: TaskId, grant: GrantId) -> Launch {
+    fn launch_message(&self, attempt: AttemptId, task: TaskId, grant: Option<GrantId>) -> Launch {
         let stage = &self.job.spec.stages[task.stage as usize];
         Launch {
             attempt,

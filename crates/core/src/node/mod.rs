@@ -271,13 +271,7 @@ impl NodeAgent {
         if self.attempts.contains_key(&attempt) {
             return out.record(Record::Stale { from, attempt });
         }
-        let welcome = match &self.master {
-            MasterLink::Welcomed { first_grant, .. } => Some(*first_grant),
-            _ => None,
-        };
-        let current = attempt.epoch >= self.newest_epoch
-            && welcome.is_some_and(|first| (launch.grant.epoch, launch.grant.number) >= (first.epoch, first.number));
-        if !current {
+        if attempt.epoch < self.newest_epoch || !self.honours(launch.grant) {
             return out.send(attempt.job, ToJobManager::NotTaken { attempt });
         }
         self.newest_epoch = attempt.epoch;
@@ -302,6 +296,12 @@ impl NodeAgent {
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
         }
+    }
+
+    /// Whether a launch under this grant counts on the present connection.
+    fn honours(&self, grant: Option<GrantId>) -> bool {
+        let MasterLink::Welcomed { first_grant: first, .. } = &self.master else { return false };
+        grant.is_none_or(|grant| (grant.epoch, grant.number) >= (first.epoch, first.number))
     }
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
@@ -383,12 +383,13 @@ impl NodeAgent {
             self.running.retain(|other| other.attempt != id);
             self.due.retain(|(_, other)| *other != id);
         }
-        let grants = vec![self.attempts[&id].carried.grant];
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
         out.send(id.job, ToJobManager::Finished { attempt: id, ended });
-        out.send(TheMaster, ToMaster::Freed { grants });
+        if let Some(grant) = self.attempts[&id].carried.grant {
+            out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+        }
         self.start_what_fits(now, out);
     }
 
