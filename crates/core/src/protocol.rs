@@ -10,12 +10,14 @@
 //!   [`ToNode::Acknowledge`], [`ToNode::Claim`] until [`ToJobManager::Live`];
 //! * a node takes no launch before it was welcomed on the present connection, and none under a grant that is older
 //!   than that welcome: whatever was granted earlier was already written off;
+//! * probes live as long as the connection: when it breaks the node drops them with the room that it keeps for them, and
+//!   on the next one the job manager sends others;
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
     AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
-    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, Program, QueueId, ResourceSpec, Resources, TaskId,
-    UserId, Variables,
+    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, Program, QueueId, ResourceSpec, Resources,
+    TaskId, UserId, Variables,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -235,6 +237,10 @@ pub enum ToJobManager {
     NotTaken {
         attempt: AttemptId,
     },
+    /// It is the turn of a probe, and the node keeps room for it. Answered by `Launch` or `Cancel`.
+    Ready {
+        probe: ProbeId,
+    },
     /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
     Live {
         node: NodeId,
@@ -296,6 +302,10 @@ pub enum ToNode {
     IntroduceYourself,
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
+    /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
+    Probe(Box<Probe>),
+    /// There is no task for these any more.
+    Cancel { probes: Vec<ProbeId> },
     /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
     /// The answer repeats `number`: an answer to an earlier claim says nothing of launches since.
     Claim { job: JobId, epoch: Epoch, number: u32, attempts: Vec<AttemptId> },
@@ -317,6 +327,8 @@ pub struct Launch {
     pub task: TaskId,
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
+    /// The one that said `Ready`, whose room it takes.
+    pub probe: Option<ProbeId>,
     pub execution: ExecutionType,
     pub resources: Resources,
     pub program: Arc<Program>,
@@ -324,6 +336,15 @@ pub struct Launch {
     /// `AMALGAM_JOB_NAME`, `.._STAGE` and all the others that the job's side knows.
     pub variables: Variables,
     pub timeout: Option<Duration>,
+    pub expected: Option<Duration>,
+}
+
+/// A place in a node's queue for whichever task its job manager has when it is its turn.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Probe {
+    pub id: ProbeId,
+    pub execution: ExecutionType,
+    pub resources: Resources,
     pub expected: Option<Duration>,
 }
 

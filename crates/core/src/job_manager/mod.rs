@@ -17,7 +17,9 @@ use crate::protocol::{
     Address, AdmittedJob, Grant, JobAction, JobOutcome, Launch, TheMaster, ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, TaskId};
+use crate::vocabulary::{
+    AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, ProbeId, TaskId,
+};
 use requests::Requests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -170,6 +172,7 @@ impl JobManager {
             ToJobManager::Refused { .. } => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
             ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
+            ToJobManager::Ready { probe } => self.on_ready(from, probe, out),
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
             ToJobManager::Live { node, epoch, number, attempts } => {
                 self.on_live(now, node, (epoch, number), &attempts, out);
@@ -265,6 +268,7 @@ impl JobManager {
             attempt,
             task,
             grant,
+            probe: None,
             execution: stage.execution,
             resources: self.job.resources[task.stage as usize],
             program: Arc::clone(&stage.program),
@@ -272,6 +276,13 @@ impl JobManager {
             variables: environment::variables(&self.job, task, attempt),
             timeout: stage.timeout.or(self.job.default_timeout),
             expected: self.dag.stage(task.stage).estimate.expected(),
+        }
+    }
+
+    /// A node keeps room for a probe; there is no task for it.
+    fn on_ready(&mut self, from: Address, probe: ProbeId, out: &mut Outbox) {
+        if let Address::Node(node) = from {
+            out.send(node, ToNode::Cancel { probes: vec![probe] });
         }
     }
 

@@ -4,6 +4,7 @@
 //! The executor owns the processes and outlives the agent; a new agent begins by asking what there is.
 
 mod devices;
+mod probes;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
@@ -14,10 +15,11 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
 use crate::vocabulary::{
-    AttemptId, Attributes, Carried, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, Kinds, LaunchOrder,
-    Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
+    AttemptId, Attributes, Carried, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
+    LaunchOrder, Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
 };
 use devices::Devices;
+use probes::Probes;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a node is and how it behaves.
@@ -43,6 +45,7 @@ pub struct NodeAgent {
     devices: Devices,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
+    probes: Probes,
     attempts: BTreeMap<AttemptId, Attempt>,
     /// In the order of launch.
     running: Vec<RunningEntry>,
@@ -111,6 +114,7 @@ impl NodeAgent {
             devices: Devices::new(&capacity),
             queue: NodeQueue::default(),
             queue_policy,
+            probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
             due: BTreeSet::new(),
@@ -134,8 +138,11 @@ impl NodeAgent {
             ToNode::IntroduceYourself => {
                 self.master = MasterLink::Connected { registered: false };
                 self.register(out);
+                self.drop_probes(now, out);
             }
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
+            ToNode::Probe(probe) => self.on_probe(now, &probe, out),
+            ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
             ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
@@ -255,6 +262,7 @@ impl NodeAgent {
             self.free = self.free.saturating_sub(&attempt.carried.resources);
             self.devices.hold(&attempt.devices, &self.kinds);
         }
+        self.free = self.free.saturating_sub(&self.probes.kept_room());
     }
 
     fn report(&self, out: &mut Outbox) {
@@ -271,8 +279,10 @@ impl NodeAgent {
         if self.attempts.contains_key(&attempt) {
             return out.record(Record::Stale { from, attempt });
         }
+        let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         if attempt.epoch < self.newest_epoch || !self.honours(launch.grant) {
-            return out.send(attempt.job, ToJobManager::NotTaken { attempt });
+            out.send(attempt.job, ToJobManager::NotTaken { attempt });
+            return self.start_what_fits(now, out);
         }
         self.newest_epoch = attempt.epoch;
         let carried = Carried {
@@ -282,13 +292,18 @@ impl NodeAgent {
             timeout: launch.timeout,
             expected: launch.expected,
         };
-        self.queue.push(QueuedEntry {
-            attempt,
+        let entry = QueuedEntry {
+            id: EntryId::Attempt(attempt),
             resources: carried.resources,
             execution: carried.execution,
             queued_at: now,
             expected: carried.expected,
-        });
+        };
+        if has_kept_room {
+            self.queue.push_front(entry);
+        } else {
+            self.queue.push(entry);
+        }
         let task = launch.task;
         let entry = Attempt { task, carried, devices: Vec::new(), state: State::Queued(launch) };
         self.attempts.insert(attempt, entry);
@@ -308,7 +323,10 @@ impl NodeAgent {
         while self.executor == ExecutorLink::Known {
             let picked = self.queue.pick(now, self.queue_policy.as_mut(), &self.running, &self.free);
             let Some(entry) = picked else { return };
-            self.start(now, entry.attempt, out);
+            match entry.id {
+                EntryId::Attempt(attempt) => self.start(now, attempt, out),
+                EntryId::Probe(probe) => self.ask_back(probe, entry.resources, out),
+            }
         }
     }
 
@@ -409,7 +427,7 @@ impl NodeAgent {
         let Some(entry) = self.attempts.get_mut(&id) else { return };
         match &entry.state {
             State::Queued(_) => {
-                self.queue.remove(id);
+                self.queue.remove(EntryId::Attempt(id));
                 self.finish(now, id, Ended::without_run(reason), out);
             }
             State::Starting | State::Running => {
@@ -493,6 +511,7 @@ impl NodeAgent {
     }
 
     fn on_disown(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
+        self.drop_probes_of(now, job, out);
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         self.stop_orphans(now, &here, out);
     }
@@ -519,8 +538,8 @@ impl NodeAgent {
         let at_executor = self.attempts.values().filter(|attempt| attempt.is_at_executor()).count();
         assert_eq!(self.running.len(), at_executor, "running entries and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
-        assert_eq!(self.queue.len(), queued, "queue entries and queued attempts");
-        let mut held = Resources::ZERO;
+        assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
+        let mut held = self.probes.kept_room();
         for entry in &self.running {
             held = held.saturating_add(&entry.resources);
         }
@@ -562,7 +581,7 @@ pub struct NodeDescription {
     pub free: Resources,
     /// With the time since each was launched.
     pub running: Vec<(AttemptId, TaskId, Resources, Duration)>,
-    pub queued: Vec<(AttemptId, Resources, Duration)>,
+    pub queued: Vec<(EntryId, Resources, Duration)>,
     /// Ends that their owners have not acknowledged.
     pub unacknowledged: u32,
 }
@@ -579,10 +598,12 @@ impl Role for NodeAgent {
             Event::Connected { peer: Address::Master, .. } => {
                 self.master = MasterLink::Connected { registered: false };
                 self.register(out);
+                self.drop_probes(now, out);
             }
             Event::Disconnected { peer: Address::Master } => {
                 let orphans_at = Some(now + self.settings.orphan_lease);
                 self.master = MasterLink::Down { orphans_at };
+                self.drop_probes(now, out);
             }
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.on_wakeup(now, out),
@@ -612,8 +633,7 @@ impl Role for NodeAgent {
             let task = self.attempts[&entry.attempt].task;
             (entry.attempt, task, entry.resources, now.since(entry.started_at))
         });
-        let queued =
-            self.queue.entries().iter().map(|entry| (entry.attempt, entry.resources, now.since(entry.queued_at)));
+        let queued = self.queue.entries().iter().map(|entry| (entry.id, entry.resources, now.since(entry.queued_at)));
         let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));
         NodeDescription {
             node: self.node,

@@ -1,7 +1,7 @@
 //! Read-only pictures that policies are shown: of nodes, and of a node's queue.
 
 use super::resources::WIDTH;
-use super::{AttemptId, Duration, ExecutionType, Instant, NodeId, Resources};
+use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, NodeId, Resources};
 
 /// What a scheduler believes of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +137,7 @@ impl ClassTable {
 /// One entry that waits at a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueuedEntry {
-    pub attempt: AttemptId,
+    pub id: EntryId,
     pub resources: Resources,
     pub execution: ExecutionType,
     pub queued_at: Instant,

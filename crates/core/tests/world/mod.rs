@@ -566,6 +566,9 @@ fn show_message(message: &Message) -> String {
             format!("welcome in epoch {}, grants from {first_grant}", epoch.0)
         }
         Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
+        Message::ToNode(ToNode::Probe(probe)) => format!("probe {}", probe.id),
+        Message::ToNode(ToNode::Cancel { probes }) => format!("cancel {}", list(probes)),
+        Message::ToJobManager(ToJobManager::Ready { probe }) => format!("ready for {probe}"),
         Message::ToNode(ToNode::Claim { attempts, .. }) => format!("claim [{}]", list(attempts)),
         Message::ToNode(ToNode::Stop { attempt, reason, .. }) => format!("stop {attempt}: {reason}"),
         Message::ToNode(ToNode::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
