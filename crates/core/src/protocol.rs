@@ -213,6 +213,10 @@ pub enum ToJobManager {
         job: Arc<AdmittedJob>,
     },
     Act(JobAction),
+    /// All nodes by number, for a job manager that places its tasks itself; replaces what it was told before.
+    Nodes {
+        nodes: Arc<Vec<ListedNode>>,
+    },
     /// Resources for tasks of an ask; unused ones go back with `Return`.
     Granted {
         grants: Vec<Grant>,
@@ -258,6 +262,16 @@ pub enum ToJobManager {
     NodeLost {
         node: NodeId,
     },
+}
+
+/// A node as the master publishes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListedNode {
+    /// Whether it takes new work.
+    pub open: bool,
+    pub capacity: Resources,
+    pub attributes: Arc<Attributes>,
+    pub report: NodeReport,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

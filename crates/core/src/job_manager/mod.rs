@@ -167,6 +167,8 @@ impl JobManager {
         match body {
             ToJobManager::Begin { .. } => self.on_begin(now, out),
             ToJobManager::Act(action) => self.on_act(now, action, out),
+            // Only the master places its tasks.
+            ToJobManager::Nodes { .. } => {}
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused { .. } => {}

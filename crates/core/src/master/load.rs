@@ -373,7 +373,7 @@ impl Master {
                 free: self.ledger.node_free(node),
                 bookings: self.ledger.node_bookings(node),
                 report: entry.report.clone(),
-                attributes: self.ledger.attributes(node).clone(),
+                attributes: self.ledger.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
                 silent_for: entry.last_heard.map(|heard| now.since(heard)),
                 reserved: self.scheduler.reserved_node() == Some(node),
