@@ -296,6 +296,10 @@ pub enum Rule {
     Reservation,
     /// A scheduler outside the master proposed it.
     Claim,
+    /// Its node was ready for a task first.
+    Ready,
+    /// The job's own scheduler chose the node.
+    Sampling,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -359,7 +363,6 @@ pub struct Probe {
     pub id: ProbeId,
     pub execution: ExecutionType,
     pub resources: Resources,
-    pub expected: Option<Duration>,
 }
 
 // ---- to and from an executor ---------------------------------------------------------------------------------------
@@ -463,6 +466,8 @@ impl fmt::Display for Rule {
             Rule::DominantShare => "priority, then smallest dominant share",
             Rule::Reservation => "a reservation after a long wait",
             Rule::Claim => "a claim of another scheduler",
+            Rule::Ready => "its node being ready first",
+            Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",

@@ -62,7 +62,7 @@ impl Node {
 
     fn probe(&mut self, number: u32, cpu_millis: u32) -> Vec<Said> {
         let resources = Resources::new(cpu_millis, 0);
-        let probe = Probe { id: id(number), execution: ExecutionType::Guaranteed, resources, expected: None };
+        let probe = Probe { id: id(number), execution: ExecutionType::Guaranteed, resources };
         self.tell(Address::JobManager(JOB), ToNode::Probe(Box::new(probe)))
     }
 

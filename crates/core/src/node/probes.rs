@@ -31,12 +31,12 @@ impl Probes {
 
 impl NodeAgent {
     pub(super) fn on_probe(&mut self, now: Instant, probe: &Probe, out: &mut Outbox) {
-        let Probe { id, execution, resources, expected } = *probe;
+        let Probe { id, execution, resources } = *probe;
         if id.epoch < self.newest_epoch || self.probes.0.contains_key(&id) {
             return;
         }
         self.probes.0.insert(id, State::Queued);
-        self.queue.push(QueuedEntry { id: EntryId::Probe(id), resources, execution, queued_at: now, expected });
+        self.queue.push(QueuedEntry { id: EntryId::Probe(id), resources, execution, queued_at: now, expected: None });
         self.start_what_fits(now, out);
     }
 

@@ -551,6 +551,10 @@ fn show_message(message: &Message) -> String {
             )
         }
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
+        Message::ToJobManager(ToJobManager::Nodes { nodes }) => {
+            let open = nodes.iter().filter(|node| node.open).count();
+            format!("nodes: {open} of {} open", nodes.len())
+        }
         Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),
         Message::ToJobManager(ToJobManager::Granted { grants }) => {
             let grants: Vec<String> = grants.iter().map(|grant| format!("{} on {}", grant.id, grant.node)).collect();
