@@ -158,8 +158,15 @@ impl Preset {
     pub const CENTRAL: [Preset; 6] =
         [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
 
+    /// The baselines of the same paper (section 3): no probes, the task waits at the node that was chosen for it.
+    pub const SPARROW_RANDOM: Preset =
+        Preset { name: "sparrow-random", placement: Placement::Random, ..Preset::SPARROW };
+    /// Departs: queues are compared as the master published them last, and not by probing.
+    pub const SPARROW_POWER_OF_TWO: Preset =
+        Preset { name: "sparrow-power-of-two", placement: Placement::PowerOfTwo, ..Preset::SPARROW };
+
     /// Those in which job managers do.
-    pub const DISTRIBUTED: [Preset; 1] = [Preset::SPARROW];
+    pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
 
     pub fn all() -> impl Iterator<Item = Preset> {
         Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED)
@@ -220,12 +227,16 @@ impl Preset {
 
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree) -> Master {
         let scheduler = self.scheduler(queues.clone());
-        let publish = match self.places {
-            Places::Master => Publish::Nothing,
-            Places::JobManagers => Publish::Nodes,
-        };
-        let settings = MasterSettings { publish, ..settings };
+        let settings = MasterSettings { publish: self.publishes(), ..settings };
         Master::new(epoch, settings, queues, scheduler)
+    }
+
+    fn publishes(self) -> Publish {
+        match (self.places, self.placement) {
+            (Places::Master, _) => Publish::Nothing,
+            (Places::JobManagers, Placement::BatchSampling { .. } | Placement::Random) => Publish::Nodes,
+            (Places::JobManagers, _) => Publish::Load,
+        }
     }
 
     pub fn job_manager(self, job: Arc<AdmittedJob>, epoch: Epoch, settings: JobManagerSettings) -> JobManager {

@@ -29,6 +29,8 @@ impl Chance {
     }
 }
 
+const PRESETS: [Preset; 4] = [Preset::FIFO, Preset::CAPACITY, Preset::SPARROW, Preset::SPARROW_POWER_OF_TWO];
+
 /// What may go wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Faults {
@@ -38,7 +40,7 @@ enum Faults {
 
 fn run(seed: u64, faults: Faults) -> World {
     let mut chance = Chance(seed);
-    let preset = [Preset::FIFO, Preset::CAPACITY, Preset::SPARROW][chance.below(3) as usize];
+    let preset = PRESETS[chance.below(PRESETS.len() as u64) as usize];
     let mut world = World::new(preset);
     if chance.below(4) == 0 {
         world.settings.decide = Decide::OnHeartbeats;

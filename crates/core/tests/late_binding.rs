@@ -135,6 +135,34 @@ fn a_node_that_cannot_launch_gets_no_second_task_before_its_pause_is_over() {
 }
 
 #[test]
+fn without_probes_a_task_waits_at_the_node_that_was_chosen_for_it() {
+    for preset in [Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO] {
+        let mut world = World::with_nodes(preset, 3, CORE);
+        world.verbose = true;
+        let id = world.submit(job(vec![stage("only", 60, "1s", 1_000)]));
+        let waiting = world.nodes.iter().map(|host| host.agent.as_ref().unwrap().describe(world.now).queued.len());
+        assert_eq!((waiting.sum::<usize>(), world.running_tasks().len(), probes(&world)), (57, 3, 0));
+        world.run_for(seconds(60));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    }
+}
+
+#[test]
+fn of_two_random_nodes_the_one_with_the_shorter_queue_is_taken() {
+    let longest = |preset: Preset| {
+        let mut world = World::with_nodes(preset, 20, CORE);
+        for _ in 0..20 {
+            world.submit(job(vec![stage("s", 10, "60s", 1_000)]));
+            world.run_for(seconds(2));
+        }
+        let queued = |host: &world::NodeHost| host.agent.as_ref().unwrap().describe(world.now).queued.len();
+        world.nodes.iter().map(queued).max().unwrap()
+    };
+    let (random, better_of_two) = (longest(Preset::SPARROW_RANDOM), longest(Preset::SPARROW_POWER_OF_TWO));
+    assert!((9..13).contains(&better_of_two) && random > better_of_two, "{random} and {better_of_two}, 9 in the mean");
+}
+
+#[test]
 fn a_job_that_waits_for_nodes_begins_when_some_join() {
     let mut world = World::new(Preset::SPARROW);
     world.start_server();

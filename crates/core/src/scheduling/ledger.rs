@@ -566,6 +566,7 @@ impl NodeViews for Ledger {
             capacity: entry.capacity,
             free: self.room[index],
             open: entry.state == NodeState::Up,
+            queued: 0,
             expected_wait: Duration::ZERO,
             age: Duration::ZERO,
         }

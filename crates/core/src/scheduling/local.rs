@@ -95,9 +95,7 @@ impl LocalScheduler {
     /// The master's latest list. Probes at nodes that take no new work any more are written off.
     pub fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) {
         self.view.replace(now, nodes);
-        let closed: Vec<u32> =
-            self.probes.iter().filter(|(_, probe)| !self.view.is_open(probe.node)).map(|(number, _)| *number).collect();
-        closed.into_iter().for_each(|number| self.write_off(number));
+        self.write_off(|probe, view| !view.is_open(probe.node));
     }
 
     /// The node cannot launch: nothing goes there until the master has published its nodes again.
@@ -108,30 +106,30 @@ impl LocalScheduler {
 
     /// Whatever waited at the node for this job is gone.
     pub fn forget_node(&mut self, node: NodeId) {
-        let there: Vec<u32> =
-            self.probes.iter().filter(|(_, probe)| probe.node == node).map(|(number, _)| *number).collect();
-        there.into_iter().for_each(|number| self.write_off(number));
+        self.write_off(|probe, _| probe.node == node);
     }
 
-    fn write_off(&mut self, number: u32) {
-        if let Some(probe) = self.probes.remove(&number) {
-            self.asks[probe.ask as usize].probes -= 1;
-        }
+    fn write_off(&mut self, is_gone: impl Fn(&SentProbe, &PublishedView) -> bool) {
+        let LocalScheduler { probes, asks, view, .. } = self;
+        probes.retain(|_, probe| {
+            let gone = is_gone(probe, view);
+            asks[probe.ask as usize].probes -= u64::from(gone);
+            !gone
+        });
     }
 
     pub fn has_probes_at(&self, node: NodeId) -> bool {
         self.probes.values().any(|probe| probe.node == node)
     }
 
-    /// The node is ready for a task of this ask, which is bound now; `None` if the probe is not out, or no task is left.
+    /// The node of a probe is ready for a task of this ask, which counts as bound; `None` if the probe is not out. (Those
+    /// of asks without open tasks are not.)
     pub fn on_ready(&mut self, number: u32) -> Option<AskId> {
-        let ask = self.probes.get(&number)?.ask;
-        self.write_off(number);
-        let entry = &mut self.asks[ask as usize];
-        (entry.open() > 0).then(|| {
-            entry.bound += 1;
-            entry.ask.id
-        })
+        let probe = self.probes.remove(&number)?;
+        let entry = &mut self.asks[probe.ask as usize];
+        entry.probes -= 1;
+        entry.bound += 1;
+        Some(entry.ask.id)
     }
 
     // ---- decisions -------------------------------------------------------------------------------------------------
@@ -168,7 +166,7 @@ impl LocalScheduler {
 
     /// Asks the policy about one ask. Whether it started a task, so that it may be asked again.
     fn place(&mut self, now: Instant, number: usize, steps: &mut Vec<Step>) -> bool {
-        let entry = &mut self.asks[number];
+        let entry = &self.asks[number];
         let (slot, count) = (number as u32, entry.open());
         if count == 0 {
             return false;
@@ -176,28 +174,30 @@ impl LocalScheduler {
         let ask = OpenAsk { slot, shape: entry.ask.resources, class: slot, count, probes: entry.probes };
         let mut decisions = Vec::new();
         self.placement.place(now, &[ask], Budget { starts: 1 }, &self.view, &mut decisions);
-        let mut started = false;
-        for decision in decisions {
-            match decision {
-                Decision::Start { node, .. } => {
-                    let node = NodeId(node as u32);
-                    entry.bound += 1;
-                    steps.push(Step::Start { ask: entry.ask.id, node });
-                    started = true;
-                }
-                Decision::Probe { node, .. } => {
-                    let node = NodeId(node as u32);
-                    let id = ProbeId { job: self.job, epoch: self.epoch, number: self.next_probe };
-                    self.next_probe += 1;
-                    entry.probes += 1;
-                    self.probes.insert(id.number, SentProbe { ask: slot, node });
-                    let Ask { execution, resources, .. } = entry.ask;
-                    steps.push(Step::Probe { node, probe: Probe { id, execution, resources } });
-                }
-                Decision::Wait { .. } => {}
-            }
-        }
+        let started = decisions.iter().any(|decision| matches!(decision, Decision::Start { .. }));
+        steps.extend(decisions.into_iter().filter_map(|decision| match decision {
+            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32))),
+            Decision::Probe { node, .. } => Some(self.probe(number, NodeId(node as u32))),
+            Decision::Wait { .. } => None,
+        }));
         started
+    }
+
+    fn start(&mut self, number: usize, node: NodeId) -> Step {
+        let entry = &mut self.asks[number];
+        entry.bound += 1;
+        self.view.on_sent(node);
+        Step::Start { ask: entry.ask.id, node }
+    }
+
+    fn probe(&mut self, number: usize, node: NodeId) -> Step {
+        let entry = &mut self.asks[number];
+        entry.probes += 1;
+        let id = ProbeId { job: self.job, epoch: self.epoch, number: self.next_probe };
+        self.next_probe += 1;
+        self.probes.insert(id.number, SentProbe { ask: number as u32, node });
+        let Ask { execution, resources, .. } = entry.ask;
+        Step::Probe { node, probe: Probe { id, execution, resources } }
     }
 
     /// In tests and debug builds.
@@ -220,12 +220,19 @@ struct PublishedView {
     classes: Vec<Arc<Vec<Constraint>>>,
     /// Nodes that could not launch.
     closed: BTreeSet<NodeId>,
+    /// Tasks sent to nodes since, which no report shows.
+    sent: BTreeMap<NodeId, u32>,
 }
 
 impl PublishedView {
     fn replace(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) {
         (self.nodes, self.published_at) = (nodes, now);
         self.closed.clear();
+        self.sent.clear();
+    }
+
+    fn on_sent(&mut self, node: NodeId) {
+        *self.sent.entry(node).or_default() += 1;
     }
 
     fn is_open(&self, node: NodeId) -> bool {
@@ -245,6 +252,7 @@ impl NodeViews for PublishedView {
             capacity: listed.capacity,
             free: listed.report.free,
             open: self.is_open(node),
+            queued: listed.report.queued + self.sent.get(&node).copied().unwrap_or(0),
             expected_wait: listed.report.expected_wait,
             age: self.now.since(self.published_at),
         }

@@ -11,6 +11,8 @@ pub struct NodeView {
     pub free: Resources,
     /// Whether it takes new work: connected, not drained and not paused.
     pub open: bool,
+    /// Entries that wait in its queue.
+    pub queued: u32,
     /// How long a new entry would wait in its queue.
     pub expected_wait: Duration,
     /// How old this belief is.

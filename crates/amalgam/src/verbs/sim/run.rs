@@ -89,8 +89,10 @@ impl RunArgs {
     fn settings(&self) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, free } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
+        let mut preset = self.preset;
+        preset.seed = self.seed;
         Settings {
-            preset: self.preset,
+            preset,
             seed: self.seed,
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter },

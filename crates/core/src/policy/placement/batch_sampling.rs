@@ -1,4 +1,4 @@
-//! Batch sampling with late binding (Ousterhout et al. 2013: Sparrow, sections 3.3 and 3.4): d nodes are probed for each
+//! Batch sampling with late binding (Ousterhout et al. 2013: Sparrow, section 3): d nodes are probed for each
 //! task of a batch, all different as long as there are enough, and the tasks go to those that are ready first. Per-job
 //! and per-task constraints (section 4.1) are the classes of the asks.
 //!

@@ -32,6 +32,7 @@ mod tests {
                     capacity,
                     free: capacity.saturating_sub(&taken),
                     open: chance.below(10) > 0,
+                    queued: chance.below(3),
                     expected_wait: Duration::ZERO,
                     age: Duration::ZERO,
                 }
