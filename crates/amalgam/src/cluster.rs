@@ -45,7 +45,8 @@ pub struct Offer {
 /// What a server goes by. The command line comes before the file.
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {
-    /// Which policies decide: fifo, capacity, drf, sjf, srtf or tetris [default: drf]
+    /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random or sparrow-power-of-two
+    /// [default: drf]
     #[arg(long, value_parser = Preset::parse)]
     preset: Option<Preset>,
     /// Queues and other settings

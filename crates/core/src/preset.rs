@@ -2,7 +2,7 @@
 //! them.
 
 use crate::job_manager::{JobManager, JobManagerSettings};
-use crate::master::{Master, MasterSettings};
+use crate::master::{Master, MasterSettings, Publish};
 use crate::node::{NodeAgent, NodeSettings};
 use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
 use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, intra_job, node_queue, placement};
@@ -18,6 +18,7 @@ pub struct Preset {
     pub inter_job: InterJob,
     pub intra_job: IntraJob,
     pub placement: Placement,
+    pub places: Places,
     /// How long asks hold out for room near their input.
     pub delays: Delays,
     /// From which the generators of policies that need chance are split.
@@ -68,6 +69,19 @@ pub enum Placement {
     PowerOfTwo,
     /// The node whose room goes best with the task.
     Aligned,
+    /// Probes of so many random nodes for each task, which goes to the one that is ready first. Only job managers probe.
+    BatchSampling {
+        ratio: u32,
+    },
+}
+
+/// Who places tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Places {
+    /// The master, against its ledger.
+    Master,
+    /// Each job manager by itself, at nodes' queues. The order of jobs, their shares and limits mean nothing then.
+    JobManagers,
 }
 
 impl Placement {
@@ -133,8 +147,30 @@ impl Preset {
     pub const TETRIS: Preset =
         Preset { intra_job: IntraJob::Tetris, ..Preset::of("tetris", InterJob::Tetris { fairness: TETRIS_FAIRNESS }) };
 
-    pub const ALL: [Preset; 6] =
+    /// Ousterhout et al. 2013: Sparrow, with d = 2.
+    pub const SPARROW: Preset = Preset {
+        placement: Placement::BatchSampling { ratio: 2 },
+        places: Places::JobManagers,
+        ..Preset::of("sparrow", InterJob::Fifo)
+    };
+
+    /// Those in which the master places tasks, in an order of jobs.
+    pub const CENTRAL: [Preset; 6] =
         [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
+
+    /// The baselines of the same paper (section 3): no probes, the task waits at the node that was chosen for it.
+    pub const SPARROW_RANDOM: Preset =
+        Preset { name: "sparrow-random", placement: Placement::Random, ..Preset::SPARROW };
+    /// Departs: queues are compared as the master published them last, and not by probing.
+    pub const SPARROW_POWER_OF_TWO: Preset =
+        Preset { name: "sparrow-power-of-two", placement: Placement::PowerOfTwo, ..Preset::SPARROW };
+
+    /// Those in which job managers do.
+    pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
+
+    pub fn all() -> impl Iterator<Item = Preset> {
+        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED)
+    }
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
         Preset {
@@ -142,6 +178,7 @@ impl Preset {
             inter_job,
             intra_job: IntraJob::BreadthFirst,
             placement: Placement::NextFit,
+            places: Places::Master,
             delays: DELAYS,
             seed: 0,
         }
@@ -154,7 +191,8 @@ impl Preset {
     /// # Errors
     /// A sentence that lists the presets there are.
     pub fn parse(name: &str) -> Result<Preset, String> {
-        choose("preset", name, &Preset::ALL.map(|preset| (preset.name, preset)))
+        let named: Vec<(&str, Preset)> = Preset::all().map(|preset| (preset.name, preset)).collect();
+        choose("preset", name, &named)
     }
 
     fn inter_job(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
@@ -171,11 +209,11 @@ impl Preset {
 
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let settings = SchedulerSettings { reserve_after: Some(RESERVE_AFTER), delays: self.delays };
-        Scheduler::new(self.inter_job(queues), self.placement(), settings)
+        Scheduler::new(self.inter_job(queues), self.placement("placement"), settings)
     }
 
-    fn placement(self) -> Box<dyn PlacementPolicy> {
-        let chance = Chance::for_component(self.seed, "placement");
+    fn placement(self, component: &str) -> Box<dyn PlacementPolicy> {
+        let chance = Chance::for_component(self.seed, component);
         match self.placement {
             Placement::NextFit => Box::new(placement::NextFit::default()),
             Placement::BestFit => Box::new(placement::BestFit),
@@ -183,12 +221,22 @@ impl Preset {
             Placement::Random => Box::new(placement::Random::new(chance)),
             Placement::PowerOfTwo => Box::new(placement::PowerOfTwo::new(chance)),
             Placement::Aligned => Box::new(placement::Aligned::default()),
+            Placement::BatchSampling { ratio } => Box::new(placement::BatchSampling::new(chance, ratio)),
         }
     }
 
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree) -> Master {
         let scheduler = self.scheduler(queues.clone());
+        let settings = MasterSettings { publish: self.publishes(), ..settings };
         Master::new(epoch, settings, queues, scheduler)
+    }
+
+    fn publishes(self) -> Publish {
+        match (self.places, self.placement) {
+            (Places::Master, _) => Publish::Nothing,
+            (Places::JobManagers, Placement::BatchSampling { .. } | Placement::Random) => Publish::Nodes,
+            (Places::JobManagers, _) => Publish::Load,
+        }
     }
 
     pub fn job_manager(self, job: Arc<AdmittedJob>, epoch: Epoch, settings: JobManagerSettings) -> JobManager {
@@ -197,7 +245,11 @@ impl Preset {
             IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
             IntraJob::Tetris => Box::new(intra_job::Tetris),
         };
-        JobManager::new(job, epoch, settings, intra_job)
+        let placement = match self.places {
+            Places::Master => None,
+            Places::JobManagers => Some(self.placement(&format!("placement of job {}", job.id))),
+        };
+        JobManager::new(job, epoch, settings, intra_job, placement)
     }
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings) -> NodeAgent {

@@ -10,12 +10,14 @@
 //!   [`ToNode::Acknowledge`], [`ToNode::Claim`] until [`ToJobManager::Live`];
 //! * a node takes no launch before its latest registration was answered by a welcome, and none under a grant that is
 //!   older than that welcome: whatever was granted earlier was already written off;
+//! * probes live as long as the connection: when it breaks the node drops them with the room that it keeps for them, and
+//!   on the next one the job manager sends others;
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
     AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
-    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, Program, QueueId, ResourceSpec, Resources, TaskId,
-    UserId, Variables,
+    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, Program, QueueId, ResourceSpec, Resources,
+    TaskId, UserId, Variables,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -138,7 +140,8 @@ pub struct Registration {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LiveAttempt {
     pub attempt: AttemptId,
-    pub grant: GrantId,
+    /// `None`: no ledger holds its resources.
+    pub grant: Option<GrantId>,
     pub resources: Resources,
 }
 
@@ -212,6 +215,10 @@ pub enum ToJobManager {
         job: Arc<AdmittedJob>,
     },
     Act(JobAction),
+    /// All nodes by number, for a job manager that places its tasks itself; replaces what it was told before.
+    Nodes {
+        nodes: Arc<Vec<ListedNode>>,
+    },
     /// Resources for tasks of an ask; unused ones go back with `Return`.
     Granted {
         grants: Vec<Grant>,
@@ -236,6 +243,10 @@ pub enum ToJobManager {
     NotTaken {
         attempt: AttemptId,
     },
+    /// It is the turn of a probe, and the node keeps room for it. Answered by `Launch` or `Cancel`.
+    Ready {
+        probe: ProbeId,
+    },
     /// The answer to a claim: those of the claimed attempts that the node has, dead or alive.
     Live {
         node: NodeId,
@@ -253,6 +264,16 @@ pub enum ToJobManager {
     NodeLost {
         node: NodeId,
     },
+}
+
+/// A node as the master publishes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListedNode {
+    /// Whether it takes new work.
+    pub open: bool,
+    pub capacity: Resources,
+    pub attributes: Arc<Attributes>,
+    pub report: NodeReport,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -277,6 +298,10 @@ pub enum Rule {
     Reservation,
     /// A scheduler outside the master proposed it.
     Claim,
+    /// Its node was ready for a task first.
+    Ready,
+    /// The job's own scheduler chose the node.
+    Sampling,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -297,6 +322,10 @@ pub enum ToNode {
     IntroduceYourself,
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
+    /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
+    Probe(Box<Probe>),
+    /// There is no task for these any more.
+    Cancel { probes: Vec<ProbeId> },
     /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
     /// The answer repeats `number`: an answer to an earlier claim says nothing of launches since.
     Claim { job: JobId, epoch: Epoch, number: u32, attempts: Vec<AttemptId> },
@@ -316,7 +345,10 @@ pub enum ToNode {
 pub struct Launch {
     pub attempt: AttemptId,
     pub task: TaskId,
-    pub grant: GrantId,
+    /// `None`: no ledger holds its resources.
+    pub grant: Option<GrantId>,
+    /// The one that said `Ready`, whose room it takes.
+    pub probe: Option<ProbeId>,
     pub execution: ExecutionType,
     pub resources: Resources,
     pub program: Arc<Program>,
@@ -325,6 +357,14 @@ pub struct Launch {
     pub variables: Variables,
     pub timeout: Option<Duration>,
     pub expected: Option<Duration>,
+}
+
+/// A place in a node's queue for whichever task its job manager has when it is its turn.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Probe {
+    pub id: ProbeId,
+    pub execution: ExecutionType,
+    pub resources: Resources,
 }
 
 // ---- to and from an executor ---------------------------------------------------------------------------------------
@@ -428,6 +468,8 @@ impl fmt::Display for Rule {
             Rule::DominantShare => "priority, then smallest dominant share",
             Rule::Reservation => "a reservation after a long wait",
             Rule::Claim => "a claim of another scheduler",
+            Rule::Ready => "its node being ready first",
+            Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",

@@ -122,7 +122,7 @@ pub enum Change {
         attempt: AttemptId,
         task: TaskId,
         node: NodeId,
-        grant: GrantId,
+        grant: Option<GrantId>,
         rule: Rule,
         passed_over: u32,
         at: Instant,

@@ -76,7 +76,8 @@ fn takes_launch(agent: &mut NodeAgent) -> bool {
     let launch = Launch {
         attempt,
         task: TaskId { job: JobId(1), stage: 0, index: 0 },
-        grant: GrantId { epoch: EPOCH, number: 5, slot: 0 },
+        grant: Some(GrantId { epoch: EPOCH, number: 5, slot: 0 }),
+        probe: None,
         execution: ExecutionType::Guaranteed,
         resources: CORE,
         program: Arc::new(Program::default()),

@@ -190,7 +190,7 @@ fn no_room_stays_empty_that_an_open_ask_could_use() {
         preset.placement = placement;
         preset
     };
-    for preset in Preset::ALL.into_iter().chain(placements.map(with)) {
+    for preset in Preset::CENTRAL.into_iter().chain(placements.map(with)) {
         for seed in 1..=30 {
             let mut model = Model::new(preset, seed);
             for step in 0..400 {

@@ -311,3 +311,60 @@ fn what_failed_runs_again_and_asks_for_no_more_than_that() {
     let attempts: Vec<usize> = world.launches().values().map(|attempts| attempts.len()).collect();
     assert_eq!(attempts, [1, 1, 1, 1, 2]);
 }
+
+// ---- job managers that place their tasks themselves ----------------------------------------------------------------
+
+#[test]
+fn probes_wait_at_busy_nodes_and_the_task_goes_to_the_node_that_is_ready_first() {
+    let mut world = listening(Preset::SPARROW, 2);
+    let first = world.submit(job(vec![stage("first", 2, "1s", 1_000)]));
+    world.run_for(Duration::from_millis(100));
+    let second = world.submit(job(vec![stage("second", 1, "100ms", 1_000)]));
+    world.run_for(Duration::from_millis(1_400));
+    assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded));
+    assert_eq!(world.outcome(second), Some(JobOutcome::Succeeded));
+    check("probes", &world);
+}
+
+#[test]
+fn probes_of_a_cancelled_job_are_taken_back_and_their_room_goes_to_the_next() {
+    let mut world = listening(Preset::SPARROW, 1);
+    world.submit(job(vec![stage("running", 1, "1s", 1_000)]));
+    let cancelled = world.submit(job(vec![stage("cancelled", 1, "1s", 1_000)]));
+    let next = world.submit(job(vec![stage("next", 1, "1s", 1_000)]));
+    world.control(cancelled, JobAction::Cancel);
+    world.run_for(Duration::from_millis(2_500));
+    assert_eq!(world.outcome(cancelled), Some(JobOutcome::Cancelled));
+    assert_eq!(world.outcome(next), Some(JobOutcome::Succeeded));
+    check("probes_cancelled", &world);
+}
+
+#[test]
+fn probes_at_a_node_that_goes_away_are_replaced_and_no_task_waits_for_it() {
+    let mut world = listening(Preset::SPARROW, 2);
+    world.submit(job(vec![stage("running", 2, "2s", 1_000)]));
+    let waiting = world.submit(job(vec![stage("waiting", 1, "500ms", 1_000)]));
+    world.run_for(seconds(1));
+    world.unlink(1);
+    world.run_for(Duration::from_millis(1_800));
+    assert_eq!(world.outcome(waiting), Some(JobOutcome::Succeeded));
+    check("probes_lost_with_a_node", &world);
+}
+
+#[test]
+fn a_probe_that_is_ready_when_the_connection_breaks_leaves_no_room_kept_and_no_task_behind() {
+    let mut world = listening(Preset::SPARROW, 1);
+    let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.sync();
+    // The probes arrive, and the node's answers do not.
+    while !world.log.iter().any(|line| line.ends_with("n0: probe p1-1-1")) {
+        world.deliver_one();
+    }
+    world.unlink(0);
+    world.link(0);
+    world.settle();
+    world.run_for(seconds(3));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(world.launches().values().map(|attempts| attempts.len()).sum::<usize>(), 1);
+    check("probe_ready_lost", &world);
+}

@@ -27,7 +27,7 @@ fn run(preset: Preset, seed: u64, workload: &Workload) -> Outcome {
 
 #[test]
 fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
-    for preset in Preset::ALL {
+    for preset in Preset::all() {
         for arrival in ["at-once", "poisson:20s", "poisson:200s"] {
             let workload = layered(7, arrival);
             let reference = Reference::of(&workload, &capacity(&nodes(5)));

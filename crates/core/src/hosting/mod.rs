@@ -260,16 +260,22 @@ impl Roles {
         }
     }
 
-    /// An end of a job that is forgotten interests nobody, but its node keeps it until somebody says so.
+    /// An end of a job that is forgotten, or a probe of it, interests nobody, but its node keeps it until somebody says
+    /// so.
     fn answer_for_nobody(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
-        let Event::Message { from: Address::Node(node), body: ToJobManager::Finished { attempt, .. } } = event else {
+        let Event::Message { from: Address::Node(node), body } = event else { return };
+        if self.master.as_ref().is_none_or(|master| master.job(job).is_some()) {
             return;
-        };
-        if self.master.as_ref().is_some_and(|master| master.job(job).is_none()) {
-            self.outbox.send(node, ToNode::Acknowledge { attempt });
-            self.outbox.send(node, ToNode::Forget { job });
-            self.take_effects(Address::Master, effects);
         }
+        match body {
+            ToJobManager::Finished { attempt, .. } => {
+                self.outbox.send(node, ToNode::Acknowledge { attempt });
+                self.outbox.send(node, ToNode::Forget { job });
+            }
+            ToJobManager::Ready { probe } => self.outbox.send(node, ToNode::Cancel { probes: vec![probe] }),
+            _ => return,
+        }
+        self.take_effects(Address::Master, effects);
     }
 
     fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {

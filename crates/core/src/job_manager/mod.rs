@@ -6,18 +6,22 @@
 mod dag;
 mod environment;
 mod estimate;
+mod placing;
 mod requests;
 mod work;
 
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::Estimate;
 
-use crate::policy::IntraJobPolicy;
+use crate::policy::{IntraJobPolicy, PlacementPolicy};
 use crate::protocol::{
-    Address, AdmittedJob, Grant, JobAction, JobOutcome, Launch, TheMaster, ToJobManager, ToMaster, ToNode,
+    Address, AdmittedJob, Grant, JobAction, JobOutcome, Launch, Rule, TheMaster, ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, TaskId};
+use crate::scheduling::LocalScheduler;
+use crate::vocabulary::{
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, ProbeId, TaskId,
+};
 use requests::Requests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +53,8 @@ pub struct JobManager {
     intra_job: Box<dyn IntraJobPolicy>,
     dag: Dag,
     requests: Requests,
+    /// Places the job's tasks; without it the master does.
+    scheduler: Option<LocalScheduler>,
     work: WorkLeft,
     begun: bool,
     held: bool,
@@ -84,6 +90,41 @@ enum Life {
     Earlier,
     /// In an earlier one, and its node has it.
     Adopted,
+}
+
+/// Where a task may be launched, and by which rule it was next.
+struct Room {
+    node: NodeId,
+    basis: Basis,
+    rule: Rule,
+    passed_over: u32,
+}
+
+/// By what an attempt takes a node's resources.
+#[derive(Clone, Copy)]
+enum Basis {
+    /// The master's ledger holds them.
+    Grant(GrantId),
+    /// The node keeps room for this probe.
+    Probe(ProbeId),
+    /// It waits at the node until they are free.
+    Queue,
+}
+
+impl Basis {
+    fn grant(self) -> Option<GrantId> {
+        match self {
+            Basis::Grant(grant) => Some(grant),
+            Basis::Probe(_) | Basis::Queue => None,
+        }
+    }
+
+    fn probe(self) -> Option<ProbeId> {
+        match self {
+            Basis::Probe(probe) => Some(probe),
+            Basis::Grant(_) | Basis::Queue => None,
+        }
+    }
 }
 
 /// A claim that the node has not answered.
@@ -131,10 +172,12 @@ impl JobManager {
         epoch: Epoch,
         settings: JobManagerSettings,
         intra_job: Box<dyn IntraJobPolicy>,
+        placement: Option<Box<dyn PlacementPolicy>>,
     ) -> JobManager {
         let dag = Dag::new(&job.spec);
         let requests = Requests::new(&job);
         let work = WorkLeft::new(&job, &dag);
+        let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
         JobManager {
             job,
             epoch,
@@ -142,6 +185,7 @@ impl JobManager {
             intra_job,
             dag,
             requests,
+            scheduler,
             work,
             begun: false,
             held: false,
@@ -165,11 +209,13 @@ impl JobManager {
         match body {
             ToJobManager::Begin { .. } => self.on_begin(now, out),
             ToJobManager::Act(action) => self.on_act(now, action, out),
+            ToJobManager::Nodes { nodes } => self.on_nodes(now, nodes, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused { .. } => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
             ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
+            ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
             ToJobManager::Live { node, epoch, number, attempts } => {
                 self.on_live(now, node, (epoch, number), &attempts, out);
@@ -188,13 +234,15 @@ impl JobManager {
         }
     }
 
-    /// Tells the master what is wanted, where that changed; ends the job where nothing is left to want.
+    /// Tells whoever places its tasks what is wanted, where that changed; ends the job where nothing is left to want.
     fn update_demand(&mut self, now: Instant, out: &mut Outbox) {
         if !self.begun {
             return;
         }
         let asks = self.requests.update(now, &self.job, &self.dag, self.intra_job.as_mut(), self.held);
-        if !asks.is_empty() {
+        if self.scheduler.is_some() {
+            self.schedule(now, &asks, out);
+        } else if !asks.is_empty() {
             out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.work.tell() });
         }
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
@@ -229,10 +277,10 @@ impl JobManager {
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
-            let stage = self.requests.on_grant(grant, &self.dag).filter(|_| !self.held);
-            match stage.and_then(|stage| Some((stage, self.dag.take_next(stage)?))) {
-                Some((stage, index)) => self.launch(now, grant, stage, index, out),
-                None => unused.push(grant.id),
+            let Grant { id, ask, node, rule, passed_over } = *grant;
+            let room = Room { node, basis: Basis::Grant(id), rule, passed_over };
+            if !self.bind(now, ask, room, out) {
+                unused.push(id);
             }
         }
         if !unused.is_empty() {
@@ -241,32 +289,35 @@ impl JobManager {
         }
     }
 
-    fn launch(&mut self, now: Instant, grant: &Grant, stage: u32, index: u32, out: &mut Outbox) {
+    /// Launches the next task of an ask; false if none is left.
+    fn bind(&mut self, now: Instant, ask: AskId, room: Room, out: &mut Outbox) -> bool {
+        let stage = self.requests.on_grant(ask, &self.dag).filter(|_| !self.held);
+        let task = stage.and_then(|stage| Some((stage, self.dag.take_next(stage)?)));
+        if let Some((stage, index)) = task {
+            self.launch(now, room, stage, index, out);
+        }
+        task.is_some()
+    }
+
+    fn launch(&mut self, now: Instant, room: Room, stage: u32, index: u32, out: &mut Outbox) {
+        let Room { node, basis, rule, passed_over } = room;
         let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
         self.next_attempt += 1;
         let task = TaskId { job: self.id(), stage, index };
-        let node = grant.node;
         self.dag.launched(stage, index, attempt, node, now);
         let running = RunningAttempt { task, node, launched_at: now, started_at: None, life: Life::Present };
         self.running.insert(attempt, running);
-        out.persist(Change::Launched {
-            attempt,
-            task,
-            node,
-            grant: grant.id,
-            rule: grant.rule,
-            passed_over: grant.passed_over,
-            at: now,
-        });
-        out.send(node, ToNode::Launch(Box::new(self.launch_message(attempt, task, grant.id))));
+        out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
+        out.send(node, ToNode::Launch(Box::new(self.launch_message(attempt, task, basis))));
     }
 
-    fn launch_message(&self, attempt: AttemptId, task: TaskId, grant: GrantId) -> Launch {
+    fn launch_message(&self, attempt: AttemptId, task: TaskId, basis: Basis) -> Launch {
         let stage = &self.job.spec.stages[task.stage as usize];
         Launch {
             attempt,
             task,
-            grant,
+            grant: basis.grant(),
+            probe: basis.probe(),
             execution: stage.execution,
             resources: self.job.resources[task.stage as usize],
             program: Arc::clone(&stage.program),
@@ -313,6 +364,9 @@ impl JobManager {
         };
         let RunningAttempt { task, node, .. } = running;
         let last = self.is_last(task, &ended.reason);
+        if let EndReason::NodeFault(_) = ended.reason {
+            self.on_node_fault(node);
+        }
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
@@ -377,6 +431,12 @@ impl JobManager {
 
     // ---- nodes that come and go ------------------------------------------------------------------------------------
 
+    fn on_node_connected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        self.claim(now, node, out);
+        self.forget_probes(node);
+        self.place(now, out);
+    }
+
     /// Says to a node which attempts there are ours; it kills the others.
     fn claim(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         let attempts: Vec<AttemptId> =
@@ -425,6 +485,7 @@ impl JobManager {
         for attempt in lost {
             self.write_off(now, attempt, LostCause::NodeLost, out);
         }
+        self.forget_probes(node);
         self.update_demand(now, out);
     }
 
@@ -465,12 +526,20 @@ impl JobManager {
         self.update_demand(now, out);
     }
 
+    /// Whoever places its tasks counts them from zero.
+    fn restart_requests(&mut self) {
+        self.requests.restart();
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.restart();
+        }
+    }
+
     fn rerun(&mut self) {
         self.cancelled = false;
         self.stopping = false;
         self.outcome = None;
         // The master forgot the job's asks when the job ended.
-        self.requests.restart();
+        self.restart_requests();
         self.work.restart();
         self.dag.rerun();
         self.work.recount(&self.job, &self.dag);
@@ -503,6 +572,7 @@ impl JobManager {
             assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");
         }
         assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
+        self.scheduler.iter().for_each(LocalScheduler::check_invariants);
     }
 
     // ---- questions from the interface ------------------------------------------------------------------------------
@@ -530,7 +600,9 @@ impl JobManager {
 
     /// Whether it has something to claim at the node, or to have ended there.
     pub fn concerns(&self, node: NodeId) -> bool {
-        self.estranged.contains(&node) || self.running.values().any(|running| running.node == node)
+        self.estranged.contains(&node)
+            || self.running.values().any(|running| running.node == node)
+            || self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
     }
 
     /// The running attempts.
@@ -548,13 +620,13 @@ impl Role for JobManager {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Master, incarnation } => {
                 self.master_epoch = Epoch(incarnation as u32);
-                self.requests.restart();
+                self.restart_requests();
                 self.work.restart();
                 // Said again below if it still holds.
                 self.outcome = None;
                 self.update_demand(now, out);
             }
-            Event::Connected { peer: Address::Node(node), .. } => self.claim(now, node, out),
+            Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node, out),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.on_wakeup(now, out),
         }

@@ -3,7 +3,7 @@
 
 use super::dag::Dag;
 use crate::policy::{DagProgress, IntraJobPolicy, RunnableStage};
-use crate::protocol::{AdmittedJob, Ask, Grant};
+use crate::protocol::{AdmittedJob, Ask};
 use crate::vocabulary::{AskId, Instant, Totals};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ struct Counted {
     ask: Ask,
     /// Stages whose tasks may use its grants, whoever comes first at the front.
     stages: VecDeque<u32>,
-    /// Grants received for it from the present master.
+    /// Grants received for it from the present master, or tasks bound by the job's own scheduler.
     granted: u64,
     /// Whether the master was told `ask.wanted`.
     told: bool,
@@ -48,6 +48,10 @@ impl Requests {
             ask_of_stage.push(number);
         }
         Requests { asks, ask_of_stage, runnable: Vec::new() }
+    }
+
+    pub(super) fn asks(&self) -> impl Iterator<Item = Ask> {
+        self.asks.iter().map(|counted| counted.ask.clone())
     }
 
     /// Asks the policy anew. Returns the asks whose count the master does not know yet.
@@ -112,8 +116,8 @@ impl Requests {
     }
 
     /// The stage whose next task uses the grant, if one is left that could.
-    pub(super) fn on_grant(&mut self, grant: &Grant, dag: &Dag) -> Option<u32> {
-        let counted = self.asks.get_mut(grant.ask.number as usize)?;
+    pub(super) fn on_grant(&mut self, ask: AskId, dag: &Dag) -> Option<u32> {
+        let counted = self.asks.get_mut(ask.number as usize)?;
         counted.granted += 1;
         while counted.stages.front().is_some_and(|&stage| dag.stage(stage).ready() == 0) {
             counted.stages.pop_front();

@@ -502,6 +502,7 @@ impl Master {
         let admitted = Arc::clone(&entry.job);
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
         out.send(job, ToJobManager::Begin { job: admitted });
+        self.publish_to(job, out);
         if reruns {
             out.send(job, ToJobManager::Act(JobAction::RerunFailed));
         }

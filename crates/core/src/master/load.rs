@@ -216,7 +216,8 @@ impl Master {
     /// Frees what the node does not have (its launch was lost on the way), and books what it has and the ledger
     /// forgot (in an earlier life).
     fn reconcile(&mut self, node: NodeId, live: &[LiveAttempt], out: &mut Outbox) {
-        let held: BTreeSet<_> = live.iter().map(|attempt| (attempt.grant.epoch, attempt.grant.number)).collect();
+        let grants = live.iter().filter_map(|attempt| attempt.grant);
+        let held: BTreeSet<_> = grants.map(|grant| (grant.epoch, grant.number)).collect();
         let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
         for booking in booked {
             if !held.contains(&(booking.grant.epoch, booking.grant.number)) {
@@ -232,8 +233,8 @@ impl Master {
                 // Booked for nobody until the node has ended it.
                 job = JobId(0);
             }
-            if self.ledger.booking(attempt.grant).is_none() {
-                let booking = Booking { grant: attempt.grant, job, node, resources: attempt.resources };
+            if let Some(grant) = attempt.grant.filter(|grant| self.ledger.booking(*grant).is_none()) {
+                let booking = Booking { grant, job, node, resources: attempt.resources };
                 self.ledger.adopt(booking);
                 self.scheduler.on_adopted(job, attempt.resources);
             }
@@ -402,7 +403,7 @@ impl Master {
                 free: self.ledger.node_free(node),
                 bookings: self.ledger.node_bookings(node),
                 report: entry.report.clone(),
-                attributes: self.ledger.attributes(node).clone(),
+                attributes: self.ledger.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
                 silent_for: entry.last_heard.map(|heard| now.since(heard)),
                 reserved: self.scheduler.reserved_node() == Some(node),

@@ -1,15 +1,17 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
-//! Its four duties are in four files: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there,
-//! [`claims`] confirms placements against the ledger, [`central`] decides placements itself.
+//! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there and [`publish`] tells of
+//! them, [`claims`] confirms placements against the ledger, [`central`] decides placements itself.
 
 mod admit;
 mod central;
 mod claims;
 mod load;
+mod publish;
 
 pub use admit::JobState;
 pub use load::{NodeStatus, PauseStatus, QueueStatus};
+pub use publish::Publish;
 
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
@@ -29,6 +31,7 @@ pub struct MasterSettings {
     /// How long an unreachable node may stay away before its attempts are given up.
     pub node_grace: Duration,
     pub decide: Decide,
+    pub publish: Publish,
     /// Ended jobs that are remembered.
     pub kept_jobs: usize,
 }
@@ -49,6 +52,7 @@ impl Default for MasterSettings {
             missed_heartbeats: 5,
             node_grace: Duration::from_secs(30),
             decide: Decide::OnEvents,
+            publish: Publish::Nothing,
             kept_jobs: 10_000,
         }
     }
@@ -60,6 +64,7 @@ pub struct Master {
     ledger: Ledger,
     admission: admit::Admission,
     nodes: load::Nodes,
+    publication: publish::Publication,
     claims: claims::Claims,
     scheduler: Scheduler,
 }
@@ -88,6 +93,7 @@ impl Master {
             ledger: Ledger::new(),
             admission: admit::Admission::new(queues),
             nodes: load::Nodes::default(),
+            publication: publish::Publication::default(),
             claims: claims::Claims::new(epoch),
             scheduler,
         }
@@ -208,13 +214,16 @@ impl Role for Master {
             Event::Wakeup => {
                 self.on_delays(now, out);
                 self.on_wakeup(now, out);
+                self.publish_when_due(now, out);
             }
         }
+        self.review_publication(now);
         self.check_invariants();
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.nodes.next_review().into_iter().chain(self.scheduler.next_widening()).min()
+        let reviews = [self.nodes.next_review(), self.scheduler.next_widening(), self.publication.due];
+        reviews.into_iter().flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

@@ -4,6 +4,7 @@
 //! The executor owns the processes and outlives the agent; a new agent begins by asking what there is.
 
 mod devices;
+mod probes;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
@@ -14,10 +15,11 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
 use crate::vocabulary::{
-    AttemptId, Attributes, Carried, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, Kinds, LaunchOrder,
-    Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
+    AttemptId, Attributes, Carried, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
+    LaunchOrder, Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
 };
 use devices::Devices;
+use probes::Probes;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a node is and how it behaves.
@@ -43,6 +45,7 @@ pub struct NodeAgent {
     devices: Devices,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
+    probes: Probes,
     attempts: BTreeMap<AttemptId, Attempt>,
     /// In the order of launch.
     running: Vec<RunningEntry>,
@@ -113,6 +116,7 @@ impl NodeAgent {
             devices: Devices::new(&capacity),
             queue: NodeQueue::default(),
             queue_policy,
+            probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
             due: BTreeSet::new(),
@@ -160,8 +164,11 @@ impl NodeAgent {
             ToNode::IntroduceYourself => {
                 self.master = MasterLink::Connected { registered: false };
                 self.register(now, out);
+                self.drop_probes(now, out);
             }
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
+            ToNode::Probe(probe) => self.on_probe(now, &probe, out),
+            ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
             ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
@@ -286,6 +293,7 @@ impl NodeAgent {
             self.free = self.free.saturating_sub(&attempt.carried.resources);
             self.devices.hold(&attempt.devices, &self.kinds);
         }
+        self.free = self.free.saturating_sub(&self.probes.kept_room());
     }
 
     fn report(&self, out: &mut Outbox) {
@@ -302,14 +310,10 @@ impl NodeAgent {
         if self.attempts.contains_key(&attempt) {
             return out.record(Record::Stale { from, attempt });
         }
-        let welcome = match &self.master {
-            MasterLink::Welcomed { first_grant, .. } => Some(*first_grant),
-            _ => None,
-        };
-        let current = attempt.epoch >= self.newest_epoch
-            && welcome.is_some_and(|first| (launch.grant.epoch, launch.grant.number) >= (first.epoch, first.number));
-        if !current {
-            return out.send(attempt.job, ToJobManager::NotTaken { attempt });
+        let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
+        if attempt.epoch < self.newest_epoch || !self.honours(launch.grant) {
+            out.send(attempt.job, ToJobManager::NotTaken { attempt });
+            return self.start_what_fits(now, out);
         }
         self.newest_epoch = attempt.epoch;
         let carried = Carried {
@@ -319,13 +323,18 @@ impl NodeAgent {
             timeout: launch.timeout,
             expected: launch.expected,
         };
-        self.queue.push(QueuedEntry {
-            attempt,
+        let entry = QueuedEntry {
+            id: EntryId::Attempt(attempt),
             resources: carried.resources,
             execution: carried.execution,
             queued_at: now,
             expected: carried.expected,
-        });
+        };
+        if has_kept_room {
+            self.queue.push_front(entry);
+        } else {
+            self.queue.push(entry);
+        }
         let task = launch.task;
         let entry = Attempt { task, carried, devices: Vec::new(), state: State::Queued(launch) };
         self.attempts.insert(attempt, entry);
@@ -335,11 +344,20 @@ impl NodeAgent {
         }
     }
 
+    /// Whether a launch under this grant counts on the present connection.
+    fn honours(&self, grant: Option<GrantId>) -> bool {
+        let MasterLink::Welcomed { first_grant: first, .. } = &self.master else { return false };
+        grant.is_none_or(|grant| (grant.epoch, grant.number) >= (first.epoch, first.number))
+    }
+
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
         while self.executor == ExecutorLink::Known {
             let picked = self.queue.pick(now, self.queue_policy.as_mut(), &self.running, &self.free);
             let Some(entry) = picked else { return };
-            self.start(now, entry.attempt, out);
+            match entry.id {
+                EntryId::Attempt(attempt) => self.start(now, attempt, out),
+                EntryId::Probe(probe) => self.ask_back(probe, entry.resources, out),
+            }
         }
     }
 
@@ -414,12 +432,13 @@ impl NodeAgent {
             self.running.retain(|other| other.attempt != id);
             self.due.retain(|(_, other)| *other != id);
         }
-        let grants = vec![self.attempts[&id].carried.grant];
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
         out.send(id.job, ToJobManager::Finished { attempt: id, ended });
-        out.send(TheMaster, ToMaster::Freed { grants });
+        if let Some(grant) = self.attempts[&id].carried.grant {
+            out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+        }
         self.start_what_fits(now, out);
     }
 
@@ -439,7 +458,7 @@ impl NodeAgent {
         let Some(entry) = self.attempts.get_mut(&id) else { return };
         match &entry.state {
             State::Queued(_) => {
-                self.queue.remove(id);
+                self.queue.remove(EntryId::Attempt(id));
                 self.finish(now, id, Ended::without_run(reason), out);
             }
             State::Starting | State::Running => {
@@ -523,6 +542,7 @@ impl NodeAgent {
     }
 
     fn on_disown(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
+        self.drop_probes_of(now, job, out);
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         self.stop_orphans(now, &here, out);
     }
@@ -549,8 +569,8 @@ impl NodeAgent {
         let at_executor = self.attempts.values().filter(|attempt| attempt.is_at_executor()).count();
         assert_eq!(self.running.len(), at_executor, "running entries and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
-        assert_eq!(self.queue.len(), queued, "queue entries and queued attempts");
-        let mut held = Resources::ZERO;
+        assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
+        let mut held = self.probes.kept_room();
         for entry in &self.running {
             held = held.saturating_add(&entry.resources);
         }
@@ -592,7 +612,7 @@ pub struct NodeDescription {
     pub free: Resources,
     /// With the time since each was launched.
     pub running: Vec<(AttemptId, TaskId, Resources, Duration)>,
-    pub queued: Vec<(AttemptId, Resources, Duration)>,
+    pub queued: Vec<(EntryId, Resources, Duration)>,
     /// Ends that their owners have not acknowledged.
     pub unacknowledged: u32,
 }
@@ -609,10 +629,12 @@ impl Role for NodeAgent {
             Event::Connected { peer: Address::Master, .. } => {
                 self.master = MasterLink::Connected { registered: false };
                 self.register(now, out);
+                self.drop_probes(now, out);
             }
             Event::Disconnected { peer: Address::Master } => {
                 let orphans_at = Some(now + self.settings.orphan_lease);
                 self.master = MasterLink::Down { orphans_at };
+                self.drop_probes(now, out);
             }
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.on_wakeup(now, out),
@@ -642,8 +664,7 @@ impl Role for NodeAgent {
             let task = self.attempts[&entry.attempt].task;
             (entry.attempt, task, entry.resources, now.since(entry.started_at))
         });
-        let queued =
-            self.queue.entries().iter().map(|entry| (entry.attempt, entry.resources, now.since(entry.queued_at)));
+        let queued = self.queue.entries().iter().map(|entry| (entry.id, entry.resources, now.since(entry.queued_at)));
         let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));
         NodeDescription {
             node: self.node,

@@ -217,6 +217,8 @@ pub struct OpenAsk {
     pub shape: Resources,
     pub class: u32,
     pub count: u64,
+    /// Probes that are out for its tasks.
+    pub probes: u64,
 }
 
 /// How much a placement policy may decide in one call.
@@ -229,6 +231,8 @@ pub struct Budget {
 pub enum Decision {
     /// One task of the ask on this node (a dense index).
     Start { ask: AskSlot, node: usize },
+    /// The node is to ask for a task when it is ready.
+    Probe { ask: AskSlot, node: usize },
     /// No open node has room.
     Wait { ask: AskSlot },
 }

@@ -40,6 +40,8 @@ pub struct Ledger {
     class_members: Vec<Option<Vec<NodeId>>>,
     free_classes: Vec<u32>,
     capacity: Totals,
+    /// Counts changes to which nodes there are and which of them are open.
+    node_changes: u64,
     /// For placements that compare rooms.
     by_room: Option<RoomOrder>,
 }
@@ -48,7 +50,7 @@ struct LedgerNode {
     state: NodeState,
     capacity: Resources,
     booked: Resources,
-    attributes: Attributes,
+    attributes: Arc<Attributes>,
     first_booking: u32,
     bookings: u32,
     /// Whether it takes new work.
@@ -147,7 +149,7 @@ impl Ledger {
                 state: NodeState::Expected,
                 capacity: Resources::ZERO,
                 booked: Resources::ZERO,
-                attributes: Attributes::default(),
+                attributes: Arc::default(),
                 first_booking: NONE,
                 bookings: 0,
                 open: false,
@@ -173,8 +175,9 @@ impl Ledger {
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);
         }
-        entry.attributes = attributes;
+        entry.attributes = Arc::new(attributes);
         entry.state = NodeState::Up;
+        self.node_changes += 1;
         self.classify(index);
         // With other attributes it may suit whom it did not suit: what was known of its room is void.
         self.growths += GROWN as u64 + 1;
@@ -199,6 +202,7 @@ impl Ledger {
     /// Opens a node to claims, or closes it.
     pub fn set_open(&mut self, node: NodeId, open: bool) {
         let index = node.0 as usize;
+        self.node_changes += u64::from(self.nodes[index].open != open);
         self.nodes[index].open = open;
         self.show_room(index);
     }
@@ -217,6 +221,7 @@ impl Ledger {
             self.capacity.sub(&capacity);
         }
         self.nodes[node.0 as usize].state = state;
+        self.node_changes += 1;
     }
 
     pub fn state(&self, node: NodeId) -> Option<NodeState> {
@@ -241,7 +246,11 @@ impl Ledger {
         self.nodes[node.0 as usize].bookings
     }
 
-    pub fn attributes(&self, node: NodeId) -> &Attributes {
+    pub fn node_changes(&self) -> u64 {
+        self.node_changes
+    }
+
+    pub fn attributes(&self, node: NodeId) -> &Arc<Attributes> {
         &self.nodes[node.0 as usize].attributes
     }
 
@@ -557,6 +566,7 @@ impl NodeViews for Ledger {
             capacity: entry.capacity,
             free: self.room[index],
             open: entry.state == NodeState::Up,
+            queued: 0,
             expected_wait: Duration::ZERO,
             age: Duration::ZERO,
         }

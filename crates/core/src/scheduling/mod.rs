@@ -1,6 +1,7 @@
 //! The parts that roles own: what waits, what is believed, what is known, and the scheduler over them.
 
 mod ledger;
+mod local;
 mod locality;
 mod node_queue;
 mod request_queue;
@@ -9,6 +10,7 @@ mod scheduler;
 mod view;
 
 pub use ledger::{Booking, ClaimError, Ledger, NodeState};
+pub use local::{LocalScheduler, Step};
 pub use locality::Delays;
 pub use node_queue::NodeQueue;
 pub use request_queue::RequestQueue;

@@ -1,7 +1,7 @@
 //! What waits at a node, in order of arrival; a queue policy says who starts.
 
 use crate::policy::QueuePolicy;
-use crate::vocabulary::{AttemptId, Duration, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
+use crate::vocabulary::{Duration, EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
 
 #[derive(Default)]
 pub struct NodeQueue {
@@ -13,8 +13,13 @@ impl NodeQueue {
         self.entries.push(entry);
     }
 
-    pub fn remove(&mut self, attempt: AttemptId) -> Option<QueuedEntry> {
-        let at = self.entries.iter().position(|entry| entry.attempt == attempt)?;
+    /// Puts an entry before all others: its turn has come already.
+    pub fn push_front(&mut self, entry: QueuedEntry) {
+        self.entries.insert(0, entry);
+    }
+
+    pub fn remove(&mut self, id: EntryId) -> Option<QueuedEntry> {
+        let at = self.entries.iter().position(|entry| entry.id == id)?;
         Some(self.entries.remove(at))
     }
 

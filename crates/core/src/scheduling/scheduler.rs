@@ -243,7 +243,8 @@ impl Scheduler {
                 }
             }
             let request = self.queue.ask(choice.ask);
-            let ask = OpenAsk { slot: choice.ask, shape: request.shape, class: request.class, count: request.open() };
+            let (slot, shape, class, count) = (choice.ask, request.shape, request.class, request.open());
+            let ask = OpenAsk { slot, shape, class, count, probes: 0 };
             let mut decisions = std::mem::take(&mut self.decisions);
             decisions.clear();
             ledger.tighten();

@@ -67,6 +67,7 @@ impl NodeViews for ClusterView {
             capacity: belief.capacity,
             free: belief.report.free.saturating_sub(&belief.claimed_since),
             open: belief.open,
+            queued: belief.report.queued,
             expected_wait: belief.report.expected_wait,
             age: self.now.since(belief.reported_at),
         }

@@ -33,7 +33,8 @@ pub struct Variables {
 /// What a node agent knows of an attempt beside its process.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Carried {
-    pub grant: GrantId,
+    /// `None`: no ledger holds its resources.
+    pub grant: Option<GrantId>,
     pub resources: Resources,
     pub execution: ExecutionType,
     pub timeout: Option<Duration>,

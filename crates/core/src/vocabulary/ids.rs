@@ -45,6 +45,22 @@ pub struct AttemptId {
     pub number: u32,
 }
 
+/// A probe of a job's scheduler, numbered like its attempts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+pub struct ProbeId {
+    pub job: JobId,
+    pub epoch: Epoch,
+    pub number: u32,
+}
+
+/// What waits in a node's queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum EntryId {
+    Attempt(AttemptId),
+    /// When it is its turn, its job manager is asked for a task.
+    Probe(ProbeId),
+}
+
 /// A counted request of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct AskId {
@@ -82,6 +98,12 @@ impl fmt::Display for TaskId {
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}-{}", self.job, self.epoch.0, self.number)
+    }
+}
+
+impl fmt::Display for ProbeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}-{}-{}", self.job, self.epoch.0, self.number)
     }
 }
 

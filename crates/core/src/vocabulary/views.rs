@@ -1,7 +1,7 @@
 //! Read-only pictures that policies are shown: of nodes, and of a node's queue.
 
 use super::resources::WIDTH;
-use super::{AttemptId, Duration, ExecutionType, Instant, NodeId, Resources};
+use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, NodeId, Resources};
 
 /// What a scheduler believes of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +12,8 @@ pub struct NodeView {
     pub free: Resources,
     /// Whether it is reachable, drained and paused nodes among them.
     pub open: bool,
+    /// Entries that wait in its queue.
+    pub queued: u32,
     /// How long a new entry would wait in its queue.
     pub expected_wait: Duration,
     /// How old this belief is.
@@ -138,7 +140,7 @@ impl ClassTable {
 /// One entry that waits at a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueuedEntry {
-    pub attempt: AttemptId,
+    pub id: EntryId,
     pub resources: Resources,
     pub execution: ExecutionType,
     pub queued_at: Instant,

@@ -551,6 +551,10 @@ fn show_message(message: &Message) -> String {
             )
         }
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
+        Message::ToJobManager(ToJobManager::Nodes { nodes }) => {
+            let open = nodes.iter().filter(|node| node.open).count();
+            format!("nodes: {open} of {} open", nodes.len())
+        }
         Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),
         Message::ToJobManager(ToJobManager::Granted { grants }) => {
             let grants: Vec<String> = grants.iter().map(|grant| format!("{} on {}", grant.id, grant.node)).collect();
@@ -566,6 +570,9 @@ fn show_message(message: &Message) -> String {
             format!("welcome in epoch {}, grants from {first_grant}", epoch.0)
         }
         Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
+        Message::ToNode(ToNode::Probe(probe)) => format!("probe {}", probe.id),
+        Message::ToNode(ToNode::Cancel { probes }) => format!("cancel {}", list(probes)),
+        Message::ToJobManager(ToJobManager::Ready { probe }) => format!("ready for {probe}"),
         Message::ToNode(ToNode::Claim { attempts, .. }) => format!("claim [{}]", list(attempts)),
         Message::ToNode(ToNode::Stop { attempt, reason, .. }) => format!("stop {attempt}: {reason}"),
         Message::ToNode(ToNode::Acknowledge { attempt }) => format!("acknowledge {attempt}"),

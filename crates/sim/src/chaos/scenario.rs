@@ -40,7 +40,8 @@ impl Scenario {
 // ---- the cluster ---------------------------------------------------------------------------------------------------
 
 fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
-    let presets = Preset::ALL;
+    // Work that nobody books has rules of its own, which no checker knows yet.
+    let presets = Preset::CENTRAL;
     Settings {
         preset: presets[chance.below(presets.len() as u64) as usize],
         seed,

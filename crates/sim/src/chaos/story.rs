@@ -59,7 +59,8 @@ fn describe_change(change: &Change) -> String {
     match change {
         Change::JobAdmitted { job, .. } => format!("job {} admitted: {}", job.id, job.spec.name),
         Change::Launched { attempt, task, node, grant, .. } => {
-            format!("task {task} launched on {node} as {attempt} with {grant}")
+            let grant = grant.map_or_else(|| "without a grant".to_owned(), |grant| format!("with {grant}"));
+            format!("task {task} launched on {node} as {attempt} {grant}")
         }
         Change::Finished { attempt, task, ended, last, .. } => {
             let more = if *last { "" } else { ", to be tried again" };

@@ -21,7 +21,7 @@ impl Agreement {
         let Some(master) = world.master() else { return Ok(()) };
         let bookings = master.ledger().bookings_on(NodeId(node as u32));
         let booked: BTreeSet<(Epoch, u64)> = bookings.map(|booking| key(booking.grant)).collect();
-        let held: BTreeSet<(Epoch, u64)> = agent.live().map(|live| key(live.grant)).collect();
+        let held: BTreeSet<(Epoch, u64)> = agent.live().filter_map(|live| live.grant).map(key).collect();
         if booked == held {
             return Ok(());
         }
@@ -113,7 +113,7 @@ mod tests {
     fn a_ledger_that_lost_a_booking_is_noticed() {
         assert_eq!(check_after_lie(|_| None), Ok(()));
         let freed = |world: &Simulation| {
-            let grants = world.agent(0)?.live().take(1).map(|live| live.grant).collect();
+            let grants = world.agent(0)?.live().take(1).filter_map(|live| live.grant).collect();
             Some((Address::Master, Message::ToMaster(ToMaster::Freed { grants })))
         };
         assert!(check_after_lie(freed).unwrap_err().what.contains("the node alone has [g1-1]"));

@@ -7,7 +7,7 @@ use crate::simulation::Simulation;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, ExecutionType, Instant, JobId, QueuedEntry, Resources, TaskId,
+    AttemptId, Duration, EndReason, EntryId, ExecutionType, Instant, JobId, QueuedEntry, Resources, TaskId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,6 +69,8 @@ impl Preemption {
         capacity: &Resources,
         entry: &QueuedEntry,
     ) -> Result<(), Breach> {
+        // Resources of a probe are nobody's before its job has a task for them.
+        let EntryId::Attempt(attempt) = entry.id else { return Ok(()) };
         let running = self.running.entry(node).or_default();
         let left = |counts: &dyn Fn(bool) -> bool| {
             let used = running.values().filter(|(_, guaranteed)| counts(*guaranteed));
@@ -77,15 +79,14 @@ impl Preemption {
         let fits = entry.resources.fits_in(&left(&|_| true));
         let would_fit = entry.resources.fits_in(&left(&|guaranteed| guaranteed));
         if fits || !would_fit {
-            self.held_up.remove(&entry.attempt);
+            self.held_up.remove(&attempt);
             return Ok(());
         }
-        let since = *self.held_up.entry(entry.attempt).or_insert(now);
+        let since = *self.held_up.entry(attempt).or_insert(now);
         if now.since(since) > STOP_GRACE + HAND_OVER {
             let waited = now.since(since);
-            let what =
-                format!("guaranteed attempt {} waits on n{node} for opportunistic ones for {waited}", entry.attempt);
-            return Err(Breach::of_job(entry.attempt.job, what));
+            let what = format!("guaranteed attempt {attempt} waits on n{node} for opportunistic ones for {waited}");
+            return Err(Breach::of_job(attempt.job, what));
         }
         Ok(())
     }
@@ -136,7 +137,7 @@ mod tests {
         let capacity = Resources::new(2_000, 0);
         checker.running.entry(0).or_default().insert(attempt(1), (capacity, false));
         let entry = QueuedEntry {
-            attempt: attempt(2),
+            id: EntryId::Attempt(attempt(2)),
             resources: Resources::new(1_000, 0),
             execution: ExecutionType::Guaranteed,
             queued_at: Instant(0),

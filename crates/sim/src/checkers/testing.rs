@@ -43,7 +43,7 @@ fn told(change: Change) -> Happening {
 
 pub fn launched(attempt: AttemptId) -> Happening {
     let (node, grant, rule) = (NodeId(0), GrantId::default(), Rule::Submission);
-    told(Change::Launched { attempt, task: TASK, node, grant, rule, passed_over: 0, at: Instant(0) })
+    told(Change::Launched { attempt, task: TASK, node, grant: Some(grant), rule, passed_over: 0, at: Instant(0) })
 }
 
 pub fn finished(attempt: AttemptId, reason: EndReason, last: bool) -> Happening {

@@ -13,7 +13,7 @@ pub struct DecisionsArgs {
 }
 
 pub fn execute(args: &DecisionsArgs) -> Result<()> {
-    for preset in Preset::ALL.into_iter().filter(|preset| args.preset.is_none_or(|only| only == *preset)) {
+    for preset in Preset::CENTRAL.into_iter().filter(|preset| args.preset.is_none_or(|only| only == *preset)) {
         let result = compare(&Scale::full(preset));
         for cluster in &result.clusters {
             println!(

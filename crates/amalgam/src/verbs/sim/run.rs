@@ -61,7 +61,7 @@ struct Presets(Vec<Preset>);
 
 fn parse_presets(text: &str) -> std::result::Result<Presets, String> {
     if text == "all" {
-        return Ok(Presets(Preset::ALL.to_vec()));
+        return Ok(Presets(Preset::all().collect()));
     }
     text.split(',').map(Preset::parse).collect::<std::result::Result<_, _>>().map(Presets)
 }
@@ -155,10 +155,11 @@ impl RunArgs {
         options
     }
 
-    fn settings(&self, preset: Preset) -> Settings {
+    fn settings(&self, mut preset: Preset) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, .. } = self.world;
         let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
+        preset.seed = self.seed;
         Settings {
             preset,
             seed: self.seed,

@@ -1,11 +1,13 @@
 //! Where a task goes.
 
 mod aligned;
+mod batch_sampling;
 mod by_room;
 mod next_fit;
 mod random;
 
 pub use aligned::Aligned;
+pub use batch_sampling::BatchSampling;
 pub use by_room::{BestFit, WorstFit};
 pub use next_fit::NextFit;
 pub use random::{PowerOfTwo, Random};
@@ -30,6 +32,7 @@ mod tests {
                     capacity,
                     free: capacity.saturating_sub(&taken),
                     open: chance.below(10) > 0,
+                    queued: chance.below(3),
                     expected_wait: Duration::ZERO,
                     age: Duration::ZERO,
                 }
@@ -38,7 +41,7 @@ mod tests {
         }
 
         pub(super) fn ask(cpu_millis: u32, memory_mib: u32) -> OpenAsk {
-            OpenAsk { slot: 0, shape: Resources::new(cpu_millis, memory_mib), class: 0, count: 1 }
+            OpenAsk { slot: 0, shape: Resources::new(cpu_millis, memory_mib), class: 0, count: 1, probes: 0 }
         }
 
         pub(super) fn fitting(&self, ask: &OpenAsk) -> impl Iterator<Item = usize> {

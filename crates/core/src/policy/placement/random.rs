@@ -1,5 +1,5 @@
-//! A random node with room, and the better of two of them (the power of two choices; Mitzenmacher 2001): the one whose
-//! resources are taken to a smaller part, in the kind that is taken most.
+//! A random node with room, and the better of two of them (the power of two choices; Mitzenmacher 2001): the one with the
+//! shorter queue; of equal queues, the one whose resources are taken to a smaller part, in the kind that is taken most.
 //!
 //! Nodes are drawn until one has room; after [`DRAWS`] in vain it is the first with room after the last drawn, so that
 //! a full cluster costs no more than a search. Then nodes after long stretches of full ones are likelier than others.
@@ -63,11 +63,11 @@ fn draw(chance: &mut Chance, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usiz
     view.find_room(ask.class, &ask.shape, node)
 }
 
-/// The largest part of a kind that is taken, in millionths.
-fn load(node: &NodeView) -> u64 {
+/// What waits there, and the largest part of a kind that is taken, in millionths.
+fn load(node: &NodeView) -> (u32, u64) {
     let mut taken = Totals::ZERO;
     taken.add(&node.capacity.saturating_sub(&node.free));
-    taken.dominant_share(&Totals(node.capacity.0.map(u64::from)))
+    (node.queued, taken.dominant_share(&Totals(node.capacity.0.map(u64::from))))
 }
 
 #[cfg(test)]

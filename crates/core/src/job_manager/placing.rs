@@ -1,0 +1,69 @@
+//! A job manager that places its tasks itself: it probes nodes, or sends tasks to their queues.
+
+use super::{Basis, JobManager, Room};
+use crate::protocol::{Address, Ask, ListedNode, Rule, ToNode};
+use crate::role::Outbox;
+use crate::scheduling::Step;
+use crate::vocabulary::{AskId, Instant, NodeId, ProbeId};
+use std::sync::Arc;
+
+impl JobManager {
+    pub(super) fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>, out: &mut Outbox) {
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.on_nodes(now, nodes);
+        }
+        self.place(now, out);
+    }
+
+    pub(super) fn schedule(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
+        if let Some(scheduler) = &mut self.scheduler {
+            asks.iter().for_each(|ask| scheduler.on_ask(ask));
+        }
+        self.place(now, out);
+    }
+
+    /// Does what the scheduler decides.
+    pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
+        let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now)).unwrap_or_default();
+        for step in steps {
+            match step {
+                Step::Start { ask, node } => {
+                    let room = Room { node, basis: Basis::Queue, rule: Rule::Sampling, passed_over: 0 };
+                    self.bind(now, ask, room, out);
+                }
+                Step::Probe { node, probe } => out.send(node, ToNode::Probe(Box::new(probe))),
+                Step::Cancel { node, probes } => out.send(node, ToNode::Cancel { probes }),
+            }
+        }
+    }
+
+    /// A node keeps room for a probe: the next task gets it, if one is left.
+    pub(super) fn on_ready(&mut self, now: Instant, from: Address, probe: ProbeId, out: &mut Outbox) {
+        let Address::Node(node) = from else { return };
+        let room = Room { node, basis: Basis::Probe(probe), rule: Rule::Ready, passed_over: 0 };
+        let is_bound = self.take_probe(probe).is_some_and(|ask| self.bind(now, ask, room, out));
+        if !is_bound {
+            out.send(node, ToNode::Cancel { probes: vec![probe] });
+        }
+        self.place(now, out);
+    }
+
+    fn take_probe(&mut self, probe: ProbeId) -> Option<AskId> {
+        let scheduler = self.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
+        scheduler.on_ready(probe.number)
+    }
+
+    /// It gets nothing more before the master has published anew which nodes take work.
+    pub(super) fn on_node_fault(&mut self, node: NodeId) {
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.close(node);
+        }
+    }
+
+    /// The node has lost what waited there.
+    pub(super) fn forget_probes(&mut self, node: NodeId) {
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.forget_node(node);
+        }
+    }
+}

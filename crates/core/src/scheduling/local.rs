@@ -1,0 +1,269 @@
+//! The scheduler beside a job manager: it places one job's tasks on nodes that it knows from what the master publishes.
+//! No ledger confirms what it decides: a task waits at the node, or a probe waits there and the node asks back.
+
+use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
+use crate::protocol::{Ask, ListedNode, Probe};
+use crate::vocabulary::{AskId, Constraint, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub struct LocalScheduler {
+    job: JobId,
+    epoch: Epoch,
+    placement: Box<dyn PlacementPolicy>,
+    view: PublishedView,
+    /// By their numbers.
+    asks: Vec<LocalAsk>,
+    /// Probes that are out, by their numbers.
+    probes: BTreeMap<u32, SentProbe>,
+    next_probe: u32,
+}
+
+struct LocalAsk {
+    ask: Ask,
+    /// Of the wanted tasks, those that have a node.
+    bound: u64,
+    /// Probes that are out for it.
+    probes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct SentProbe {
+    ask: u32,
+    node: NodeId,
+}
+
+/// What the job manager is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Launch a task of the ask; it counts as bound.
+    Start {
+        ask: AskId,
+        node: NodeId,
+    },
+    Probe {
+        node: NodeId,
+        probe: Probe,
+    },
+    Cancel {
+        node: NodeId,
+        probes: Vec<ProbeId>,
+    },
+}
+
+impl LocalAsk {
+    fn open(&self) -> u64 {
+        self.ask.wanted - self.bound
+    }
+}
+
+impl LocalScheduler {
+    /// For the asks of a job, by their numbers.
+    pub fn new(
+        job: JobId,
+        epoch: Epoch,
+        asks: impl Iterator<Item = Ask>,
+        placement: Box<dyn PlacementPolicy>,
+    ) -> LocalScheduler {
+        let asks: Vec<LocalAsk> = asks.map(|ask| LocalAsk { ask, bound: 0, probes: 0 }).collect();
+        let classes = asks.iter().map(|entry| Arc::clone(&entry.ask.constraints)).collect();
+        LocalScheduler {
+            job,
+            epoch,
+            placement,
+            view: PublishedView { classes, ..PublishedView::default() },
+            asks,
+            probes: BTreeMap::new(),
+            next_probe: 0,
+        }
+    }
+
+    // ---- what is known ---------------------------------------------------------------------------------------------
+
+    /// How much the job wants of an ask.
+    pub fn on_ask(&mut self, ask: &Ask) {
+        self.asks[ask.id.number as usize].ask.wanted = ask.wanted;
+    }
+
+    /// The job counts its tasks from zero again.
+    pub fn restart(&mut self) {
+        for ask in &mut self.asks {
+            (ask.ask.wanted, ask.bound) = (0, 0);
+        }
+    }
+
+    /// The master's latest list. Probes at nodes that take no new work any more are written off.
+    pub fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) {
+        self.view.replace(now, nodes);
+        self.write_off(|probe, view| !view.is_open(probe.node));
+    }
+
+    /// The node cannot launch: nothing goes there until the master has published its nodes again.
+    pub fn close(&mut self, node: NodeId) {
+        self.view.closed.insert(node);
+        self.forget_node(node);
+    }
+
+    /// Whatever waited at the node for this job is gone.
+    pub fn forget_node(&mut self, node: NodeId) {
+        self.write_off(|probe, _| probe.node == node);
+    }
+
+    fn write_off(&mut self, is_gone: impl Fn(&SentProbe, &PublishedView) -> bool) {
+        let LocalScheduler { probes, asks, view, .. } = self;
+        probes.retain(|_, probe| {
+            let gone = is_gone(probe, view);
+            asks[probe.ask as usize].probes -= u64::from(gone);
+            !gone
+        });
+    }
+
+    pub fn has_probes_at(&self, node: NodeId) -> bool {
+        self.probes.values().any(|probe| probe.node == node)
+    }
+
+    /// The node of a probe is ready for a task of this ask, which counts as bound; `None` if the probe is not out. (Those
+    /// of asks without open tasks are not.)
+    pub fn on_ready(&mut self, number: u32) -> Option<AskId> {
+        let probe = self.probes.remove(&number)?;
+        let entry = &mut self.asks[probe.ask as usize];
+        entry.probes -= 1;
+        entry.bound += 1;
+        Some(entry.ask.id)
+    }
+
+    // ---- decisions -------------------------------------------------------------------------------------------------
+
+    /// Places what is open and takes back what is not needed any more.
+    pub fn decide(&mut self, now: Instant) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.view.now = now;
+        self.cancel_idle_probes(&mut steps);
+        for number in 0..self.asks.len() {
+            while self.place(now, number, &mut steps) {}
+        }
+        steps
+    }
+
+    /// Probes of asks without open tasks are taken back, with one message for each node.
+    fn cancel_idle_probes(&mut self, steps: &mut Vec<Step>) {
+        if !self.asks.iter().any(|ask| ask.probes > 0 && ask.open() == 0) {
+            return;
+        }
+        let mut idle: BTreeMap<NodeId, Vec<ProbeId>> = BTreeMap::new();
+        let (asks, job, epoch) = (&mut self.asks, self.job, self.epoch);
+        self.probes.retain(|&number, probe| {
+            let ask = &mut asks[probe.ask as usize];
+            if ask.open() > 0 {
+                return true;
+            }
+            ask.probes -= 1;
+            idle.entry(probe.node).or_default().push(ProbeId { job, epoch, number });
+            false
+        });
+        steps.extend(idle.into_iter().map(|(node, probes)| Step::Cancel { node, probes }));
+    }
+
+    /// Asks the policy about one ask. Whether it started a task, so that it may be asked again.
+    fn place(&mut self, now: Instant, number: usize, steps: &mut Vec<Step>) -> bool {
+        let entry = &self.asks[number];
+        let (slot, count) = (number as u32, entry.open());
+        if count == 0 {
+            return false;
+        }
+        let ask = OpenAsk { slot, shape: entry.ask.resources, class: slot, count, probes: entry.probes };
+        let mut decisions = Vec::new();
+        self.placement.place(now, &[ask], Budget { starts: 1 }, &self.view, &mut decisions);
+        let started = decisions.iter().any(|decision| matches!(decision, Decision::Start { .. }));
+        steps.extend(decisions.into_iter().filter_map(|decision| match decision {
+            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32))),
+            Decision::Probe { node, .. } => Some(self.probe(number, NodeId(node as u32))),
+            Decision::Wait { .. } => None,
+        }));
+        started
+    }
+
+    fn start(&mut self, number: usize, node: NodeId) -> Step {
+        let entry = &mut self.asks[number];
+        entry.bound += 1;
+        self.view.on_sent(node);
+        Step::Start { ask: entry.ask.id, node }
+    }
+
+    fn probe(&mut self, number: usize, node: NodeId) -> Step {
+        let entry = &mut self.asks[number];
+        entry.probes += 1;
+        let id = ProbeId { job: self.job, epoch: self.epoch, number: self.next_probe };
+        self.next_probe += 1;
+        self.probes.insert(id.number, SentProbe { ask: number as u32, node });
+        let Ask { execution, resources, .. } = entry.ask;
+        Step::Probe { node, probe: Probe { id, execution, resources } }
+    }
+
+    /// In tests and debug builds.
+    pub fn check_invariants(&self) {
+        for (number, entry) in self.asks.iter().enumerate() {
+            let out = self.probes.values().filter(|probe| probe.ask == number as u32).count();
+            assert_eq!(entry.probes, out as u64, "probes of ask {number}");
+            assert!(entry.bound <= entry.ask.wanted, "no more tasks are bound than are wanted");
+        }
+    }
+}
+
+/// The nodes as the master published them last, and what this job has seen since.
+#[derive(Default)]
+struct PublishedView {
+    nodes: Arc<Vec<ListedNode>>,
+    published_at: Instant,
+    now: Instant,
+    /// By the numbers of asks.
+    classes: Vec<Arc<Vec<Constraint>>>,
+    /// Nodes that could not launch.
+    closed: BTreeSet<NodeId>,
+    /// Tasks sent to nodes since, which no report shows.
+    sent: BTreeMap<NodeId, u32>,
+}
+
+impl PublishedView {
+    fn replace(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) {
+        (self.nodes, self.published_at) = (nodes, now);
+        self.closed.clear();
+        self.sent.clear();
+    }
+
+    fn on_sent(&mut self, node: NodeId) {
+        *self.sent.entry(node).or_default() += 1;
+    }
+
+    fn is_open(&self, node: NodeId) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains(&node)
+    }
+}
+
+impl NodeViews for PublishedView {
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn view(&self, index: usize) -> NodeView {
+        let (listed, node) = (&self.nodes[index], NodeId(index as u32));
+        NodeView {
+            node,
+            capacity: listed.capacity,
+            free: listed.report.free,
+            open: self.is_open(node),
+            queued: listed.report.queued + self.sent.get(&node).copied().unwrap_or(0),
+            expected_wait: listed.report.expected_wait,
+            age: self.now.since(self.published_at),
+        }
+    }
+
+    /// A task that does not fit now waits at the node, so room is what the empty node has.
+    fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
+        let listed = &self.nodes[index];
+        let meets = |constraint: &Constraint| constraint.is_met_by(&listed.attributes);
+        self.is_open(NodeId(index as u32))
+            && shape.fits_in(&listed.capacity)
+            && self.classes[class as usize].iter().all(meets)
+    }
+}

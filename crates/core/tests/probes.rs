@@ -1,0 +1,186 @@
+//! What a node does with probes: it asks back in the order of the queue, keeps room until it is answered, and forgets
+//! probes with the connection.
+
+use amalgam_core::node::{NodeAgent, NodeSettings};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{
+    Address, ExecutorReport, Launch, Message, Probe, ToExecutor, ToJobManager, ToMaster, ToNode,
+};
+use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::vocabulary::{
+    AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, ProbeId, Program,
+    ResourceSpec, Resources, TaskId, Variables,
+};
+use std::sync::Arc;
+
+const NODE: NodeId = NodeId(0);
+const JOB: JobId = JobId(1);
+const EPOCH: Epoch = Epoch(1);
+
+/// A node with 4 CPUs.
+struct Node(NodeAgent);
+
+impl Node {
+    fn new() -> Node {
+        let settings = NodeSettings {
+            name: "host".to_owned(),
+            capacity: ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() },
+            attributes: Attributes::default(),
+            enforcement: Vec::new(),
+            orphan_lease: Duration::MAX,
+            stop_grace: Duration::from_secs(1),
+        };
+        let mut node = Node(Preset::FIFO.node_agent(NODE, settings));
+        node.handle(Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
+        node.tell(Address::Executor(NODE), ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
+        node.connect();
+        node
+    }
+
+    fn connect(&mut self) {
+        let mut out = Outbox::default();
+        self.0.handle(Instant(0), Event::Connected { peer: Address::Master, incarnation: 1 }, &mut out);
+        let registration = out.sends.iter().find_map(|(_, message)| match message {
+            Message::ToMaster(ToMaster::Register(registration)) => Some(registration.number),
+            _ => None,
+        });
+        let registration = registration.expect("it introduces itself");
+        let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
+        let heartbeat = Duration::from_secs(1);
+        let kinds = Kinds::new();
+        let welcome = ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds, heartbeat };
+        self.tell(Address::Master, welcome);
+    }
+
+    /// What it says to job managers and to its executor.
+    fn handle(&mut self, event: Event<ToNode>) -> Vec<Said> {
+        let mut out = Outbox::default();
+        self.0.handle(Instant(0), event, &mut out);
+        let said = out.sends.into_iter().filter_map(|(_, message)| match message {
+            Message::ToJobManager(ToJobManager::Ready { probe }) => Some(Said::Ready(probe.number)),
+            Message::ToJobManager(ToJobManager::NotTaken { attempt }) => Some(Said::NotTaken(attempt.number)),
+            Message::ToExecutor(ToExecutor::Launch(order)) => Some(Said::Launch(order.attempt.number)),
+            _ => None,
+        });
+        said.collect()
+    }
+
+    fn tell(&mut self, from: Address, body: ToNode) -> Vec<Said> {
+        self.handle(Event::Message { from, body })
+    }
+
+    fn probe(&mut self, number: u32, cpu_millis: u32) -> Vec<Said> {
+        let resources = Resources::new(cpu_millis, 0);
+        let probe = Probe { id: id(number), execution: ExecutionType::Guaranteed, resources };
+        self.tell(Address::JobManager(JOB), ToNode::Probe(Box::new(probe)))
+    }
+
+    fn cancel(&mut self, probes: &[u32]) -> Vec<Said> {
+        let probes = probes.iter().map(|&number| id(number)).collect();
+        self.tell(Address::JobManager(JOB), ToNode::Cancel { probes })
+    }
+
+    fn launch(&mut self, number: u32, probe: Option<u32>, cpu_millis: u32) -> Vec<Said> {
+        self.launch_in(EPOCH, number, probe, cpu_millis)
+    }
+
+    fn launch_in(&mut self, epoch: Epoch, number: u32, probe: Option<u32>, cpu_millis: u32) -> Vec<Said> {
+        let launch = Launch {
+            attempt: AttemptId { job: JOB, epoch, number },
+            task: TaskId { job: JOB, stage: 0, index: number },
+            grant: None,
+            probe: probe.map(id),
+            execution: ExecutionType::Guaranteed,
+            resources: Resources::new(cpu_millis, 0),
+            program: Arc::new(Program::default()),
+            submit_dir: String::new(),
+            variables: Variables::default(),
+            timeout: None,
+            expected: None,
+        };
+        self.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(launch)))
+    }
+
+    fn free(&self) -> u32 {
+        self.0.describe(Instant(0)).free.cpu_millis()
+    }
+}
+
+#[derive(PartialEq, Debug)]
+enum Said {
+    Ready(u32),
+    NotTaken(u32),
+    Launch(u32),
+}
+use Said::{Launch as Launched, NotTaken, Ready};
+
+fn id(number: u32) -> ProbeId {
+    ProbeId { job: JOB, epoch: EPOCH, number }
+}
+
+#[test]
+fn a_probe_waits_for_its_turn_and_the_launch_takes_its_room() {
+    let mut node = Node::new();
+    assert_eq!(node.probe(1, 3_000), [Ready(1)]);
+    assert_eq!(node.free(), 1_000);
+    assert_eq!(node.probe(2, 2_000), [], "it does not fit");
+    assert_eq!(node.launch(7, None, 1_000), [], "nobody overtakes");
+    assert_eq!(node.launch(8, Some(1), 3_000), [Launched(8)]);
+    assert_eq!(node.free(), 1_000);
+    assert_eq!(node.cancel(&[2]), [Launched(7)], "what waited behind it goes on");
+}
+
+#[test]
+fn room_of_a_cancelled_probe_goes_to_the_next_entry() {
+    let mut node = Node::new();
+    assert_eq!(node.probe(1, 4_000), [Ready(1)]);
+    assert_eq!(node.probe(2, 4_000), []);
+    assert_eq!(node.probe(3, 4_000), []);
+    assert_eq!(node.cancel(&[1]), [Ready(2)]);
+    assert_eq!(node.cancel(&[3, 2]), []);
+    assert_eq!(node.free(), 4_000);
+}
+
+#[test]
+fn a_smaller_task_than_probed_for_leaves_the_rest_to_others() {
+    let mut node = Node::new();
+    assert_eq!(node.probe(1, 4_000), [Ready(1)]);
+    assert_eq!(node.probe(2, 3_000), []);
+    assert_eq!(node.launch(5, Some(1), 1_000), [Launched(5), Ready(2)]);
+}
+
+#[test]
+fn probes_and_their_room_are_forgotten_with_the_connection() {
+    for notices in [false, true] {
+        let mut node = Node::new();
+        node.probe(1, 3_000);
+        node.probe(2, 3_000);
+        assert_eq!(node.launch(7, None, 2_000), []);
+        if notices {
+            let said = node.handle(Event::Disconnected { peer: Address::Master });
+            assert_eq!(said, [Launched(7)], "a launch does not wait for the connection");
+        }
+        node.connect();
+        assert_eq!(node.free(), 2_000);
+        assert_eq!(node.probe(1, 2_000), [Ready(1)], "the same again is a new one");
+    }
+}
+
+#[test]
+fn a_repeated_probe_is_the_same_and_a_launch_that_is_not_taken_leaves_no_room_kept() {
+    let mut node = Node::new();
+    assert_eq!(node.probe(1, 4_000), [Ready(1)]);
+    assert_eq!(node.probe(2, 4_000), []);
+    assert_eq!(node.probe(1, 4_000), []);
+    assert_eq!(node.probe(2, 4_000), []);
+    assert_eq!(node.launch_in(Epoch(0), 9, Some(1), 4_000), [NotTaken(9), Ready(2)], "from an earlier life");
+}
+
+#[test]
+fn a_job_that_has_no_owner_leaves_no_probe() {
+    let mut node = Node::new();
+    node.probe(1, 3_000);
+    node.probe(2, 3_000);
+    assert_eq!(node.tell(Address::Master, ToNode::Disown { job: JOB }), []);
+    assert_eq!(node.free(), 4_000);
+}
