@@ -1,7 +1,7 @@
 //! Who goes first, who waits, on what, and what is said about it.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Scene, until, until_true};
+use crate::support::{Cluster, Scene, until, until_true};
 use amalgam_daemon::api::{JobDetail, NodeSummary};
 use std::fs;
 
@@ -44,6 +44,22 @@ fn priorities_order_jobs() {
         scene.write("go", "");
         scene.ok(&["wait", &format!("1-{last}")]);
         assert_eq!(scene.read("order"), "high\nmiddle\nlate-middle\nlow\n", "{preset}");
+    }
+}
+
+#[test]
+fn jobs_that_place_their_tasks_themselves_run_each_once_also_when_the_server_is_killed() {
+    for preset in ["sparrow", "sparrow-random", "sparrow-power-of-two"] {
+        let cluster = Cluster::start(2, 1, &format!("preset = '{preset}'\n"));
+        let scene = &cluster.scene;
+        let id = scene.submit(&["--array", "0-9", "--", "sh", "-c", "sleep 0.2; echo $AMALGAM_INDEX >> ran"]);
+        until_true("a running task", || scene.job(&id).summary.tasks.running > 0);
+        cluster.kill_server();
+        cluster.start_server();
+        scene.ok(&["wait", &id]);
+        let mut ran: Vec<String> = scene.read("ran").lines().map(str::to_owned).collect();
+        ran.sort();
+        assert_eq!(ran, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"], "{preset}");
     }
 }
 
