@@ -283,7 +283,8 @@ fn comparison(runs: &[Outcome]) -> String {
         "not ended",
         "wall",
     ];
-    let mut text = format!("{:<12}", "preset");
+    let names = runs.iter().map(|run| run.results.preset.len()).max().unwrap_or(0).max("preset".len());
+    let mut text = format!("{:<names$}", "preset");
     heads.iter().for_each(|head| text += &format!(" {head:>10}"));
     for Outcome { results, .. } in runs {
         let (jct, wait) = (&results.jct_s, &results.task_wait_s);
@@ -302,7 +303,7 @@ fn comparison(runs: &[Outcome]) -> String {
             left.to_string(),
             format!("{:.2}", results.wall_seconds),
         ];
-        text += &format!("\n{:<12}", results.preset);
+        text += &format!("\n{:<names$}", results.preset);
         cells.iter().for_each(|cell| text += &format!(" {cell:>10}"));
     }
     text += "\n\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not \
