@@ -254,6 +254,13 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
 }
 
 #[test]
+fn a_job_that_nobody_could_release_is_refused() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let refused = told(command(nowhere.path(), &["run", "--hold", "--", "true"]).output().unwrap());
+    assert!(refused.code == 2 && refused.err.contains("\n  help: run it without --hold"), "{refused:?}");
+}
+
+#[test]
 fn without_a_server_the_remedy_is_named() {
     let state = tempfile::tempdir().unwrap();
     let told_without = |arguments: &[&str]| told(command(state.path(), arguments).output().unwrap());

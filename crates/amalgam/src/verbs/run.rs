@@ -58,6 +58,7 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
             }
             client
         }
+        None if job.held => return Err(held_for_ever()),
         None => {
             let cluster = own_cluster.insert(embedded::start(&args.size)?);
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())
@@ -84,6 +85,12 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
         return Ok(ExitCode::from(130));
     }
     Ok(ExitCode::from(waited.exit_code.unwrap_or(1)))
+}
+
+/// A cluster that lasts as long as the job has nobody else who could release it.
+fn held_for_ever() -> Failure {
+    let what = "the job is to be held, and no server runs where it could be released";
+    Failure::usage(what, "run it without --hold (`hold` in a job file), or start a server with `amalgam dev`")
 }
 
 /// The first interrupt cancels the job, and its end then ends this program; the second leaves at once.
