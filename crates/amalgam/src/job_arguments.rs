@@ -63,7 +63,7 @@ struct TraceArgs {
     #[arg(long, value_name = "FACTOR", requires = "from")]
     time_scale: Option<String>,
     /// An option of the trace, such as limit=1; repeatable
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_option, requires = "from")]
+    #[arg(short = 'w', long, value_name = "KEY=VALUE", value_parser = parse_option, requires = "from")]
     workload_option: Vec<(String, String)>,
 }
 
@@ -175,7 +175,7 @@ impl TraceArgs {
         let workload = trace::read(trace, &options)?;
         let [job] = &workload.jobs[..] else {
             let problem = format!("`{trace}` holds {} jobs, and this runs one", workload.jobs.len());
-            return Err(Failure::usage(problem, "choose a file, or the first with --workload-option limit=1"));
+            return Err(Failure::usage(problem, "choose a file, or the first with `-w limit=1`"));
         };
         workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
         let mut spec = job.sleeping().map_err(|problem| Failure::usage(problem, ""))?;
