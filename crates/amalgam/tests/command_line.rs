@@ -172,6 +172,18 @@ fn jobs_are_held_released_cancelled_and_run_again() {
 }
 
 #[test]
+fn jobs_come_after_those_that_selectors_name() {
+    let cluster = Cluster::start();
+    for after in [&[][..], &["--after", "last"], &["--after", "1-2"], &["--after", "1,2", "--after", "last"]] {
+        assert_eq!(cluster.run(&[&["submit", "-q"], after, &["--", "true"]].concat()).code, 0, "{after:?}");
+    }
+    let jobs: Vec<JobDetail> = cluster.json(&["info", "2-4"]);
+    let after: Vec<&[u64]> = jobs.iter().map(|job| &job.after_jobs[..]).collect();
+    assert_eq!(after, [&[1][..], &[1, 2], &[1, 2, 3]]);
+    assert_eq!(cluster.run(&["submit", "--after", "x", "--", "true"]).code, 2);
+}
+
+#[test]
 fn the_cluster_is_shown_and_nodes_are_drained() {
     let cluster = Cluster::start();
     let nodes = cluster.run(&["node", "list"]).out;
@@ -240,6 +252,10 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     }
     let slip = cluster.run(&["submit", "-r", "memori=1GiB", "--", "x"]);
     assert!(slip.code == 2 && slip.err.contains("unknown resource `memori`; did you mean `memory`?"), "{slip:?}");
+    for arguments in [&["list", "--limit", "x"][..], &["submit", "--retries", "x", "--", "x"], &["top", "-i", "abc"]] {
+        let told = cluster.run(arguments);
+        assert!(told.code == 2 && told.err.contains("\n  help: write a "), "{arguments:?} {told:?}");
+    }
     let bare = cluster.run(&["run"]);
     assert!(
         bare.err.contains("Usage: amalgam run [OPTIONS] FILE\n       amalgam run [OPTIONS] -- COMMAND"),
