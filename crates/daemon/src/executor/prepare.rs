@@ -130,7 +130,7 @@ pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndR
 /// What a `chdir` that failed means to a user.
 pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
     let shown = directory.display();
-    let remedy = "share it with this node, or say `workdir = \"own\"` to run each task in an empty directory";
+    let remedy = "share it with this node, or say `--workdir own` (`workdir = \"own\"` in a job file) to run each task in an empty one";
     EndReason::LaunchFailed(match error.kind() {
         _ if is_out_of_reach(error) => return node_fault(&format!("enter the directory {shown}"), error),
         io::ErrorKind::NotFound => format!("this node has no directory {shown}; {remedy}"),
