@@ -34,8 +34,8 @@ pub fn connect(connection: &Connection) -> Result<Client> {
 
 /// The server, if one was named or one runs here.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
-    if let Some(server) = &connection.server {
-        return Ok(Some(Client::new(base_url(server)?, token(connection, None)?)));
+    if let Some(server) = connection.server.clone().or_else(|| env::var("AMALGAM_SERVER").ok()) {
+        return Ok(Some(Client::new(base_url(&server)?, token(connection, None)?)));
     }
     let path = state_dir(connection)?.join(ServerFile::NAME);
     // A file that is half written or left by a dead server means that none is there.

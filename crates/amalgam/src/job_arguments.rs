@@ -1,9 +1,13 @@
 //! What `run` and `submit` have in common: a job from a file or from a command.
 
+use crate::client::Client;
 use crate::failure::{Failure, Result};
+use crate::selectors::{Selector, resolve};
 use crate::show;
+use crate::verbs::ACTIVE;
 use crate::verbs::workload::parse_option;
 use amalgam_core::vocabulary::{Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
+use amalgam_daemon::api::Submitted;
 use amalgam_workload::quantities::{self, Malformed};
 use amalgam_workload::trace;
 use amalgam_workload::{CommandOptions, Context, Format, JobOptions, from_command, read_job};
@@ -32,9 +36,9 @@ pub struct JobArgs {
     /// A variable for the tasks; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = quantities::parse_variable)]
     env: Vec<(String, String)>,
-    /// Jobs that must have succeeded first
-    #[arg(long, value_name = "JOB", value_delimiter = ',')]
-    after: Vec<u64>,
+    /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
+    #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
+    after: Vec<Selector>,
     /// Cancel the rest once more tasks than this have failed
     #[arg(long, value_name = "N")]
     max_fails: Option<u32>,
@@ -63,7 +67,7 @@ struct TraceArgs {
     #[arg(long, value_name = "FACTOR", requires = "from")]
     time_scale: Option<String>,
     /// An option of the trace, such as limit=1; repeatable
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_option, requires = "from")]
+    #[arg(short = 'w', long, value_name = "KEY=VALUE", value_parser = parse_option, requires = "from")]
     workload_option: Vec<(String, String)>,
 }
 
@@ -139,8 +143,27 @@ fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
     }
 }
 
+/// A job, and others that must have succeeded first: which ones only the server can say.
+pub struct Prepared {
+    pub job: JobSpec,
+    after: Vec<Selector>,
+}
+
+impl Prepared {
+    pub fn submit(&mut self, client: &Client) -> Result<Submitted> {
+        let after = resolve(client, &self.after, ACTIVE)?;
+        self.job.after_jobs.extend(after.into_iter().map(JobId));
+        client.submit(&self.job, &idempotency_key()?)
+    }
+}
+
 impl JobArgs {
-    pub fn read(self) -> Result<JobSpec> {
+    pub fn read(mut self) -> Result<Prepared> {
+        let after = std::mem::take(&mut self.after);
+        Ok(Prepared { job: self.job()?, after })
+    }
+
+    fn job(self) -> Result<JobSpec> {
         let submit_dir = env::current_dir().map_err(|error| {
             Failure::new(format!("the working directory is gone: {error}"), "change to one that exists")
         })?;
@@ -151,7 +174,6 @@ impl JobArgs {
                 queue: self.queue,
                 priority: self.priority,
                 max_fails: self.max_fails,
-                after: self.after.into_iter().map(JobId).collect(),
                 hold: self.hold,
                 wait_for_nodes: self.wait_for_nodes,
                 env: self.env,
@@ -175,7 +197,7 @@ impl TraceArgs {
         let workload = trace::read(trace, &options)?;
         let [job] = &workload.jobs[..] else {
             let problem = format!("`{trace}` holds {} jobs, and this runs one", workload.jobs.len());
-            return Err(Failure::usage(problem, "choose a file, or the first with --workload-option limit=1"));
+            return Err(Failure::usage(problem, "choose a file, or the first with `-w limit=1`"));
         };
         workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
         let mut spec = job.sleeping().map_err(|problem| Failure::usage(problem, ""))?;

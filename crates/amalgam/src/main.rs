@@ -15,11 +15,14 @@ mod verbs;
 
 use arguments::{Arguments, Verb};
 use clap::Parser;
-use failure::Result;
-use std::process::ExitCode;
+use clap::error::ContextKind;
+use failure::{Failure, Result};
+use std::error::Error;
+use std::num::{ParseFloatError, ParseIntError};
+use std::process::{self, ExitCode};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     if arguments.verb.is_client() {
         die_of_broken_pipes();
     }
@@ -30,6 +33,21 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Ends with what is wrong with the command line. Of numbers the standard library says what a programmer would know.
+fn refuse(error: &clap::Error) -> ! {
+    let source = error.source();
+    let allowed = match source.map(|source| (source.is::<ParseIntError>(), source.is::<ParseFloatError>())) {
+        Some((true, _)) => "write a whole number, such as 10",
+        Some((_, true)) => "write a number, such as 0.5",
+        _ => error.exit(),
+    };
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, argument) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
+    let failure = Failure::usage(format!("`{value}` is not possible for {argument}"), allowed);
+    show::note(&failure.to_string());
+    process::exit(failure.code.into())
 }
 
 fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {

@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Query};
 use crate::failure::{Failure, Result};
+use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobDetail, JobSummary};
 use std::ops::RangeInclusive;
 
@@ -66,7 +67,9 @@ fn last(client: &Client) -> Result<u64> {
 pub struct Target {
     job: Option<u64>,
     stage: Option<String>,
+    /// The task's place in the stage.
     pub index: Option<u32>,
+    typed: String,
 }
 
 impl Target {
@@ -84,15 +87,32 @@ impl Target {
         if parts.next().is_some() || stage.as_deref() == Some("") {
             return Err(wrong());
         }
-        Ok(Target { job, stage, index })
+        Ok(Target { job, stage, index, typed: text.to_owned() })
     }
 
     pub fn job(&self, client: &Client) -> Result<u64> {
         self.job.map_or_else(|| last(client), Ok)
     }
 
-    /// The number of the stage; a name goes before a number that reads the same.
+    /// The number of the stage, which has the task that is meant.
     pub fn stage(&self, job: &JobDetail) -> Result<Option<u32>> {
+        let number = self.stage_number(job)?;
+        let stage = number.and_then(|number| job.stages.get(number as usize));
+        if let (Some(stage), Some(index)) = (stage, self.index)
+            && u64::from(index) >= stage.tasks.total
+        {
+            let (typed, id) = (&self.typed, job.summary.id);
+            let tasks = counted(stage.tasks.total, "task");
+            let what = format!("there is no task `{typed}`: stage `{}` of job {id} has {tasks}", stage.name);
+            let remedy =
+                format!("count from 0, whatever the array's values are; `amalgam info {id} --tasks` lists them");
+            return Err(Failure::new(what, remedy));
+        }
+        Ok(number)
+    }
+
+    /// A name goes before a number that reads the same.
+    fn stage_number(&self, job: &JobDetail) -> Result<Option<u32>> {
         let Some(wanted) = &self.stage else { return Ok(None) };
         let named = job.stages.iter().position(|stage| stage.name == *wanted);
         let numbered = || wanted.parse::<usize>().ok().filter(|number| *number < job.stages.len());

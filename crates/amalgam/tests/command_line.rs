@@ -152,6 +152,12 @@ fn logs_print_one_task_or_all() {
     assert_eq!(cluster.run(&["logs", "last"]), says(0, "", ""));
     assert_eq!(cluster.run(&["logs", "last", "--stderr"]).out, "oh\n");
     assert_eq!(cluster.run(&["logs", "-f", "last", "--both"]), says(0, "", "oh\n"));
+    let beyond = cluster.run(&["logs", "last.main.9"]);
+    let expected = "error: there is no task `last.main.9`: stage `main` of job 3 has 1 task\n";
+    assert!(
+        beyond.code == 1 && beyond.err.starts_with(expected) && beyond.err.contains("info 3 --tasks"),
+        "{beyond:?}"
+    );
     let wrong = cluster.run(&["logs", "2.mian.0"]);
     assert_eq!(wrong, says(1, "", "error: job 2 has no stage `mian`\n  help: did you mean `main`?\n"));
 }
@@ -169,6 +175,18 @@ fn jobs_are_held_released_cancelled_and_run_again() {
     assert_eq!(cluster.run(&["rerun-failed", "1", "-q"]), says(0, "1\n", ""));
     assert_eq!(cluster.run(&["cancel", "all"]), says(0, "job 1 cancelled\n", ""));
     assert_eq!(cluster.run(&["cancel", "all"]), says(0, "", ""));
+}
+
+#[test]
+fn jobs_come_after_those_that_selectors_name() {
+    let cluster = Cluster::start();
+    for after in [&[][..], &["--after", "last"], &["--after", "1-2"], &["--after", "1,2", "--after", "last"]] {
+        assert_eq!(cluster.run(&[&["submit", "-q"], after, &["--", "true"]].concat()).code, 0, "{after:?}");
+    }
+    let jobs: Vec<JobDetail> = cluster.json(&["info", "2-4"]);
+    let after: Vec<&[u64]> = jobs.iter().map(|job| &job.after_jobs[..]).collect();
+    assert_eq!(after, [&[1][..], &[1, 2], &[1, 2, 3]]);
+    assert_eq!(cluster.run(&["submit", "--after", "x", "--", "true"]).code, 2);
 }
 
 #[test]
@@ -240,6 +258,10 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     }
     let slip = cluster.run(&["submit", "-r", "memori=1GiB", "--", "x"]);
     assert!(slip.code == 2 && slip.err.contains("unknown resource `memori`; did you mean `memory`?"), "{slip:?}");
+    for arguments in [&["list", "--limit", "x"][..], &["submit", "--retries", "x", "--", "x"], &["top", "-i", "abc"]] {
+        let told = cluster.run(arguments);
+        assert!(told.code == 2 && told.err.contains("\n  help: write a "), "{arguments:?} {told:?}");
+    }
     let bare = cluster.run(&["run"]);
     assert!(
         bare.err.contains("Usage: amalgam run [OPTIONS] FILE\n       amalgam run [OPTIONS] -- COMMAND"),
@@ -251,6 +273,13 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     assert_eq!(cluster.run(&["config", "check", "job.toml"]), says(2, "", expected));
     std::fs::write(cluster.state.path().join("job.toml"), "command = ['x']\ntasks = 4\n").unwrap();
     assert_eq!(cluster.run(&["config", "check", "job.toml"]).out, "job.toml: ok (1 stage, 4 tasks)\n");
+}
+
+#[test]
+fn a_job_that_nobody_could_release_is_refused() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let refused = told(command(nowhere.path(), &["run", "--hold", "--", "true"]).output().unwrap());
+    assert!(refused.code == 2 && refused.err.contains("\n  help: run it without --hold"), "{refused:?}");
 }
 
 #[test]

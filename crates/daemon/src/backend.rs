@@ -383,7 +383,7 @@ fn no_such_task(task: TaskId) -> Error {
     Error::new(
         ErrorCode::NotFound,
         format!("there is no task {task}"),
-        format!("`amalgam info {}` shows its stages", task.job),
+        format!("`amalgam info {} --tasks` lists its tasks with their places, which are counted from 0", task.job),
     )
 }
 

@@ -1,6 +1,7 @@
 //! Facts as lines of a story, for people.
 
 use crate::api::{StoryLine, Timestamp};
+use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record};
@@ -28,8 +29,7 @@ impl Names {
 
     fn task(&self, task: TaskId) -> String {
         match self.job.spec.stages.get(task.stage as usize) {
-            Some(stage) if stage.tasks.len() == 1 => stage.name.clone(),
-            Some(stage) => format!("{}/{}", stage.name, stage.tasks.index_value(task.index)),
+            Some(stage) => task_name(stage, task.index),
             None => task.to_string(),
         }
     }

@@ -12,7 +12,7 @@ use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, Resources, TaskId, Totals,
+    Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, Resources, StageSpec, TaskId, Totals,
 };
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
@@ -133,8 +133,7 @@ impl Job<'_> {
         let Some((stage, index, reason)) = failure else { return general };
         let message = self.manager.and_then(|manager| manager.dag().stage(stage).status(index)?.message);
         let stage = &self.job.spec.stages[stage as usize];
-        let value = stage.tasks.index_value(index);
-        let which = if stage.tasks.len() == 1 { stage.name.clone() } else { format!("{}/{value}", stage.name) };
+        let which = task_name(stage, index);
         // Why a launch failed is in the reason itself.
         let message = message.filter(|_| !matches!(reason, EndReason::LaunchFailed(_) | EndReason::NodeFault(_)));
         let more = message.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
@@ -391,6 +390,16 @@ impl Job<'_> {
             cpu_seconds: ended.map(|record| f64::from(record.cpu_millis) / 1e3),
             max_memory_bytes: ended.map(|record| u64::from(record.max_memory_kib) << 10),
         }
+    }
+}
+
+/// What people call a task of a stage: by its place, as selectors do, and by its value where that is another number.
+pub fn task_name(stage: &StageSpec, place: u32) -> String {
+    let value = stage.tasks.index_value(place);
+    match &stage.name {
+        name if stage.tasks.len() == 1 => name.clone(),
+        name if value == u64::from(place) => format!("{name}/{place}"),
+        name => format!("{name}/{place} (value {value})"),
     }
 }
 

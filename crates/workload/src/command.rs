@@ -5,8 +5,8 @@ use crate::job_file::Each;
 use crate::quantities::Malformed;
 use crate::tasks;
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec, Program, ResourceSpec, Resources, StageSpec,
-    TaskSet, resources,
+    Constraint, Duration, ExecutionType, IndexRange, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet,
+    resources,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,6 @@ pub struct JobOptions {
     pub queue: Option<String>,
     pub priority: Option<i32>,
     pub max_fails: Option<u32>,
-    pub after: Vec<JobId>,
     pub hold: bool,
     pub wait_for_nodes: bool,
     pub env: Vec<(String, String)>,
@@ -56,7 +55,6 @@ impl JobOptions {
         }
         job.priority = self.priority.unwrap_or(job.priority);
         job.max_fails = self.max_fails.or(job.max_fails);
-        job.after_jobs.extend(&self.after);
         job.held |= self.hold;
         job.wait_for_nodes |= self.wait_for_nodes;
         if !self.env.is_empty() {

@@ -35,7 +35,7 @@ pub fn release(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
 }
 
 pub fn rerun_failed(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
-    act(args, connection, Action::RerunFailed, "failed,cancelled", "running its failed tasks again")
+    act(args, connection, Action::RerunFailed, "failed,cancelled", "waits to run its failed and cancelled tasks again")
 }
 
 /// Does what can be done, then says what could not.

@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
   amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml --name rack1-node3
 Tasks go on while the agent is away, and are taken over when it returns.")]
 pub struct AgentArgs {
+    /// Where the server listens for agents, as its first line says
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
+    server: String,
     /// The node's name, one for each agent [default: the host's name]
     #[arg(long)]
     name: Option<String>,
@@ -60,8 +63,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         Ok(token) if connection.token_file.is_none() => token.trim().to_owned(),
         _ => amalgam_daemon::auth::client_token(&token_file, &user)?,
     };
-    let server = connection.server.clone().unwrap_or_else(|| "127.0.0.1:7434".to_owned());
-    let server = server.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let server = args.server.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let options = AgentOptions {
         upstream: Upstream { server: server.clone(), name, token, user },
         node,

@@ -6,7 +6,7 @@ use crate::cluster::Size;
 use crate::embedded;
 use crate::failure::{Failure, Kind, Result};
 use crate::following::{self, Followed, Source};
-use crate::job_arguments::{JobArgs, idempotency_key};
+use crate::job_arguments::JobArgs;
 use crate::progress::Progress;
 use crate::{discovery, show};
 use amalgam_core::vocabulary::{JobSpec, Stream};
@@ -46,7 +46,7 @@ pub struct RunArgs {
 }
 
 pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
-    let job = args.job.read()?;
+    let mut prepared = args.job.read()?;
     // Kept to the end: dropping it stops the cluster.
     let mut own_cluster = None;
     let client = match discovery::find(connection)? {
@@ -58,15 +58,17 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
             }
             client
         }
+        None if prepared.job.held => return Err(held_for_ever()),
         None => {
             let cluster = own_cluster.insert(embedded::start(&args.size)?);
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())
         }
     };
-    let submitted = client.submit(&job, &idempotency_key()?)?;
+    let submitted = prepared.submit(&client)?;
+    let job = &prepared.job;
     let cancelled = cancel_on_interrupt(&client, submitted.job)?;
     let mut progress = Progress::new();
-    let output = follow(&client, &submitted, &job, &progress);
+    let output = follow(&client, &submitted, job, &progress);
     let (waited, detail) = watch(&client, submitted.job, args.quiet, &mut progress)?;
     let failures: Vec<Failure> = output.into_iter().filter_map(|thread| thread.join().ok()?.err()).collect();
     progress.finish();
@@ -84,6 +86,12 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
         return Ok(ExitCode::from(130));
     }
     Ok(ExitCode::from(waited.exit_code.unwrap_or(1)))
+}
+
+/// A cluster that lasts as long as the job has nobody else who could release it.
+fn held_for_ever() -> Failure {
+    let what = "the job is to be held, and no server runs where it could be released";
+    Failure::usage(what, "run it without --hold (`hold` in a job file), or start a server with `amalgam dev`")
 }
 
 /// The first interrupt cancels the job, and its end then ends this program; the second leaves at once.

@@ -2,7 +2,7 @@
 
 use crate::arguments::Connection;
 use crate::failure::Result;
-use crate::job_arguments::{JobArgs, idempotency_key};
+use crate::job_arguments::JobArgs;
 use crate::{discovery, show};
 use amalgam_core::why::counted;
 use clap::Args;
@@ -26,9 +26,10 @@ pub struct SubmitArgs {
 }
 
 pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
-    let job = args.job.read()?;
+    let mut prepared = args.job.read()?;
     let client = discovery::connect(connection)?;
-    let submitted = client.submit(&job, &idempotency_key()?)?;
+    let submitted = prepared.submit(&client)?;
+    let job = &prepared.job;
     match (args.json, args.quiet) {
         (true, _) => show::json(&submitted)?,
         (_, true) => show::print(&format!("{}\n", submitted.job))?,

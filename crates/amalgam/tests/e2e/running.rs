@@ -165,3 +165,12 @@ fn a_killed_run_takes_its_cluster_along() {
     run.wait().unwrap();
     until_true("the task's end", || !crate::support::is_alive(&pid));
 }
+
+#[test]
+fn a_failed_task_is_named_as_the_verbs_find_it() {
+    let scene = Scene::dev(&[]);
+    let script = "echo $AMALGAM_INDEX; [ $AMALGAM_INDEX != 9 ]";
+    let told = scene.run(&["run", "--array", "0-9:3", "--", "sh", "-c", script]);
+    assert!(told.err.contains("task main/3 (value 9) exited with code 1"), "{told:?}");
+    assert_eq!(scene.run(&["logs", "last.main.3"]).out, "9\n");
+}

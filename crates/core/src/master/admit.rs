@@ -329,11 +329,9 @@ impl Master {
     /// Resolves names, and refuses what could never run here.
     fn check_submission(&mut self, spec: &JobSpec) -> Result<(QueueId, Vec<Resources>), Wrong> {
         check_shape(spec)?;
-        let queue = self
-            .admission
-            .queues
-            .leaf(&spec.queue)
-            .map_err(|message| (RefusalKind::Invalid, message, "name one of these in `queue`".to_owned()))?;
+        let queue = self.admission.queues.leaf(&spec.queue).map_err(|message| {
+            (RefusalKind::Invalid, message, "name one of these with `--queue`, or `queue` in a job file".to_owned())
+        })?;
         for &after in &spec.after_jobs {
             match self.admission.jobs.get(&after).map(|entry| &entry.state) {
                 None => {
@@ -403,9 +401,15 @@ impl Master {
         }
         let class = self.ledger.class(&Arc::new(constraints.to_vec()));
         let why = crate::scheduling::explain_fit(class, shape, &self.ledger);
+        let instead = match &why {
+            Some(Why::Constraints { .. }) => "mend the constraint",
+            _ => "ask for less",
+        };
         let what = why.map_or_else(|| "no node can run it".to_owned(), |why| self.describe_why(&why));
         let message = format!("stage `{stage}` can never start on the nodes of this cluster: {what}");
-        let remedy = "ask for less, or say `wait_for_nodes = true` if such a node will join".to_owned();
+        let remedy = format!(
+            "{instead}, or say `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if such a node will join"
+        );
         Err((RefusalKind::Invalid, message, remedy))
     }
 

@@ -120,6 +120,9 @@ pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndR
         Some(libc::ENOENT) if found => {
             format!("cannot execute {shown}: the interpreter on its first line, or its loader, is missing on this node")
         }
+        Some(libc::ENOENT) if is_command_line(&shown.to_string()) => {
+            format!("there is no program `{shown}` on this node{NEEDS_SHELL}")
+        }
         Some(libc::ENOENT) => format!("{shown} does not exist on this node"),
         Some(libc::EACCES) => format!("cannot execute {shown}: it is not executable here (`chmod +x` makes it so)"),
         Some(libc::E2BIG) => "its arguments and environment together are larger than the kernel allows".to_owned(),
@@ -130,7 +133,8 @@ pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndR
 /// What a `chdir` that failed means to a user.
 pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
     let shown = directory.display();
-    let remedy = "share it with this node, or say `workdir = \"own\"` to run each task in an empty directory";
+    let remedy = "share it with this node, or say `--workdir own` (`workdir = \"own\"` in a job file) to run each task \
+                  in an empty directory";
     EndReason::LaunchFailed(match error.kind() {
         _ if is_out_of_reach(error) => return node_fault(&format!("enter the directory {shown}"), error),
         io::ErrorKind::NotFound => format!("this node has no directory {shown}; {remedy}"),
@@ -184,11 +188,27 @@ fn not_found(
     }
     EndReason::LaunchFailed(match not_executable {
         Some(path) => format!("{} is not executable (`chmod +x` makes it so)", path.display()),
-        None => {
-            let search = String::from_utf8_lossy(search);
-            format!("the command `{name}` was not found on this node; PATH is {search}")
-        }
+        None if is_command_line(name) => format!("there is no program `{name}` on this node{NEEDS_SHELL}"),
+        None => format!("the command `{name}` was not found on this node; PATH is {}", shortened(search)),
     })
+}
+
+/// Someone meant a shell to take it apart.
+fn is_command_line(program: &str) -> bool {
+    program.contains(char::is_whitespace)
+}
+
+const NEEDS_SHELL: &str = "; write its arguments as words of their own, or have a shell read it: `sh -c '...'`";
+
+/// The first places of a path, as many as are read at a glance.
+fn shortened(search: &[u8]) -> String {
+    const SHOWN: usize = 4;
+    let search = String::from_utf8_lossy(search);
+    let places: Vec<&str> = search.split(':').collect();
+    match places.len().saturating_sub(SHOWN) {
+        0 => search.into_owned(),
+        more => format!("{} and {more} more", places[..SHOWN].join(":")),
+    }
 }
 
 #[cfg(test)]
@@ -243,6 +263,10 @@ mod tests {
         let missing = find_program("no-such", b"/nowhere:bin", here).unwrap_err();
         let why = "the command `no-such` was not found on this node; PATH is /nowhere:bin";
         assert_eq!(missing, EndReason::LaunchFailed(why.to_owned()));
+        let long = find_program("no-such", b"/a:/b:/c:/d:/e:/f", here).unwrap_err().to_string();
+        assert!(long.ends_with("PATH is /a:/b:/c:/d and 2 more"), "{long}");
+        let line = find_program("echo $FOO", b"/nowhere", here).unwrap_err().to_string();
+        assert!(line.contains("`sh -c '...'`") && !line.contains("PATH"), "{line}");
     }
 
     #[test]
