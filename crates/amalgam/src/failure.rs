@@ -63,13 +63,15 @@ impl From<api::Error> for Failure {
 
 impl From<AuthError> for Failure {
     fn from(error: AuthError) -> Failure {
-        Failure::new(error.to_string(), "")
+        let remedy = error.remedy();
+        Failure::new(error.to_string(), remedy)
     }
 }
 
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Failure {
         match error {
+            ServerError::Auth(error) => error.into(),
             ServerError::Address(_) => Failure::usage(error.to_string(), ""),
             _ => Failure::new(error.to_string(), ""),
         }

@@ -212,6 +212,8 @@ fn tokens_are_added_for_others_who_cannot_touch_what_is_not_theirs() {
     let added = cluster.run(&["token", "add", "bob"]);
     assert!(added.err.starts_with("warning: tasks of bob will run as the daemon's own user"), "{added:?}");
     let token = added.out;
+    let again = says(1, "", "error: bob has a token already\n  help: `amalgam token list` shows who has\n");
+    assert_eq!(cluster.run(&["token", "add", "bob"]), again);
     assert_eq!(cluster.run(&["token", "list"]).out, "USER  ROLE\nada   administrator\nbob   user\n");
     cluster.run(&["submit", "--", "hang"]);
     let bob =

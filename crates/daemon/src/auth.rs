@@ -50,18 +50,33 @@ struct TokenFile {
 pub enum AuthError {
     #[error("cannot use {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path} can be read by others (mode {mode:o}); run `chmod 600 {path}`")]
+    #[error("{path} can be read by others (mode {mode:o})")]
     Exposed { path: PathBuf, mode: u32 },
-    #[error("{path} is not a token file: {problem}; mend it, or remove it and start the server to make a new one")]
+    #[error("{path} is not a token file: {problem}")]
     Malformed { path: PathBuf, problem: String },
-    #[error("{path} holds no token; add one with `amalgam token add USER`")]
+    #[error("{path} holds no token")]
     Empty { path: PathBuf },
-    #[error("{0} has a token already; `amalgam token list` shows who has")]
+    #[error("{0} has a token already")]
     Duplicate(String),
-    #[error("`{0}` cannot name a user; use letters, digits, dots, dashes and underscores")]
+    #[error("`{0}` cannot name a user")]
     BadName(String),
     #[error("the system gives no random numbers: {0}")]
     Random(getrandom::Error),
+}
+
+impl AuthError {
+    /// What would help.
+    pub fn remedy(&self) -> String {
+        match self {
+            AuthError::Io { .. } => "check the path, and that you may read it".to_owned(),
+            AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
+            AuthError::Malformed { .. } => "mend it, or remove it and start the server to make a new one".to_owned(),
+            AuthError::Empty { .. } => "add one with `amalgam token add USER`".to_owned(),
+            AuthError::Duplicate(_) => "`amalgam token list` shows who has".to_owned(),
+            AuthError::BadName(_) => "use letters, digits, dots, dashes and underscores".to_owned(),
+            AuthError::Random(_) => "try again".to_owned(),
+        }
+    }
 }
 
 /// The tokens of a server, read again whenever their file changes.
@@ -122,7 +137,7 @@ impl Tokens {
             && let Err(error) = self.reload(&mut loaded)
         {
             // A file that is being edited must not lock everyone out, one that became public must.
-            tracing::warn!("{error}");
+            tracing::warn!("{error}; {}", error.remedy());
             if matches!(error, AuthError::Exposed { .. }) {
                 loaded.known.clear();
             }
@@ -329,8 +344,9 @@ mod tests {
         let tokens = Tokens::open(directory.path(), "ada").unwrap();
         let token = client_token(tokens.path(), "ada").unwrap();
         fs::set_permissions(tokens.path(), fs::Permissions::from_mode(0o640)).unwrap();
-        let refusal = Tokens::open(directory.path(), "ada").err().unwrap().to_string();
-        assert!(refusal.ends_with(&format!("(mode 640); run `chmod 600 {}`", tokens.path().display())), "{refusal}");
+        let refusal = Tokens::open(directory.path(), "ada").err().unwrap();
+        assert!(refusal.to_string().ends_with("(mode 640)"), "{refusal}");
+        assert_eq!(refusal.remedy(), format!("run `chmod 600 {}`", tokens.path().display()));
         assert_eq!(tokens.identify(&token), None);
     }
 
