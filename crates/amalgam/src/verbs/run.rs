@@ -64,9 +64,11 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())
         }
     };
+    // An interrupt from here on is meant for the job, however soon it comes.
+    let signals = Signals::new([SIGINT, SIGTERM])?;
     let submitted = prepared.submit(&client)?;
     let job = &prepared.job;
-    let cancelled = cancel_on_interrupt(&client, submitted.job)?;
+    let cancelled = cancel_on_interrupt(signals, &client, submitted.job);
     let mut progress = Progress::new();
     let output = follow(&client, &submitted, job, &progress);
     let (waited, detail) = watch(&client, submitted.job, args.quiet, &mut progress)?;
@@ -95,8 +97,7 @@ fn held_for_ever() -> Failure {
 }
 
 /// The first interrupt cancels the job, and its end then ends this program; the second leaves at once.
-fn cancel_on_interrupt(client: &Client, job: u64) -> Result<Arc<AtomicBool>> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+fn cancel_on_interrupt(mut signals: Signals, client: &Client, job: u64) -> Arc<AtomicBool> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let (flag, client) = (cancelled.clone(), client.clone());
     thread::spawn(move || {
@@ -115,7 +116,7 @@ fn cancel_on_interrupt(client: &Client, job: u64) -> Result<Arc<AtomicBool>> {
         }
         let _ = impatient.join();
     });
-    Ok(cancelled)
+    cancelled
 }
 
 /// Shows output on threads of its own, which end with the job. When nobody reads it any more, the job is cancelled.
