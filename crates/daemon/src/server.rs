@@ -17,14 +17,16 @@ use crate::store::{Options, Store, StoreError};
 use crate::transport::{RemoteNodes, serve_agents};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::master::Master;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Epoch, Instant};
+use amalgam_core::vocabulary::{Epoch, Instant, NodeId, NodeViews};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -120,6 +122,9 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServerError::io("start the interface's threads"))?;
+        if local_files.is_some() {
+            runtime.block_on(local_nodes_join(&handle, nodes.len()));
+        }
         let remote = Arc::new(RemoteNodes::default());
         let backend = ServerBackend {
             handle: handle.clone(),
@@ -194,7 +199,7 @@ impl Server {
         if self.handle.send(Input::Stop(done)).is_ok() {
             let _ = is_done.blocking_recv();
         }
-        self.runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+        self.runtime.shutdown_timeout(Duration::from_secs(1));
     }
 }
 
@@ -241,6 +246,21 @@ fn start_nodes(handle: &Handle, config: &Config, nodes: &[NodeOptions], executor
         let _ = handle.send(Input::LocalNode { name, make });
     }
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
+}
+
+/// Whoever finds the interface finds these nodes, too: a job that fits on none of them is refused from the first moment.
+/// An executor that does not answer is not waited for.
+async fn local_nodes_join(handle: &Handle, count: usize) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let joined = |roles: &Roles, _| {
+        let Some(ledger) = roles.master.as_ref().map(Master::ledger) else { return 0 };
+        let is_up = |node: &&NodeId| (node.0 as usize) < ledger.len() && ledger.view(node.0 as usize).open;
+        roles.nodes.keys().filter(is_up).count()
+    };
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while tokio::time::Instant::now() < deadline && handle.ask(joined).await.is_ok_and(|joined| joined < count) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
