@@ -29,8 +29,7 @@ pub use chaos::{Failure, Report, run_seed, run_seeds, tell_seed};
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
-    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Spread, Utilization, WINDOW,
-    Window,
+    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, WINDOW, Window,
 };
 pub use reference::Reference;
 pub use settings::{Costs, NetworkSettings, Settings};

@@ -5,7 +5,7 @@
 
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Duration, Instant, Resources, StageSpec, Totals};
-use amalgam_workload::trace::{RunTimes, TraceJob, Workload};
+use amalgam_workload::trace::{RunTimes, TraceJob};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -25,8 +25,9 @@ pub struct Reference {
 }
 
 impl Reference {
-    pub fn of(workload: &Workload, capacity: &Totals) -> Reference {
-        let jobs: Vec<Job<'_>> = workload.jobs.iter().map(|job| Job::new(job, capacity)).collect();
+    /// Of jobs in the order of their arrivals, each of which fits into the capacity.
+    pub fn of<'a>(jobs: impl IntoIterator<Item = &'a TraceJob>, capacity: &Totals) -> Reference {
+        let jobs: Vec<Job<'_>> = jobs.into_iter().map(|job| Job::new(job, capacity)).collect();
         let (greedy_makespan, greedy_mean) = greedy(&jobs, capacity);
         Reference {
             critical_path_s: critical_path(&jobs),
@@ -293,7 +294,7 @@ fn fits(shape: &Resources, free: &Totals) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_workload::trace;
+    use amalgam_workload::trace::{self, Workload};
 
     fn workload(options: &[(&str, &str)]) -> Workload {
         let options: Vec<(String, String)> =
@@ -311,7 +312,7 @@ mod tests {
     fn the_shortest_job_first_is_what_the_mean_cannot_beat() {
         // Three jobs of 4 tasks of 10 s at once on 4 cores: 10, 20 and 30 s; one after the other is best.
         let same = workload(&[("jobs", "3"), ("tasks", "4"), ("run-time", "10s"), ("arrival", "at-once")]);
-        let reference = Reference::of(&same, &cores(4));
+        let reference = Reference::of(&same.jobs, &cores(4));
         assert_eq!((reference.work_over_capacity_s, reference.critical_path_s), (30.0, 10.0));
         assert_eq!((reference.srpt_mean_jct_s, reference.greedy_mean_jct_s), (20.0, 20.0));
         assert_eq!(reference.greedy_makespan_s, 30.0);
@@ -320,7 +321,7 @@ mod tests {
     #[test]
     fn a_wide_cluster_leaves_the_critical_path() {
         let one = workload(&[("jobs", "2"), ("tasks", "3"), ("run-time", "7s"), ("arrival", "every:100s")]);
-        let reference = Reference::of(&one, &cores(100));
+        let reference = Reference::of(&one.jobs, &cores(100));
         assert_eq!(reference.srpt_mean_jct_s, 7.0);
         assert_eq!((reference.greedy_mean_jct_s, reference.greedy_makespan_s), (7.0, 107.0));
     }

@@ -36,8 +36,9 @@ pub struct NetworkSettings {
 
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
 ///
-/// The defaults are rounded figures of a machine with two cores: events from the time that simulations take, disk and
-/// launch from `amalgam bench latency`. Nothing prints all of them yet.
+/// The defaults are of the right order, no more: events from the time that simulations take on two cores, the disk from
+/// the fdatasync that `amalgam bench latency` prints; messages, launch and exit are assumed. Nothing measures all of them
+/// yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// Of an event at the master, its decisions included.

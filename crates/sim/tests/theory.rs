@@ -57,7 +57,7 @@ fn simulated_wait(servers: u32, workload: &Workload) -> f64 {
     // Nobody fails, so nobody needs to be asked.
     settings.master.heartbeat = Duration::from_secs(1_000_000);
     let results = Simulation::new(settings, &nodes, workload).run().results;
-    assert_eq!(results.task_wait_s.count as usize, workload.jobs.len());
+    assert_eq!(results.started_tasks as usize, workload.jobs.len());
     results.task_wait_s.mean / MEAN
 }
 

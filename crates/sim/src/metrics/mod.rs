@@ -4,7 +4,7 @@ mod results;
 mod usage;
 
 pub use results::{
-    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Spread, Utilization, Window,
+    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Window,
 };
 use usage::ClusterUsage;
 

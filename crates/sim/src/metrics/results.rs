@@ -5,7 +5,7 @@ use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{Duration, Instant};
-use amalgam_workload::trace::TraceJob;
+use amalgam_workload::trace::{Summary, TraceJob};
 use serde::Serialize;
 
 /// The result of one run. Seconds where a name ends in `_s`; shares lie in 0..=1.
@@ -23,9 +23,13 @@ pub struct Results {
     pub simulated_seconds: f64,
     /// From the first arrival to the last end.
     pub makespan_s: f64,
-    pub jct_s: Spread,
+    pub jct_s: Summary,
+    /// Jobs that ended, which `jct_s` is about.
+    pub ended_jobs: u64,
     /// From the moment that a task could run to its first start.
-    pub task_wait_s: Spread,
+    pub task_wait_s: Summary,
+    /// Tasks that started, which `task_wait_s` is about.
+    pub started_tasks: u64,
     pub allocation_s: Allocation,
     pub tasks_per_second: f64,
     pub utilization: Utilization,
@@ -39,17 +43,6 @@ pub struct Results {
     pub refused_jobs: Vec<String>,
     /// Jobs that had not ended when the simulation did.
     pub unfinished_jobs: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
-pub struct Spread {
-    pub count: u64,
-    pub mean: f64,
-    pub p50: f64,
-    pub p75: f64,
-    pub p95: f64,
-    pub p99: f64,
-    pub max: f64,
 }
 
 /// The time from a task's readiness to its first start, and what it was spent on, in means.
@@ -195,10 +188,11 @@ impl Metrics {
         self.usage.end_window(now);
         let first = self.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
         let makespan = self.last_end.since(first).as_secs_f64();
-        let jct = self.jobs.iter().filter_map(|job| Some(job.ended?.0.since(job.arrival))).collect();
+        let jct: Vec<Duration> = self.jobs.iter().filter_map(|job| Some(job.ended?.0.since(job.arrival))).collect();
         self.waits.sort_unstable();
         let wait_curve = curve(&self.waits);
-        let waits = Spread::of(std::mem::take(&mut self.waits));
+        let started = self.waits.len() as u64;
+        let waits = summary(&self.waits);
         let windows = self.usage.take_windows();
         let refused = self.jobs.iter().zip(jobs).filter_map(|(measure, job)| {
             let why = measure.refused.as_ref()?;
@@ -214,9 +208,11 @@ impl Metrics {
             wall_seconds: 0.0,
             simulated_seconds: seconds(now),
             makespan_s: makespan,
-            jct_s: Spread::of(jct),
+            jct_s: summary(&jct),
+            ended_jobs: jct.len() as u64,
             task_wait_s: waits,
-            allocation_s: self.allocation(&waits),
+            started_tasks: started,
+            allocation_s: self.allocation(&waits, started),
             tasks_per_second: if makespan > 0.0 { self.tasks_succeeded as f64 / makespan } else { 0.0 },
             utilization: Utilization {
                 cpu: self.usage.utilization(CPU, now),
@@ -249,8 +245,8 @@ impl Metrics {
         })
     }
 
-    fn allocation(&self, waits: &Spread) -> Allocation {
-        let mean = |sum: u64| if waits.count == 0 { 0.0 } else { sum as f64 / 1e6 / waits.count as f64 };
+    fn allocation(&self, waits: &Summary, started: u64) -> Allocation {
+        let mean = |sum: u64| if started == 0 { 0.0 } else { sum as f64 / 1e6 / started as f64 };
         let sums = &self.allocation;
         Allocation {
             mean: waits.mean,
@@ -273,28 +269,6 @@ fn curve(sorted: &[Duration]) -> Vec<f64> {
     (0..=200).map(|step| sorted[last * step / 200].as_secs_f64()).collect()
 }
 
-impl Spread {
-    /// Percentiles by nearest rank.
-    pub fn of(mut samples: Vec<Duration>) -> Spread {
-        samples.sort_unstable();
-        let Some(last) = samples.last() else { return Spread::default() };
-        let rank = |percent: usize| {
-            let rank = (samples.len() * percent).div_ceil(100).max(1);
-            samples[rank - 1].as_secs_f64()
-        };
-        let sum: u128 = samples.iter().map(|sample| u128::from(sample.as_micros())).sum();
-        Spread {
-            count: samples.len() as u64,
-            mean: sum as f64 / 1e6 / samples.len() as f64,
-            p50: rank(50),
-            p75: rank(75),
-            p95: rank(95),
-            p99: rank(99),
-            max: last.as_secs_f64(),
-        }
-    }
-}
-
 impl Jain {
     fn of(windows: &[Window]) -> Jain {
         let full = windows.iter().filter_map(|window| window.jain);
@@ -304,22 +278,12 @@ impl Jain {
     }
 }
 
+fn summary(samples: &[Duration]) -> Summary {
+    Summary::of(samples.iter().map(|sample| (sample.as_secs_f64(), 1)))
+}
+
 fn seconds(at: Instant) -> f64 {
     at.0 as f64 / 1e6
 }
 
 const _: () = assert!(WINDOW.as_micros() == 60_000_000, "the docs above name the length of a window");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_the_nearest_ranks() {
-        let spread = Spread::of((1..=200).rev().map(Duration::from_secs).collect());
-        assert_eq!((spread.p50, spread.p75, spread.p95, spread.p99), (100.0, 150.0, 190.0, 198.0));
-        assert_eq!((spread.mean, spread.max, spread.count), (100.5, 200.0, 200));
-        assert_eq!(Spread::of(vec![Duration::from_secs(3)]).p50, 3.0);
-        assert_eq!(Spread::of(vec![]), Spread::default());
-    }
-}

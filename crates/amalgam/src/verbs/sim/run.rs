@@ -9,7 +9,7 @@ use amalgam_core::vocabulary::Duration;
 use amalgam_sim::{
     Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report,
 };
-use amalgam_workload::trace::{self, Node, Workload};
+use amalgam_workload::trace::{self, Node, Summary, Workload};
 use clap::Args;
 use serde::Serialize;
 use std::fs::File;
@@ -182,11 +182,10 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     tell_gaps(&workload);
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
-    let reference = Reference::of(&workload, &capacity(&nodes));
     let mut runs = Vec::new();
     for preset in &args.preset.0 {
         let mut run = simulate(args.settings(*preset), &nodes, &workload);
-        run.results.reference = Some(reference);
+        run.results.reference = reference(&run, &workload, &nodes);
         if let Some(directory) = &args.csv {
             write_tables(directory, &run)?;
         }
@@ -252,6 +251,13 @@ fn tell_gaps(workload: &Workload) {
     }
 }
 
+/// What nothing can beat holds for the jobs that the means are about: all that fit on a node, when all of them have ended.
+fn reference(run: &Outcome, workload: &Workload, nodes: &[Node]) -> Option<Reference> {
+    let fitting = workload.jobs.iter().zip(&run.jobs).filter(|(_, result)| result.outcome != "refused");
+    (run.results.unfinished_jobs == 0 && run.results.ended_jobs > 0)
+        .then(|| Reference::of(fitting.map(|(job, _)| job), &capacity(nodes)))
+}
+
 fn simulate(settings: Settings, nodes: &[Node], workload: &Workload) -> Outcome {
     let started = Instant::now();
     let mut outcome = Simulation::new(settings, nodes, workload).run();
@@ -270,45 +276,45 @@ fn peak_memory() -> u64 {
 
 /// One line for each run. What no job or task stands behind is a dash.
 fn comparison(runs: &[Outcome]) -> String {
-    let heads = [
-        "JCT mean",
-        "JCT p50",
-        "JCT p95",
-        "wait mean",
-        "wait p95",
-        "makespan",
-        "Jain",
-        "CPU %",
-        "memory %",
-        "not ended",
-        "wall",
+    let headings = [
+        "PRESET",
+        "JCT MEAN",
+        "P50",
+        "P95",
+        "WAIT MEAN",
+        "P95",
+        "MAKESPAN",
+        "JAIN",
+        "CPU",
+        "MEMORY",
+        "NOT ENDED",
+        "WALL",
     ];
-    let names = runs.iter().map(|run| run.results.preset.len()).max().unwrap_or(0).max("preset".len());
-    let mut text = format!("{:<names$}", "preset");
-    heads.iter().for_each(|head| text += &format!(" {head:>10}"));
-    for Outcome { results, .. } in runs {
-        let (jct, wait) = (&results.jct_s, &results.task_wait_s);
-        let left = results.unfinished_jobs + results.refused_jobs.len() as u64;
-        let cell = |behind: u64, value: f64| if behind == 0 { "-".to_owned() } else { format!("{value:.2}") };
-        let cells = [
-            cell(jct.count, jct.mean),
-            cell(jct.count, jct.p50),
-            cell(jct.count, jct.p95),
-            cell(wait.count, wait.mean),
-            cell(wait.count, wait.p95),
-            cell(jct.count, results.makespan_s),
-            format!("{:.3}", results.jain.mean),
-            format!("{:.1}", results.utilization.cpu * 100.0),
-            format!("{:.1}", results.utilization.memory * 100.0),
-            left.to_string(),
-            format!("{:.2}", results.wall_seconds),
-        ];
-        text += &format!("\n{:<names$}", results.preset);
-        cells.iter().for_each(|cell| text += &format!(" {cell:>10}"));
-    }
-    text += "\n\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not \
-             in the means\n";
+    let rows: Vec<Vec<String>> = runs.iter().map(|run| comparison_row(&run.results)).collect();
+    let mut text = show::table(&headings, &rows);
+    text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not in \
+             the means\n";
     text + &runs.first().and_then(|run| run.results.reference.as_ref()).map(bounds).unwrap_or_default()
+}
+
+fn comparison_row(results: &Results) -> Vec<String> {
+    let (jct, wait) = (&results.jct_s, &results.task_wait_s);
+    let (ended, started) = (results.ended_jobs, results.started_tasks);
+    let seconds = |behind: u64, value: f64| if behind == 0 { "-".to_owned() } else { format!("{value:.2}") };
+    vec![
+        results.preset.clone(),
+        seconds(ended, jct.mean),
+        seconds(ended, jct.p50),
+        seconds(ended, jct.p95),
+        seconds(started, wait.mean),
+        seconds(started, wait.p95),
+        seconds(ended, results.makespan_s),
+        format!("{:.3}", results.jain.mean),
+        show::percent(results.utilization.cpu),
+        show::percent(results.utilization.memory),
+        (results.unfinished_jobs + results.refused_jobs.len() as u64).to_string(),
+        format!("{:.2}", results.wall_seconds),
+    ]
 }
 
 fn bounds(reference: &Reference) -> String {
@@ -325,8 +331,6 @@ fn bounds(reference: &Reference) -> String {
 
 fn table(results: &Results) -> String {
     let number = show::number;
-    let jct = &results.jct_s;
-    let wait = &results.task_wait_s;
     let mut text = format!(
         "{} on {} nodes: {} jobs, {} tasks in {} s simulated, {} s of work here, {} events\n\n",
         results.preset,
@@ -337,14 +341,16 @@ fn table(results: &Results) -> String {
         number(results.wall_seconds),
         results.events,
     );
-    text += &format!("{:<22} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "seconds", "mean", "p50", "p75", "p95", "p99");
-    for (name, spread) in [("job completion", jct), ("task wait", wait)] {
-        let cells = [spread.mean, spread.p50, spread.p75, spread.p95, spread.p99].map(number);
-        text += &format!(
-            "{name:<22} {:>10} {:>10} {:>10} {:>10} {:>10}\n",
-            cells[0], cells[1], cells[2], cells[3], cells[4]
-        );
-    }
+    let row = |name: &str, behind: u64, of: &Summary| {
+        let cell = |value: f64| if behind == 0 { "-".to_owned() } else { number(value) };
+        let cells = [of.mean, of.p50, of.p75, of.p95, of.p99].map(cell);
+        [vec![name.to_owned()], cells.to_vec()].concat()
+    };
+    let rows = [
+        row("job completion", results.ended_jobs, &results.jct_s),
+        row("task wait", results.started_tasks, &results.task_wait_s),
+    ];
+    text += &show::table(&["SECONDS", "MEAN", "P50", "P75", "P95", "P99"], &rows);
     let parts = &results.allocation_s.parts;
     text += &format!(
         "\nof a task's wait: {} s in the queue, {} s processing, {} s communication, {} s at the node\n",
@@ -353,10 +359,12 @@ fn table(results: &Results) -> String {
         number(parts.communication),
         number(parts.node)
     );
+    if results.ended_jobs > 0 {
+        let (makespan, rate) = (number(results.makespan_s), number(results.tasks_per_second));
+        text += &format!("makespan {makespan} s, {rate} tasks a second\n");
+    }
     text += &format!(
-        "makespan {} s, {} tasks a second, {:.1} % of the CPUs, {:.1} % of the memory in use\n",
-        number(results.makespan_s),
-        number(results.tasks_per_second),
+        "{:.1} % of the CPUs, {:.1} % of the memory in use\n",
         results.utilization.cpu * 100.0,
         results.utilization.memory * 100.0
     );
