@@ -213,7 +213,7 @@ impl Preset {
     }
 
     fn placement(self, component: &str) -> Box<dyn PlacementPolicy> {
-        let chance = Chance::for_component(self.seed, component);
+        let chance = Chance::new(self.seed, component);
         match self.placement {
             Placement::NextFit => Box::new(placement::NextFit::default()),
             Placement::BestFit => Box::new(placement::BestFit),

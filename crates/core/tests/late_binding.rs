@@ -50,12 +50,12 @@ fn a_batch_is_probed_for_as_a_whole_and_each_stage_is_a_batch() {
 #[test]
 fn every_task_runs_where_its_constraints_are_met_and_where_it_fits() {
     for seed in 0..20 {
-        let mut chance = Chance::for_component(seed, "nodes");
+        let mut chance = Chance::new(seed, "nodes");
         let mut world = World::new(seeded(seed));
         world.start_server();
         world.add_node(Resources::new(2_000, 0), &[("arch", "arm64")]);
         for _ in 0..10 {
-            let arch = ["x86_64", "arm64"][chance.below(2) as usize];
+            let arch = ["x86_64", "arm64"][chance.below(2_u32) as usize];
             world.add_node(Resources::new(1_000 * (1 + chance.below(2)), 0), &[("arch", arch)]);
         }
         world.settle();

@@ -61,7 +61,7 @@ impl Model {
             preset,
             out: Outbox::default(),
             now: Instant(1),
-            chance: Chance::for_component(seed, "locality"),
+            chance: Chance::new(seed, "locality"),
             jobs: Vec::new(),
             running: Vec::new(),
             starts: [0; 3],
@@ -101,8 +101,10 @@ impl Model {
         };
         let spec = Arc::new(JobSpec { stages: vec![stage], ..JobSpec::default() });
         let body = ToMaster::Submit { spec, key: None };
-        let holders = [(); 3]
-            .map(|()| Holder { node: NodeId(self.chance.below(NODES)), bytes: u64::from(1 + self.chance.below(100)) });
+        let holders = [(); 3].map(|()| Holder {
+            node: NodeId(self.chance.below(NODES)),
+            bytes: u64::from(1 + self.chance.below(100_u32)),
+        });
         let delayed_since = self.now;
         self.jobs.push(ModelJob { holders: Arc::new(holders.to_vec()), wanted: 0, granted: 0, delayed_since });
         self.tell(Event::Message { from: Address::Client(ClientId(1)), body });
@@ -196,14 +198,14 @@ fn nobody_leaves_its_input_too_early_or_waits_for_it_too_long() {
         for seed in 1..=10 {
             let mut model = Model::new(preset, seed);
             for _ in 0..400 {
-                match model.chance.below(5) {
+                match model.chance.below(5_u32) {
                     0 => {
-                        let (job, open) = (model.chance.below(JOBS as u32) as usize, model.chance.below(5));
+                        let (job, open) = (model.chance.below(JOBS as u32) as usize, model.chance.below(5_u32));
                         model.want(job, u64::from(open));
                     }
                     1 => model.end_one(),
                     _ => {
-                        let length = Duration::from_millis(u64::from(model.chance.below(2_000)));
+                        let length = Duration::from_millis(u64::from(model.chance.below(2_000_u32)));
                         model.pass(length);
                     }
                 }

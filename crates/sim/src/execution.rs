@@ -1,7 +1,7 @@
 //! How long an attempt really runs and whether it fails: what the workload says, changed by chance and by its neighbours.
 
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{Duration, EndReason};
-use amalgam_workload::trace::Chance;
 use std::collections::BTreeMap;
 
 /// What befalls attempts beyond what the workload says; by default nothing.

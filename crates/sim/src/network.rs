@@ -5,8 +5,8 @@
 
 use crate::settings::NetworkSettings;
 use amalgam_core::hosting::Letter;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{Duration, Instant};
-use amalgam_workload::trace::Chance;
 use std::collections::VecDeque;
 
 pub struct Network {

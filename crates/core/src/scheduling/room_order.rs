@@ -60,7 +60,7 @@ mod tests {
     /// Against a look at every node, while nodes of new sizes join and rooms grow and shrink.
     #[test]
     fn the_ends_of_the_order_are_what_a_look_at_every_node_finds() {
-        let mut chance = Chance::for_component(1, "test");
+        let mut chance = Chance::new(1, "test");
         let mut ledger = Ledger::new();
         ledger.order_by_room();
         let mut grants = Vec::new();
@@ -70,7 +70,7 @@ mod tests {
                 let capacity = Resources::new(1 + chance.below(60_000), 1 + chance.below(600_000));
                 ledger.join(node, capacity, Attributes::default());
                 ledger.set_open(node, true);
-            } else if chance.below(3) > 0 {
+            } else if chance.below(3_u32) > 0 {
                 let grant = GrantId { epoch: Epoch(1), number, slot: ledger.next_slot() };
                 let resources = Resources::new(chance.below(5_000), chance.below(50_000));
                 if ledger.claim(Booking { grant, job: JobId(1), node, resources }).is_ok() {

@@ -14,8 +14,8 @@ use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary;
 use amalgam_core::vocabulary::resources::{CPU, GPU, MEMORY};
 use amalgam_core::vocabulary::{
-    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, JobWork, NodeId,
-    Program, ResourceSpec, Resources, StageSpec, TaskSet, Totals, Work,
+    AskId, Attributes, Chance, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, JobWork,
+    NodeId, Program, ResourceSpec, Resources, StageSpec, TaskSet, Totals, Work,
 };
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -156,7 +156,7 @@ impl Cluster {
             master: scale.preset.master(Epoch(1), MasterSettings::default(), QueueTree::single()),
             out: Outbox::default(),
             now: Instant(1),
-            chance: Chance(scale.seed),
+            chance: Chance::new(scale.seed, "cluster"),
             jobs: Vec::new(),
             running: Vec::new(),
             capacity: Totals::ZERO,
@@ -209,7 +209,7 @@ impl Cluster {
                 ..JobSpec::default()
             });
             self.tell(Address::Client(ClientId(1)), ToMaster::Submit { spec, key: None });
-            let each = vocabulary::Duration::from_millis(100 + self.chance.below(100_000));
+            let each = vocabulary::Duration::from_millis(100 + self.chance.below(100_000_u64));
             self.jobs.push(Job { id, shape, constraints, each, wanted: 0, granted: 0 });
         }
     }
@@ -333,14 +333,14 @@ const ZONES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const GPU_MODELS: [&str; 3] = ["t4", "v100", "a100"];
 
 fn random_node(chance: &mut Chance) -> (Resources, Attributes) {
-    let (cores, gib, gpus) = SIZES[[0, 0, 0, 1, 1, 1, 1, 2, 2, 3][chance.below(10) as usize]];
+    let (cores, gib, gpus) = SIZES[[0, 0, 0, 1, 1, 1, 1, 2, 2, 3][chance.below(10_u64) as usize]];
     let mut pairs = vec![
-        ("kernel", *chance.pick(&KERNELS)),
-        ("arch", if chance.below(5) == 0 { "arm64" } else { "x86_64" }),
-        ("zone", *chance.pick(&ZONES)),
+        ("kernel", *pick(chance, &KERNELS)),
+        ("arch", if chance.below(5_u64) == 0 { "arm64" } else { "x86_64" }),
+        ("zone", *pick(chance, &ZONES)),
     ];
     if gpus > 0 {
-        pairs.push(("gpu-model", *chance.pick(&GPU_MODELS)));
+        pairs.push(("gpu-model", *pick(chance, &GPU_MODELS)));
     }
     let owned = pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
     (Resources::new(cores * 1_000, gib * 1_024).with(GPU, gpus), Attributes::new(owned))
@@ -376,11 +376,11 @@ fn constraint_sets() -> Vec<Arc<Vec<Constraint>>> {
 
 /// Up to eight cores in steps of 1/8, with half a GiB to six GiB for each core.
 fn random_shape(chance: &mut Chance, constraints: &[Constraint]) -> Resources {
-    let cpu_millis = 125 * (1 + chance.below(64) as u32);
-    let memory_mib = (cpu_millis * (512 + chance.below(5_632) as u32) / 1_000).max(256) / 64 * 64;
+    let cpu_millis = 125 * (1 + chance.below(64_u64) as u32);
+    let memory_mib = (cpu_millis * (512 + chance.below(5_632_u64) as u32) / 1_000).max(256) / 64 * 64;
     let wants_gpu =
         constraints.iter().any(|constraint| constraint.attribute == "gpu-model" && constraint.value == "a100");
-    Resources::new(cpu_millis, memory_mib).with(GPU, if wants_gpu { 1 + chance.below(2) as u32 } else { 0 })
+    Resources::new(cpu_millis, memory_mib).with(GPU, if wants_gpu { 1 + chance.below(2_u64) as u32 } else { 0 })
 }
 
 fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {
@@ -398,25 +398,8 @@ fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {
     }
 }
 
-/// A small generator of its own (splitmix64), so that a seed means the same cluster for ever.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
-    }
-
-    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len() as u64) as usize]
-    }
+fn pick<'a, T>(chance: &mut Chance, of: &'a [T]) -> &'a T {
+    &of[chance.below(of.len() as u64) as usize]
 }
 
 // ---- floor ---------------------------------------------------------------------------------------------------------
@@ -430,7 +413,7 @@ pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
         node: u32,
         resources: Resources,
     }
-    let mut chance = Chance(7);
+    let mut chance = Chance::new(7, "floor");
     let shape = Resources::new(1_000, 1_024);
     let mut rooms = vec![Resources::new(500, 300); nodes as usize];
     let mut held = vec![Held { node: 0, resources: shape }; bookings.max(1)];
@@ -454,7 +437,7 @@ pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
             let job = chance.below(u64::from(jobs)) as u32;
             let share = &mut shares[job as usize];
             order.remove(&(*share, job));
-            *share = share.wrapping_add(chance.below(1_000));
+            *share = share.wrapping_add(chance.below(1_000_u64));
             order.insert((*share, job));
         }
         outbox.push(vec![held[at]]);

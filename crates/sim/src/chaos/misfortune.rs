@@ -4,8 +4,8 @@ use super::scenario::{UNSAFE_FOR, one_of};
 use crate::faults::{Fault, Moment, Planned};
 use crate::simulation::Place;
 use amalgam_core::protocol::JobAction;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{Duration, Instant};
-use amalgam_workload::trace::Chance;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -33,8 +33,8 @@ const KINDS: [Kind; 8] = [
 /// Faults, the last of which heals everything.
 pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
     // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| chance.below(2) == 0).collect();
-    let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30) };
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| chance.below(2_u64) == 0).collect();
+    let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30_u64) };
     let mut plan: Vec<Planned> = (0..count)
         .map(|_| {
             let kind = one_of(chance, &kinds);
@@ -75,7 +75,7 @@ fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {
             Fault::Act { job, action: one_of(chance, &actions) }
         }
         Kind::SubmitAgain => Fault::SubmitAgain { job },
-        Kind::Drain => Fault::Drain { node, drained: chance.below(2) == 0 },
+        Kind::Drain => Fault::Drain { node, drained: chance.below(2_u64) == 0 },
     }
 }
 

@@ -7,12 +7,13 @@ use crate::settings::{Costs, NetworkSettings, Settings};
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::resources::{GPU, WIDTH};
 use amalgam_core::vocabulary::{
     Attributes, Constraint, Duration, ExecutionType, JobId, JobSpec, Program, QueueId, QueueSpec, ResourceSpec,
     Resources, StageSpec, TaskSet,
 };
-use amalgam_workload::trace::{Chance, MalformedLines, Node, RunTimes, TraceJob, Workload};
+use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
 
 /// Jobs arrive and things go wrong within this time; then all is healed.
@@ -78,8 +79,8 @@ fn master(chance: &mut Chance) -> MasterSettings {
 
 fn nodes(chance: &mut Chance) -> Vec<Node> {
     let node = |number: u64, chance: &mut Chance| {
-        let cpus = 1_000 * (1 + chance.below(4) as u32);
-        let resources = Resources::new(cpus, 1_024 << chance.below(3)).with(GPU, chance.below(3) as u32);
+        let cpus = 1_000 * (1 + chance.below(4_u32));
+        let resources = Resources::new(cpus, 1_024 << chance.below(3_u64)).with(GPU, chance.below(3_u32));
         let zone = one_of(chance, &["a", "b"]);
         Node {
             name: format!("host{number}"),
@@ -87,7 +88,7 @@ fn nodes(chance: &mut Chance) -> Vec<Node> {
             attributes: Attributes::new([("zone".to_owned(), zone.to_owned())]),
         }
     };
-    (0..1 + chance.below(6)).map(|number| node(number, chance)).collect()
+    (0..1 + chance.below(6_u64)).map(|number| node(number, chance)).collect()
 }
 
 /// What tasks ask for: each fits on some node.
@@ -99,16 +100,16 @@ struct Shape {
 fn shapes(nodes: &[Node], chance: &mut Chance) -> Vec<Shape> {
     let shape = |chance: &mut Chance| {
         let host = &nodes[chance.below(nodes.len() as u64) as usize];
-        let resources = Resources::new(250 * (1 + chance.below(6) as u32), 128 * chance.below(8) as u32)
-            .with(GPU, chance.below(8) as u32 / 7);
+        let resources = Resources::new(250 * (1 + chance.below(6_u32)), 128 * chance.below(8_u32))
+            .with(GPU, chance.below(8_u32) / 7);
         let zone = host.attributes.get("zone").unwrap_or_default();
         let constraint = Constraint::parse(&format!("zone={zone}")).expect("a zone is one word");
         Shape {
             resources: smaller_of(&resources, &host.resources.basic),
-            constraints: if chance.below(4) == 0 { vec![constraint] } else { Vec::new() },
+            constraints: if chance.below(4_u64) == 0 { vec![constraint] } else { Vec::new() },
         }
     };
-    (0..1 + chance.below(4)).map(|_| shape(chance)).collect()
+    (0..1 + chance.below(4_u64)).map(|_| shape(chance)).collect()
 }
 
 fn smaller_of(a: &Resources, b: &Resources) -> Resources {
@@ -121,7 +122,7 @@ fn smaller_of(a: &Resources, b: &Resources) -> Resources {
 
 fn queues(nodes: &[Node], shapes: &[Shape], chance: &mut Chance) -> QueueTree {
     let least = least_share(nodes, shapes);
-    let specs = (0..chance.below(4)).map(|number| queue(&format!("root.q{number}"), least, chance));
+    let specs = (0..chance.below(4_u64)).map(|number| queue(&format!("root.q{number}"), least, chance));
     QueueTree::new(specs.collect()).expect("drawn queues keep to the rules")
 }
 
@@ -153,7 +154,7 @@ fn workload(shapes: &[Shape], queues: &QueueTree, chance: &mut Chance) -> Worklo
     let all = (0..queues.len() as u32).map(QueueId);
     let leaves = all.filter(|queue| queues.children(*queue).is_empty());
     let leaves: Vec<&str> = leaves.map(|queue| queues.spec(queue).name.as_str()).collect();
-    let mut arrivals: Vec<Duration> = (0..1 + chance.below(12))
+    let mut arrivals: Vec<Duration> = (0..1 + chance.below(12_u64))
         .map(|_| Duration::from_micros(chance.below(UNSAFE_FOR.as_micros() * 3 / 4)))
         .collect();
     arrivals.sort_unstable();
@@ -162,20 +163,20 @@ fn workload(shapes: &[Shape], queues: &QueueTree, chance: &mut Chance) -> Worklo
 }
 
 fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chance: &mut Chance) -> TraceJob {
-    let stages: Vec<StageSpec> = (0..1 + chance.below(4) as u32).map(|index| stage(index, shapes, chance)).collect();
+    let stages: Vec<StageSpec> = (0..1 + chance.below(4_u32)).map(|index| stage(index, shapes, chance)).collect();
     let run_times: Vec<RunTimes> = stages.iter().map(|stage| run_times(stage.tasks.len(), chance)).collect();
-    let is_after = number > 0 && chance.below(8) == 0;
+    let is_after = number > 0 && chance.below(8_u64) == 0;
     let spec = JobSpec {
         name: format!("job{number}"),
         queue: one_of(chance, leaves).to_owned(),
         user: one_of(chance, &["ada", "bob"]).to_owned(),
-        priority: chance.below(3) as i32 - 1,
+        priority: chance.below(3_u64) as i32 - 1,
         submit_dir: "/".to_owned(),
         stages,
         after_jobs: if is_after { vec![JobId(1 + chance.below(number as u64))] } else { Vec::new() },
         max_fails: one_of(chance, &[None, None, Some(0), Some(2)]),
-        held: chance.below(10) == 0,
-        wait_for_nodes: chance.below(2) == 0,
+        held: chance.below(10_u64) == 0,
+        wait_for_nodes: chance.below(2_u64) == 0,
     };
     TraceJob { arrival, spec: Arc::new(spec), run_times: run_times.into() }
 }
@@ -184,14 +185,14 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
     let shape = &shapes[chance.below(shapes.len() as u64) as usize];
     StageSpec {
         name: format!("s{index}"),
-        after: (0..index).filter(|_| chance.below(2) == 0).collect(),
-        tasks: TaskSet::Count(1 + chance.below(10) as u32),
+        after: (0..index).filter(|_| chance.below(2_u64) == 0).collect(),
+        tasks: TaskSet::Count(1 + chance.below(10_u32)),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: shape.resources, custom: Vec::new() },
         expected: one_of(chance, &[None, Some(Duration::from_secs(3))]),
         execution: one_of(chance, &[ExecutionType::Auto, ExecutionType::Guaranteed, ExecutionType::Opportunistic]),
         constraints: shape.constraints.clone(),
-        retries: chance.below(3) as u32,
+        retries: chance.below(3_u32),
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
     }
 }

@@ -1,8 +1,9 @@
 //! When jobs arrive, where the trace does not say or is not to decide.
 
-use super::chance::Chance;
+use super::chance::Samplers;
 use crate::quantities::Malformed;
 use crate::suggest;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::Duration;
 use std::f64::consts::TAU;
 

@@ -1,47 +1,30 @@
-//! Chance from one seed, split by name, and the few samplers that workloads need.
+//! The few samplers that workloads need, over the project's one generator.
 //!
 //! The samplers are written out here: the same seed must give the same workload for as long as the project lives. Only
 //! logarithms and their like are the platform's, whose last bit may differ.
 
 use crate::quantities::{Malformed, parse_size};
 use crate::suggest;
-use amalgam_core::vocabulary::Duration;
-use rand_pcg::Pcg64;
-use rand_pcg::rand_core::Rng;
+use amalgam_core::vocabulary::{Chance, Duration};
 use std::fmt;
 
-/// A generator of its own for each purpose, so that a new use of chance does not change the draws of the others.
-pub struct Chance(Pcg64);
+/// What workloads draw beside uniform numbers.
+pub trait Samplers {
+    fn exponential(&mut self, mean: f64) -> f64;
+    /// Standard normal.
+    fn normal(&mut self) -> f64;
+}
 
-impl Chance {
-    pub fn new(seed: u64, purpose: &str) -> Chance {
-        Chance(Pcg64::new(u128::from(seed), u128::from(fnv1a(purpose))))
-    }
-
-    /// Uniform in `0.0..1.0`.
-    pub fn unit(&mut self) -> f64 {
-        const STEPS: f64 = (1u64 << 53) as f64;
-        (self.0.next_u64() >> 11) as f64 / STEPS
-    }
-
-    /// Uniform in `0..count`; `count` is not 0.
-    pub fn below(&mut self, count: u64) -> u64 {
-        ((u128::from(self.0.next_u64()) * u128::from(count)) >> 64) as u64
-    }
-
-    pub fn exponential(&mut self, mean: f64) -> f64 {
+impl Samplers for Chance {
+    fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Standard normal, by Box and Muller; the second number of the pair is not kept.
-    pub fn normal(&mut self) -> f64 {
+    /// By Box and Muller; the second number of the pair is not kept.
+    fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
-}
-
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A distribution of non-negative amounts: `10`, `fixed:10`, `uniform:1-10`, `exponential:10` (its mean),

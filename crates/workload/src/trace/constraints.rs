@@ -5,10 +5,10 @@
 //! Departs: all tasks of a stage get the same constraints, and as nothing says which job has which type, all types are
 //! equally likely.
 
-use super::chance::Chance;
 use super::error::WorkloadError;
 use super::formats::fields;
 use super::input;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{Constraint, Operator};
 use std::path::Path;
 

@@ -1,8 +1,9 @@
 //! What tasks need, where the trace does not say.
 
-use super::chance::{Chance, Distribution, Unit};
+use super::chance::{Distribution, Unit};
 use crate::quantities::Malformed;
 use crate::suggest;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::{ResourceSpec, Resources};
 use std::sync::LazyLock;
 

@@ -18,14 +18,13 @@ mod reading;
 mod shape;
 mod sleeping;
 
-pub use chance::Chance;
 pub use error::{MalformedLine, MalformedLines, WorkloadError};
 pub use formats::{FORMATS, TraceFormat};
 pub use nodes::{NODE_KEYS, Node, read_nodes};
 pub use options::{COMMON_KEYS, Key};
 pub use shape::{JobShape, Load, Summary, WorkloadShape};
 
-use amalgam_core::vocabulary::{Duration, JobSpec};
+use amalgam_core::vocabulary::{Chance, Duration, JobSpec};
 use options::Options;
 use reading::Reading;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Constraints without meaning, such as the 21 of Sharma et al. (SoCC 2011) that Megha uses, are the attributes `c1`,
 //! `c2`, ..: a node that meets the first has `c1=1`, and a task that needs it has the constraint `c1=1`.
 
-use super::chance::{Chance, Distribution, Unit};
+use super::chance::{Distribution, Unit};
 use super::demand::resources;
 use super::error::WorkloadError;
 use super::formats::fields;
@@ -12,6 +12,7 @@ use super::input;
 use super::options::{Key, Values, count, whole};
 use crate::quantities::Malformed;
 use crate::suggest;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{Attributes, ResourceSpec, Resources};
 use serde::Deserialize;

@@ -1,7 +1,6 @@
 //! One reading of a workload: what all formats share.
 
 use super::arrival::Arrival;
-use super::chance::Chance;
 use super::constraints::ConstraintTables;
 use super::demand::Demand;
 use super::error::{MalformedLines, WorkloadError};
@@ -10,6 +9,7 @@ use super::options::{Expected, Options};
 use super::{RunTimes, TraceJob, Workload};
 use crate::order;
 use crate::quantities::check_name;
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{
     Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,

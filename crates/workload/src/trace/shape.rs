@@ -269,8 +269,8 @@ impl Matching {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chance::Chance;
     use super::*;
+    use amalgam_core::vocabulary::Chance;
     use amalgam_core::vocabulary::{ExecutionType, Program, ResourceSpec, TaskSet};
     use std::sync::Arc;
 
@@ -314,8 +314,8 @@ mod tests {
     fn paths_are_as_few_as_a_search_of_all_finds() {
         let mut chance = Chance::new(1, "paths");
         for _ in 0..500 {
-            let count = 1 + chance.below(7) as u32;
-            let mut befores = |stage| (0..stage).filter(|_| chance.below(3) == 0).collect();
+            let count = 1 + chance.below(7_u32);
+            let mut befores = |stage| (0..stage).filter(|_| chance.below(3_u32) == 0).collect();
             let after: Vec<Vec<u32>> = (0..count).map(&mut befores).collect();
             let stages = stages(&after.iter().map(Vec::as_slice).collect::<Vec<_>>());
             assert_eq!(disjoint_paths(&stages), fewest_paths(&stages, 0, 0), "{after:?}");

@@ -86,7 +86,7 @@ mod tests {
     use crate::policy::placement::tests::Nodes;
 
     fn probes(seed: u64, ask: &OpenAsk, nodes: &Nodes) -> Vec<usize> {
-        let mut policy = BatchSampling::new(Chance::for_component(seed, "placement"), 2);
+        let mut policy = BatchSampling::new(Chance::new(seed, "placement"), 2);
         let mut decisions = Vec::new();
         policy.place(Instant::ZERO, &[*ask], Budget { starts: 1 }, nodes, &mut decisions);
         let probe = |decision: &Decision| match *decision {

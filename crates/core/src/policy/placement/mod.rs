@@ -23,7 +23,7 @@ mod tests {
 
     impl Nodes {
         pub(super) fn random(seed: u64, count: u32) -> Nodes {
-            let mut chance = Chance::for_component(seed, "nodes");
+            let mut chance = Chance::new(seed, "nodes");
             let node = |number| {
                 let capacity = Resources::new(1_000 * (1 + chance.below(4)), 1_000 * (1 + chance.below(4)));
                 let taken = Resources::new(100 * chance.below(40), 100 * chance.below(40));
@@ -31,7 +31,7 @@ mod tests {
                     node: NodeId(number),
                     capacity,
                     free: capacity.saturating_sub(&taken),
-                    open: chance.below(10) > 0,
+                    open: chance.below(10_u32) > 0,
                     queued: chance.below(3),
                     expected_wait: Duration::ZERO,
                     age: Duration::ZERO,

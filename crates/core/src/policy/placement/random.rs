@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn random_finds_room_wherever_it_is_and_spreads_over_it() {
         let mut counts = [0u32; 8];
-        let mut policy = Random::new(Chance::for_component(1, "placement"));
+        let mut policy = Random::new(Chance::new(1, "placement"));
         let nodes = Nodes::random(1, 8);
         let ask = Nodes::ask(500, 500);
         let fitting: Vec<usize> = nodes.fitting(&ask).collect();
@@ -97,7 +97,7 @@ mod tests {
         for seed in 0..200 {
             let nodes = Nodes::random(seed, 40);
             let ask = Nodes::ask(800, 800);
-            let mut policy = PowerOfTwo::new(Chance::for_component(seed, "placement"));
+            let mut policy = PowerOfTwo::new(Chance::new(seed, "placement"));
             let mut same = policy.chance.clone();
             let drawn = [(); 2].map(|()| draw(&mut same, &ask, &nodes));
             let better = drawn.into_iter().flatten().min_by_key(|&node| (load(&nodes.view(node)), node));

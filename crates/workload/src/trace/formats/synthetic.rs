@@ -5,10 +5,11 @@ use super::TraceFormat;
 use crate::quantities::Malformed;
 use crate::suggest;
 use crate::trace::RunTimes;
-use crate::trace::chance::{Chance, Distribution, Unit};
+use crate::trace::chance::{Distribution, Unit};
 use crate::trace::error::WorkloadError;
 use crate::trace::options::{Key, count};
 use crate::trace::reading::{Draft, DraftStage, Reading};
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::MAX_TASKS;
 
 pub(super) const FORMAT: TraceFormat =
@@ -121,5 +122,5 @@ fn befores(layer: std::ops::Range<usize>, chance: &mut Chance) -> Vec<usize> {
         return Vec::new();
     }
     let sure = layer.start + chance.below(layer.len() as u64) as usize;
-    layer.filter(|stage| *stage == sure || chance.below(2) == 0).collect()
+    layer.filter(|stage| *stage == sure || chance.below(2_u32) == 0).collect()
 }

@@ -14,11 +14,11 @@ use super::pickle::{Value, array_object};
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
 use crate::trace::RunTimes;
-use crate::trace::chance::Chance;
 use crate::trace::error::WorkloadError;
 use crate::trace::input;
 use crate::trace::options::{Key, whole};
 use crate::trace::reading::{Draft, DraftStage, Reading};
+use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::Duration;
 use std::path::Path;
 
