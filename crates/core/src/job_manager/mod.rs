@@ -7,11 +7,15 @@ mod dag;
 mod environment;
 mod estimate;
 mod placing;
+mod questions;
 mod requests;
+mod saved;
 mod work;
 
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::Estimate;
+pub use questions::{JobDescription, RunningDescription};
+pub use saved::SavedProgress;
 
 use crate::policy::{IntraJobPolicy, PlacementPolicy};
 use crate::protocol::{
@@ -23,7 +27,6 @@ use crate::vocabulary::{
     AskId, AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, ProbeId, TaskId,
 };
 use requests::Requests;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use work::WorkLeft;
@@ -73,7 +76,7 @@ pub struct JobManager {
     next_claim: u32,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct RunningAttempt {
     task: TaskId,
     node: NodeId,
@@ -83,7 +86,7 @@ struct RunningAttempt {
 }
 
 /// In which life of the job manager an attempt was launched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Life {
     Present,
     /// In an earlier one, and its node has not confirmed it yet.
@@ -132,38 +135,6 @@ struct OpenClaim {
     number: u32,
     attempts: Vec<AttemptId>,
     repeat_at: Instant,
-}
-
-/// A job's progress as a snapshot keeps it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SavedProgress {
-    dag: Dag,
-    cancelled: bool,
-    stopping: bool,
-    running: Vec<(AttemptId, TaskId, NodeId, Instant)>,
-    estranged: BTreeSet<NodeId>,
-}
-
-/// A job's state for people and for a simulator that starts from it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobDescription {
-    pub job: Arc<AdmittedJob>,
-    pub held: bool,
-    pub cancelled: bool,
-    pub outcome: Option<JobOutcome>,
-    pub dag: Dag,
-    pub running: Vec<RunningDescription>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RunningDescription {
-    pub attempt: AttemptId,
-    pub task: TaskId,
-    pub node: NodeId,
-    /// Since it was launched.
-    pub age: Duration,
-    /// Since its process started; `None` while it waits at the node.
-    pub running_for: Option<Duration>,
 }
 
 impl JobManager {
@@ -574,41 +545,6 @@ impl JobManager {
         assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
         self.scheduler.iter().for_each(LocalScheduler::check_invariants);
     }
-
-    // ---- questions from the interface ------------------------------------------------------------------------------
-
-    pub fn dag(&self) -> &Dag {
-        &self.dag
-    }
-
-    pub fn job(&self) -> &Arc<AdmittedJob> {
-        &self.job
-    }
-
-    pub fn outcome(&self) -> Option<JobOutcome> {
-        self.outcome
-    }
-
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled
-    }
-
-    /// When the process of a running attempt started.
-    pub fn started_at(&self, attempt: AttemptId) -> Option<Instant> {
-        self.running.get(&attempt)?.started_at
-    }
-
-    /// Whether it has something to claim at the node, or to have ended there.
-    pub fn concerns(&self, node: NodeId) -> bool {
-        self.estranged.contains(&node)
-            || self.running.values().any(|running| running.node == node)
-            || self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
-    }
-
-    /// The running attempts.
-    pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
-        self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
-    }
 }
 
 impl Role for JobManager {
@@ -638,103 +574,16 @@ impl Role for JobManager {
     }
 
     fn recover(&mut self, changes: &[Change]) {
-        for change in changes {
-            match change {
-                Change::JobBegun { .. } => self.begun = true,
-                Change::JobHeld { held, .. } => self.held = *held,
-                Change::Launched { attempt, task, node, at, .. } => {
-                    self.dag.launched(task.stage, task.index, *attempt, *node, *at);
-                    self.recover_running(*attempt, *task, *node, *at);
-                }
-                Change::Finished { attempt, task, ended, last, at, .. } => {
-                    let was_running = self.running.remove(attempt).is_some();
-                    if was_running {
-                        self.dag.ended(task.stage, task.index, ended, *last, *at);
-                        let failed = *last && !ended.reason.is_success() && !self.cancelled;
-                        self.recover_failure(failed, task.stage);
-                    }
-                }
-                Change::Lost { attempt, task, node, cause, last, at } => {
-                    let was_running = self.running.remove(attempt).is_some();
-                    if was_running {
-                        self.dag.lost(task.stage, task.index, *cause, *last, *at);
-                        if *cause == LostCause::NodeLost {
-                            self.estranged.insert(*node);
-                        }
-                        self.recover_failure(*last && !self.cancelled, task.stage);
-                    }
-                }
-                Change::Cancelled { .. } => {
-                    (self.cancelled, self.stopping) = (true, true);
-                    self.dag.abandon_all();
-                }
-                Change::JobEnded { outcome, .. } => {
-                    self.begun = true;
-                    self.outcome = Some(*outcome);
-                    // A job that ended before it began left its tasks untouched.
-                    self.dag.abandon_all();
-                }
-                Change::JobReopened { .. } => self.outcome = None,
-                Change::Rerun { .. } => self.rerun(),
-                Change::Progress { progress, .. } => {
-                    let SavedProgress { dag, cancelled, stopping, running, estranged } = progress.as_ref().clone();
-                    (self.dag, self.estranged) = (dag, estranged);
-                    (self.cancelled, self.stopping) = (cancelled, stopping);
-                    for (attempt, task, node, at) in running {
-                        self.recover_running(attempt, task, node, at);
-                    }
-                }
-                _ => {}
-            }
-        }
+        changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
         self.check_invariants();
     }
 
     fn durable(&self) -> Vec<Change> {
-        let running = self.running.iter().map(|(attempt, run)| (*attempt, run.task, run.node, run.launched_at));
-        let progress = SavedProgress {
-            dag: self.dag.clone(),
-            cancelled: self.cancelled,
-            stopping: self.stopping,
-            running: running.collect(),
-            estranged: self.estranged.clone(),
-        };
-        vec![Change::Progress { job: self.id(), progress: Box::new(progress) }]
+        vec![Change::Progress { job: self.id(), progress: Box::new(self.progress()) }]
     }
 
     fn describe(&self, now: Instant) -> JobDescription {
-        let running = self.running.iter().map(|(attempt, running)| RunningDescription {
-            attempt: *attempt,
-            task: running.task,
-            node: running.node,
-            age: now.since(running.launched_at),
-            running_for: running.started_at.map(|at| now.since(at)),
-        });
-        JobDescription {
-            job: Arc::clone(&self.job),
-            held: self.held,
-            cancelled: self.cancelled,
-            outcome: self.outcome,
-            dag: self.dag.clone(),
-            running: running.collect(),
-        }
-    }
-}
-
-impl JobManager {
-    fn recover_running(&mut self, attempt: AttemptId, task: TaskId, node: NodeId, launched_at: Instant) {
-        let running = RunningAttempt { task, node, launched_at, started_at: None, life: Life::Earlier };
-        self.running.insert(attempt, running);
-    }
-
-    fn recover_failure(&mut self, failed: bool, stage: u32) {
-        if failed {
-            self.dag.abandon_dependents(stage);
-            if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
-                self.stopping = true;
-                self.dag.abandon_all();
-            }
-        }
+        self.description(now)
     }
 }

@@ -1,0 +1,81 @@
+//! What a job manager answers without changing anything: for the interface, for its host, for a simulator.
+
+use super::{Dag, JobManager};
+use crate::protocol::{AdmittedJob, JobOutcome};
+use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};
+use std::sync::Arc;
+
+/// A job's state for people and for a simulator that starts from it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobDescription {
+    pub job: Arc<AdmittedJob>,
+    pub held: bool,
+    pub cancelled: bool,
+    pub outcome: Option<JobOutcome>,
+    pub dag: Dag,
+    pub running: Vec<RunningDescription>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunningDescription {
+    pub attempt: AttemptId,
+    pub task: TaskId,
+    pub node: NodeId,
+    /// Since it was launched.
+    pub age: Duration,
+    /// Since its process started; `None` while it waits at the node.
+    pub running_for: Option<Duration>,
+}
+
+impl JobManager {
+    pub fn dag(&self) -> &Dag {
+        &self.dag
+    }
+
+    pub fn job(&self) -> &Arc<AdmittedJob> {
+        &self.job
+    }
+
+    pub fn outcome(&self) -> Option<JobOutcome> {
+        self.outcome
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled
+    }
+
+    /// When the process of a running attempt started.
+    pub fn started_at(&self, attempt: AttemptId) -> Option<Instant> {
+        self.running.get(&attempt)?.started_at
+    }
+
+    /// Whether it has something to claim at the node, or to have ended there.
+    pub fn concerns(&self, node: NodeId) -> bool {
+        self.estranged.contains(&node)
+            || self.running.values().any(|running| running.node == node)
+            || self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
+    }
+
+    /// The running attempts.
+    pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
+        self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
+    }
+
+    pub(super) fn description(&self, now: Instant) -> JobDescription {
+        let running = self.running.iter().map(|(attempt, running)| RunningDescription {
+            attempt: *attempt,
+            task: running.task,
+            node: running.node,
+            age: now.since(running.launched_at),
+            running_for: running.started_at.map(|at| now.since(at)),
+        });
+        JobDescription {
+            job: Arc::clone(&self.job),
+            held: self.held,
+            cancelled: self.cancelled,
+            outcome: self.outcome,
+            dag: self.dag.clone(),
+            running: running.collect(),
+        }
+    }
+}

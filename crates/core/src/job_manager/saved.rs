@@ -1,0 +1,96 @@
+//! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
+
+use super::{Dag, JobManager, Life, RunningAttempt};
+use crate::role::{Change, LostCause};
+use crate::vocabulary::{AttemptId, Instant, NodeId, TaskId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// A job's progress as a snapshot keeps it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SavedProgress {
+    dag: Dag,
+    cancelled: bool,
+    stopping: bool,
+    running: Vec<(AttemptId, TaskId, NodeId, Instant)>,
+    estranged: BTreeSet<NodeId>,
+}
+
+impl JobManager {
+    /// Takes in one change of an earlier life.
+    pub(super) fn take_back(&mut self, change: &Change) {
+        match change {
+            Change::JobBegun { .. } => self.begun = true,
+            Change::JobHeld { held, .. } => self.held = *held,
+            Change::Launched { attempt, task, node, at, .. } => {
+                self.dag.launched(task.stage, task.index, *attempt, *node, *at);
+                self.recover_running(*attempt, *task, *node, *at);
+            }
+            Change::Finished { attempt, task, ended, last, at, .. } => {
+                let was_running = self.running.remove(attempt).is_some();
+                if was_running {
+                    self.dag.ended(task.stage, task.index, ended, *last, *at);
+                    let failed = *last && !ended.reason.is_success() && !self.cancelled;
+                    self.recover_failure(failed, task.stage);
+                }
+            }
+            Change::Lost { attempt, task, node, cause, last, at } => {
+                let was_running = self.running.remove(attempt).is_some();
+                if was_running {
+                    self.dag.lost(task.stage, task.index, *cause, *last, *at);
+                    if *cause == LostCause::NodeLost {
+                        self.estranged.insert(*node);
+                    }
+                    self.recover_failure(*last && !self.cancelled, task.stage);
+                }
+            }
+            Change::Cancelled { .. } => {
+                (self.cancelled, self.stopping) = (true, true);
+                self.dag.abandon_all();
+            }
+            Change::JobEnded { outcome, .. } => {
+                self.begun = true;
+                self.outcome = Some(*outcome);
+                // A job that ended before it began left its tasks untouched.
+                self.dag.abandon_all();
+            }
+            Change::JobReopened { .. } => self.outcome = None,
+            Change::Rerun { .. } => self.rerun(),
+            Change::Progress { progress, .. } => {
+                let SavedProgress { dag, cancelled, stopping, running, estranged } = progress.as_ref().clone();
+                (self.dag, self.estranged) = (dag, estranged);
+                (self.cancelled, self.stopping) = (cancelled, stopping);
+                for (attempt, task, node, at) in running {
+                    self.recover_running(attempt, task, node, at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn progress(&self) -> SavedProgress {
+        let running = self.running.iter().map(|(attempt, run)| (*attempt, run.task, run.node, run.launched_at));
+        SavedProgress {
+            dag: self.dag.clone(),
+            cancelled: self.cancelled,
+            stopping: self.stopping,
+            running: running.collect(),
+            estranged: self.estranged.clone(),
+        }
+    }
+
+    fn recover_running(&mut self, attempt: AttemptId, task: TaskId, node: NodeId, launched_at: Instant) {
+        let running = RunningAttempt { task, node, launched_at, started_at: None, life: Life::Earlier };
+        self.running.insert(attempt, running);
+    }
+
+    fn recover_failure(&mut self, failed: bool, stage: u32) {
+        if failed {
+            self.dag.abandon_dependents(stage);
+            if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
+                self.stopping = true;
+                self.dag.abandon_all();
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! How a node agent joins its cluster: it learns from its executor what runs here, registers with the master, is welcomed,
+//! and reports from then on.
+
+use super::devices::Devices;
+use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State, running_entry};
+use crate::protocol::{
+    Executing, NodeReport, Registration, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
+};
+use crate::role::Outbox;
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds};
+use std::collections::BTreeSet;
+
+impl NodeAgent {
+    pub(super) fn on_executor_connected(&mut self, out: &mut Outbox) {
+        self.executor = ExecutorLink::Asked;
+        out.send(TheExecutor(self.node), ToExecutor::List { node: self.node });
+    }
+
+    /// What the executor runs. What it does not mention died with an earlier one.
+    pub(super) fn on_executing(&mut self, now: Instant, executing: Vec<Executing>, out: &mut Outbox) {
+        if self.executor != ExecutorLink::Asked {
+            // Asked twice, it answers twice; the second answer knows nothing of what was ordered after the first.
+            return;
+        }
+        self.executor = ExecutorLink::Known;
+        let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
+        let gone: Vec<AttemptId> = self
+            .attempts
+            .iter()
+            .filter(|(id, attempt)| !there.contains(id) && attempt.is_at_executor())
+            .map(|(id, _)| *id)
+            .collect();
+        for attempt in gone {
+            self.finish(now, attempt, Ended::without_run(EndReason::NodeLost), out);
+        }
+        for entry in executing {
+            let attempt = entry.order.attempt;
+            match self.attempts.get(&attempt).map(|known| &known.state) {
+                None => self.adopt(now, entry),
+                // Its `Started` was lost with the connection.
+                Some(State::Starting) => self.started(now, attempt, entry.running_for, out),
+                Some(_) => {}
+            }
+        }
+        for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
+            self.on_claim(now, job, claim, attempts, out);
+        }
+        self.register(now, out);
+        self.start_what_fits(now, out);
+    }
+
+    pub(super) fn adopt(&mut self, now: Instant, entry: Executing) {
+        let Executing { order, running_for, .. } = entry;
+        let since = now.before(running_for);
+        self.free = self.free.saturating_sub(&order.carried.resources);
+        self.devices.hold(&order.limits.devices, &self.kinds);
+        self.running.push(running_entry(order.attempt, &order.carried, since));
+        if let Some(timeout) = order.carried.timeout {
+            self.due.insert((since + timeout, order.attempt));
+        }
+        let attempt =
+            Attempt { task: order.task, carried: order.carried, devices: order.limits.devices, state: State::Running };
+        self.attempts.insert(order.attempt, attempt);
+    }
+
+    pub(super) fn register(&mut self, now: Instant, out: &mut Outbox) {
+        let MasterLink::Connected { registered } = &mut self.master else { return };
+        if *registered || self.executor != ExecutorLink::Known {
+            return;
+        }
+        *registered = true;
+        // The clock goes on where the memory of an earlier life is gone.
+        self.registration = now.0.max(self.registration + 1);
+        let registration = Registration {
+            number: self.registration,
+            node: self.node,
+            name: self.settings.name.clone(),
+            capacity: self.settings.capacity.clone(),
+            attributes: self.settings.attributes.clone(),
+            enforcement: self.settings.enforcement.clone(),
+            live: self.live().collect(),
+        };
+        out.send(TheMaster, ToMaster::Register(Box::new(registration)));
+    }
+
+    pub(super) fn awaits_welcome(&self) -> bool {
+        matches!(self.master, MasterLink::Connected { registered: true })
+    }
+
+    pub(super) fn on_welcome(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        first_grant: GrantId,
+        kinds: Kinds,
+        heartbeat: Duration,
+        out: &mut Outbox,
+    ) {
+        self.newest_epoch = self.newest_epoch.max(epoch);
+        if kinds != self.kinds {
+            self.on_kinds(kinds);
+        }
+        self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
+        for (&attempt, entry) in &self.attempts {
+            if let State::Ended(ended) = &entry.state {
+                out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone() });
+            }
+        }
+        self.report(out);
+    }
+
+    /// The places of custom kinds are known now: capacity and devices are resolved anew.
+    pub(super) fn on_kinds(&mut self, kinds: Kinds) {
+        let mut offered = self.settings.capacity.clone();
+        offered.custom.retain(|(name, _)| kinds.index(name).is_some());
+        self.capacity = kinds.resolve(&offered).unwrap_or(offered.basic);
+        self.kinds = kinds;
+        self.devices = Devices::new(&self.capacity);
+        self.free = self.capacity;
+        for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
+            self.free = self.free.saturating_sub(&attempt.carried.resources);
+            self.devices.hold(&attempt.devices, &self.kinds);
+        }
+        self.free = self.free.saturating_sub(&self.probes.kept_room());
+    }
+
+    pub(super) fn report(&self, out: &mut Outbox) {
+        let running = self.running.len() as u32;
+        let queued = self.queue.len() as u32;
+        let expected_wait = self.queue.expected_work();
+        out.send(TheMaster, ToMaster::Report(NodeReport { free: self.free, running, queued, expected_wait }));
+    }
+}
