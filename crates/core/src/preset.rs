@@ -9,12 +9,13 @@ use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, intra_job, 
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Delays, Scheduler, SchedulerSettings};
 use crate::vocabulary::{Chance, Duration, Epoch, NodeId};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
 /// A combination of policies that has a name. Its parts are settings: a configuration may replace them one by one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Preset {
-    name: &'static str,
+    name: Name,
     pub inter_job: InterJob,
     pub intra_job: IntraJob,
     pub placement: Placement,
@@ -25,8 +26,19 @@ pub struct Preset {
     pub seed: u64,
 }
 
+/// One of those in [`Preset::all`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+struct Name(&'static str);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Preset::parse(&name).map(|preset| preset.name).map_err(serde::de::Error::custom)
+    }
+}
+
 /// Whose turn it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InterJob {
     /// Priority, then order of submission.
     Fifo,
@@ -45,7 +57,7 @@ pub enum InterJob {
 }
 
 /// What a job asks for, and in which order its stages use what it gets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum IntraJob {
     /// The order of the job file.
     BreadthFirst,
@@ -56,7 +68,7 @@ pub enum IntraJob {
 }
 
 /// Where a task goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Placement {
     /// The next node, cyclically.
     NextFit,
@@ -76,7 +88,7 @@ pub enum Placement {
 }
 
 /// Who places tasks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Places {
     /// The master, against its ledger.
     Master,
@@ -160,10 +172,10 @@ impl Preset {
 
     /// The baselines of the same paper (section 3): no probes, the task waits at the node that was chosen for it.
     pub const SPARROW_RANDOM: Preset =
-        Preset { name: "sparrow-random", placement: Placement::Random, ..Preset::SPARROW };
+        Preset { name: Name("sparrow-random"), placement: Placement::Random, ..Preset::SPARROW };
     /// Departs: queues are compared as the master published them last, and not by probing.
     pub const SPARROW_POWER_OF_TWO: Preset =
-        Preset { name: "sparrow-power-of-two", placement: Placement::PowerOfTwo, ..Preset::SPARROW };
+        Preset { name: Name("sparrow-power-of-two"), placement: Placement::PowerOfTwo, ..Preset::SPARROW };
 
     /// Those in which job managers do.
     pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
@@ -174,7 +186,7 @@ impl Preset {
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
         Preset {
-            name,
+            name: Name(name),
             inter_job,
             intra_job: IntraJob::BreadthFirst,
             placement: Placement::NextFit,
@@ -185,13 +197,13 @@ impl Preset {
     }
 
     pub fn name(self) -> &'static str {
-        self.name
+        self.name.0
     }
 
     /// # Errors
     /// A sentence that lists the presets there are.
     pub fn parse(name: &str) -> Result<Preset, String> {
-        let named: Vec<(&str, Preset)> = Preset::all().map(|preset| (preset.name, preset)).collect();
+        let named: Vec<(&str, Preset)> = Preset::all().map(|preset| (preset.name(), preset)).collect();
         choose("preset", name, &named)
     }
 

@@ -27,7 +27,7 @@ pub trait Role {
     fn describe(&self, now: Instant) -> Self::Description;
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event<M> {
     Message {
         from: Address,
@@ -46,7 +46,7 @@ pub enum Event<M> {
 }
 
 /// The effects of one or several events.
-#[derive(Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Outbox {
     pub sends: Vec<(Address, Message)>,
     pub changes: Vec<Change>,
@@ -67,6 +67,12 @@ impl Outbox {
     /// A fact for metrics, stories, transcripts and reasons, told after the changes of its event; nothing waits for it.
     pub fn record(&mut self, fact: Record) {
         self.records.push(fact);
+    }
+
+    pub fn clear(&mut self) {
+        self.sends.clear();
+        self.changes.clear();
+        self.records.clear();
     }
 
     pub fn is_empty(&self) -> bool {

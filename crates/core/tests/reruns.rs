@@ -71,7 +71,7 @@ fn run(index: u32, reason: EndReason) -> [Change; 2] {
 fn restarted(log: Vec<Change>) -> Roles {
     let (preset, epoch) = (Preset::FIFO, Epoch(2));
     let mut roles = Roles::new(preset, epoch, JobManagerSettings::default());
-    roles.recover(preset.master(epoch, MasterSettings::default(), QueueTree::single()), log);
+    roles.recover(MasterSettings::default(), QueueTree::single(), log);
     roles.announce_master(NOW, &mut Effects::default());
     roles
 }

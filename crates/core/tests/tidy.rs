@@ -20,7 +20,7 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("job_manager", ROLES_MAY),
     ("global_master", ROLES_MAY),
     ("preset", &["vocabulary", "protocol", "policy", "scheduling", "node", "master", "job_manager", "global_master"]),
-    ("hosting", &["vocabulary", "protocol", "role", "node", "master", "job_manager", "preset"]),
+    ("hosting", &["vocabulary", "protocol", "role", "policy", "node", "master", "job_manager", "preset"]),
     ("lib", &[]),
 ];
 const ROLES_MAY: &[&str] = &["vocabulary", "protocol", "role", "why", "policy", "scheduling"];

@@ -61,7 +61,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         joined_as(&upstream.name);
         // The number that the server gave is part of the role, so the loop starts with the first connection.
         let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
-        roles.add_local_node(first.node, Preset::default().node_agent(first.node, settings));
+        roles.add_local_node(first.node, settings);
         let handle = start_loop(roles, files.clone())?;
         // The loop was started just now and takes what it is sent.
         let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));

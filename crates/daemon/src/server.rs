@@ -103,7 +103,7 @@ impl Server {
         let clock = Clock::starting_at_least(last);
         let started = clock.now();
         let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default());
-        roles.recover(config.preset.master(epoch, config.master.clone(), config.queues.clone()), changes);
+        roles.recover(config.master.clone(), config.queues.clone(), changes);
 
         let metrics = Arc::new(Metrics::default());
         let history = store.history();
@@ -114,7 +114,7 @@ impl Server {
             .map_err(ServerError::io("make the loop's inbox"))?;
         spawn_loop(shell)?;
 
-        start_nodes(&handle, &config, &nodes, executor);
+        start_nodes(&handle, &nodes, executor);
 
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -235,15 +235,13 @@ pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn start_nodes(handle: &Handle, config: &Config, nodes: &[NodeOptions], executor: Option<ExecutorLink>) {
+fn start_nodes(handle: &Handle, nodes: &[NodeOptions], executor: Option<ExecutorLink>) {
     let Some(executor) = executor else { return };
     // The loop was started just now and takes what it is sent.
     let host = Host::inspect();
     for options in nodes {
         let settings = options.settings(&host, &executor.enforcement);
-        let (name, preset) = (settings.name.clone(), config.preset);
-        let make = Box::new(move |node| preset.node_agent(node, settings));
-        let _ = handle.send(Input::LocalNode { name, make });
+        let _ = handle.send(Input::LocalNode(Box::new(settings)));
     }
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
 }

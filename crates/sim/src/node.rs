@@ -48,7 +48,7 @@ impl SimulatedNode {
             stop_grace: STOP_GRACE,
         };
         let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default());
-        roles.add_local_node(id, settings.preset.node_agent(id, agent));
+        roles.add_local_node(id, agent);
         Process::new(roles)
     }
 

@@ -569,7 +569,7 @@ fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let named = nodes.iter().enumerate();
     let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
     let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
-    roles.recover(settings.preset.master(epoch, settings.master.clone(), settings.queues.clone()), named.collect());
+    roles.recover(settings.master.clone(), settings.queues.clone(), named.collect());
     Process::new(roles)
 }
 

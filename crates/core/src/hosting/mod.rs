@@ -3,13 +3,17 @@
 //! Mail between local roles is delivered at once: they share one log and die together. What leaves the process is
 //! collected in [`Effects`] with the changes that must be durable first.
 
+mod journal;
 mod wakeups;
 
+pub use journal::{Difference, Entry, Replay, RoleEvent};
+
 use crate::job_manager::{JobManager, JobManagerSettings};
-use crate::master::{JobState, Master};
-use crate::node::NodeAgent;
+use crate::master::{JobState, Master, MasterSettings};
+use crate::node::{NodeAgent, NodeSettings};
+use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{Address, Message, ToJobManager, ToNode};
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::vocabulary::{Epoch, Instant, JobId, NodeId};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,6 +31,8 @@ pub struct Roles {
     wakeups: Wakeups,
     mail: VecDeque<Mail>,
     outbox: Outbox,
+    /// What the driver has not taken of the journal, where one is kept.
+    journal: Option<Vec<Entry>>,
 }
 
 /// A message on its way.
@@ -100,11 +106,30 @@ impl Roles {
             wakeups: Wakeups::default(),
             mail: VecDeque::new(),
             outbox: Outbox::default(),
+            journal: None,
         }
     }
 
-    /// Brings master and job managers to where the log ends.
-    pub fn recover(&mut self, mut master: Master, changes: Vec<Change>) {
+    /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
+    pub fn keep_journal(&mut self) {
+        self.journal = Some(vec![Entry::Began { preset: self.preset, epoch: self.epoch, settings: self.settings }]);
+    }
+
+    /// What the journal has grown by since this was asked last.
+    pub fn take_journal(&mut self) -> Vec<Entry> {
+        self.journal.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note(&mut self, entry: impl FnOnce() -> Entry) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(entry());
+        }
+    }
+
+    /// Makes a master and job managers, and brings them to where the log ends.
+    pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
+        self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
+        let mut master = self.preset.master(self.epoch, settings, queues);
         master.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
         for change in changes {
@@ -129,7 +154,7 @@ impl Roles {
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
         let incarnation = u64::from(self.epoch.0);
         for job in self.jobs.keys().copied().collect::<Vec<_>>() {
-            self.at_job(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
+            self.at(now, RoleEvent::JobManager(job, Event::Connected { peer: Address::Master, incarnation }), effects);
         }
         if let Some(master) = &self.master {
             self.wakeups.set(Address::Master, master.next_wakeup());
@@ -147,16 +172,16 @@ impl Roles {
     /// A node's agent has connected to this server, or one of this process has begun.
     pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
         let peer = Address::Node(node);
-        self.at_master(now, Event::Connected { peer, incarnation }, effects);
+        self.at(now, RoleEvent::Master(Event::Connected { peer, incarnation }), effects);
         let concerned = self.jobs.iter().filter(|(_, manager)| manager.concerns(node)).map(|(job, _)| *job);
         for job in concerned.collect::<Vec<_>>() {
-            self.at_job(now, job, Event::Connected { peer, incarnation }, effects);
+            self.at(now, RoleEvent::JobManager(job, Event::Connected { peer, incarnation }), effects);
         }
         self.deliver_mail(now, effects);
     }
 
     pub fn node_disconnected(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
-        self.at_master(now, Event::Disconnected { peer: Address::Node(node) }, effects);
+        self.at(now, RoleEvent::Master(Event::Disconnected { peer: Address::Node(node) }), effects);
         self.deliver_mail(now, effects);
     }
 
@@ -180,7 +205,7 @@ impl Roles {
 
     fn at_all_nodes(&mut self, now: Instant, event: impl Fn(NodeId) -> Event<ToNode>, effects: &mut Effects) {
         for node in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.at_node(now, node, event(node), effects);
+            self.at(now, RoleEvent::Node(node, event(node)), effects);
         }
         self.deliver_mail(now, effects);
     }
@@ -192,9 +217,9 @@ impl Roles {
     pub fn wake_up(&mut self, now: Instant, effects: &mut Effects) {
         while let Some(address) = self.wakeups.pop_due(now) {
             match address {
-                Address::Master => self.at_master(now, Event::Wakeup, effects),
-                Address::JobManager(job) => self.at_job(now, job, Event::Wakeup, effects),
-                Address::Node(node) => self.at_node(now, node, Event::Wakeup, effects),
+                Address::Master => self.at(now, RoleEvent::Master(Event::Wakeup), effects),
+                Address::JobManager(job) => self.at(now, RoleEvent::JobManager(job, Event::Wakeup), effects),
+                Address::Node(node) => self.at(now, RoleEvent::Node(node, Event::Wakeup), effects),
                 Address::GlobalMaster(_) | Address::Executor(_) | Address::Client(_) => {}
             }
             self.deliver_mail(now, effects);
@@ -212,52 +237,69 @@ impl Roles {
                     continue;
                 }
             };
-            match (to, message) {
-                (Address::Master, Message::ToMaster(body)) => {
-                    self.at_master(now, Event::Message { from, body }, effects);
-                }
-                (Address::JobManager(job), Message::ToJobManager(body)) => {
-                    self.at_job(now, job, Event::Message { from, body }, effects);
-                }
-                (Address::Node(node), Message::ToNode(body)) => {
-                    self.at_node(now, node, Event::Message { from, body }, effects);
-                }
-                _ => effects.misdirected += 1,
+            match RoleEvent::of(from, to, message) {
+                Some(event) => self.at(now, event, effects),
+                None => effects.misdirected += 1,
             }
         }
     }
 
-    fn at_master(&mut self, now: Instant, event: Event<ToMaster>, effects: &mut Effects) {
-        if let Some(master) = &mut self.master {
-            effects.handled.master += 1;
-            master.handle(now, event, &mut self.outbox);
-            let wakeup = master.next_wakeup();
-            self.wakeups.set(Address::Master, wakeup);
-            self.take_effects(Address::Master, effects);
+    fn at(&mut self, now: Instant, event: RoleEvent, effects: &mut Effects) {
+        if let RoleEvent::Node(_, Event::Message { body: ToNode::Forget { job }, .. }) = event {
+            effects.forgotten.push(job);
         }
+        let address = event.address();
+        let noted = self.journal.is_some().then(|| event.clone());
+        match self.hand_over(now, event) {
+            None => {}
+            Some(RoleEvent::JobManager(job, event)) => return self.answer_for_nobody(job, event, effects),
+            Some(_) => return,
+        }
+        match address {
+            Address::Master => effects.handled.master += 1,
+            Address::JobManager(_) => effects.handled.job_managers += 1,
+            _ => effects.handled.nodes += 1,
+        }
+        if let Some(event) = noted {
+            let left = self.outbox.clone();
+            self.note(|| Entry::Handled { now, event, left });
+        }
+        self.take_effects(address, effects);
     }
 
-    fn at_job(&mut self, now: Instant, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
-        if let Event::Message { from: Address::Master, body: ToJobManager::Begin { job: admitted } } = &event
-            && !self.jobs.contains_key(&job)
-        {
-            let manager = self.preset.job_manager(Arc::clone(admitted), self.epoch, self.settings);
-            self.jobs.insert(job, manager);
-        }
-        if !self.jobs.contains_key(&job) {
-            return self.answer_for_nobody(job, event, effects);
-        }
-        if let Some(manager) = self.jobs.get_mut(&job) {
-            let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
-            effects.handled.job_managers += 1;
-            manager.handle(now, event, &mut self.outbox);
-            let wakeup = manager.next_wakeup().filter(|_| !is_last);
-            if is_last {
-                self.jobs.remove(&job);
+    /// Gives one event to the role that it is for, which leaves its effects in the outbox. An event for a role that is not
+    /// here comes back.
+    fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Option<RoleEvent> {
+        let address = event.address();
+        let wakeup = match event {
+            RoleEvent::Master(event) => {
+                let Some(master) = &mut self.master else { return Some(RoleEvent::Master(event)) };
+                master.handle(now, event, &mut self.outbox);
+                master.next_wakeup()
             }
-            self.wakeups.set(Address::JobManager(job), wakeup);
-            self.take_effects(Address::JobManager(job), effects);
-        }
+            RoleEvent::JobManager(job, event) => {
+                if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
+                    let (preset, epoch, settings) = (self.preset, self.epoch, self.settings);
+                    let make = || preset.job_manager(Arc::clone(admitted), epoch, settings);
+                    self.jobs.entry(job).or_insert_with(make);
+                }
+                let Some(manager) = self.jobs.get_mut(&job) else { return Some(RoleEvent::JobManager(job, event)) };
+                let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
+                manager.handle(now, event, &mut self.outbox);
+                let wakeup = manager.next_wakeup().filter(|_| !is_last);
+                if is_last {
+                    self.jobs.remove(&job);
+                }
+                wakeup
+            }
+            RoleEvent::Node(node, event) => {
+                let Some(agent) = self.nodes.get_mut(&node) else { return Some(RoleEvent::Node(node, event)) };
+                agent.handle(now, event, &mut self.outbox);
+                agent.next_wakeup()
+            }
+        };
+        self.wakeups.set(address, wakeup);
+        None
     }
 
     /// An end of a job that is forgotten, or a probe of it, interests nobody, but its node keeps it until somebody says
@@ -276,19 +318,6 @@ impl Roles {
             _ => return,
         }
         self.take_effects(Address::Master, effects);
-    }
-
-    fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {
-        if let Some(agent) = self.nodes.get_mut(&node) {
-            if let Event::Message { body: ToNode::Forget { job }, .. } = event {
-                effects.forgotten.push(job);
-            }
-            effects.handled.nodes += 1;
-            agent.handle(now, event, &mut self.outbox);
-            let wakeup = agent.next_wakeup();
-            self.wakeups.set(Address::Node(node), wakeup);
-            self.take_effects(Address::Node(node), effects);
-        }
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
@@ -323,19 +352,25 @@ impl Roles {
     /// The name of a new node is made durable with this turn's effects.
     pub fn name_node(&mut self, name: &str, effects: &mut Effects) -> Option<NodeId> {
         let node = self.master.as_mut()?.name_node(name, &mut self.outbox);
+        let left = &self.outbox;
+        if let Some(journal) = &mut self.journal {
+            journal.push(Entry::Named { name: name.to_owned(), left: left.clone() });
+        }
         self.take_effects(Address::Master, effects);
         Some(node)
     }
 
-    pub fn add_local_node(&mut self, node: NodeId, agent: NodeAgent) {
-        self.nodes.insert(node, agent);
+    pub fn add_local_node(&mut self, node: NodeId, settings: NodeSettings) {
+        self.note(|| Entry::NodeAdded { node, settings: settings.clone() });
+        self.nodes.insert(node, self.preset.node_agent(node, settings));
     }
 
     /// A node of this process and the master of this process have each other from now on.
     pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
         self.node_connected(now, node, 0, effects);
         let incarnation = u64::from(self.epoch.0);
-        self.at_node(now, node, Event::Connected { peer: Address::Master, incarnation }, effects);
+        let event = Event::Connected { peer: Address::Master, incarnation };
+        self.at(now, RoleEvent::Node(node, event), effects);
         self.deliver_mail(now, effects);
     }
 

@@ -27,6 +27,7 @@ use crate::vocabulary::{
     AskId, AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, ProbeId, TaskId,
 };
 use requests::Requests;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use work::WorkLeft;
@@ -35,7 +36,7 @@ use work::WorkLeft;
 /// fails.
 const MAX_LOSSES: u8 = 16;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobManagerSettings {
     /// Between the request to terminate and the kill.
     pub stop_grace: Duration,

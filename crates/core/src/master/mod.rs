@@ -19,10 +19,11 @@ use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
 use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId};
 use crate::why::Why;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// How a master behaves; every part is a setting of the configuration.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MasterSettings {
     /// How often nodes report.
     pub heartbeat: Duration,
@@ -37,7 +38,7 @@ pub struct MasterSettings {
 }
 
 /// When the central path decides.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Decide {
     /// As soon as something changed.
     OnEvents,

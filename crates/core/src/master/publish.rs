@@ -5,13 +5,14 @@ use super::Master;
 use crate::protocol::{ListedNode, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{Duration, Instant, JobId, NodeId, NodeViews};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Changes within so long go into one list: a cluster that starts is not told of node by node.
 const TOGETHER: Duration = Duration::from_millis(100);
 
 /// What the master tells schedulers elsewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Publish {
     Nothing,
     /// Which nodes there are, when that has changed.

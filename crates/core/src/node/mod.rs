@@ -21,10 +21,11 @@ use crate::vocabulary::{
 };
 use devices::Devices;
 use probes::Probes;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a node is and how it behaves.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeSettings {
     pub name: String,
     pub capacity: ResourceSpec,

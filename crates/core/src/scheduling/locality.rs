@@ -9,9 +9,10 @@
 use super::ledger::Ledger;
 use crate::protocol::Holder;
 use crate::vocabulary::{Duration, Instant, NodeId, NodeViews};
+use serde::{Deserialize, Serialize};
 
 /// How long an ask holds out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Delays {
     /// For a node with its input.
     pub node: Duration,

@@ -30,6 +30,7 @@ pub use routes::{NodeRoute, Routes};
 
 use crate::store::StoreError;
 use amalgam_core::hosting::{Effects, Letter, Roles};
+use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
 use amalgam_core::vocabulary::{ClientId, Instant, JobId, NodeId};
 use inbox::{Awake, Inbox, inbox};
@@ -72,10 +73,7 @@ pub enum Input {
         answer: oneshot::Sender<NodeId>,
     },
     /// A node of this process begins; it has connected to the master in this process.
-    LocalNode {
-        name: String,
-        make: Box<dyn FnOnce(NodeId) -> amalgam_core::node::NodeAgent + Send>,
-    },
+    LocalNode(Box<NodeSettings>),
     Ask(Question),
     /// Everything before this is to be durable, then the loop ends.
     Stop(oneshot::Sender<()>),
@@ -244,9 +242,9 @@ impl Shell {
                     }));
                 }
             }
-            Input::LocalNode { name, make } => {
-                if let Some(node) = roles.name_node(&name, effects) {
-                    roles.add_local_node(node, make(node));
+            Input::LocalNode(settings) => {
+                if let Some(node) = roles.name_node(&settings.name, effects) {
+                    roles.add_local_node(node, *settings);
                     roles.connect_local_node(now, node, effects);
                 }
             }
@@ -331,8 +329,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(&dir.path().join("log"), options).unwrap();
         let mut roles = Roles::new(Preset::default(), Epoch(1), JobManagerSettings::default());
-        let master = Preset::default().master(Epoch(1), MasterSettings::default(), QueueTree::single());
-        roles.recover(master, Vec::new());
+        roles.recover(MasterSettings::default(), QueueTree::single(), Vec::new());
         let committer = Committer::new(Some(store), Arc::new(EventRing::starting_at(0)), Arc::default());
         let clock = Clock::starting_at_least(Instant::ZERO);
         let (mut shell, _) = Shell::new(roles, clock, committer, Some(dir.path().to_owned())).unwrap();

@@ -152,7 +152,7 @@ impl Simulation {
         let (epoch, log) = (faults.epoch, faults.log.clone());
         let settings = &self.settings;
         let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
-        roles.recover(settings.preset.master(epoch, settings.master.clone(), settings.queues.clone()), log);
+        roles.recover(settings.master.clone(), settings.queues.clone(), log);
         let mut effects = Effects::default();
         roles.announce_master(self.now, &mut effects);
         self.server = Process::new(roles);

@@ -1,13 +1,14 @@
 //! The configured queues as a tree: jobs go into its leaves, limits hold for whole branches.
 
 use crate::vocabulary::{QueueId, QueueSpec};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A share of everything, in millionths.
 pub(super) const WHOLE: u32 = 1_000_000;
 
 /// The configured queues as a tree; `QueueId` 0 is the root.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueTree {
     specs: Vec<QueueSpec>,
     parents: Vec<Option<u32>>,

@@ -1,0 +1,122 @@
+//! What the roles of a process were given and what they left, and whether they would do the same again.
+//!
+//! Roles read nothing but their events, so a journal that a daemon kept leads roles anywhere else to the same effects. An
+//! effect that differs comes from a clock, a random source or an order of memory that has crept into core.
+
+use super::Roles;
+use crate::job_manager::JobManagerSettings;
+use crate::master::MasterSettings;
+use crate::node::NodeSettings;
+use crate::policy::inter_job::QueueTree;
+use crate::preset::Preset;
+use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
+use crate::role::{Change, Event, Outbox};
+use crate::vocabulary::{Epoch, Instant, JobId, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// A line of a journal.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Entry {
+    /// A process began. It has no roles yet.
+    Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings },
+    /// It has a master, and job managers, which took in what its log held.
+    Recovered { settings: MasterSettings, queues: QueueTree, changes: Vec<Change> },
+    /// It has a node.
+    NodeAdded { node: NodeId, settings: NodeSettings },
+    /// The master gave a node its number.
+    Named { name: String, left: Outbox },
+    /// A role took an event.
+    Handled { now: Instant, event: RoleEvent, left: Outbox },
+}
+
+/// An event and the role that takes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RoleEvent {
+    Master(Event<ToMaster>),
+    JobManager(JobId, Event<ToJobManager>),
+    Node(NodeId, Event<ToNode>),
+}
+
+impl RoleEvent {
+    /// The message as its receiver sees it; `None` when it is of another kind than its address.
+    pub(super) fn of(from: Address, to: Address, message: Message) -> Option<RoleEvent> {
+        match (to, message) {
+            (Address::Master, Message::ToMaster(body)) => Some(RoleEvent::Master(Event::Message { from, body })),
+            (Address::JobManager(job), Message::ToJobManager(body)) => {
+                Some(RoleEvent::JobManager(job, Event::Message { from, body }))
+            }
+            (Address::Node(node), Message::ToNode(body)) => Some(RoleEvent::Node(node, Event::Message { from, body })),
+            _ => None,
+        }
+    }
+
+    pub fn address(&self) -> Address {
+        match self {
+            RoleEvent::Master(_) => Address::Master,
+            RoleEvent::JobManager(job, _) => Address::JobManager(*job),
+            RoleEvent::Node(node, _) => Address::Node(*node),
+        }
+    }
+}
+
+/// Roles that are led through a journal.
+#[derive(Default)]
+pub struct Replay {
+    roles: Option<Roles>,
+}
+
+/// Where a replay leaves its journal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Difference {
+    /// The roles left something else.
+    Effects { recorded: Box<Outbox>, replayed: Box<Outbox> },
+    /// Nobody is there who could take the entry: the journal lacks what came before.
+    Nobody,
+}
+
+impl Replay {
+    /// # Errors
+    /// When the roles do not do what the journal says they did.
+    pub fn take(&mut self, entry: Entry) -> Result<(), Difference> {
+        match entry {
+            Entry::Began { preset, epoch, settings } => self.roles = Some(Roles::new(preset, epoch, settings)),
+            Entry::Recovered { settings, queues, changes } => self.roles()?.recover(settings, queues, changes),
+            Entry::NodeAdded { node, settings } => self.roles()?.add_local_node(node, settings),
+            Entry::Named { name, left } => {
+                let roles = self.roles()?;
+                roles.outbox.clear();
+                let master = roles.master.as_mut().ok_or(Difference::Nobody)?;
+                master.name_node(&name, &mut roles.outbox);
+                self.compare(left)?;
+            }
+            Entry::Handled { now, event, left } => {
+                self.hand_over(now, event)?;
+                self.compare(left)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a role its event, and compares nothing.
+    ///
+    /// # Errors
+    /// When the role is not there.
+    pub fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Result<(), Difference> {
+        let roles = self.roles()?;
+        roles.outbox.clear();
+        roles.hand_over(now, event).map_or(Ok(()), |_| Err(Difference::Nobody))
+    }
+
+    fn compare(&mut self, recorded: Outbox) -> Result<(), Difference> {
+        let outbox = &mut self.roles()?.outbox;
+        if *outbox == recorded {
+            outbox.clear();
+            return Ok(());
+        }
+        Err(Difference::Effects { recorded: Box::new(recorded), replayed: Box::new(std::mem::take(outbox)) })
+    }
+
+    fn roles(&mut self) -> Result<&mut Roles, Difference> {
+        self.roles.as_mut().ok_or(Difference::Nobody)
+    }
+}
