@@ -42,6 +42,14 @@ pub struct Offer {
     pub enforcement: EnforcementChoice,
 }
 
+/// For whoever looks into what a daemon did.
+#[derive(clap::Args, Debug)]
+pub struct JournalArgs {
+    /// Write down what the roles take and leave, in a file of this directory, for `amalgam sim replay`
+    #[arg(long, value_name = "DIR")]
+    pub journal: Option<PathBuf>,
+}
+
 /// What a server goes by. The command line comes before the file.
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {

@@ -39,6 +39,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
         nodes: size.nodes(),
         executor: Some(executor),
         takes_agents: false,
+        journal: None,
     });
     let server = match server {
         Ok(server) => server,

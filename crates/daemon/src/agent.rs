@@ -2,6 +2,7 @@
 
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
+use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::server::{ServerError, spawn_loop};
@@ -23,6 +24,8 @@ pub struct AgentOptions {
     pub node: NodeOptions,
     /// For this agent alone.
     pub executor: ExecutorSetup,
+    /// A directory in which what the role takes and leaves is written down.
+    pub journal: Option<PathBuf>,
     /// How long the first connection may take; later ones are tried for ever.
     pub patience: Duration,
 }
@@ -34,6 +37,8 @@ pub enum AgentError {
     #[error(transparent)]
     Executor(#[from] ExecutorError),
     #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
     Join(#[from] JoinError),
     #[error(transparent)]
     Start(#[from] ServerError),
@@ -43,7 +48,7 @@ pub enum AgentError {
 
 /// Runs until the server refuses this node. Call it before other threads start: it starts the executor.
 pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(), AgentError> {
-    let AgentOptions { mut upstream, node, executor, patience } = options;
+    let AgentOptions { mut upstream, node, executor, journal, patience } = options;
     // Before anything else: a second agent must not touch the executor of the first.
     let _lock = executor::claim(&executor.config.state)?;
     let executor = ExecutorLink::open(executor)?;
@@ -61,8 +66,13 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         joined_as(&upstream.name);
         // The number that the server gave is part of the role, so the loop starts with the first connection.
         let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
+        let name = &upstream.name;
+        let journal = journal.map(|directory| JournalWriter::create(&directory, name)).transpose()?;
+        if journal.is_some() {
+            roles.keep_journal();
+        }
         roles.add_local_node(first.node, settings);
-        let handle = start_loop(roles, files.clone())?;
+        let handle = start_loop(roles, journal, files.clone())?;
         // The loop was started just now and takes what it is sent.
         let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
         let node = first.node;
@@ -82,10 +92,10 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
     })
 }
 
-fn start_loop(roles: Roles, files: PathBuf) -> Result<Handle, AgentError> {
+fn start_loop(roles: Roles, journal: Option<JournalWriter>, files: PathBuf) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
     let committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
-    let (shell, handle) = Shell::new(roles, clock, committer, Some(files)).map_err(AgentError::Runtime)?;
+    let (shell, handle) = Shell::new(roles, clock, committer, journal, Some(files)).map_err(AgentError::Runtime)?;
     spawn_loop(shell)?;
     Ok(handle)
 }

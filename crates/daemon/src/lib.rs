@@ -9,6 +9,7 @@ pub mod config;
 pub mod executor;
 pub mod frames;
 pub mod http;
+pub mod journal;
 mod lock;
 pub mod node_setup;
 mod priority;

@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::http;
+use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::shell::{
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub executor: Option<ExecutorSetup>,
     /// Whether agents may connect.
     pub takes_agents: bool,
+    /// A directory in which what the roles take and leave is written down.
+    pub journal: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,8 @@ pub enum ServerError {
     Auth(#[from] AuthError),
     #[error(transparent)]
     Executor(#[from] ExecutorError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// It was told to listen where it cannot or must not.
     #[error("{0}")]
     Address(String),
@@ -87,7 +92,7 @@ pub struct Server {
 impl Server {
     /// Starts everything and returns when it can be used. Call it before other threads start: it starts the executor.
     pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
-        let ServerOptions { state_dir, config, user, nodes, executor, takes_agents } = options;
+        let ServerOptions { state_dir, config, user, nodes, executor, takes_agents, journal } = options;
         let address = resolve(&config.listen)?;
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
@@ -103,6 +108,10 @@ impl Server {
         let clock = Clock::starting_at_least(last);
         let started = clock.now();
         let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default());
+        let journal = journal.map(|directory| JournalWriter::create(&directory, "server")).transpose()?;
+        if journal.is_some() {
+            roles.keep_journal();
+        }
         roles.recover(config.master.clone(), config.queues.clone(), changes);
 
         let metrics = Arc::new(Metrics::default());
@@ -110,7 +119,7 @@ impl Server {
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
         let committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
-        let (shell, handle) = Shell::new(roles, clock, committer, local_files.clone())
+        let (shell, handle) = Shell::new(roles, clock, committer, journal, local_files.clone())
             .map_err(ServerError::io("make the loop's inbox"))?;
         spawn_loop(shell)?;
 

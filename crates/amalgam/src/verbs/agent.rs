@@ -1,7 +1,7 @@
 //! `amalgam agent`
 
 use crate::arguments::Connection;
-use crate::cluster::{self, Offer};
+use crate::cluster::{self, JournalArgs, Offer};
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
@@ -40,6 +40,8 @@ pub struct AgentArgs {
     /// directory]
     #[arg(long, value_name = "DIR")]
     work_dir: Option<PathBuf>,
+    #[command(flatten)]
+    journal: JournalArgs,
 }
 
 pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
@@ -68,6 +70,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         upstream: Upstream { server: server.clone(), name, token, user },
         node,
         executor: cluster::executor_setup(&work_dir, args.offer.enforcement)?,
+        journal: args.journal.journal,
         patience: PATIENCE,
     };
     agent::run(options, |name| {

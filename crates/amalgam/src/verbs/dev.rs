@@ -1,7 +1,7 @@
 //! `amalgam dev`
 
 use crate::arguments::Connection;
-use crate::cluster::{self, Offer, ServerSettings, Size};
+use crate::cluster::{self, JournalArgs, Offer, ServerSettings, Size};
 use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_core::why::counted;
@@ -22,6 +22,8 @@ pub struct DevArgs {
     offer: Offer,
     #[command(flatten)]
     settings: ServerSettings,
+    #[command(flatten)]
+    journal: JournalArgs,
 }
 
 pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
@@ -40,6 +42,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         nodes,
         executor: Some(executor),
         takes_agents: false,
+        journal: args.journal.journal,
     })?;
     super::server::report_torn(&server);
     show::print(&format!(

@@ -1,7 +1,7 @@
 //! `amalgam server`
 
 use crate::arguments::Connection;
-use crate::cluster::{self, ServerSettings};
+use crate::cluster::{self, JournalArgs, ServerSettings};
 use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -19,6 +19,8 @@ pub struct ServerArgs {
     /// Where agents connect [default: 127.0.0.1:7434]
     #[arg(long, value_name = "ADDRESS")]
     listen_agents: Option<String>,
+    #[command(flatten)]
+    journal: JournalArgs,
 }
 
 pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
@@ -34,6 +36,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
         nodes: Vec::new(),
         executor: None,
         takes_agents: true,
+        journal: args.journal.journal,
     })?;
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));

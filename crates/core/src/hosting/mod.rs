@@ -115,6 +115,10 @@ impl Roles {
         self.journal = Some(vec![Entry::Began { preset: self.preset, epoch: self.epoch, settings: self.settings }]);
     }
 
+    pub fn end_journal(&mut self) {
+        self.journal = None;
+    }
+
     /// What the journal has grown by since this was asked last.
     pub fn take_journal(&mut self) -> Vec<Entry> {
         self.journal.as_mut().map(std::mem::take).unwrap_or_default()

@@ -28,6 +28,7 @@ pub use metrics::Metrics;
 pub use observe::outcome_words;
 pub use routes::{NodeRoute, Routes};
 
+use crate::journal::JournalWriter;
 use crate::store::StoreError;
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::node::NodeSettings;
@@ -126,6 +127,7 @@ pub struct Shell {
     clock: Clock,
     inputs: Inbox,
     committer: Committer,
+    journal: Option<JournalWriter>,
     /// The executor's state directory of the nodes of this process.
     files: Option<PathBuf>,
     effects: Effects,
@@ -138,6 +140,7 @@ impl Shell {
         roles: Roles,
         clock: Clock,
         mut committer: Committer,
+        journal: Option<JournalWriter>,
         files: Option<PathBuf>,
     ) -> io::Result<(Shell, Handle)> {
         let (inputs_in, inputs) = inbox()?;
@@ -146,7 +149,8 @@ impl Shell {
         }
         let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
-        let shell = Shell { roles, clock, inputs, committer, files, effects: Effects::default(), after: Vec::new() };
+        let shell =
+            Shell { roles, clock, inputs, committer, journal, files, effects: Effects::default(), after: Vec::new() };
         Ok((shell, handle))
     }
 
@@ -256,6 +260,7 @@ impl Shell {
 
     /// Makes what this turn led to durable and lets it out.
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
+        self.write_journal();
         let mut effects = std::mem::take(&mut self.effects);
         let forgotten = std::mem::take(&mut effects.forgotten);
         let after = std::mem::take(&mut self.after);
@@ -277,6 +282,17 @@ impl Shell {
             self.committer.write_snapshot(now, self.roles.durable())?;
         }
         Ok(())
+    }
+
+    /// A journal is for whoever looks into a defect; the cluster goes on without it.
+    fn write_journal(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        let entries = self.roles.take_journal();
+        if let Err(error) = journal.write(&entries) {
+            tracing::warn!(%error, "the journal ends here");
+            self.journal = None;
+            self.roles.end_journal();
+        }
     }
 }
 
@@ -332,7 +348,7 @@ mod tests {
         roles.recover(MasterSettings::default(), QueueTree::single(), Vec::new());
         let committer = Committer::new(Some(store), Arc::new(EventRing::starting_at(0)), Arc::default());
         let clock = Clock::starting_at_least(Instant::ZERO);
-        let (mut shell, _) = Shell::new(roles, clock, committer, Some(dir.path().to_owned())).unwrap();
+        let (mut shell, _) = Shell::new(roles, clock, committer, None, Some(dir.path().to_owned())).unwrap();
         shell.roles.name_node("first", &mut shell.effects).unwrap();
         (dir, shell)
     }

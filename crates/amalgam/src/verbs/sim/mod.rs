@@ -1,6 +1,7 @@
 //! `amalgam sim`: a cluster of any size, simulated.
 
 mod chaos;
+mod replay;
 mod run;
 
 use crate::failure::Result;
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Examples:
   amalgam sim run --preset drf --nodes 100 --cpus 20 --memory 128GiB --workload tpch:tpch_decima -w limit=250
-  amalgam sim run --preset fifo --nodes 4000 --workload hawk:YH1_sub.tr.gz --json")]
+  amalgam sim run --preset fifo --nodes 4000 --workload hawk:YH1_sub.tr.gz --json
+  amalgam dev --journal DIR    and later    amalgam sim replay DIR")]
 pub struct SimArgs {
     #[command(subcommand)]
     verb: SimVerb,
@@ -22,6 +24,8 @@ enum SimVerb {
     Run(Box<run::RunArgs>),
     /// Let everything go wrong that can, by seeds, and check every rule after every event
     Chaos(chaos::ChaosArgs),
+    /// Lead the roles through what a daemon wrote down, and say where they would do otherwise
+    Replay(replay::ReplayArgs),
 }
 
 pub fn execute(args: SimArgs) -> Result<ExitCode> {
@@ -31,5 +35,6 @@ pub fn execute(args: SimArgs) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         SimVerb::Chaos(args) => chaos::execute(&args),
+        SimVerb::Replay(args) => replay::execute(&args),
     }
 }

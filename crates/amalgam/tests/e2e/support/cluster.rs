@@ -38,7 +38,7 @@ impl Cluster {
 
     pub fn start_server(&self) {
         let config = self.config.to_str().unwrap();
-        let command = self.scene.command(&[
+        let mut command = self.scene.command(&[
             "server",
             "--listen",
             &self.listen,
@@ -47,6 +47,7 @@ impl Cluster {
             "--config",
             config,
         ]);
+        command.arg("--journal").arg(self.scene.journals());
         let server = Daemon::start(command).unwrap_or_else(|said| panic!("no server: {said}"));
         *self.server.borrow_mut() = Some(server);
     }
@@ -64,6 +65,7 @@ impl Cluster {
         let mut command = self.scene.command(&["agent", "--server", &self.listen_agents, "--name", &name]);
         command.args(["--cpus", &self.cpus, "--memory", "1GiB", "--work-dir"]).arg(&home);
         command.arg("--token-file").arg(tokens);
+        command.arg("--journal").arg(self.scene.journals());
         self.scene.has_executor(&home);
         command
     }

@@ -55,7 +55,8 @@ impl Scene {
         let state = self.state();
         let size = ["--cpus", "2", "--memory", "1GiB"];
         let size: &[&str] = if arguments.contains(&"--cpus") { &[] } else { &size };
-        let command = self.command(&[&["dev", "--listen", "127.0.0.1:0"], size, arguments].concat());
+        let mut command = self.command(&[&["dev", "--listen", "127.0.0.1:0"], size, arguments].concat());
+        command.arg("--journal").arg(self.journals());
         self.start(command, &state);
     }
 
@@ -71,6 +72,19 @@ impl Scene {
     /// A daemon with this state directory is about to start an executor, which is to end with the scene.
     pub fn has_executor(&self, host: &Path) {
         self.hosts.borrow_mut().push(host.to_owned());
+    }
+
+    /// Where its daemons keep their journals.
+    pub fn journals(&self) -> PathBuf {
+        self.path().join("journals")
+    }
+
+    /// Whatever happened to the daemons, their roles do the same again without clock, disk and network.
+    fn replay_journals(&self) {
+        let journals = self.journals();
+        if journals.exists() {
+            self.ok(&["sim", "replay", journals.to_str().unwrap()]);
+        }
     }
 
     /// Kills the newest daemon without a warning.
@@ -178,6 +192,9 @@ impl Drop for Scene {
                 idle_exit: Duration::ZERO,
                 leash: None,
             });
+        }
+        if !thread::panicking() {
+            self.replay_journals();
         }
     }
 }

@@ -1,0 +1,87 @@
+//! The journal of a real daemon, taken by the same roles without the world around them.
+
+use crate::failure::{Failure, Result};
+use crate::show;
+use amalgam_core::hosting::{Difference, Entry, Replay};
+use amalgam_core::why::counted;
+use amalgam_daemon::journal::JournalReader;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(after_help = "Example:
+  amalgam dev --journal /tmp/journal
+  amalgam sim replay /tmp/journal
+Exits with 1 when a role would do otherwise, which is a defect of the program.")]
+pub struct ReplayArgs {
+    /// Journals, or directories of them
+    #[arg(required = true, value_name = "JOURNAL")]
+    journals: Vec<PathBuf>,
+}
+
+pub fn execute(args: &ReplayArgs) -> Result<ExitCode> {
+    let mut journals = Vec::new();
+    for path in &args.journals {
+        journals.extend(if path.is_dir() { in_directory(path)? } else { vec![path.clone()] });
+    }
+    for path in &journals {
+        let events = replay(path)?;
+        show::print(&format!("{}: {}, the same effects\n", path.display(), counted(events, "event")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_directory(directory: &Path) -> Result<Vec<PathBuf>> {
+    let wrong = |error| Failure::new(format!("cannot read {}: {error}", directory.display()), "");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(wrong)? {
+        let path = entry.map_err(wrong)?.path();
+        if path.extension().is_some_and(|extension| extension == "journal") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        let remedy = "give the directory that a daemon's --journal named";
+        return Err(Failure::new(format!("{} has no journals", directory.display()), remedy));
+    }
+    Ok(found)
+}
+
+/// How many events its roles took.
+fn replay(path: &Path) -> Result<u64> {
+    let mut journal = JournalReader::open(path).map_err(|error| Failure::new(error.to_string(), ""))?;
+    let (mut replay, mut number, mut events) = (Replay::default(), 0, 0);
+    while let Some(entry) = journal.next_entry().map_err(|error| Failure::new(error.to_string(), ""))? {
+        number += 1;
+        events += u64::from(matches!(entry, Entry::Handled { .. }));
+        let what = show_event(&entry);
+        if let Err(difference) = replay.take(entry) {
+            return Err(tell(path, number, &what, &difference));
+        }
+    }
+    Ok(events)
+}
+
+fn show_event(entry: &Entry) -> String {
+    match entry {
+        Entry::Handled { now, event, .. } => format!("{event:?} at {} us", now.0),
+        Entry::Named { name, .. } => format!("the naming of {name}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn tell(path: &Path, number: u64, what: &str, difference: &Difference) -> Failure {
+    let place = format!("{}, entry {number}, {what}", path.display());
+    match difference {
+        Difference::Nobody => {
+            let remedy = "replay the journal whole, by the version that wrote it";
+            Failure::new(format!("{place}: no role is there to take it"), remedy)
+        }
+        Difference::Effects { recorded, replayed } => {
+            let what = format!("{place}: the roles do otherwise now\n  then {recorded:?}\n  now  {replayed:?}");
+            Failure::new(what, "replay it by the version that wrote it; if that differs, too, report both")
+        }
+    }
+}

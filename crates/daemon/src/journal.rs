@@ -1,0 +1,148 @@
+//! The journal of a daemon as a file: what its roles were given and what they left, for a replay elsewhere.
+//!
+//! A line that names the format, then a frame of postcard for each entry.
+
+use crate::frames::{self, Decoder, FrameError};
+use amalgam_core::hosting::Entry;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+const FORMAT: &[u8] = b"amalgam journal 1\n";
+const PIECE: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("cannot {what} {path}: {error}", path = path.display())]
+    Io { what: &'static str, path: PathBuf, error: io::Error },
+    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 1`", path = path.display())]
+    Foreign { path: PathBuf },
+    #[error("{path}, entry {entry}: {error}", path = path.display())]
+    Damaged { path: PathBuf, entry: u64, error: FrameError },
+}
+
+/// A journal that is being written.
+pub struct JournalWriter {
+    path: PathBuf,
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl JournalWriter {
+    /// A new file in `directory`, which is made where it is missing: each life of a process has a journal of its own.
+    pub fn create(directory: &Path, process: &str) -> Result<JournalWriter, JournalError> {
+        let wrong = |what, path: &Path| {
+            let path = path.to_owned();
+            move |error| JournalError::Io { what, path, error }
+        };
+        fs::create_dir_all(directory).map_err(wrong("make the directory", directory))?;
+        for life in 1_u32.. {
+            let path = directory.join(format!("{process}-{life}.journal"));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => return Ok(JournalWriter { path, file, buffer: FORMAT.to_owned() }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(wrong("create", &path)(error)),
+            }
+        }
+        unreachable!("nobody keeps so many journals")
+    }
+
+    /// # Errors
+    /// When the file cannot be written. It has to be given up then: what would follow has a hole before it.
+    pub fn write(&mut self, entries: &[Entry]) -> Result<(), JournalError> {
+        let wrong = |error| JournalError::Io { what: "write", path: self.path.clone(), error };
+        for entry in entries {
+            frames::encode(entry, &mut self.buffer).map_err(|error| wrong(io::Error::other(error)))?;
+        }
+        self.file.write_all(&self.buffer).map_err(wrong)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// A journal from its beginning.
+pub struct JournalReader {
+    path: PathBuf,
+    file: File,
+    frames: Decoder,
+    read: u64,
+}
+
+impl JournalReader {
+    /// # Errors
+    /// When it cannot be read, or is something else.
+    pub fn open(path: &Path) -> Result<JournalReader, JournalError> {
+        let wrong = |error| JournalError::Io { what: "read", path: path.to_owned(), error };
+        let mut file = File::open(path).map_err(wrong)?;
+        let mut begin = Vec::new();
+        Read::by_ref(&mut file).take(FORMAT.len() as u64).read_to_end(&mut begin).map_err(wrong)?;
+        if begin != FORMAT {
+            return Err(JournalError::Foreign { path: path.to_owned() });
+        }
+        Ok(JournalReader { path: path.to_owned(), file, frames: Decoder::default(), read: 0 })
+    }
+
+    /// The next entry; `None` at the end, where the last one may be cut off when its process was killed.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds what this version does not understand.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, JournalError> {
+        loop {
+            let damaged = |error| JournalError::Damaged { path: self.path.clone(), entry: self.read + 1, error };
+            if let Some(entry) = self.frames.next().map_err(damaged)? {
+                self.read += 1;
+                return Ok(Some(entry));
+            }
+            let mut piece = vec![0; PIECE];
+            let wrong = |error| JournalError::Io { what: "read", path: self.path.clone(), error };
+            match self.file.read(&mut piece).map_err(wrong)? {
+                0 => return Ok(None),
+                bytes => self.frames.push(&piece[..bytes]),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::job_manager::JobManagerSettings;
+    use amalgam_core::preset::Preset;
+    use amalgam_core::vocabulary::Epoch;
+
+    fn began(epoch: u32) -> Entry {
+        Entry::Began { preset: Preset::TETRIS, epoch: Epoch(epoch), settings: JobManagerSettings::default() }
+    }
+
+    fn entries(path: &Path) -> Result<Vec<Entry>, JournalError> {
+        let mut reader = JournalReader::open(path)?;
+        std::iter::from_fn(|| reader.next_entry().transpose()).collect()
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_what_a_kill_cut_off_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        for life in [1, 2] {
+            let mut journal = JournalWriter::create(dir.path(), "server").unwrap();
+            journal.write(&[began(life)]).unwrap();
+            journal.write(&[began(life + 10), began(life + 20)]).unwrap();
+        }
+        let path = dir.path().join("server-2.journal");
+        assert_eq!(entries(&path).unwrap(), [began(2), began(12), began(22)]);
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert_eq!(entries(&path).unwrap(), [began(2), began(12)]);
+    }
+
+    #[test]
+    fn another_file_and_a_damaged_one_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        fs::write(&path, "something").unwrap();
+        let error = entries(&path).unwrap_err().to_string();
+        assert!(error.contains("log is not a journal of this version"), "{error}");
+        fs::write(&path, [FORMAT, &[2, 0, 0, 0, 99, 99]].concat()).unwrap();
+        let error = entries(&path).unwrap_err().to_string();
+        assert!(error.contains("log, entry 1: a frame does not hold what was expected"), "{error}");
+    }
+}
