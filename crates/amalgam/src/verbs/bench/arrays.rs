@@ -1,6 +1,6 @@
 //! Very large jobs: how fast they are accepted, and whether a small job notices them.
 
-use super::cluster::{DevCluster, array};
+use super::cluster::{Cluster, array};
 use super::latency::submit_to_start;
 use super::{fdatasync_p50, spread};
 use crate::failure::{Failure, Result};
@@ -27,7 +27,7 @@ pub fn execute(args: &ArraysArgs) -> Result<()> {
 }
 
 fn measure(args: &ArraysArgs, config: &str) -> Result<()> {
-    let cluster = DevCluster::start(&["--cpus", "8", "--config", config])?;
+    let cluster = Cluster::dev(&["--cpus", "8", "--config", config])?;
     let before = resident_bytes(cluster.pid())?;
     let mut job = array(args.tasks, &["sleep", "600"]);
     job.held = true;

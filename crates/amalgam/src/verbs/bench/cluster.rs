@@ -1,43 +1,70 @@
-//! A cluster of its own for a benchmark: `amalgam dev` as a separate process.
+//! A cluster of its own for a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
 
 use super::failed;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::JobSpec;
-use amalgam_daemon::api::{JobState, ServerFile, Waited};
-use std::path::PathBuf;
+use amalgam_daemon::api::{JobState, NodeState, NodeSummary, ServerFile, Waited};
+use amalgam_daemon::auth::Tokens;
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::server::executor_paths;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub struct DevCluster {
-    process: Child,
+pub struct Cluster {
+    /// The server, then its agents.
+    processes: Vec<Child>,
     pub client: Client,
     pub state_dir: PathBuf,
     /// From the start of the process to the first answer.
     pub ready_after: Duration,
 }
 
-impl DevCluster {
-    /// With these further arguments of `amalgam dev`.
-    pub fn start(arguments: &[&str]) -> Result<DevCluster> {
-        let state_dir =
-            std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), super::wall_micros()));
-        let program = std::env::current_exe()?;
+/// How long a process may take to come up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Cluster {
+    /// One process, with these further arguments of `amalgam dev`.
+    pub fn dev(arguments: &[&str]) -> Result<Cluster> {
+        let state_dir = new_state_dir();
         let started = Instant::now();
-        let process = Command::new(program)
-            .args(["dev", "--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .env("AMALGAM_STATE", &state_dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(failed("start a cluster"))?;
-        let mut cluster = DevCluster {
-            process,
-            client: Client::new(String::new(), String::new()),
-            state_dir,
-            ready_after: Duration::ZERO,
-        };
+        let process = spawn(&state_dir, &[&["dev", "--listen", "127.0.0.1:0"], arguments].concat(), Stdio::null())?;
+        Cluster::of(process, state_dir, started)
+    }
+
+    /// A server and so many agents with so many CPUs each, on loopback, which may keep journals.
+    pub fn with_agents(agents: u32, cpus: u32, enforcement: &str, preset: &str, journal: bool) -> Result<Cluster> {
+        let state_dir = new_state_dir();
+        let journals = state_dir.join("journals");
+        let journals = ["--journal", &journals.to_string_lossy()];
+        let journals = if journal { &journals[..] } else { &[] };
+        let started = Instant::now();
+        let listen = ["--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0", "--preset", preset];
+        let verb = [&["server"], &listen[..], journals].concat();
+        let mut process = spawn(&state_dir, &verb, Stdio::piped())?;
+        let ready = first_line(&mut process)?;
+        let mut cluster = Cluster::of(process, state_dir, started)?;
+        let address = ready.split("agents at ").nth(1).and_then(|rest| rest.split(',').next());
+        let address = address.ok_or_else(|| Failure::new(format!("the server said `{ready}`"), ""))?;
+        for agent in 0..agents {
+            let name = format!("node-{agent}");
+            let (home, cpus) = (cluster.agent_home(agent), cpus.to_string());
+            let (home, tokens) = (home.to_string_lossy(), cluster.state_dir.join(Tokens::FILE));
+            let tokens = tokens.to_string_lossy();
+            let place = ["agent", "--server", address, "--name", &name, "--work-dir", &home, "--token-file", &tokens];
+            let offer = ["--cpus", &cpus, "--memory", "1GiB", "--enforcement", enforcement];
+            let verb = [&place[..], &offer, journals].concat();
+            cluster.processes.push(spawn(&cluster.state_dir, &verb, Stdio::null())?);
+        }
+        cluster.wait_for_nodes(agents as usize)?;
+        Ok(cluster)
+    }
+
+    fn of(process: Child, state_dir: PathBuf, started: Instant) -> Result<Cluster> {
+        let client = Client::new(String::new(), String::new());
+        let mut cluster = Cluster { processes: vec![process], client, state_dir, ready_after: Duration::ZERO };
         let file = cluster.server_file(started)?;
         let token = amalgam_daemon::auth::client_token(file.token_file.as_ref(), &crate::cluster::user())?;
         cluster.client = Client::new(format!("http://{}", file.address), token);
@@ -48,11 +75,11 @@ impl DevCluster {
 
     fn server_file(&mut self, started: Instant) -> Result<ServerFile> {
         let path = self.state_dir.join(ServerFile::NAME);
-        while started.elapsed() < Duration::from_secs(20) {
+        while started.elapsed() < PATIENCE {
             if let Some(file) = std::fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok()) {
                 return Ok(file);
             }
-            if let Some(status) = self.process.try_wait()? {
+            if let Some(status) = self.processes[0].try_wait()? {
                 return Err(Failure::new(format!("the cluster ended at once: {status}"), "see its message above"));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -60,8 +87,42 @@ impl DevCluster {
         Err(Failure::new("the cluster did not come up", "look at the machine's load"))
     }
 
+    fn wait_for_nodes(&self, count: usize) -> Result<()> {
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            let nodes: Vec<NodeSummary> = self.client.get("/v1/nodes")?;
+            if nodes.iter().filter(|node| node.state == NodeState::Up).count() == count {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(Failure::new("the agents did not join", "look at the machine's load"))
+    }
+
+    fn agent_home(&self, agent: u32) -> PathBuf {
+        self.state_dir.join(format!("agent-{agent}"))
+    }
+
+    /// Of the server.
     pub fn pid(&self) -> u32 {
-        self.process.id()
+        self.processes[0].id()
+    }
+
+    /// Stops it, and leaves the journals to be read.
+    pub fn stop(&mut self) {
+        for process in self.processes.drain(..).rev() {
+            stop(process);
+        }
+        for agent in 0.. {
+            let home = self.agent_home(agent);
+            if !home.exists() {
+                break;
+            }
+            let (state, socket) = executor_paths(&home);
+            let enforcement = EnforcementChoice::Auto;
+            let config = ExecutorConfig { socket, state, enforcement, idle_exit: Duration::ZERO, leash: None };
+            amalgam_daemon::shell::shut_down(&config);
+        }
     }
 
     pub fn submit(&self, job: &JobSpec) -> Result<u64> {
@@ -96,15 +157,37 @@ impl DevCluster {
     }
 }
 
-impl Drop for DevCluster {
+impl Drop for Cluster {
     fn drop(&mut self) {
-        // SAFETY: it is our child and was not waited for, so the number is its own.
-        unsafe {
-            libc::kill(self.process.id() as libc::pid_t, libc::SIGTERM);
-        }
-        let _ = self.process.wait();
+        self.stop();
         let _ = std::fs::remove_dir_all(&self.state_dir);
     }
+}
+
+fn new_state_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), super::wall_micros()))
+}
+
+fn spawn(state_dir: &Path, arguments: &[&str], stdout: Stdio) -> Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments).env("AMALGAM_STATE", state_dir).stdin(Stdio::null()).stdout(stdout);
+    command.spawn().map_err(failed("start a cluster"))
+}
+
+fn first_line(process: &mut Child) -> Result<String> {
+    let mut line = String::new();
+    if let Some(stdout) = &mut process.stdout {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    Ok(line)
+}
+
+fn stop(mut process: Child) {
+    // SAFETY: it is our child and was not waited for, so the number is its own.
+    unsafe {
+        libc::kill(process.id() as libc::pid_t, libc::SIGTERM);
+    }
+    let _ = process.wait();
 }
 
 /// A job of `tasks` tasks of one command.

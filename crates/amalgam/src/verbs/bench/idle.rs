@@ -1,7 +1,7 @@
 //! What an idle cluster costs, and how fast it is there.
 
 use super::arrays::resident_bytes;
-use super::cluster::DevCluster;
+use super::cluster::Cluster;
 use super::millis;
 use crate::failure::{Failure, Result};
 use clap::Args;
@@ -15,7 +15,7 @@ pub struct IdleArgs {
 }
 
 pub fn execute(args: &IdleArgs) -> Result<()> {
-    let cluster = DevCluster::start(&[])?;
+    let cluster = Cluster::dev(&[])?;
     println!("ready after {:.0} ms", millis(cluster.ready_after));
     let (before, started) = (cpu_seconds(cluster.pid())?, Instant::now());
     std::thread::sleep(Duration::from_secs(args.seconds));

@@ -1,6 +1,6 @@
 //! How long one task takes to start, a chain takes per hop, and tasks that only sleep take altogether.
 
-use super::cluster::{DevCluster, array, chain};
+use super::cluster::{Cluster, array, chain};
 use super::{failed, fdatasync_p50, millis, percentile, sorted, spread, wall_micros};
 use crate::failure::{Failure, Result};
 use clap::Args;
@@ -24,7 +24,7 @@ pub struct LatencyArgs {
 
 pub fn execute(args: &LatencyArgs) -> Result<()> {
     println!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
-    let cluster = DevCluster::start(&["--cpus", "8", "--enforcement", &args.enforcement])?;
+    let cluster = Cluster::dev(&["--cpus", "8", "--enforcement", &args.enforcement])?;
     println!("submit to start, the command line's own start and the task's included:");
     println!("  ours   {}", spread(&submit_to_start(&cluster, args.count)?));
     println!("  bare   {}   (spawn to start)", spread(&bare_starts(args.count)?));
@@ -47,7 +47,7 @@ pub fn execute(args: &LatencyArgs) -> Result<()> {
 }
 
 /// One task after another through the command line; each prints when it started.
-pub fn submit_to_start(cluster: &DevCluster, count: u32) -> Result<Vec<f64>> {
+pub fn submit_to_start(cluster: &Cluster, count: u32) -> Result<Vec<f64>> {
     let program = std::env::current_exe()?;
     let program = program.to_string_lossy();
     let mut samples = Vec::new();
@@ -78,7 +78,7 @@ fn bare_starts(count: u32) -> Result<Vec<f64>> {
     Ok(sorted(samples))
 }
 
-fn chained(cluster: &DevCluster, hops: u32) -> Result<f64> {
+fn chained(cluster: &Cluster, hops: u32) -> Result<f64> {
     let job = chain(hops, 1, &["/bin/true"]);
     let started = Instant::now();
     let id = cluster.submit(&job)?;
@@ -94,7 +94,7 @@ fn bare_chain(hops: u32) -> Result<f64> {
     Ok(millis(started.elapsed()) / f64::from(hops))
 }
 
-fn sleeps(cluster: &DevCluster, count: u32) -> Result<f64> {
+fn sleeps(cluster: &Cluster, count: u32) -> Result<f64> {
     let job = array(count, &["sleep", "0.1"]);
     let started = Instant::now();
     let id = cluster.submit(&job)?;

@@ -1,6 +1,6 @@
 //! Tasks per second through submit, schedule, launch, exit and record, against a bare loop of spawns.
 
-use super::cluster::{DevCluster, array};
+use super::cluster::{Cluster, array};
 use super::failed;
 use crate::failure::Result;
 use amalgam_daemon::bench::launch_floor::bare_loop;
@@ -39,7 +39,7 @@ pub fn execute(args: &LaunchArgs) -> Result<()> {
 }
 
 fn through_cluster(tasks: u32, slots: u32, enforcement: &str) -> Result<f64> {
-    let cluster = DevCluster::start(&["--cpus", &slots.to_string(), "--enforcement", enforcement])?;
+    let cluster = Cluster::dev(&["--cpus", &slots.to_string(), "--enforcement", enforcement])?;
     let job = array(tasks, &["/bin/true"]);
     let started = Instant::now();
     let id = cluster.submit(&job)?;

@@ -1,10 +1,13 @@
 //! `amalgam bench`: what this machine can do, and what this program makes of it. Every figure is printed beside its
 //! floor from the same run.
 
+mod agreement;
 mod arrays;
 mod cluster;
+mod costs;
 mod decisions;
 mod idle;
+mod journals;
 mod latency;
 mod launch;
 mod memory;
@@ -32,6 +35,10 @@ enum Bench {
     Memory(memory::MemoryArgs),
     /// Placement decisions of the core per second
     Decisions(decisions::DecisionsArgs),
+    /// What events, messages, launches and exits cost here: the constants of the simulator
+    Costs(costs::CostsArgs),
+    /// Whether the simulator waits as the daemons do
+    Agreement(agreement::AgreementArgs),
     /// What an idle cluster costs
     Idle(idle::IdleArgs),
     /// Stand in for a task that says when it started
@@ -46,6 +53,8 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Arrays(args) => arrays::execute(&args)?,
         Bench::Memory(args) => memory::execute(&args)?,
         Bench::Decisions(args) => decisions::execute(&args)?,
+        Bench::Costs(args) => costs::execute(&args)?,
+        Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
         Bench::Stamp => println!("{}", wall_micros()),
     }

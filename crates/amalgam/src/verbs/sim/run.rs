@@ -104,6 +104,9 @@ struct WorldArgs {
     /// Decisions, disks, launches and the making of messages take no time; the way of a message takes its delay
     #[arg(long)]
     free: bool,
+    /// What something costs, such as message=12us,disk=1ms; `amalgam bench costs` prints those of a machine
+    #[arg(long, value_name = "NAME=TIME", conflicts_with = "free", value_parser = parse_costs, default_value_t)]
+    cost: Costs,
     /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     slowdown: f64,
@@ -116,6 +119,11 @@ struct WorldArgs {
     /// The probability that an attempt fails
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     failures: f64,
+}
+
+fn parse_costs(text: &str) -> std::result::Result<Costs, String> {
+    let mut costs = Costs::default();
+    costs.set(text).map(|()| costs)
 }
 
 fn period(text: &str) -> std::result::Result<Duration, String> {
@@ -156,7 +164,7 @@ impl RunArgs {
     }
 
     fn settings(&self, mut preset: Preset) -> Settings {
-        let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, .. } = self.world;
+        let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
         preset.seed = self.seed;
@@ -166,7 +174,7 @@ impl RunArgs {
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
             execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
-            costs: if free { Costs::NONE } else { Costs::default() },
+            costs: if free { Costs::NONE } else { cost },
             until: self.until,
             ..Settings::default()
         }

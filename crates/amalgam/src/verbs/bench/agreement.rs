@@ -1,0 +1,155 @@
+//! Whether the simulator waits as the daemons do: the same jobs on a server and agents on loopback, and simulated with
+//! the costs that were measured just before, under a light load.
+
+use super::cluster::{Cluster, array};
+use super::costs::{self, AGENTS, CPUS, CostsArgs, Measured, SLEEP, SLEEP_MICROS};
+use super::journals::{self, Journals};
+use super::{percentile, sorted};
+use crate::failure::{Failure, Result};
+use amalgam_core::master::MasterSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Attributes, Chance, Duration, JobSpec, ResourceSpec, Resources};
+use amalgam_sim::{NetworkSettings, Settings, Simulation};
+use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
+use clap::Args;
+use std::sync::Arc;
+use std::time::Instant;
+
+#[derive(Args)]
+pub struct AgreementArgs {
+    #[command(flatten)]
+    costs: CostsArgs,
+    /// Which policies schedule
+    #[arg(long, value_parser = Preset::parse, value_delimiter = ',', default_value = "fifo,drf,sparrow")]
+    preset: Vec<Preset>,
+    /// Tasks that come at once
+    #[arg(long, default_value_t = 600)]
+    burst: u32,
+    /// Jobs of 20 tasks that come one by one, at random
+    #[arg(long, default_value_t = 150)]
+    jobs: u32,
+    /// The part of all CPUs that the sleeps of these jobs take
+    #[arg(long, default_value_t = 0.6)]
+    load: f64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// How far the simulator may be off, as a share of the real wait.
+const TOLERANCE: f64 = 0.2;
+const TASKS_OF_A_JOB: u32 = 20;
+
+/// Jobs and when they come.
+struct Load {
+    name: String,
+    jobs: Vec<(Duration, JobSpec)>,
+}
+
+/// Milliseconds.
+#[derive(Clone, Copy)]
+struct Waits {
+    p50: f64,
+    p95: f64,
+}
+
+pub fn execute(args: &AgreementArgs) -> Result<()> {
+    let measured = costs::measure(&args.costs)?;
+    measured.print();
+    println!();
+    println!("wait of tasks that sleep 10 ms, on {AGENTS} agents with {CPUS} CPUs each, in ms");
+    println!("{:<32} {:<12} {:>17} {:>17} {:>13}", "", "", "real p50     p95", "sim p50     p95", "ratio p50  p95");
+    let mut worst: f64 = 0.0;
+    for preset in &args.preset {
+        for load in [burst(args.burst), random(args)] {
+            let (real, workload) = run(&load, *preset, &args.costs.enforcement)?;
+            let simulated = simulate(&workload, *preset, &measured, args.seed);
+            let (p50, p95) = (simulated.p50 / real.p50, simulated.p95 / real.p95);
+            println!(
+                "{:<32} {:<12} {:>9.1} {:>7.1} {:>9.1} {:>7.1} {:>8.2} {:>4.2}",
+                load.name,
+                preset.name(),
+                real.p50,
+                real.p95,
+                simulated.p50,
+                simulated.p95,
+                p50,
+                p95
+            );
+            worst = worst.max((p50 - 1.0).abs()).max((p95 - 1.0).abs());
+        }
+    }
+    if worst > TOLERANCE {
+        let what =
+            format!("the simulator is off by up to {:.0} %, over the {:.0} % asked", worst * 1e2, TOLERANCE * 1e2);
+        return Err(Failure::new(what, "run it on a machine that does nothing else"));
+    }
+    println!("off by {:.0} % at most; {:.0} % is asked", worst * 1e2, TOLERANCE * 1e2);
+    Ok(())
+}
+
+fn burst(tasks: u32) -> Load {
+    Load { name: format!("{tasks} tasks at once"), jobs: vec![(Duration::ZERO, array(tasks, &SLEEP))] }
+}
+
+/// A Poisson process.
+fn random(args: &AgreementArgs) -> Load {
+    let busy = f64::from(TASKS_OF_A_JOB) * SLEEP_MICROS as f64 / f64::from(AGENTS * CPUS);
+    let (mut chance, mut at) = (Chance::new(args.seed, "arrivals"), 0.0);
+    let arrive = |_| {
+        at += -(1.0 - chance.unit()).ln() * busy / args.load;
+        (Duration::from_micros(at as u64), array(TASKS_OF_A_JOB, &SLEEP))
+    };
+    let name = format!("{} jobs of {TASKS_OF_A_JOB}, sleeping {:.0} %", args.jobs, args.load * 1e2);
+    Load { name, jobs: (0..args.jobs).map(arrive).collect() }
+}
+
+/// Runs them for real. The workload is what came, when it really came.
+fn run(load: &Load, preset: Preset, enforcement: &str) -> Result<(Waits, Workload)> {
+    let mut cluster = Cluster::with_agents(AGENTS, CPUS, enforcement, preset.name(), true)?;
+    let started = Instant::now();
+    let mut submitted = Vec::new();
+    for (at, job) in &load.jobs {
+        let at = std::time::Duration::from_micros(at.as_micros());
+        std::thread::sleep(at.saturating_sub(started.elapsed()));
+        submitted.push(cluster.submit(job)?);
+    }
+    for job in submitted {
+        cluster.wait(job)?;
+    }
+    cluster.stop();
+    let journals = Journals::of(&cluster)?;
+    let came = journals.submissions();
+    let times = journals::times(&journals.server);
+    let wait = |(attempt, times): (&amalgam_core::vocabulary::AttemptId, &journals::Times)| {
+        Some(times.started?.since(*came.get(&attempt.job)?).as_micros() as f64 / 1e3)
+    };
+    let waits = sorted(times.iter().filter_map(wait).collect());
+    let first = came.values().next().copied().ok_or_else(|| Failure::new("the journals tell of no job", ""))?;
+    let job = |(at, (_, spec)): (_, &(Duration, JobSpec))| TraceJob {
+        arrival: amalgam_core::vocabulary::Instant::since(at, first),
+        spec: Arc::new(spec.clone()),
+        run_times: [RunTimes::Same(Duration::from_micros(SLEEP_MICROS))].into(),
+    };
+    let jobs = came.values().copied().zip(&load.jobs).map(job).collect();
+    let workload = Workload { name: load.name.clone(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+    Ok((Waits { p50: percentile(&waits, 50.0), p95: percentile(&waits, 95.0) }, workload))
+}
+
+fn simulate(workload: &Workload, preset: Preset, measured: &Measured, seed: u64) -> Waits {
+    let node = |number| Node {
+        name: format!("node-{number}"),
+        resources: ResourceSpec { basic: Resources::new(CPUS * 1_000, 1_024), custom: Vec::new() },
+        attributes: Attributes::default(),
+    };
+    let nodes: Vec<Node> = (0..AGENTS).map(node).collect();
+    let settings = Settings {
+        preset,
+        seed,
+        master: MasterSettings::default(),
+        network: NetworkSettings { delay: Duration::from_micros(measured.delay_micros), ..NetworkSettings::default() },
+        costs: measured.costs,
+        ..Settings::default()
+    };
+    let waits = Simulation::new(settings, &nodes, workload).run().results.task_wait_s;
+    Waits { p50: waits.p50 * 1e3, p95: waits.p95 * 1e3 }
+}

@@ -1,0 +1,150 @@
+//! What an event at a role, a message, a launch and an exit cost on this machine: the constants of the simulator.
+//!
+//! All come from real processes: a server and two agents on loopback, from their journals, and from the kernel's account
+//! of a server's CPU. The load under which they are measured is light, so that nothing waits for anything.
+
+use super::cluster::{Cluster, array, chain};
+use super::journals::{self, Journals, WorkByRole};
+use super::{failed, fdatasync_p50, percentile, sorted};
+use crate::failure::{Failure, Result};
+use amalgam_core::preset::Preset;
+use amalgam_sim::Costs;
+use clap::Args;
+use std::process::{Command, Stdio};
+
+#[derive(Args)]
+pub struct CostsArgs {
+    /// Tasks of the chain from which times are taken
+    #[arg(long, default_value_t = 200)]
+    hops: u32,
+    /// Tasks from which the cost of events and messages is taken
+    #[arg(long, default_value_t = 4_000)]
+    tasks: u32,
+    #[arg(long, default_value = "auto")]
+    pub enforcement: String,
+}
+
+/// How long a task of the chain sleeps.
+pub const SLEEP_MICROS: u64 = 10_000;
+pub const SLEEP: [&str; 2] = ["sleep", "0.01"];
+/// Agents, and the CPUs of each.
+pub const AGENTS: u32 = 2;
+pub const CPUS: u32 = 2;
+
+/// What was measured, in microseconds where nothing else is said.
+pub struct Measured {
+    pub costs: Costs,
+    /// From one process to another, without what the two ends spend.
+    pub delay_micros: u64,
+    work: WorkByRole,
+    letters_per_task: f64,
+    /// From an order to a process, to its end: over what it sleeps, at best.
+    bare_micros: f64,
+}
+
+pub fn execute(args: &CostsArgs) -> Result<()> {
+    let measured = measure(args)?;
+    measured.print();
+    Ok(())
+}
+
+pub fn measure(args: &CostsArgs) -> Result<Measured> {
+    let journals = journals_of_light_work(args)?;
+    let mut work = journals::work(&journals.server)?;
+    work.nodes = journals::work(&journals.agents)?.nodes;
+    let tasks = f64::from(args.hops + args.tasks);
+    let letters_per_task = journals.task_letters() as f64 / tasks;
+    let roles_per_task = (work.master.nanos + work.job_managers.nanos) as f64 / tasks;
+    let message = (server_nanos_per_task(args)? - roles_per_task).max(0.0) / letters_per_task;
+
+    let (at_server, at_nodes) = (journals::times(&journals.server), journals::times(&journals.agents));
+    let (mut launches, mut exits, mut round_trips) = (Vec::new(), Vec::new(), Vec::new());
+    // The chain is the first job.
+    for (attempt, there) in at_nodes.iter().filter(|(attempt, _)| attempt.job.0 == 1) {
+        let here = at_server.get(attempt).copied().unwrap_or_default();
+        let (Some(ordered), Some(started), Some(ended)) = (there.ordered, there.started, there.ended) else { continue };
+        let (Some(sent), Some(heard)) = (here.ordered, here.started) else { continue };
+        let launch = started.since(ordered).as_micros();
+        launches.push(launch as f64);
+        exits.push(ended.since(started).as_micros().saturating_sub(SLEEP_MICROS) as f64);
+        round_trips.push(heard.since(sent).as_micros().saturating_sub(launch) as f64);
+    }
+    if launches.is_empty() {
+        return Err(Failure::new("the journals tell of no task", ""));
+    }
+    let median = |samples| percentile(&sorted(samples), 50.0);
+    let disk = fdatasync_p50()? * 1e6;
+    let ways = median(round_trips) - (disk + 4.0 * message) / 1e3;
+    let nanos = |micros: f64| (micros * 1e3) as u64;
+    let costs = Costs {
+        master_event: work.master.each(),
+        job_manager_event: work.job_managers.each(),
+        node_event: work.nodes.each(),
+        message: message as u64,
+        disk: disk as u64,
+        launch: nanos(median(launches)),
+        exit: nanos(median(exits)),
+    };
+    let delay_micros = (ways / 2.0).max(0.0) as u64;
+    Ok(Measured { costs, delay_micros, work, letters_per_task, bare_micros: bare_micros(args.hops)? })
+}
+
+/// A chain of tasks that sleep, then many short ones, with everything written down.
+fn journals_of_light_work(args: &CostsArgs) -> Result<Journals> {
+    let mut cluster = Cluster::with_agents(AGENTS, CPUS, &args.enforcement, Preset::default().name(), true)?;
+    for job in [chain(args.hops, 1, &SLEEP), array(args.tasks, &["/bin/true"])] {
+        let job = cluster.submit(&job)?;
+        cluster.wait(job)?;
+    }
+    cluster.stop();
+    Journals::of(&cluster)
+}
+
+/// CPU of a server that writes nothing down but its log.
+fn server_nanos_per_task(args: &CostsArgs) -> Result<f64> {
+    let cluster = Cluster::with_agents(AGENTS, CPUS, &args.enforcement, Preset::default().name(), false)?;
+    let before = cpu_nanos(cluster.pid())?;
+    let job = cluster.submit(&array(args.tasks, &["/bin/true"]))?;
+    cluster.wait(job)?;
+    Ok((cpu_nanos(cluster.pid())? - before) as f64 / f64::from(args.tasks))
+}
+
+/// CPU that all threads of a process have used.
+fn cpu_nanos(pid: u32) -> Result<u64> {
+    let mut nanos = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let account = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let running = account.split_whitespace().next().and_then(|nanos| nanos.parse::<u64>().ok());
+        nanos += running.ok_or_else(|| Failure::new(format!("/proc says `{account}` of a thread's CPU"), ""))?;
+    }
+    Ok(nanos)
+}
+
+/// What spawning, waiting and the timer add to a sleep, with nothing around it.
+fn bare_micros(count: u32) -> Result<f64> {
+    let mut samples = Vec::new();
+    for _ in 0..count {
+        let started = std::time::Instant::now();
+        Command::new(SLEEP[0]).arg(SLEEP[1]).stdin(Stdio::null()).status().map_err(failed("spawn"))?;
+        samples.push((started.elapsed().as_micros() as f64) - SLEEP_MICROS as f64);
+    }
+    Ok(percentile(&sorted(samples), 50.0))
+}
+
+impl Measured {
+    pub fn print(&self) {
+        let Measured { costs, delay_micros, work, letters_per_task, bare_micros } = self;
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        println!("                        us");
+        println!("event, master       {:>6.2}   {} events", micros(costs.master_event), work.master.events);
+        println!("event, job manager  {:>6.2}   {} events", micros(costs.job_manager_event), work.job_managers.events);
+        println!("event, node         {:>6.2}   {} events", micros(costs.node_event), work.nodes.events);
+        println!("message, each end   {:>6.1}   {letters_per_task:.1} messages a task", micros(costs.message));
+        println!("disk                {:>6.0}   fdatasync", micros(costs.disk));
+        println!("launch              {:>6.0}   from the order to the process", micros(costs.launch));
+        let both = micros(costs.launch + costs.exit);
+        println!("exit                {:>6.0}   over 10 ms; both {both:.0}, bare {bare_micros:.0}", micros(costs.exit));
+        println!("delay               {delay_micros:>6}   one way between two processes");
+        println!("for `amalgam sim run`: --delay {delay_micros}us --cost {costs}");
+    }
+}

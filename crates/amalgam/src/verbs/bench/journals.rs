@@ -1,0 +1,158 @@
+//! What the journals of a cluster say about times.
+
+use super::cluster::Cluster;
+use crate::failure::{Failure, Result};
+use amalgam_core::hosting::{Entry, Replay, RoleEvent};
+use amalgam_core::protocol::{ExecutorReport, Message, ToExecutor, ToJobManager, ToNode};
+use amalgam_core::role::{Change, Event};
+use amalgam_core::vocabulary::{AttemptId, Instant, JobId};
+use amalgam_daemon::journal::JournalReader;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub struct Journals {
+    pub server: Vec<Entry>,
+    pub agents: Vec<Entry>,
+}
+
+/// When it was that an attempt was ordered, that its process ran, and that it had ended, for one process and by its
+/// clock.
+#[derive(Clone, Copy, Default)]
+pub struct Times {
+    pub ordered: Option<Instant>,
+    pub started: Option<Instant>,
+    pub ended: Option<Instant>,
+}
+
+/// Events that roles of a kind took in a replay, and the nanoseconds that they took for them.
+#[derive(Clone, Copy, Default)]
+pub struct Work {
+    pub events: u64,
+    pub nanos: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct WorkByRole {
+    pub master: Work,
+    pub job_managers: Work,
+    pub nodes: Work,
+}
+
+impl Work {
+    pub fn each(&self) -> u64 {
+        self.nanos / self.events.max(1)
+    }
+}
+
+impl Journals {
+    /// Of a cluster that has stopped.
+    pub fn of(cluster: &Cluster) -> Result<Journals> {
+        let directory = cluster.state_dir.join("journals");
+        let server = read(&directory.join("server-1.journal"))?;
+        let mut agents = Vec::new();
+        for agent in 0.. {
+            let path = directory.join(format!("node-{agent}-1.journal"));
+            if !path.exists() {
+                break;
+            }
+            agents.extend(read(&path)?);
+        }
+        Ok(Journals { server, agents })
+    }
+
+    /// When the server took each job.
+    pub fn submissions(&self) -> BTreeMap<JobId, Instant> {
+        let mut submitted = BTreeMap::new();
+        for (now, _, left) in handled(&self.server) {
+            submitted.extend(left.changes.iter().filter_map(|change| match change {
+                Change::JobAdmitted { job, .. } => Some((job.id, now)),
+                _ => None,
+            }));
+        }
+        submitted
+    }
+
+    /// Letters between the server and its nodes, about tasks.
+    pub fn task_letters(&self) -> u64 {
+        let out = handled(&self.server).flat_map(|(_, _, left)| &left.sends);
+        let out = out.filter(|(_, message)| match message {
+            Message::ToNode(message) => !matches!(message, ToNode::Welcome { .. } | ToNode::Forget { .. }),
+            _ => false,
+        });
+        let back = handled(&self.agents).flat_map(|(_, _, left)| &left.sends);
+        let back = back.filter(|(_, message)| match message {
+            Message::ToMaster(message) => matches!(message, amalgam_core::protocol::ToMaster::Freed { .. }),
+            Message::ToJobManager(_) => true,
+            _ => false,
+        });
+        (out.count() + back.count()) as u64
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Entry>> {
+    let wrong = |error: amalgam_daemon::journal::JournalError| Failure::new(error.to_string(), "");
+    let mut journal = JournalReader::open(path).map_err(wrong)?;
+    std::iter::from_fn(|| journal.next_entry().transpose()).collect::<std::result::Result<_, _>>().map_err(wrong)
+}
+
+fn handled(entries: &[Entry]) -> impl Iterator<Item = (Instant, &RoleEvent, &amalgam_core::role::Outbox)> {
+    entries.iter().filter_map(|entry| match entry {
+        Entry::Handled { now, event, left } => Some((*now, event, left)),
+        _ => None,
+    })
+}
+
+/// By attempt, as the job managers saw it in a server's journal, or the nodes in those of agents.
+pub fn times(entries: &[Entry]) -> BTreeMap<AttemptId, Times> {
+    let mut times: BTreeMap<AttemptId, Times> = BTreeMap::new();
+    for (now, event, left) in handled(entries) {
+        match event {
+            RoleEvent::JobManager(_, Event::Message { body: ToJobManager::Started { attempt, .. }, .. })
+            | RoleEvent::Node(
+                _,
+                Event::Message { body: ToNode::Executor(ExecutorReport::Started { attempt, .. }), .. },
+            ) => {
+                times.entry(*attempt).or_default().started = Some(now);
+            }
+            RoleEvent::JobManager(_, Event::Message { body: ToJobManager::Finished { attempt, .. }, .. })
+            | RoleEvent::Node(
+                _,
+                Event::Message { body: ToNode::Executor(ExecutorReport::Finished { attempt, .. }), .. },
+            ) => {
+                times.entry(*attempt).or_default().ended = Some(now);
+            }
+            _ => {}
+        }
+        for (_, message) in &left.sends {
+            let attempt = match message {
+                Message::ToNode(ToNode::Launch(launch)) => launch.attempt,
+                Message::ToExecutor(ToExecutor::Launch(order)) => order.attempt,
+                _ => continue,
+            };
+            times.entry(attempt).or_default().ordered = Some(now);
+        }
+    }
+    times
+}
+
+/// What the roles of a journal cost when they do the same again, on this machine and now.
+pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
+    let defect = |_| Failure::new("the roles did not do the same again", "see `amalgam sim replay`");
+    let (mut work, mut replay) = (WorkByRole::default(), Replay::default());
+    for entry in entries.iter().cloned() {
+        let Entry::Handled { now, event, .. } = entry else {
+            replay.take(entry).map_err(defect)?;
+            continue;
+        };
+        let work = match event {
+            RoleEvent::Master(_) => &mut work.master,
+            RoleEvent::JobManager(..) => &mut work.job_managers,
+            RoleEvent::Node(..) => &mut work.nodes,
+        };
+        let started = std::time::Instant::now();
+        replay.hand_over(now, event).map_err(defect)?;
+        work.nanos += started.elapsed().as_nanos() as u64;
+        work.events += 1;
+    }
+    Ok(work)
+}
