@@ -9,6 +9,7 @@ mod kill_loop;
 mod misbehaviour;
 mod running;
 mod scheduling;
+mod simulation;
 mod store;
 mod support;
 mod workloads;

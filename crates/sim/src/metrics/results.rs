@@ -6,6 +6,7 @@ use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
 use amalgam_core::vocabulary::{Duration, Instant};
 use amalgam_workload::trace::{Summary, TraceJob};
+use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;
 
 /// The result of one run. Seconds where a name ends in `_s`; shares lie in 0..=1.
@@ -98,7 +99,7 @@ pub struct Counters {
 }
 
 /// The cluster over one window.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, ParquetRecordWriter)]
 pub struct Window {
     pub begins_s: f64,
     pub cpu: f64,
@@ -144,7 +145,7 @@ pub struct GanttStage {
 }
 
 /// One job of the workload.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, ParquetRecordWriter)]
 pub struct JobResult {
     /// Its number in the workload, from 0.
     pub job: u32,

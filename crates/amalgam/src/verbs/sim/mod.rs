@@ -3,7 +3,10 @@
 mod chaos;
 mod replay;
 mod run;
+mod scenario;
+mod tables;
 
+use crate::arguments::Verb;
 use crate::failure::Result;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -12,6 +15,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   amalgam sim run --preset drf --nodes 100 --cpus 20 --memory 128GiB --workload tpch:tpch_decima -w limit=250
   amalgam sim run --preset fifo --nodes 4000 --workload hawk:YH1_sub.tr.gz --json
+  amalgam sim run examples/scenario.toml --seed 7
   amalgam dev --journal DIR    and later    amalgam sim replay DIR")]
 pub struct SimArgs {
     #[command(subcommand)]
@@ -29,12 +33,21 @@ enum SimVerb {
 }
 
 pub fn execute(args: SimArgs) -> Result<ExitCode> {
-    match args.verb {
+    match with_scenario(args)?.verb {
         SimVerb::Run(args) => {
             run::execute(&args)?;
             Ok(ExitCode::SUCCESS)
         }
         SimVerb::Chaos(args) => chaos::execute(&args),
         SimVerb::Replay(args) => replay::execute(&args),
+    }
+}
+
+fn with_scenario(args: SimArgs) -> Result<SimArgs> {
+    let SimVerb::Run(run) = &args.verb else { return Ok(args) };
+    let Some(path) = run.scenario() else { return Ok(args) };
+    match scenario::with_flags_of(path)?.verb {
+        Verb::Sim(args) => Ok(args),
+        _ => Ok(args),
     }
 }

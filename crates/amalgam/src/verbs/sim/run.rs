@@ -1,33 +1,42 @@
 //! One simulated run.
 
+use super::tables;
+use crate::cluster::read_config;
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::workload::parse_option;
 use amalgam_core::master::{Decide, MasterSettings};
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
+use amalgam_daemon::config::Config;
 use amalgam_sim::{
     Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report,
 };
 use amalgam_workload::trace::{self, Node, Summary, Workload};
 use clap::Args;
-use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Args)]
+#[command(args_override_self = true)]
 pub struct RunArgs {
-    /// Which policies schedule: one preset, several with commas between, or `all`
-    #[arg(long, value_name = "PRESETS", value_parser = parse_presets, default_value = "drf")]
-    preset: Presets,
+    /// A TOML file of flags, such as `nodes = 100`; those of the command line replace them
+    scenario: Option<PathBuf>,
+    /// Which policies schedule: one preset, several with commas between, or `all` [default: that of --config, or drf]
+    #[arg(long, value_name = "PRESETS", value_parser = parse_presets)]
+    preset: Option<Presets>,
     /// FORMAT:PATH, such as hawk:YH1.tr.gz; see `amalgam workload formats`
-    #[arg(long, value_name = "WORKLOAD")]
-    workload: String,
+    #[arg(long, value_name = "WORKLOAD", required_unless_present = "scenario")]
+    workload: Option<String>,
     /// An option of the workload, such as limit=100; repeatable
     #[arg(short = 'w', long = "workload-option", value_name = "KEY=VALUE", value_parser = parse_option)]
     workload_options: Vec<(String, String)>,
+    /// A server's configuration: its queues, and where --preset is not given its preset with its policies
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -50,6 +59,9 @@ pub struct RunArgs {
     /// Write a table of the jobs and one of the windows of 60 s to this directory, as CSV
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
+    /// The same as Parquet
+    #[arg(long, value_name = "DIR")]
+    parquet: Option<PathBuf>,
 }
 
 /// Refused jobs that the text names; the JSON has them all.
@@ -151,7 +163,13 @@ impl RunArgs {
     }
 
     fn workload(&self) -> Result<Workload> {
-        Ok(trace::read(&self.workload, &self.seeded(&self.workload_options))?)
+        let remedy = "name one with --workload, or as `workload = \"FORMAT:PATH\"` in the scenario";
+        let workload = self.workload.as_deref().ok_or_else(|| Failure::usage("there is no workload", remedy))?;
+        Ok(trace::read(workload, &self.seeded(&self.workload_options))?)
+    }
+
+    pub fn scenario(&self) -> Option<&Path> {
+        self.scenario.as_deref()
     }
 
     /// The options, with the seed of the run where they name none.
@@ -163,7 +181,7 @@ impl RunArgs {
         options
     }
 
-    fn settings(&self, mut preset: Preset) -> Settings {
+    fn settings(&self, mut preset: Preset, queues: &QueueTree) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
@@ -171,6 +189,7 @@ impl RunArgs {
         Settings {
             preset,
             seed: self.seed,
+            queues: queues.clone(),
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
             execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
@@ -188,14 +207,19 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
     }
     tell_gaps(&workload);
+    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
+    args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
     let mut runs = Vec::new();
-    for preset in &args.preset.0 {
-        let mut run = simulate(args.settings(*preset), &nodes, &workload);
+    for preset in args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0) {
+        let mut run = simulate(args.settings(preset, &config.queues), &nodes, &workload);
         run.results.reference = reference(&run, &workload, &nodes);
         if let Some(directory) = &args.csv {
-            write_tables(directory, &run)?;
+            tables::write_csv(directory, &run)?;
+        }
+        if let Some(directory) = &args.parquet {
+            tables::write_parquet(directory, &run)?;
         }
         runs.push(run);
     }
@@ -227,27 +251,12 @@ fn check_ends(run: &Outcome) -> Result<()> {
     Ok(())
 }
 
-fn create(path: &Path) -> Result<File> {
+pub fn create(path: &Path) -> Result<File> {
     File::create(path).map_err(|error| cannot_write(path, &error))
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+pub fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot write {}: {error}", path.display()), "choose a place that can be written")
-}
-
-/// `jobs-PRESET.csv` and `windows-PRESET.csv`.
-fn write_tables(directory: &Path, run: &Outcome) -> Result<()> {
-    std::fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
-    let preset = &run.results.preset;
-    write_table(&directory.join(format!("jobs-{preset}.csv")), &run.jobs)?;
-    write_table(&directory.join(format!("windows-{preset}.csv")), &run.windows)
-}
-
-fn write_table<T: Serialize>(path: &Path, rows: &[T]) -> Result<()> {
-    let mut table = csv::Writer::from_writer(create(path)?);
-    let wrong = |error: csv::Error| cannot_write(path, &error.into());
-    rows.iter().try_for_each(|row| table.serialize(row)).map_err(wrong)?;
-    table.flush().map_err(|error| cannot_write(path, &error))
 }
 
 /// What the trace lacks and what was made of it is said, not hidden.

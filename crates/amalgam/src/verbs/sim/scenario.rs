@@ -1,0 +1,180 @@
+//! A scenario: the flags of `sim run` in a file, a TOML key for each.
+
+use crate::arguments::Arguments;
+use crate::failure::{Failure, Result};
+use amalgam_workload::closest;
+use clap::{ArgAction, Command, CommandFactory, Parser};
+use std::ffi::OsString;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The same command line, with the flags of its scenario file before its own, which replace them.
+///
+/// # Errors
+/// Names the file, the line and what is allowed there.
+pub fn with_flags_of(path: &Path) -> Result<Arguments> {
+    let flags = read(path)?;
+    let own: Vec<OsString> = std::env::args_os().collect();
+    // `sim run` takes no flags between its words that could be a path.
+    let at = own.iter().position(|word| word == "run").map_or(own.len(), |at| at + 1);
+    let (before, after) = own.split_at(at);
+    let words = before.iter().cloned().chain(flags.into_iter().map(OsString::from)).chain(after.iter().cloned());
+    Ok(Arguments::try_parse_from(words).unwrap_or_else(|error| error.exit()))
+}
+
+fn read(path: &Path) -> Result<Vec<String>> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!("cannot read {name}: {error}"), "name a scenario, or give flags alone")
+    })?;
+    flags(&text).map_err(|Mistake { at, what, remedy }| {
+        let line = text[..at.min(text.len())].matches('\n').count() + 1;
+        Failure::usage(format!("{name}:{line}: {what}"), remedy)
+    })
+}
+
+/// What is wrong, at which byte of the file.
+#[derive(Debug)]
+struct Mistake {
+    at: usize,
+    what: String,
+    remedy: String,
+}
+
+fn flags(text: &str) -> std::result::Result<Vec<String>, Mistake> {
+    let table = DeTable::parse(text).map_err(|error| Mistake {
+        at: error.span().map_or(0, |span| span.start),
+        what: format!("this is not TOML: {}", error.message().replace('\n', ", ")),
+        remedy: "mend the syntax here".to_owned(),
+    })?;
+    let command = run_command();
+    let mut entries: Vec<_> = table.get_ref().iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    let mut flags = Vec::new();
+    for (key, value) in entries {
+        let of_key = flags_of(&command, key, value)?;
+        check(&of_key).map_err(|what| {
+            let remedy = "`amalgam sim run --help` shows what each key takes: they are the flags".to_owned();
+            Mistake { at: key.span().start, what, remedy }
+        })?;
+        flags.extend(of_key);
+    }
+    Ok(flags)
+}
+
+fn run_command() -> Command {
+    let command = Arguments::command();
+    let run = command.find_subcommand("sim").and_then(|sim| sim.find_subcommand("run"));
+    run.expect("there is such a verb").clone()
+}
+
+fn flags_of(
+    command: &Command,
+    key: &Spanned<std::borrow::Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+) -> std::result::Result<Vec<String>, Mistake> {
+    let name: &str = key.get_ref();
+    let known = || command.get_arguments().filter_map(|argument| argument.get_long());
+    let Some(argument) = command.get_arguments().find(|argument| argument.get_long() == Some(name)) else {
+        let near = closest(name, known());
+        let remedy = near.map_or_else(
+            || format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        return Err(Mistake { at: key.span().start, what: format!("there is no key `{name}`"), remedy });
+    };
+    let wrong = |remedy: &str| Mistake {
+        at: value.span().start,
+        what: format!("`{name}` does not take this"),
+        remedy: remedy.to_owned(),
+    };
+    let given = |text: String| format!("--{name}={text}");
+    let action = argument.get_action();
+    match value.get_ref() {
+        DeValue::Boolean(wanted) if matches!(action, ArgAction::SetTrue) => {
+            Ok(if *wanted { vec![format!("--{name}")] } else { Vec::new() })
+        }
+        _ if matches!(action, ArgAction::SetTrue) => Err(wrong("write true or false")),
+        DeValue::Table(pairs) if matches!(action, ArgAction::Append) => {
+            let mut pairs: Vec<_> = pairs.iter().collect();
+            pairs.sort_by_key(|(key, _)| key.span().start);
+            let flag = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+                let text = scalar(value.get_ref()).ok_or_else(|| wrong("write `key = \"value\"` in it"))?;
+                Ok(given(format!("{}={text}", key.get_ref())))
+            };
+            pairs.into_iter().map(flag).collect()
+        }
+        DeValue::Array(items) => {
+            let texts: Option<Vec<String>> = items.iter().map(|item| scalar(item.get_ref())).collect();
+            let texts = texts.ok_or_else(|| wrong("write a list of texts or numbers"))?;
+            Ok(match action {
+                ArgAction::Append => texts.into_iter().map(given).collect(),
+                _ => vec![given(texts.join(","))],
+            })
+        }
+        other => Ok(vec![given(scalar(other).ok_or_else(|| wrong("write a text, a number or a list of them"))?)]),
+    }
+}
+
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok().map(|n| n.to_string()),
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(value) => Some(value.to_string()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}
+
+/// Whether a command line would take these flags.
+fn check(flags: &[String]) -> std::result::Result<(), String> {
+    let words = ["amalgam", "sim", "run", "--workload", "synthetic"].map(str::to_owned);
+    let Err(error) = Arguments::try_parse_from(words.into_iter().chain(flags.iter().cloned())) else { return Ok(()) };
+    let said = error.to_string();
+    let first = said.lines().next().unwrap_or_default();
+    Err(first.strip_prefix("error: ").unwrap_or(first).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_flag_can_be_written() {
+        let text = "preset = ['fifo', 'drf']\nnodes = 20\ncpus = 0.5\nworkload = 'synthetic:layered'\nstrict = true\n\
+                    free = false\n[workload-option]\njobs = 3\narrival = 'poisson:8s'\n";
+        let expected = [
+            "--preset=fifo,drf",
+            "--nodes=20",
+            "--cpus=0.5",
+            "--workload=synthetic:layered",
+            "--strict",
+            "--workload-option=jobs=3",
+            "--workload-option=arrival=poisson:8s",
+        ];
+        assert_eq!(flags(text).unwrap(), expected);
+        assert_eq!(
+            flags("workload-option = ['a=1', 'b=2']").unwrap(),
+            ["--workload-option=a=1", "--workload-option=b=2"]
+        );
+    }
+
+    #[test]
+    fn mistakes_name_the_place_and_what_is_allowed() {
+        for (text, at, what, remedy) in [
+            ("nodes = 3\nprest = 'fifo'", 10, "there is no key `prest`", "did you mean `preset`?"),
+            ("colour = 'red'", 0, "there is no key `colour`", "there are: preset, workload"),
+            ("nodes = 3\npreset = 'fifi'", 10, "there are: fifo, capacity, drf", "--help"),
+            ("loss = 7", 0, "at least 0 and less than 1", "--help"),
+            ("strict = 1", 9, "`strict` does not take this", "true or false"),
+            ("until = [[1]]", 8, "`until` does not take this", "a list of texts or numbers"),
+            ("nodes = 3\nnodes = 4", 10, "this is not TOML", "mend the syntax"),
+            ("seed = 1979-05-27", 7, "`seed` does not take this", "a text, a number"),
+        ] {
+            let mistake = flags(text).unwrap_err();
+            assert!(mistake.what.contains(what) && mistake.remedy.contains(remedy), "{text}: {mistake:?}");
+            assert_eq!(mistake.at, at, "{text}");
+        }
+    }
+}

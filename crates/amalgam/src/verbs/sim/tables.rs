@@ -1,0 +1,63 @@
+//! The jobs and the windows of a run as tables for other programs.
+
+use super::run::{cannot_write, create};
+use crate::failure::Result;
+use amalgam_sim::Outcome;
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::record::RecordWriter;
+use serde::Serialize;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// `jobs-PRESET.csv` and `windows-PRESET.csv`.
+pub fn write_csv(directory: &Path, run: &Outcome) -> Result<()> {
+    make(directory)?;
+    let preset = &run.results.preset;
+    write_csv_table(&directory.join(format!("jobs-{preset}.csv")), &run.jobs)?;
+    write_csv_table(&directory.join(format!("windows-{preset}.csv")), &run.windows)
+}
+
+/// `jobs-PRESET.parquet` and `windows-PRESET.parquet`.
+pub fn write_parquet(directory: &Path, run: &Outcome) -> Result<()> {
+    make(directory)?;
+    let preset = &run.results.preset;
+    write_parquet_table(&directory.join(format!("jobs-{preset}.parquet")), &run.jobs[..])?;
+    write_parquet_table(&directory.join(format!("windows-{preset}.parquet")), &run.windows[..])
+}
+
+/// Before the simulation, so that a place that cannot be written costs no time.
+pub fn make(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))
+}
+
+fn write_csv_table<T: Serialize>(path: &Path, rows: &[T]) -> Result<()> {
+    let mut table = csv::Writer::from_writer(create(path)?);
+    let wrong = |error: csv::Error| cannot_write(path, &error.into());
+    rows.iter().try_for_each(|row| table.serialize(row)).map_err(wrong)?;
+    table.flush().map_err(|error| cannot_write(path, &error))
+}
+
+fn write_parquet_table<T>(path: &Path, rows: &[T]) -> Result<()>
+where
+    for<'a> &'a [T]: RecordWriter<T>,
+{
+    let file = create(path)?;
+    write_rows(file, rows).map_err(|error| cannot_write(path, &io::Error::other(error)))
+}
+
+fn write_rows<T>(file: File, rows: &[T]) -> std::result::Result<(), ParquetError>
+where
+    for<'a> &'a [T]: RecordWriter<T>,
+{
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+    let mut table = SerializedFileWriter::new(file, rows.schema()?, Arc::new(properties))?;
+    let mut group = table.next_row_group()?;
+    rows.write_to_row_group(&mut group)?;
+    group.close()?;
+    table.close().map(|_| ())
+}

@@ -1,0 +1,188 @@
+//! `sim run` as its users meet it: the printed results, the tables, scenarios, the page, and what goes wrong.
+
+use crate::support::Scene;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use serde_json::Value;
+use std::fs::{self, File};
+
+const SMALL: [&str; 12] = [
+    "sim",
+    "run",
+    "--nodes",
+    "4",
+    "--cpus",
+    "4",
+    "--workload",
+    "synthetic:layered",
+    "-w",
+    "jobs=6",
+    "-w",
+    "tasks=uniform:1-5",
+];
+
+fn small<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&SMALL, more].concat()
+}
+
+/// Without what is of the machine and not of the seed.
+fn result(scene: &Scene, arguments: &[&str]) -> Value {
+    let mut result: Value = scene.json(arguments);
+    for key in ["wall_seconds", "peak_memory_bytes"] {
+        assert!(result[key].as_f64().unwrap() > 0.0, "{key}");
+        result[key] = Value::Null;
+    }
+    result
+}
+
+#[test]
+fn one_object_has_the_promised_keys_and_a_seed_gives_it_again() {
+    let scene = Scene::new();
+    let first = result(&scene, &small(&["--seed", "7"]));
+    for key in [
+        "preset",
+        "seed",
+        "nodes",
+        "jobs",
+        "tasks",
+        "events",
+        "simulated_seconds",
+        "makespan_s",
+        "jct_s",
+        "task_wait_s",
+        "allocation_s",
+        "tasks_per_second",
+        "utilization",
+        "jain",
+        "counters",
+    ] {
+        assert!(!first[key].is_null(), "{key}");
+    }
+    for (key, parts) in [
+        ("jct_s", vec!["mean", "p50", "p75", "p95", "p99"]),
+        ("utilization", vec!["cpu", "memory"]),
+        ("jain", vec!["mean", "min"]),
+        ("counters", vec!["preempted", "shed", "promoted", "duplicated", "repartitioned", "refused"]),
+    ] {
+        assert!(parts.iter().all(|part| first[key][part].is_number()), "{key}: {}", first[key]);
+    }
+    let parts = &first["allocation_s"]["parts"];
+    assert!(["queue", "processing", "communication", "node"].iter().all(|part| parts[part].is_number()), "{parts}");
+    assert_eq!(
+        (first["preset"].as_str(), first["seed"].as_u64(), first["jobs"].as_u64()),
+        (Some("drf"), Some(7), Some(6))
+    );
+    assert_eq!(result(&scene, &small(&["--seed", "7"])), first);
+    assert_ne!(result(&scene, &small(&["--seed", "8"])), first);
+}
+
+#[test]
+fn several_presets_make_one_table_and_one_page() {
+    let scene = Scene::new();
+    let said = scene.ok(&small(&["--preset", "all", "--report", "page.html"]));
+    let presets =
+        ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "sparrow", "sparrow-random", "sparrow-power-of-two"];
+    for preset in presets {
+        assert!(said.lines().any(|line| line.split_whitespace().next() == Some(preset)), "{preset}: {said}");
+    }
+    let page = scene.read("page.html");
+    assert!(page.contains("<svg") && presets.iter().all(|preset| page.contains(preset)));
+    // It is to be looked at without a network.
+    assert!(!page.contains("src=\"http") && !page.contains("href=\"http"));
+}
+
+#[test]
+fn the_tables_say_the_same_in_both_formats() {
+    let scene = Scene::new();
+    scene.ok(&small(&["--preset", "sjf", "--csv", "csv", "--parquet", "parquet"]));
+    for (table, least) in [("jobs-sjf", 6), ("windows-sjf", 2)] {
+        let mut csv = csv::Reader::from_path(scene.work().join(format!("csv/{table}.csv"))).unwrap();
+        let headings: Vec<String> = csv.headers().unwrap().iter().map(str::to_owned).collect();
+        let rows: Vec<Vec<String>> =
+            csv.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect();
+        assert!(rows.len() >= least, "{table}: {rows:?}");
+        let file = File::open(scene.work().join(format!("parquet/{table}.parquet"))).unwrap();
+        let parquet = SerializedFileReader::new(file).unwrap();
+        let mut same = 0;
+        for (row, expected) in parquet.get_row_iter(None).unwrap().zip(&rows) {
+            let row = row.unwrap();
+            for ((name, field), (heading, expected)) in row.get_column_iter().zip(headings.iter().zip(expected)) {
+                assert_eq!(name, heading);
+                let cell = match field {
+                    Field::Null => String::new(),
+                    Field::Str(text) => text.clone(),
+                    number => number.to_string(),
+                };
+                let numbers = (cell.parse::<f64>(), expected.parse::<f64>());
+                assert!(
+                    cell == *expected || matches!(numbers, (Ok(a), Ok(b)) if a == b),
+                    "{heading}: {cell}, {expected}"
+                );
+            }
+            same += 1;
+        }
+        assert_eq!(same, rows.len());
+    }
+}
+
+#[test]
+fn a_scenario_is_its_flags_and_flags_come_before_it() {
+    let scene = Scene::new();
+    scene.write(
+        "scenario.toml",
+        "preset = 'drf'\nseed = 7\nnodes = 4\ncpus = 4\nworkload = 'synthetic:layered'\n\
+         [workload-option]\njobs = 6\ntasks = 'uniform:1-5'\n",
+    );
+    let of_flags = result(&scene, &small(&["--seed", "7"]));
+    assert_eq!(result(&scene, &["sim", "run", "scenario.toml"]), of_flags);
+    let other = result(&scene, &["sim", "run", "scenario.toml", "--preset", "fifo", "-w", "jobs=3"]);
+    assert_eq!((other["preset"].as_str(), other["jobs"].as_u64()), (Some("fifo"), Some(3)));
+
+    scene.write("slip.toml", "nodes = 4\nworkloads = 'synthetic:layered'\n");
+    let told = scene.run(&["sim", "run", "slip.toml"]);
+    assert!(told.code == 2 && told.err.contains("slip.toml:2: there is no key `workloads`"), "{told:?}");
+    assert!(told.err.contains("did you mean `workload`?"), "{told:?}");
+    scene.write("none.toml", "nodes = 4\n");
+    let told = scene.run(&["sim", "run", "none.toml"]);
+    assert!(told.code == 2 && told.err.contains("there is no workload"), "{told:?}");
+}
+
+#[test]
+fn queues_and_policies_are_those_of_a_servers_configuration() {
+    let scene = Scene::new();
+    scene.write("server.toml", "preset = 'capacity'\n[[queue]]\nname = 'default'\nmax_running_jobs = 1\n");
+    let narrow = result(&scene, &small(&["--config", "server.toml"]));
+    assert_eq!(narrow["preset"], "capacity");
+    let wide = result(&scene, &small(&["--preset", "capacity"]));
+    assert!(narrow["makespan_s"].as_f64() > wide["makespan_s"].as_f64(), "one job at a time takes longer");
+    scene.write("server.toml", "preset = 'capacitee'\n");
+    let told = scene.run(&small(&["--config", "server.toml"]));
+    assert!(told.code == 2 && told.err.contains("server.toml") && told.err.contains("there are: fifo"), "{told:?}");
+}
+
+#[test]
+fn what_cannot_be_is_said_before_the_work() {
+    let scene = Scene::new();
+    for place in ["--report=nowhere/page.html", "--csv=file/tables", "--parquet=file/tables"] {
+        scene.write("file", "");
+        let told = scene.run(&small(&[place]));
+        assert!(told.code == 1 && told.err.contains("cannot write") && told.out.is_empty(), "{place}: {told:?}");
+    }
+    let told = scene.run(&small(&["--preset", "drfs"]));
+    assert!(told.code == 2 && told.err.contains("there are: fifo, capacity, drf"), "{told:?}");
+    fs::write(scene.work().join("cut.tr.gz"), [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]).unwrap();
+    let told = scene.run(&["sim", "run", "--workload", "hawk:cut.tr.gz"]);
+    assert!(told.code != 0 && told.err.contains("cut.tr.gz"), "{told:?}");
+}
+
+#[test]
+fn jobs_that_fit_nowhere_are_named_and_stop_a_strict_run() {
+    let scene = Scene::new();
+    let wide = ["-w", "demand=8"];
+    let told = scene.run(&small(&wide));
+    assert!(told.code == 0 && told.out.contains("6 jobs can never run on these nodes"), "{told:?}");
+    let told = scene.run(&small(&[&wide[..], &["--strict"]].concat()));
+    assert!(told.code == 1 && told.err.contains("6 jobs can never run"), "{told:?}");
+    let told = scene.run(&small(&["--strict", "--until", "1s"]));
+    assert!(told.code == 1 && told.err.contains("had not ended"), "{told:?}");
+}
