@@ -1,7 +1,9 @@
 //! The simulator against what queueing theory knows.
 
+use amalgam_core::policy::placement::{PowerOfTwo, Random};
+use amalgam_core::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::Duration;
+use amalgam_core::vocabulary::{Chance, Duration, Instant, NodeId, NodeView, NodeViews, Resources};
 use amalgam_sim::{Costs, NetworkSettings, Settings, Simulation};
 use amalgam_workload::trace::{self, Node, Workload};
 use std::cmp::Reverse;
@@ -83,5 +85,83 @@ fn m_m_k_waits_as_erlang_says() {
         let mean = recursive_wait(servers, &markovian(servers, load, 1_000_000, 2));
         let off = (mean - expected).abs() / expected;
         assert!(off < 0.02, "{servers} servers at {load}: {mean} by recursion, {expected} by Erlang, off by {off}");
+    }
+}
+
+/// Servers with queues: how many are at each, in service or waiting.
+struct Supermarket(Vec<u32>);
+
+const ONE: Resources = Resources::new(1_000, 0);
+
+impl NodeViews for Supermarket {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn view(&self, index: usize) -> NodeView {
+        let there = self.0[index];
+        NodeView {
+            node: NodeId(index as u32),
+            capacity: ONE,
+            free: if there == 0 { ONE } else { Resources::default() },
+            open: true,
+            queued: there.saturating_sub(1),
+            expected_wait: Duration::ZERO,
+            age: Duration::ZERO,
+        }
+    }
+
+    fn has_room(&self, _: usize, _: u32, _: &Resources) -> bool {
+        true
+    }
+}
+
+/// The shares of queues with at least 1, 2, .. customers, in the long run: arrivals are Poisson, services exponential,
+/// and the policy chooses each customer's queue. Every step is an arrival or a chance to leave for one queue.
+fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N] {
+    const QUEUES: u32 = 500;
+    const WARM_UP: u32 = 500_000;
+    const STEPS: u32 = 2_000_000;
+    let ask = OpenAsk { slot: 0, shape: ONE, class: 0, count: 1, probes: 0 };
+    let (mut chance, mut decisions) = (Chance::new(1, "supermarket"), Vec::new());
+    let mut market = Supermarket(vec![0; QUEUES as usize]);
+    // At least so many customers: how many queues have them, and the sum of that over the steps.
+    let (mut with, mut sums) = ([0_u32; N], [0_u64; N]);
+    for step in 0..WARM_UP + STEPS {
+        if chance.unit() * (1.0 + load) < load {
+            policy.place(Instant::ZERO, &[ask], Budget { starts: 1 }, &market, &mut decisions);
+            let Some(Decision::Start { node, .. }) = decisions.pop() else { panic!("every queue takes everybody") };
+            market.0[node] += 1;
+            if let Some(with) = with.get_mut(market.0[node] as usize - 1) {
+                *with += 1;
+            }
+        } else {
+            let queue = &mut market.0[chance.below(QUEUES) as usize];
+            if *queue > 0 {
+                *queue -= 1;
+                if let Some(with) = with.get_mut(*queue as usize) {
+                    *with -= 1;
+                }
+            }
+        }
+        if step >= WARM_UP {
+            sums.iter_mut().zip(with).for_each(|(sum, with)| *sum += u64::from(with));
+        }
+    }
+    sums.map(|sum| sum as f64 / f64::from(STEPS) / f64::from(QUEUES))
+}
+
+/// Mitzenmacher 2001, section 2: with d choices a share of load^((d^i - 1) / (d - 1)) has at least i customers.
+#[test]
+fn two_choices_have_the_known_tail_and_one_has_the_known_longer_one() {
+    for load in [0.7_f64, 0.9] {
+        let two: [f64; 4] = tails(&mut PowerOfTwo::new(Chance::new(1, "placement")), load);
+        let one: [f64; 4] = tails(&mut Random::new(Chance::new(1, "placement")), load);
+        for i in 1..=4 {
+            for (simulated, expected) in [(two[i - 1], load.powi((1 << i) - 1)), (one[i - 1], load.powi(i as i32))] {
+                let off = (simulated - expected).abs();
+                assert!(off < 0.005 + 0.03 * expected, "load {load}, {i} customers: {simulated}, by theory {expected}");
+            }
+        }
     }
 }
