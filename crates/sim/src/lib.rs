@@ -16,6 +16,7 @@ mod faults;
 mod metrics;
 mod network;
 mod node;
+mod parallel;
 mod process;
 mod reference;
 pub mod report;
@@ -31,6 +32,7 @@ pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, WINDOW, Window,
 };
+pub use parallel::in_order;
 pub use reference::Reference;
 pub use settings::{Costs, NetworkSettings, Settings};
 pub use simulation::{Place, Simulation, capacity};

@@ -77,6 +77,30 @@ fn one_object_has_the_promised_keys_and_a_seed_gives_it_again() {
 }
 
 #[test]
+fn seeds_run_beside_each_other_and_make_the_same_on_any_number_of_threads() {
+    let scene = Scene::new();
+    let runs = |threads: &str| {
+        let mut runs: Value = scene.json(&small(&["--preset", "fifo,drf", "--seeds", "3..5", "--threads", threads]));
+        for run in runs.as_array_mut().unwrap() {
+            (run["wall_seconds"], run["peak_memory_bytes"]) = (Value::Null, Value::Null);
+        }
+        runs
+    };
+    let alone = runs("1");
+    assert_eq!(runs("4"), alone);
+    let order =
+        alone.as_array().unwrap().iter().map(|run| (run["preset"].as_str().unwrap(), run["seed"].as_u64().unwrap()));
+    let expected = [("fifo", 3), ("fifo", 4), ("fifo", 5), ("drf", 3), ("drf", 4), ("drf", 5)];
+    assert_eq!(order.collect::<Vec<_>>(), expected);
+    assert_eq!(alone[1], result(&scene, &small(&["--preset", "fifo", "--seed", "4"])));
+
+    let said = scene.ok(&small(&["--preset", "fifo,drf", "--seeds", "3..5"]));
+    let mean = [0, 1, 2].iter().map(|&run| alone[run]["jct_s"]["mean"].as_f64().unwrap()).sum::<f64>() / 3.0;
+    let row = said.lines().find(|line| line.starts_with("fifo ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(1), Some(format!("{mean:.2}").as_str()), "{said}");
+}
+
+#[test]
 fn several_presets_make_one_table_and_one_page() {
     let scene = Scene::new();
     let said = scene.ok(&small(&["--preset", "all", "--report", "page.html"]));

@@ -4,19 +4,18 @@
 
 mod misfortune;
 mod scenario;
-mod seeds;
 mod story;
-
-pub use seeds::run_seeds;
 
 use crate::checkers::{self, Breach, Checker};
 use crate::faults::Happening;
+use crate::parallel::in_order;
 use crate::simulation::Simulation;
 use crate::view::unended;
 use amalgam_core::vocabulary::{Duration, Instant, JobId, TaskId};
 use scenario::{Scenario, UNSAFE_FOR};
 use serde::Serialize;
 use std::any::Any;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// After healing, every job ends within this time.
@@ -51,6 +50,11 @@ pub struct Failure {
     pub at_s: f64,
     /// The last that happened, to the task or job that it is about where it is one.
     pub story: Vec<String>,
+}
+
+/// Runs each seed and hands on its report, in the order of the seeds whatever the number of threads.
+pub fn run_seeds(seeds: RangeInclusive<u64>, threads: usize, tell: impl FnMut(Report)) {
+    in_order(seeds, threads, run_seed, tell);
 }
 
 /// Runs one seed.

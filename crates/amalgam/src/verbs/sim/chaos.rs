@@ -1,5 +1,6 @@
 //! Seeds of misfortune: each draws a cluster and what goes wrong in it, and every rule is checked after every event.
 
+use super::parse_seeds;
 use crate::failure::{Failure, Result};
 use crate::show;
 use amalgam_core::vocabulary::{JobId, TaskId};
@@ -37,13 +38,6 @@ struct Summary {
     failed: Vec<u64>,
     steps: u64,
     reports: Vec<Report>,
-}
-
-fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
-    let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
-    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
-    let seeds = number(first)?..=number(last)?;
-    if seeds.is_empty() { Err("the first seed comes after the last".to_owned()) } else { Ok(seeds) }
 }
 
 fn parse_task(text: &str) -> std::result::Result<TaskId, String> {
@@ -115,17 +109,5 @@ fn conclude(summary: &Summary) -> String {
     match failed.len() {
         0 => format!("{seeds} seeds, {steps} steps: every rule held and every job ended\n"),
         count => format!("{seeds} seeds, {steps} steps: {count} failed\n"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seeds_are_written_as_a_range() {
-        assert_eq!(parse_seeds("1..200"), Ok(1..=200));
-        assert_eq!(parse_seeds("7..=7"), Ok(7..=7));
-        assert!(parse_seeds("7").is_err() && parse_seeds("9..3").is_err() && parse_seeds("a..b").is_err());
     }
 }

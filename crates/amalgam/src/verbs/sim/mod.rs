@@ -1,6 +1,7 @@
 //! `amalgam sim`: a cluster of any size, simulated.
 
 mod chaos;
+mod printing;
 mod replay;
 mod run;
 mod scenario;
@@ -9,6 +10,7 @@ mod tables;
 use crate::arguments::Verb;
 use crate::failure::Result;
 use clap::{Args, Subcommand};
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -49,5 +51,25 @@ fn with_scenario(args: SimArgs) -> Result<SimArgs> {
     match scenario::with_flags_of(path)?.verb {
         Verb::Sim(args) => Ok(args),
         _ => Ok(args),
+    }
+}
+
+/// `1..200`, the last one included.
+fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
+    let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
+    let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
+    let seeds = number(first)?..=number(last)?;
+    if seeds.is_empty() { Err("the first seed comes after the last".to_owned()) } else { Ok(seeds) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_written_as_a_range() {
+        assert_eq!(parse_seeds("1..200"), Ok(1..=200));
+        assert_eq!(parse_seeds("7..=7"), Ok(7..=7));
+        assert!(parse_seeds("7").is_err() && parse_seeds("9..3").is_err() && parse_seeds("a..b").is_err());
     }
 }

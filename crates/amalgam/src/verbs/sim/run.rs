@@ -1,6 +1,6 @@
 //! One simulated run.
 
-use super::tables;
+use super::{parse_seeds, printing, tables};
 use crate::cluster::read_config;
 use crate::failure::{Failure, Result};
 use crate::show;
@@ -13,10 +13,11 @@ use amalgam_daemon::config::Config;
 use amalgam_sim::{
     Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report,
 };
-use amalgam_workload::trace::{self, Node, Summary, Workload};
+use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -42,8 +43,14 @@ pub struct RunArgs {
     #[command(flatten)]
     world: WorldArgs,
     /// The seed of all chance, in the workload and the nodes as well unless they are given their own
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, overrides_with = "seeds")]
     seed: u64,
+    /// Run with each of these seeds, the last one included, and print means; for --json a list of all runs
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds, overrides_with = "seed", conflicts_with_all = ["report", "csv", "parquet"])]
+    seeds: Option<RangeInclusive<u64>>,
+    /// How many runs go on at once; all cores by default. The results do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
     /// End after so much simulated time, whatever is left
     #[arg(long, value_name = "TIME", value_parser = Duration::parse)]
     until: Option<Duration>,
@@ -63,9 +70,6 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
 }
-
-/// Refused jobs that the text names; the JSON has them all.
-const SHOWN: usize = 10;
 
 /// The presets of a command line.
 #[derive(Clone)]
@@ -151,7 +155,7 @@ fn probability(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl RunArgs {
-    fn nodes(&self) -> Result<Vec<Node>> {
+    fn nodes(&self, seed: u64) -> Result<Vec<Node>> {
         let ClusterArgs { nodes, cpus, memory, node_options } = &self.cluster;
         let source = match nodes.parse::<u32>() {
             Ok(count) => format!("drawn:{count}"),
@@ -159,36 +163,27 @@ impl RunArgs {
         };
         let mut options = vec![("cpus".to_owned(), cpus.clone()), ("memory".to_owned(), memory.clone())];
         options.extend(node_options.iter().cloned());
-        Ok(trace::read_nodes(&source, &self.seeded(&options))?)
+        Ok(trace::read_nodes(&source, &seeded(&options, seed))?)
     }
 
-    fn workload(&self) -> Result<Workload> {
+    fn workload(&self, seed: u64) -> Result<Workload> {
         let remedy = "name one with --workload, or as `workload = \"FORMAT:PATH\"` in the scenario";
         let workload = self.workload.as_deref().ok_or_else(|| Failure::usage("there is no workload", remedy))?;
-        Ok(trace::read(workload, &self.seeded(&self.workload_options))?)
+        Ok(trace::read(workload, &seeded(&self.workload_options, seed))?)
     }
 
     pub fn scenario(&self) -> Option<&Path> {
         self.scenario.as_deref()
     }
 
-    /// The options, with the seed of the run where they name none.
-    fn seeded(&self, options: &[(String, String)]) -> Vec<(String, String)> {
-        let mut options = options.to_vec();
-        if !options.iter().any(|(key, _)| key == "seed") {
-            options.push(("seed".to_owned(), self.seed.to_string()));
-        }
-        options
-    }
-
-    fn settings(&self, mut preset: Preset, queues: &QueueTree) -> Settings {
+    fn settings(&self, mut preset: Preset, seed: u64, queues: &QueueTree) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
-        preset.seed = self.seed;
+        preset.seed = seed;
         Settings {
             preset,
-            seed: self.seed,
+            seed,
             queues: queues.clone(),
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
@@ -200,42 +195,80 @@ impl RunArgs {
     }
 }
 
-pub fn execute(args: &RunArgs) -> Result<()> {
-    let workload = args.workload()?;
-    let nodes = args.nodes()?;
-    if nodes.is_empty() {
-        return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
+/// The options, with the seed of the run where they name none.
+fn seeded(options: &[(String, String)], seed: u64) -> Vec<(String, String)> {
+    let mut options = options.to_vec();
+    if !options.iter().any(|(key, _)| key == "seed") {
+        options.push(("seed".to_owned(), seed.to_string()));
     }
-    tell_gaps(&workload);
+    options
+}
+
+/// What is the same for all presets.
+struct World {
+    seed: u64,
+    nodes: Vec<Node>,
+    workload: Workload,
+}
+
+impl World {
+    fn of(args: &RunArgs, seed: u64) -> Result<World> {
+        let world = World { seed, nodes: args.nodes(seed)?, workload: args.workload(seed)? };
+        if world.nodes.is_empty() {
+            return Err(Failure::usage("there are no nodes", "give at least one with --nodes"));
+        }
+        Ok(world)
+    }
+}
+
+pub fn execute(args: &RunArgs) -> Result<()> {
+    let seeds = args.seeds.clone().unwrap_or(args.seed..=args.seed);
+    let worlds = seeds.clone().map(|seed| World::of(args, seed)).collect::<Result<Vec<World>>>()?;
+    let first = &worlds[0];
+    tell_gaps(&first.workload);
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
+    let presets = args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0);
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
-    let mut runs = Vec::new();
-    for preset in args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0) {
-        let mut run = simulate(args.settings(preset, &config.queues), &nodes, &workload);
-        run.results.reference = reference(&run, &workload, &nodes);
-        if let Some(directory) = &args.csv {
-            tables::write_csv(directory, &run)?;
-        }
-        if let Some(directory) = &args.parquet {
-            tables::write_parquet(directory, &run)?;
-        }
-        runs.push(run);
+
+    let runs = run_all(args, &worlds, &presets, &config.queues);
+    for run in &runs {
+        args.csv.iter().try_for_each(|directory| tables::write_csv(directory, run))?;
+        args.parquet.iter().try_for_each(|directory| tables::write_parquet(directory, run))?;
     }
     if let Some((path, mut file)) = report {
         let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
-        let title = format!("{} on {} nodes", workload.name, nodes.len());
-        let page = report::html(&title, &command, &workload.notes, &runs).map_err(|error| Failure::new(error, ""))?;
+        let title = format!("{} on {} nodes", first.workload.name, first.nodes.len());
+        let notes = &first.workload.notes;
+        let page = report::html(&title, &command, notes, &runs).map_err(|error| Failure::new(error, ""))?;
         file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
-    match (&runs[..], args.json) {
-        ([run], true) => show::json(&run.results)?,
-        ([run], false) => show::print(&table(&run.results))?,
-        (runs, true) => show::json(&runs.iter().map(|run| &run.results).collect::<Vec<_>>())?,
-        (runs, false) => show::print(&comparison(runs))?,
+    let results: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
+    match (&results[..], args.json) {
+        ([run], true) => show::json(run)?,
+        (runs, true) => show::json(&runs)?,
+        ([run], false) => show::print(&printing::table(run))?,
+        (runs, false) => show::print(&printing::comparison(runs, &seeds))?,
     }
     if args.strict { runs.iter().try_for_each(check_ends) } else { Ok(()) }
+}
+
+/// Every preset in every world, in the order of the presets and then of the seeds.
+fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueTree) -> Vec<Outcome> {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let last = (presets.len() * worlds.len()) as u64;
+    let work = |number: u64| {
+        let number = number as usize - 1;
+        let World { seed, nodes, workload } = &worlds[number % worlds.len()];
+        let settings = args.settings(presets[number / worlds.len()], *seed, queues);
+        let mut run = simulate(settings, nodes, workload);
+        run.results.reference = reference(&run, workload, nodes);
+        run
+    };
+    let mut runs = Vec::new();
+    amalgam_sim::in_order(1..=last, args.threads.unwrap_or_else(cores), work, |run| runs.push(run));
+    runs
 }
 
 fn check_ends(run: &Outcome) -> Result<()> {
@@ -289,110 +322,4 @@ fn peak_memory() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1_024
-}
-
-/// One line for each run. What no job or task stands behind is a dash.
-fn comparison(runs: &[Outcome]) -> String {
-    let headings = [
-        "PRESET",
-        "JCT MEAN",
-        "P50",
-        "P95",
-        "WAIT MEAN",
-        "P95",
-        "MAKESPAN",
-        "JAIN",
-        "CPU",
-        "MEMORY",
-        "NOT ENDED",
-        "WALL",
-    ];
-    let rows: Vec<Vec<String>> = runs.iter().map(|run| comparison_row(&run.results)).collect();
-    let mut text = show::table(&headings, &rows);
-    text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not in \
-             the means\n";
-    text + &runs.first().and_then(|run| run.results.reference.as_ref()).map(bounds).unwrap_or_default()
-}
-
-fn comparison_row(results: &Results) -> Vec<String> {
-    let (jct, wait) = (&results.jct_s, &results.task_wait_s);
-    let (ended, started) = (results.ended_jobs, results.started_tasks);
-    let seconds = |behind: u64, value: f64| if behind == 0 { "-".to_owned() } else { format!("{value:.2}") };
-    vec![
-        results.preset.clone(),
-        seconds(ended, jct.mean),
-        seconds(ended, jct.p50),
-        seconds(ended, jct.p95),
-        seconds(started, wait.mean),
-        seconds(started, wait.p95),
-        seconds(ended, results.makespan_s),
-        format!("{:.3}", results.jain.mean),
-        show::percent(results.utilization.cpu),
-        show::percent(results.utilization.memory),
-        (results.unfinished_jobs + results.refused_jobs.len() as u64).to_string(),
-        format!("{:.2}", results.wall_seconds),
-    ]
-}
-
-fn bounds(reference: &Reference) -> String {
-    let number = show::number;
-    format!(
-        "no scheduler beats a makespan of {} s and a mean completion of {} s;\n\
-         a greedy one that knows everything, on one machine as large as all: {} s and {} s\n",
-        number(reference.critical_path_s.max(reference.work_over_capacity_s)),
-        number(reference.srpt_mean_jct_s),
-        number(reference.greedy_makespan_s),
-        number(reference.greedy_mean_jct_s)
-    )
-}
-
-fn table(results: &Results) -> String {
-    let number = show::number;
-    let mut text = format!(
-        "{} on {} nodes: {} jobs, {} tasks in {} s simulated, {} s of work here, {} events\n\n",
-        results.preset,
-        results.nodes,
-        results.jobs,
-        results.tasks,
-        number(results.simulated_seconds),
-        number(results.wall_seconds),
-        results.events,
-    );
-    let row = |name: &str, behind: u64, of: &Summary| {
-        let cell = |value: f64| if behind == 0 { "-".to_owned() } else { number(value) };
-        let cells = [of.mean, of.p50, of.p75, of.p95, of.p99].map(cell);
-        [vec![name.to_owned()], cells.to_vec()].concat()
-    };
-    let rows = [
-        row("job completion", results.ended_jobs, &results.jct_s),
-        row("task wait", results.started_tasks, &results.task_wait_s),
-    ];
-    text += &show::table(&["SECONDS", "MEAN", "P50", "P75", "P95", "P99"], &rows);
-    let parts = &results.allocation_s.parts;
-    text += &format!(
-        "\nof a task's wait: {} s in the queue, {} s processing, {} s communication, {} s at the node\n",
-        number(parts.queue),
-        number(parts.processing),
-        number(parts.communication),
-        number(parts.node)
-    );
-    if results.ended_jobs > 0 {
-        let (makespan, rate) = (number(results.makespan_s), number(results.tasks_per_second));
-        text += &format!("makespan {makespan} s, {rate} tasks a second\n");
-    }
-    text += &format!(
-        "{:.1} % of the CPUs, {:.1} % of the memory in use\n",
-        results.utilization.cpu * 100.0,
-        results.utilization.memory * 100.0
-    );
-    text += &format!("fairness (Jain, 60 s windows): mean {:.3}, least {:.3}\n", results.jain.mean, results.jain.min);
-    text += &results.reference.as_ref().map(bounds).unwrap_or_default();
-    if !results.refused_jobs.is_empty() {
-        text += &format!("{} jobs can never run on these nodes and were left out:\n", results.refused_jobs.len());
-        results.refused_jobs.iter().take(SHOWN).for_each(|refused| text += &format!("  {refused}\n"));
-    }
-    if results.unfinished_jobs > 0 {
-        text += &format!("{} jobs had not ended\n", results.unfinished_jobs);
-    }
-    text
 }

@@ -1,0 +1,131 @@
+//! The results of runs as people read them.
+
+use crate::show;
+use amalgam_sim::{Reference, Results};
+use amalgam_workload::trace::Summary;
+use std::ops::RangeInclusive;
+
+/// Refused jobs that the text names; the JSON has them all.
+const SHOWN: usize = 10;
+
+/// One line for each preset: its run, or the means over its runs with several seeds. The runs are in the order of the
+/// presets. What no job or task stands behind is a dash.
+pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
+    let mut headings =
+        vec!["PRESET", "JCT MEAN", "P50", "P95", "WAIT MEAN", "P95", "MAKESPAN", "JAIN", "CPU", "MEMORY"];
+    headings.extend(["NOT ENDED", "WALL"]);
+    let several = seeds.start() < seeds.end();
+    if several {
+        headings.insert(2, "OF SEEDS");
+    }
+    let of_preset = runs.chunk_by(|one, other| one.preset == other.preset);
+    let rows: Vec<Vec<String>> = of_preset.map(|runs| comparison_row(runs, several)).collect();
+    let mut text = show::table(&headings, &rows);
+    text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not in \
+             the means\n";
+    if several {
+        let (first, last) = (seeds.start(), seeds.end());
+        return text
+            + &format!("means over the seeds {first} to {last}, and of the first column the least and the most\n");
+    }
+    text + &runs.first().and_then(|run| run.reference.as_ref()).map(bounds).unwrap_or_default()
+}
+
+fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
+    // The mean over the runs in which something stands behind the number.
+    let mean = |number: fn(&Results) -> (u64, f64)| {
+        let numbers: Vec<f64> = runs
+            .iter()
+            .filter_map(|run| Some(number(run)).filter(|(behind, _)| *behind > 0))
+            .map(|(_, number)| number)
+            .collect();
+        (!numbers.is_empty()).then(|| numbers.iter().sum::<f64>() / numbers.len() as f64)
+    };
+    let seconds = |number| mean(number).map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"));
+    let share = |number: fn(&Results) -> f64| runs.iter().map(|run| number(run)).sum::<f64>() / runs.len() as f64;
+    let not_ended = |run: &&Results| run.unfinished_jobs + run.refused_jobs.len() as u64;
+    let mut cells = vec![
+        runs[0].preset.clone(),
+        seconds(|run| (run.ended_jobs, run.jct_s.mean)),
+        seconds(|run| (run.ended_jobs, run.jct_s.p50)),
+        seconds(|run| (run.ended_jobs, run.jct_s.p95)),
+        seconds(|run| (run.started_tasks, run.task_wait_s.mean)),
+        seconds(|run| (run.started_tasks, run.task_wait_s.p95)),
+        seconds(|run| (run.ended_jobs, run.makespan_s)),
+        format!("{:.3}", share(|run| run.jain.mean)),
+        show::percent(share(|run| run.utilization.cpu)),
+        show::percent(share(|run| run.utilization.memory)),
+        runs.iter().map(not_ended).sum::<u64>().to_string(),
+        format!("{:.2}", share(|run| run.wall_seconds)),
+    ];
+    if several {
+        let means = || runs.iter().filter(|run| run.ended_jobs > 0).map(|run| run.jct_s.mean);
+        let (least, most) =
+            means().fold((f64::INFINITY, 0.0_f64), |(least, most), mean| (least.min(mean), most.max(mean)));
+        cells.insert(2, if least > most { "-".to_owned() } else { format!("{least:.2}..{most:.2}") });
+    }
+    cells
+}
+
+fn bounds(reference: &Reference) -> String {
+    let number = show::number;
+    format!(
+        "no scheduler beats a makespan of {} s and a mean completion of {} s;\n\
+         a greedy one that knows everything, on one machine as large as all: {} s and {} s\n",
+        number(reference.critical_path_s.max(reference.work_over_capacity_s)),
+        number(reference.srpt_mean_jct_s),
+        number(reference.greedy_makespan_s),
+        number(reference.greedy_mean_jct_s)
+    )
+}
+
+pub fn table(results: &Results) -> String {
+    let number = show::number;
+    let mut text = format!(
+        "{} on {} nodes: {} jobs, {} tasks in {} s simulated, {} s of work here, {} events\n\n",
+        results.preset,
+        results.nodes,
+        results.jobs,
+        results.tasks,
+        number(results.simulated_seconds),
+        number(results.wall_seconds),
+        results.events,
+    );
+    let row = |name: &str, behind: u64, of: &Summary| {
+        let cell = |value: f64| if behind == 0 { "-".to_owned() } else { number(value) };
+        let cells = [of.mean, of.p50, of.p75, of.p95, of.p99].map(cell);
+        [vec![name.to_owned()], cells.to_vec()].concat()
+    };
+    let rows = [
+        row("job completion", results.ended_jobs, &results.jct_s),
+        row("task wait", results.started_tasks, &results.task_wait_s),
+    ];
+    text += &show::table(&["SECONDS", "MEAN", "P50", "P75", "P95", "P99"], &rows);
+    let parts = &results.allocation_s.parts;
+    text += &format!(
+        "\nof a task's wait: {} s in the queue, {} s processing, {} s communication, {} s at the node\n",
+        number(parts.queue),
+        number(parts.processing),
+        number(parts.communication),
+        number(parts.node)
+    );
+    if results.ended_jobs > 0 {
+        let (makespan, rate) = (number(results.makespan_s), number(results.tasks_per_second));
+        text += &format!("makespan {makespan} s, {rate} tasks a second\n");
+    }
+    text += &format!(
+        "{:.1} % of the CPUs, {:.1} % of the memory in use\n",
+        results.utilization.cpu * 100.0,
+        results.utilization.memory * 100.0
+    );
+    text += &format!("fairness (Jain, 60 s windows): mean {:.3}, least {:.3}\n", results.jain.mean, results.jain.min);
+    text += &results.reference.as_ref().map(bounds).unwrap_or_default();
+    if !results.refused_jobs.is_empty() {
+        text += &format!("{} jobs can never run on these nodes and were left out:\n", results.refused_jobs.len());
+        results.refused_jobs.iter().take(SHOWN).for_each(|refused| text += &format!("  {refused}\n"));
+    }
+    if results.unfinished_jobs > 0 {
+        text += &format!("{} jobs had not ended\n", results.unfinished_jobs);
+    }
+    text
+}
