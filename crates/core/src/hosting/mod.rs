@@ -20,9 +20,10 @@ use wakeups::Wakeups;
 pub struct Roles {
     pub preset: Preset,
     pub epoch: Epoch,
-    pub master: Option<Master>,
-    pub jobs: BTreeMap<JobId, JobManager>,
-    pub nodes: BTreeMap<NodeId, NodeAgent>,
+    // Boxed: most processes of a simulation host one small role.
+    pub master: Option<Box<Master>>,
+    pub jobs: BTreeMap<JobId, Box<JobManager>>,
+    pub nodes: BTreeMap<NodeId, Box<NodeAgent>>,
     settings: JobManagerSettings,
     wakeups: Wakeups,
     mail: VecDeque<Mail>,
@@ -120,9 +121,9 @@ impl Roles {
             }
             let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings);
             manager.recover(own);
-            self.jobs.insert(job.id, manager);
+            self.jobs.insert(job.id, Box::new(manager));
         }
-        self.master = Some(master);
+        self.master = Some(Box::new(master));
     }
 
     /// Tells every role of this process that the master is there.
@@ -140,7 +141,7 @@ impl Roles {
     // ---- events ----------------------------------------------------------------------------------------------------
 
     pub fn deliver(&mut self, now: Instant, letter: Letter, effects: &mut Effects) {
-        self.mail.push_back(Mail::Letter(letter));
+        self.deliver_letter(now, letter, effects);
         self.deliver_mail(now, effects);
     }
 
@@ -205,25 +206,26 @@ impl Roles {
 
     fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
         while let Some(mail) = self.mail.pop_front() {
-            let Letter { from, to, message } = match mail {
-                Mail::Letter(letter) => letter,
-                Mail::Blocked(record) => {
-                    effects.facts.push(Fact::Record(record));
-                    continue;
-                }
-            };
-            match (to, message) {
-                (Address::Master, Message::ToMaster(body)) => {
-                    self.at_master(now, Event::Message { from, body }, effects);
-                }
-                (Address::JobManager(job), Message::ToJobManager(body)) => {
-                    self.at_job(now, job, Event::Message { from, body }, effects);
-                }
-                (Address::Node(node), Message::ToNode(body)) => {
-                    self.at_node(now, node, Event::Message { from, body }, effects);
-                }
-                _ => effects.misdirected += 1,
+            match mail {
+                Mail::Letter(letter) => self.deliver_letter(now, letter, effects),
+                Mail::Blocked(record) => effects.facts.push(Fact::Record(record)),
             }
+        }
+    }
+
+    fn deliver_letter(&mut self, now: Instant, letter: Letter, effects: &mut Effects) {
+        let Letter { from, to, message } = letter;
+        match (to, message) {
+            (Address::Master, Message::ToMaster(body)) => {
+                self.at_master(now, Event::Message { from, body }, effects);
+            }
+            (Address::JobManager(job), Message::ToJobManager(body)) => {
+                self.at_job(now, job, Event::Message { from, body }, effects);
+            }
+            (Address::Node(node), Message::ToNode(body)) => {
+                self.at_node(now, node, Event::Message { from, body }, effects);
+            }
+            _ => effects.misdirected += 1,
         }
     }
 
@@ -242,7 +244,7 @@ impl Roles {
             && !self.jobs.contains_key(&job)
         {
             let manager = self.preset.job_manager(Arc::clone(admitted), self.epoch, self.settings);
-            self.jobs.insert(job, manager);
+            self.jobs.insert(job, Box::new(manager));
         }
         if !self.jobs.contains_key(&job) {
             return self.answer_for_nobody(job, event, effects);
@@ -328,7 +330,7 @@ impl Roles {
     }
 
     pub fn add_local_node(&mut self, node: NodeId, agent: NodeAgent) {
-        self.nodes.insert(node, agent);
+        self.nodes.insert(node, Box::new(agent));
     }
 
     /// A node of this process and the master of this process have each other from now on.
@@ -341,8 +343,8 @@ impl Roles {
 
     /// What a snapshot of the store holds.
     pub fn durable(&self) -> Vec<Change> {
-        let mut changes = self.master.as_ref().map(Role::durable).unwrap_or_default();
-        changes.extend(self.jobs.values().flat_map(Role::durable));
+        let mut changes = self.master.as_ref().map(|master| master.durable()).unwrap_or_default();
+        changes.extend(self.jobs.values().flat_map(|manager| manager.durable()));
         changes
     }
 }

@@ -47,7 +47,8 @@ pub struct NodeAgent {
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
     probes: Probes,
-    attempts: BTreeMap<AttemptId, Attempt>,
+    /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
+    attempts: BTreeMap<AttemptId, Box<Attempt>>,
     /// In the order of launch.
     running: Vec<RunningEntry>,
     /// When something is due for an attempt: its timeout, or its kill.
@@ -216,7 +217,7 @@ impl NodeAgent {
         }
         let task = launch.task;
         let entry = Attempt { task, carried, devices: Vec::new(), state: State::Queued(launch) };
-        self.attempts.insert(attempt, entry);
+        self.attempts.insert(attempt, Box::new(entry));
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
@@ -294,7 +295,7 @@ impl NodeAgent {
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let entry =
                     Attempt { task, carried: Carried::default(), devices: Vec::new(), state: State::Ended(ended) };
-                self.attempts.insert(id, entry);
+                self.attempts.insert(id, Box::new(entry));
             }
         }
     }
