@@ -26,8 +26,6 @@ pub struct Roles {
     pub nodes: BTreeMap<NodeId, Box<NodeAgent>>,
     settings: JobManagerSettings,
     wakeups: Wakeups,
-    mail: VecDeque<Mail>,
-    outbox: Outbox,
 }
 
 /// A message on its way.
@@ -79,6 +77,15 @@ pub struct Effects {
     pub handled: Handled,
     /// Letters that came for a role which this process does not host: a peer has its addresses wrong.
     pub misdirected: u32,
+    pub passing: Passing,
+}
+
+/// What roles of one process leave for one another. It is empty before and after each call, and part of the effects so
+/// that the many processes of a simulation use the same room, which the processor has at hand.
+#[derive(Default)]
+pub struct Passing {
+    mail: VecDeque<Mail>,
+    outbox: Outbox,
 }
 
 /// Events that roles took, by kind of role: what a simulator charges think time for.
@@ -99,8 +106,6 @@ impl Roles {
             nodes: BTreeMap::new(),
             settings,
             wakeups: Wakeups::default(),
-            mail: VecDeque::new(),
-            outbox: Outbox::default(),
         }
     }
 
@@ -205,7 +210,7 @@ impl Roles {
     // ---- one role at a time ----------------------------------------------------------------------------------------
 
     fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
-        while let Some(mail) = self.mail.pop_front() {
+        while let Some(mail) = effects.passing.mail.pop_front() {
             match mail {
                 Mail::Letter(letter) => self.deliver_letter(now, letter, effects),
                 Mail::Blocked(record) => effects.facts.push(Fact::Record(record)),
@@ -232,7 +237,7 @@ impl Roles {
     fn at_master(&mut self, now: Instant, event: Event<ToMaster>, effects: &mut Effects) {
         if let Some(master) = &mut self.master {
             effects.handled.master += 1;
-            master.handle(now, event, &mut self.outbox);
+            master.handle(now, event, &mut effects.passing.outbox);
             let wakeup = master.next_wakeup();
             self.wakeups.set(Address::Master, wakeup);
             self.take_effects(Address::Master, effects);
@@ -246,20 +251,18 @@ impl Roles {
             let manager = self.preset.job_manager(Arc::clone(admitted), self.epoch, self.settings);
             self.jobs.insert(job, Box::new(manager));
         }
-        if !self.jobs.contains_key(&job) {
+        let Some(manager) = self.jobs.get_mut(&job) else {
             return self.answer_for_nobody(job, event, effects);
+        };
+        let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
+        effects.handled.job_managers += 1;
+        manager.handle(now, event, &mut effects.passing.outbox);
+        let wakeup = manager.next_wakeup().filter(|_| !is_last);
+        if is_last {
+            self.jobs.remove(&job);
         }
-        if let Some(manager) = self.jobs.get_mut(&job) {
-            let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
-            effects.handled.job_managers += 1;
-            manager.handle(now, event, &mut self.outbox);
-            let wakeup = manager.next_wakeup().filter(|_| !is_last);
-            if is_last {
-                self.jobs.remove(&job);
-            }
-            self.wakeups.set(Address::JobManager(job), wakeup);
-            self.take_effects(Address::JobManager(job), effects);
-        }
+        self.wakeups.set(Address::JobManager(job), wakeup);
+        self.take_effects(Address::JobManager(job), effects);
     }
 
     /// An end of a job that is forgotten, or a probe of it, interests nobody, but its node keeps it until somebody says
@@ -271,10 +274,10 @@ impl Roles {
         }
         match body {
             ToJobManager::Finished { attempt, .. } => {
-                self.outbox.send(node, ToNode::Acknowledge { attempt });
-                self.outbox.send(node, ToNode::Forget { job });
+                effects.passing.outbox.send(node, ToNode::Acknowledge { attempt });
+                effects.passing.outbox.send(node, ToNode::Forget { job });
             }
-            ToJobManager::Ready { probe } => self.outbox.send(node, ToNode::Cancel { probes: vec![probe] }),
+            ToJobManager::Ready { probe } => effects.passing.outbox.send(node, ToNode::Cancel { probes: vec![probe] }),
             _ => return,
         }
         self.take_effects(Address::Master, effects);
@@ -286,7 +289,7 @@ impl Roles {
                 effects.forgotten.push(job);
             }
             effects.handled.nodes += 1;
-            agent.handle(now, event, &mut self.outbox);
+            agent.handle(now, event, &mut effects.passing.outbox);
             let wakeup = agent.next_wakeup();
             self.wakeups.set(Address::Node(node), wakeup);
             self.take_effects(Address::Node(node), effects);
@@ -294,19 +297,18 @@ impl Roles {
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
-        for change in self.outbox.changes.drain(..) {
-            effects.durable = true;
-            effects.facts.push(Fact::Change(change));
-        }
+        let Effects { facts, durable, letters, passing: Passing { mail, outbox }, .. } = effects;
+        *durable |= !outbox.changes.is_empty();
+        facts.extend(outbox.changes.drain(..).map(Fact::Change));
         let mut blocked = Vec::new();
-        for record in self.outbox.records.drain(..) {
+        for record in outbox.records.drain(..) {
             match record {
                 Record::Blocked { .. } => blocked.push(record),
-                _ => effects.facts.push(Fact::Record(record)),
+                _ => facts.push(Fact::Record(record)),
             }
         }
         let (jobs_are_here, nodes) = (self.master.is_some(), &self.nodes);
-        for (to, message) in self.outbox.sends.drain(..) {
+        for (to, message) in outbox.sends.drain(..) {
             let letter = Letter { from, to, message };
             let is_local = match to {
                 Address::Master | Address::JobManager(_) => jobs_are_here,
@@ -314,17 +316,17 @@ impl Roles {
                 _ => false,
             };
             if is_local {
-                self.mail.push_back(Mail::Letter(letter));
+                mail.push_back(Mail::Letter(letter));
             } else {
-                effects.letters.push(letter);
+                letters.push(letter);
             }
         }
-        self.mail.extend(blocked.into_iter().map(Mail::Blocked));
+        mail.extend(blocked.into_iter().map(Mail::Blocked));
     }
 
     /// The name of a new node is made durable with this turn's effects.
     pub fn name_node(&mut self, name: &str, effects: &mut Effects) -> Option<NodeId> {
-        let node = self.master.as_mut()?.name_node(name, &mut self.outbox);
+        let node = self.master.as_mut()?.name_node(name, &mut effects.passing.outbox);
         self.take_effects(Address::Master, effects);
         Some(node)
     }

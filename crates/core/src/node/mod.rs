@@ -309,7 +309,9 @@ impl NodeAgent {
         if held {
             self.free = self.free.saturating_add(&entry.carried.resources);
             self.devices.give_back(&devices, &self.kinds);
-            self.running.retain(|other| other.attempt != id);
+            if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
+                self.running.remove(place);
+            }
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {
