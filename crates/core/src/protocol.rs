@@ -223,11 +223,8 @@ pub enum ToJobManager {
     Granted {
         grants: Vec<Grant>,
     },
-    /// A claim was refused; `state` is what the node's owner knows of it now.
-    Refused {
-        placement: Placement,
-        state: NodeReport,
-    },
+    /// A claim was refused.
+    Refused(Box<RefusedClaim>),
 
     /// The process runs, since so long; said again after a claim.
     Started {
@@ -264,6 +261,13 @@ pub enum ToJobManager {
     NodeLost {
         node: NodeId,
     },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RefusedClaim {
+    pub placement: Placement,
+    /// What the node's owner knows of it now.
+    pub state: NodeReport,
 }
 
 /// A node as the master publishes it.

@@ -18,7 +18,6 @@ use crate::store::{Options, Store, StoreError};
 use crate::transport::{RemoteNodes, serve_agents};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::master::Master;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Epoch, Instant, NodeId, NodeViews};
 use std::collections::VecDeque;
@@ -260,7 +259,7 @@ fn start_nodes(handle: &Handle, nodes: &[NodeOptions], executor: Option<Executor
 async fn local_nodes_join(handle: &Handle, count: usize) {
     const PATIENCE: Duration = Duration::from_secs(5);
     let joined = |roles: &Roles, _| {
-        let Some(ledger) = roles.master.as_ref().map(Master::ledger) else { return 0 };
+        let Some(ledger) = roles.master.as_ref().map(|master| master.ledger()) else { return 0 };
         let is_up = |node: &&NodeId| (node.0 as usize) < ledger.len() && ledger.view(node.0 as usize).open;
         roles.nodes.keys().filter(is_up).count()
     };

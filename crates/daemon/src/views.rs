@@ -35,7 +35,7 @@ struct Job<'a> {
 fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
     let master = roles.master.as_ref()?;
     let (job, state) = master.job(id)?;
-    Some(Job { job, state, manager: roles.jobs.get(&id), master, now, explained: OnceCell::new() })
+    Some(Job { job, state, manager: roles.jobs.get(&id).map(Box::as_ref), master, now, explained: OnceCell::new() })
 }
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------

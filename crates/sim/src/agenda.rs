@@ -1,44 +1,59 @@
 //! What is going to happen, by (time, sequence).
 //!
-//! Most things are noted for a time that is not before anything noted earlier: messages with one delay, for instance.
-//! Those go to a queue; only the rest pays for a heap. The order is that of one heap.
+//! A radix heap (Ahuja et al. 1990), which can do with time what a binary heap cannot: nothing is noted for the past, so
+//! what is far off need not be in order among itself yet. An entry comes down a few steps as its time draws near, from
+//! one list to the end of another, and what is noted for the same time keeps its order on the way.
 
 use amalgam_core::vocabulary::Instant;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
+
+/// Bits of a time that one level tells apart.
+const DIGIT: u32 = 4;
+const LEVELS: usize = (u64::BITS / DIGIT) as usize;
+const DIGITS: usize = 1 << DIGIT;
 
 pub struct Agenda<T> {
-    ascending: VecDeque<Entry>,
-    rest: BinaryHeap<Reverse<Entry>>,
+    /// When the last thing happened.
+    now: Instant,
+    /// What is due now, in the order of the notes.
+    due: VecDeque<u32>,
+    /// What comes later: by the highest digit in which its time differs from `now`, and by its own digit there.
+    later: Vec<Vec<Entry>>,
+    /// Which lists hold something: the levels, and the digits of each.
+    levels: u16,
+    digits: [u16; LEVELS],
     /// Things by the place that an entry names.
     things: Vec<Option<T>>,
     vacant: Vec<u32>,
-    next_sequence: u64,
 }
 
-/// Ordered by time, then by sequence.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy)]
 struct Entry {
     at: Instant,
-    sequence: u64,
     place: u32,
 }
 
 impl<T> Default for Agenda<T> {
     fn default() -> Agenda<T> {
         Agenda {
-            ascending: VecDeque::new(),
-            rest: BinaryHeap::new(),
+            now: Instant::ZERO,
+            due: VecDeque::new(),
+            later: vec![Vec::new(); LEVELS * DIGITS],
+            levels: 0,
+            digits: [0; LEVELS],
             things: Vec::new(),
             vacant: Vec::new(),
-            next_sequence: 0,
         }
     }
 }
 
 impl<T> Agenda<T> {
     /// Notes a thing behind everything that was noted for the same time before.
+    ///
+    /// # Panics
+    /// When it is noted for a time before that of the last thing that happened.
     pub fn note(&mut self, at: Instant, thing: T) {
+        assert!(at >= self.now, "what is noted lies ahead");
         let place = match self.vacant.pop() {
             Some(place) => {
                 self.things[place as usize] = Some(thing);
@@ -49,40 +64,66 @@ impl<T> Agenda<T> {
                 (self.things.len() - 1) as u32
             }
         };
-        let entry = Entry { at, sequence: self.next_sequence, place };
-        self.next_sequence += 1;
-        if self.ascending.back().is_none_or(|last| last.at <= at) {
-            self.ascending.push_back(entry);
-        } else {
-            self.rest.push(Reverse(entry));
-        }
+        self.enter(Entry { at, place });
     }
 
     pub fn next_at(&self) -> Option<Instant> {
-        self.next().map(|entry| entry.at)
+        if self.due.is_empty() { self.first_list().and_then(|list| self.earliest(list)) } else { Some(self.now) }
     }
 
     pub fn pop(&mut self) -> Option<(Instant, T)> {
-        let entry = self.next()?;
-        if self.ascending.front() == Some(&entry) {
-            self.ascending.pop_front();
-        } else {
-            self.rest.pop();
+        if self.due.is_empty() {
+            self.advance();
         }
-        let thing = self.things[entry.place as usize].take().expect("an entry's thing is there until it is popped");
-        self.vacant.push(entry.place);
-        Some((entry.at, thing))
+        let place = self.due.pop_front()?;
+        let thing = self.things[place as usize].take().expect("an entry's thing is there until it is popped");
+        self.vacant.push(place);
+        Some((self.now, thing))
     }
 
-    fn next(&self) -> Option<Entry> {
-        let (queued, heaped) = (self.ascending.front(), self.rest.peek().map(|Reverse(entry)| entry));
-        queued.into_iter().chain(heaped).min().copied()
+    fn enter(&mut self, entry: Entry) {
+        let differing = entry.at.0 ^ self.now.0;
+        if differing == 0 {
+            return self.due.push_back(entry.place);
+        }
+        let level = (differing.ilog2() / DIGIT) as usize;
+        let digit = (entry.at.0 >> (level as u32 * DIGIT)) as usize % DIGITS;
+        self.later[level * DIGITS + digit].push(entry);
+        self.levels |= 1 << level;
+        self.digits[level] |= 1 << digit;
+    }
+
+    /// The list with what comes next: differing from `now` only in lower digits comes first, then the smaller digit.
+    fn first_list(&self) -> Option<usize> {
+        let level = self.levels.trailing_zeros() as usize;
+        (level < LEVELS).then(|| level * DIGITS + self.digits[level].trailing_zeros() as usize)
+    }
+
+    fn earliest(&self, list: usize) -> Option<Instant> {
+        self.later[list].iter().map(|entry| entry.at).min()
+    }
+
+    /// Lets time pass until something is due. All other lists stay as they are: their digits differ as before.
+    fn advance(&mut self) {
+        let Some(list) = self.first_list() else { return };
+        let Some(earliest) = self.earliest(list) else { return };
+        self.now = earliest;
+        let (level, digit) = (list / DIGITS, list % DIGITS);
+        self.digits[level] &= !(1 << digit);
+        if self.digits[level] == 0 {
+            self.levels &= !(1 << level);
+        }
+        // They all go to lower levels, so the list can be put back with its room.
+        let mut entries = std::mem::take(&mut self.later[list]);
+        entries.drain(..).for_each(|entry| self.enter(entry));
+        self.later[list] = entries;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::vocabulary::Chance;
 
     #[test]
     fn things_come_by_time_and_then_in_the_order_of_their_notes() {
@@ -97,5 +138,28 @@ mod tests {
         let popped: Vec<(Instant, usize)> = std::iter::from_fn(|| agenda.pop()).collect();
         assert_eq!(popped, expected);
         assert_eq!(agenda.next_at(), None);
+    }
+
+    /// Against a sorted list, with delays of every length, many of them equal.
+    #[test]
+    fn what_is_noted_on_the_way_comes_in_its_order_too() {
+        for seed in 0..50 {
+            let mut chance = Chance::new(seed, "agenda");
+            let (mut agenda, mut expected) = (Agenda::default(), std::collections::BTreeSet::new());
+            let mut now = Instant::ZERO;
+            for number in 0..3_000_u64 {
+                let scale = [1, 4, 500, 10_000_000, 1 << 40, u64::MAX][chance.below(6_u64) as usize];
+                let at = Instant(now.0.saturating_add(chance.below(scale) / 3 * 3));
+                agenda.note(at, number);
+                expected.insert((at, number));
+                while chance.below(5_u64) < 2 {
+                    assert_eq!(agenda.next_at(), expected.first().map(|(at, _)| *at));
+                    assert_eq!(agenda.pop(), expected.pop_first());
+                    now = agenda.now;
+                }
+            }
+            let left: Vec<(Instant, u64)> = std::iter::from_fn(|| agenda.pop()).collect();
+            assert_eq!(left, expected.into_iter().collect::<Vec<_>>());
+        }
     }
 }

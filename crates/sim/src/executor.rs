@@ -2,7 +2,7 @@
 
 use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, Carried, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage,
+    AttemptId, Carried, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage, Variables,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,8 +10,12 @@ use std::collections::btree_map::Entry;
 /// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
 #[derive(Default)]
 pub struct Executor {
-    running: BTreeMap<AttemptId, Running>,
-    ends: BTreeMap<AttemptId, Ended>,
+    attempts: BTreeMap<AttemptId, Attempt>,
+}
+
+enum Attempt {
+    Running(Running),
+    Ended(Ended),
 }
 
 struct Running {
@@ -40,42 +44,64 @@ impl Executor {
                 }
             }
             ToExecutor::Acknowledge { attempt } => {
-                self.ends.remove(&attempt);
+                if let Entry::Occupied(place) = self.attempts.entry(attempt)
+                    && let Attempt::Ended(_) = place.get()
+                {
+                    place.remove();
+                }
             }
             ToExecutor::List { .. } => {
-                let ends = self.ends.iter().map(|(attempt, ended)| finished(*attempt, ended));
-                out.extend(ends.map(Reaction::Report));
-                let attempts = self.running.values().map(|running| running.describe(now)).collect();
+                out.extend(self.attempts.iter().filter_map(|(attempt, state)| match state {
+                    Attempt::Ended(ended) => Some(Reaction::Report(finished(*attempt, ended))),
+                    Attempt::Running(_) => None,
+                }));
+                let attempts = self.running().map(|running| running.describe(now)).collect();
                 out.push(Reaction::Report(ExecutorReport::Executing { attempts }));
             }
         }
     }
 
-    fn on_launch(&mut self, now: Instant, order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
+    fn on_launch(&mut self, now: Instant, mut order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
         let attempt = order.attempt;
-        if let Some(ended) = self.ends.get(&attempt) {
-            return out.push(Reaction::Report(finished(attempt, ended)));
-        }
-        if let Entry::Vacant(place) = self.running.entry(attempt) {
-            out.push(Reaction::Began { attempt, task: order.task, carried: order.carried });
-            place.insert(Running { order, since: now });
+        match self.attempts.entry(attempt) {
+            Entry::Occupied(place) => {
+                if let Attempt::Ended(ended) = place.get() {
+                    return out.push(Reaction::Report(finished(attempt, ended)));
+                }
+            }
+            Entry::Vacant(place) => {
+                out.push(Reaction::Began { attempt, task: order.task, carried: order.carried });
+                // There is no process to find them.
+                order.variables = Variables::default();
+                place.insert(Attempt::Running(Running { order, since: now }));
+            }
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
     }
 
+    fn running(&self) -> impl Iterator<Item = &Running> {
+        self.attempts.values().filter_map(|state| match state {
+            Attempt::Running(running) => Some(running),
+            Attempt::Ended(_) => None,
+        })
+    }
+
     /// What ran when it died.
     pub fn into_running(self) -> impl Iterator<Item = Box<LaunchOrder>> {
-        self.running.into_values().map(|running| running.order)
+        self.attempts.into_values().filter_map(|state| match state {
+            Attempt::Running(running) => Some(running.order),
+            Attempt::Ended(_) => None,
+        })
     }
 
     /// Ends that nobody acknowledged.
     pub fn ends(&self) -> usize {
-        self.ends.len()
+        self.attempts.len() - self.running().count()
     }
 
     /// CPU that attempts here were given, in thousandths.
     pub fn used_cpu(&self) -> u64 {
-        self.running.values().map(|running| u64::from(running.order.carried.resources.cpu_millis())).sum()
+        self.running().map(|running| u64::from(running.order.carried.resources.cpu_millis())).sum()
     }
 
     /// The process of the attempt has come to its end; `None` when it was ended before.
@@ -85,11 +111,14 @@ impl Executor {
         attempt: AttemptId,
         reason: EndReason,
     ) -> Option<(Box<LaunchOrder>, ExecutorReport)> {
-        let running = self.running.remove(&attempt)?;
+        let state = self.attempts.get_mut(&attempt)?;
+        let Attempt::Running(running) = state else { return None };
         let wall = now.since(running.since);
         let usage = Usage { wall, cpu: used_cpu(wall, &running.order.carried.resources), ..Usage::default() };
-        let ended = Ended { reason, usage, message: None };
-        self.ends.insert(attempt, ended.clone());
+        let ended = Ended { reason, usage: Box::new(usage), message: None };
+        let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(ended.clone())) else {
+            unreachable!("it was running")
+        };
         Some((running.order, ExecutorReport::Finished { attempt, ended }))
     }
 }

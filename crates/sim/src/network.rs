@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 pub struct Network {
     settings: NetworkSettings,
     links: Vec<Link>,
+    /// The last messages that each link delivered, by direction. Apart from the links, which are looked at all the time.
+    delivered: Vec<[VecDeque<Letter>; 2]>,
     chance: Chance,
 }
 
@@ -26,8 +28,6 @@ pub struct Link {
     last_arrival: [Instant; 2],
     in_flight: u32,
     broken: Option<Break>,
-    /// The last messages that were delivered, by direction.
-    delivered: [VecDeque<Letter>; 2],
 }
 
 /// What was sent before it may still arrive for a while.
@@ -60,7 +60,8 @@ impl Link {
 
 impl Network {
     pub fn new(nodes: usize, settings: NetworkSettings, seed: u64) -> Network {
-        Network { settings, links: vec![Link::default(); nodes], chance: Chance::new(seed, "network") }
+        let delivered = vec![<[VecDeque<Letter>; 2]>::default(); nodes];
+        Network { settings, links: vec![Link::default(); nodes], delivered, chance: Chance::new(seed, "network") }
     }
 
     pub fn set_delays(&mut self, settings: NetworkSettings) {
@@ -107,7 +108,7 @@ impl Network {
 
     /// One end has lost its memory: nothing of earlier connections is repeated.
     pub fn forget_delivered(&mut self, node: usize) {
-        self.links[node].delivered = Default::default();
+        self.delivered[node] = Default::default();
     }
 
     /// When a message that leaves now arrives, and on which connection; `None` without one.
@@ -136,7 +137,7 @@ impl Network {
     /// Remembers what was delivered as far as it may be repeated.
     pub fn delivered(&mut self, node: usize, direction: Direction, letter: &Letter) {
         if self.settings.repeats > 0 {
-            let delivered = &mut self.links[node].delivered[direction as usize];
+            let delivered = &mut self.delivered[node][direction as usize];
             delivered.push_back(letter.clone());
             if delivered.len() > self.settings.repeats as usize {
                 delivered.pop_front();
@@ -146,7 +147,7 @@ impl Network {
 
     /// What was delivered last on an earlier connection and is delivered again on this one.
     pub fn repeats(&mut self, node: usize, direction: Direction) -> impl Iterator<Item = Letter> {
-        let mut delivered = std::mem::take(&mut self.links[node].delivered[direction as usize]);
+        let mut delivered = std::mem::take(&mut self.delivered[node][direction as usize]);
         let forgotten = if delivered.is_empty() { 0 } else { self.chance.below(delivered.len() as u64 + 1) };
         delivered.drain(..forgotten as usize);
         delivered.into_iter()

@@ -64,6 +64,18 @@ impl Process {
         !self.inbox.is_empty()
     }
 
+    /// Nothing came in before, and it does nothing now.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.busy_until <= now && !self.turn_noted && self.inbox.is_empty()
+    }
+
+    /// A turn of one that is idle, with what comes in now.
+    pub fn take_at_once(&mut self, now: Instant, input: Input, costs: &Costs, effects: &mut Effects) {
+        take(&mut self.roles, now, input, effects);
+        self.roles.wake_up(now, effects);
+        self.charge(now, 1, costs, effects);
+    }
+
     /// Hands what came in to the roles, and wakes those that wanted it.
     pub fn take_turn(&mut self, now: Instant, costs: &Costs, effects: &mut Effects) {
         let taken = self.inbox.len().min(TURN);

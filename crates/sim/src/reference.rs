@@ -9,6 +9,7 @@ use amalgam_workload::trace::{RunTimes, TraceJob};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::ops::Bound;
 
 /// Lower bounds in seconds, and the greedy scheduler's figures.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -177,7 +178,6 @@ fn greedy(jobs: &[Job<'_>], capacity: &Totals) -> (f64, f64) {
         }
         while let Some(number) = pool.end_one(now, jobs) {
             if pool.progress[number].stages_left == 0 {
-                pool.order.retain(|(_, other)| *other != number);
                 let end = now.0 as f64 / 1e6;
                 total += end - jobs[number].arrival;
                 last = last.max(end);
@@ -244,9 +244,14 @@ impl Pool {
     }
 
     fn start_what_fits(&mut self, now: Instant, jobs: &[Job<'_>]) {
-        for (left, number) in self.order.iter().copied().collect::<Vec<_>>() {
+        let mut from = Bound::Unbounded;
+        while fits(&self.smallest, &self.free)
+            && let Some(&(left, number)) = self.order.range((from, Bound::Unbounded)).next()
+        {
+            // With less work left it stands before this.
+            from = Bound::Excluded((left, number));
             let job = &jobs[number];
-            let mut started = 0.0;
+            let (mut has_started, mut seconds) = (false, 0.0);
             for (index, stage) in job.trace.spec.stages.iter().enumerate() {
                 let shape = &stage.resources.basic;
                 let progress = &mut self.progress[number];
@@ -256,17 +261,18 @@ impl Pool {
                     self.free.sub(shape);
                     let run_time: Duration = job.trace.run_times[index].of(task);
                     self.ends.push(Reverse(TaskEnd { at: now + run_time, job: number, stage: index as u32 }));
-                    started += run_time.as_secs_f64();
+                    has_started = true;
+                    seconds += run_time.as_secs_f64();
                 }
             }
-            if started > 0.0 {
+            if has_started {
                 let total: f64 = job.trace.run_times.iter().zip(&job.trace.spec.stages).map(seconds_of).sum();
                 self.order.remove(&(left, number));
-                self.progress[number].work_left -= job.work * started / total.max(f64::MIN_POSITIVE);
-                self.order.insert((micros(self.progress[number].work_left), number));
-            }
-            if !fits(&self.smallest, &self.free) {
-                return;
+                let progress = &mut self.progress[number];
+                progress.work_left -= job.work * seconds / total.max(f64::MIN_POSITIVE);
+                if progress.unstarted.iter().any(|tasks| *tasks > 0) {
+                    self.order.insert((micros(progress.work_left), number));
+                }
             }
         }
     }

@@ -44,8 +44,9 @@ pub struct Simulation {
     events: u64,
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
-    /// Empty between two turns; kept for its room.
+    /// Empty between two turns, or two orders; kept for their room.
     effects: Effects,
+    reactions: Vec<Reaction>,
     /// Where something is to go wrong.
     pub(crate) faults: Option<Box<Faults>>,
 }
@@ -79,12 +80,12 @@ pub(crate) enum Occurrence {
     Ordered {
         node: usize,
         link: u32,
-        order: Box<ToExecutor>,
+        order: ToExecutor,
     },
     Reported {
         node: usize,
         link: u32,
-        report: Box<ExecutorReport>,
+        report: ExecutorReport,
     },
     TaskEnds {
         node: usize,
@@ -135,6 +136,7 @@ impl Simulation {
             events: 0,
             at_once: VecDeque::new(),
             effects: Effects::default(),
+            reactions: Vec::new(),
             faults: None,
             settings,
         };
@@ -210,10 +212,10 @@ impl Simulation {
             Occurrence::Greeted { node, life, sent } => self.greet(node, life, sent),
             Occurrence::Delivered { place, life, sent, letter } => self.deliver(place, life, sent, letter),
             Occurrence::Ordered { node, link, order } if self.nodes[node].executor_link == link => {
-                self.order(node, *order);
+                self.order(node, order);
             }
             Occurrence::Reported { node, link, report } if self.nodes[node].executor_link == link => {
-                self.report(node, *report);
+                self.report(node, report);
             }
             Occurrence::Ordered { .. } | Occurrence::Reported { .. } => {}
             Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
@@ -294,10 +296,13 @@ impl Simulation {
         if !process.is_up {
             return;
         }
-        process.put(input);
-        if process.busy_until <= now && !process.turn_noted {
-            self.turn(place);
+        if process.is_idle(now) {
+            let (mut effects, costs) = (std::mem::take(&mut self.effects), self.settings.costs);
+            self.process(place).take_at_once(now, input, &costs, &mut effects);
+            self.let_out(place, &mut effects);
+            self.effects = effects;
         } else {
+            process.put(input);
             self.note_turn(place);
         }
     }
@@ -467,20 +472,21 @@ impl Simulation {
             self.order(node, order);
         } else {
             let link = self.nodes[node].executor_link;
-            self.agenda.note(at, Occurrence::Ordered { node, link, order: Box::new(order) });
+            self.agenda.note(at, Occurrence::Ordered { node, link, order });
         }
     }
 
     fn order(&mut self, node: usize, order: ToExecutor) {
-        let mut reactions = Vec::new();
+        let mut reactions = std::mem::take(&mut self.reactions);
         self.nodes[node].executor.on_order(self.now, order, &mut reactions);
-        for reaction in reactions {
+        for reaction in reactions.drain(..) {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
                 Reaction::Began { attempt, task, carried } => self.begin_task(node, attempt, task, &carried),
                 Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
             }
         }
+        self.reactions = reactions;
     }
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, carried: &Carried) {
@@ -526,7 +532,7 @@ impl Simulation {
             self.at_once.push_back((node, report));
         } else {
             let link = self.nodes[node].executor_link;
-            self.agenda.note(self.now + exit, Occurrence::Reported { node, link, report: Box::new(report) });
+            self.agenda.note(self.now + exit, Occurrence::Reported { node, link, report });
         }
     }
 

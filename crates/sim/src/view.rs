@@ -34,12 +34,12 @@ impl Simulation {
     }
 
     pub fn master(&self) -> Option<&Master> {
-        self.server()?.master.as_ref()
+        self.server()?.master.as_deref()
     }
 
     /// The agent of a node; `None` while it is down.
     pub fn agent(&self, node: usize) -> Option<&NodeAgent> {
-        self.nodes[node].agent.roles.nodes.get(&NodeId(node as u32))
+        self.nodes[node].agent.roles.nodes.get(&NodeId(node as u32)).map(Box::as_ref)
     }
 
     pub fn capacity(&self, node: usize) -> &Resources {

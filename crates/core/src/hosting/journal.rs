@@ -63,6 +63,8 @@ impl RoleEvent {
 #[derive(Default)]
 pub struct Replay {
     roles: Option<Roles>,
+    /// What the last event left.
+    outbox: Outbox,
 }
 
 /// Where a replay leaves its journal.
@@ -83,10 +85,10 @@ impl Replay {
             Entry::Recovered { settings, queues, changes } => self.roles()?.recover(settings, queues, changes),
             Entry::NodeAdded { node, settings } => self.roles()?.add_local_node(node, settings),
             Entry::Named { name, left } => {
-                let roles = self.roles()?;
-                roles.outbox.clear();
+                self.outbox.clear();
+                let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;
                 let master = roles.master.as_mut().ok_or(Difference::Nobody)?;
-                master.name_node(&name, &mut roles.outbox);
+                master.name_node(&name, &mut self.outbox);
                 self.compare(left)?;
             }
             Entry::Handled { now, event, left } => {
@@ -102,18 +104,17 @@ impl Replay {
     /// # Errors
     /// When the role is not there.
     pub fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Result<(), Difference> {
-        let roles = self.roles()?;
-        roles.outbox.clear();
-        roles.hand_over(now, event).map_or(Ok(()), |_| Err(Difference::Nobody))
+        self.outbox.clear();
+        let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;
+        roles.hand_over(now, event, &mut self.outbox).map_or(Ok(()), |_| Err(Difference::Nobody))
     }
 
     fn compare(&mut self, recorded: Outbox) -> Result<(), Difference> {
-        let outbox = &mut self.roles()?.outbox;
-        if *outbox == recorded {
-            outbox.clear();
+        if self.outbox == recorded {
             return Ok(());
         }
-        Err(Difference::Effects { recorded: Box::new(recorded), replayed: Box::new(std::mem::take(outbox)) })
+        let replayed = Box::new(std::mem::take(&mut self.outbox));
+        Err(Difference::Effects { recorded: Box::new(recorded), replayed })
     }
 
     fn roles(&mut self) -> Result<&mut Roles, Difference> {

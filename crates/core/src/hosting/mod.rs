@@ -24,13 +24,12 @@ use wakeups::Wakeups;
 pub struct Roles {
     pub preset: Preset,
     pub epoch: Epoch,
-    pub master: Option<Master>,
-    pub jobs: BTreeMap<JobId, JobManager>,
-    pub nodes: BTreeMap<NodeId, NodeAgent>,
+    // Boxed: most processes of a simulation host one small role.
+    pub master: Option<Box<Master>>,
+    pub jobs: BTreeMap<JobId, Box<JobManager>>,
+    pub nodes: BTreeMap<NodeId, Box<NodeAgent>>,
     settings: JobManagerSettings,
     wakeups: Wakeups,
-    mail: VecDeque<Mail>,
-    outbox: Outbox,
     /// What the driver has not taken of the journal, where one is kept.
     journal: Option<Vec<Entry>>,
 }
@@ -84,6 +83,15 @@ pub struct Effects {
     pub handled: Handled,
     /// Letters that came for a role which this process does not host: a peer has its addresses wrong.
     pub misdirected: u32,
+    pub passing: Passing,
+}
+
+/// What roles of one process leave for one another. It is empty before and after each call, and part of the effects so
+/// that the many processes of a simulation use the same room, which the processor has at hand.
+#[derive(Default)]
+pub struct Passing {
+    mail: VecDeque<Mail>,
+    outbox: Outbox,
 }
 
 /// Events that roles took, by kind of role: what a simulator charges think time for.
@@ -104,8 +112,6 @@ impl Roles {
             nodes: BTreeMap::new(),
             settings,
             wakeups: Wakeups::default(),
-            mail: VecDeque::new(),
-            outbox: Outbox::default(),
             journal: None,
         }
     }
@@ -149,9 +155,9 @@ impl Roles {
             }
             let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings);
             manager.recover(own);
-            self.jobs.insert(job.id, manager);
+            self.jobs.insert(job.id, Box::new(manager));
         }
-        self.master = Some(master);
+        self.master = Some(Box::new(master));
     }
 
     /// Tells every role of this process that the master is there.
@@ -169,7 +175,7 @@ impl Roles {
     // ---- events ----------------------------------------------------------------------------------------------------
 
     pub fn deliver(&mut self, now: Instant, letter: Letter, effects: &mut Effects) {
-        self.mail.push_back(Mail::Letter(letter));
+        self.deliver_letter(now, letter, effects);
         self.deliver_mail(now, effects);
     }
 
@@ -233,18 +239,18 @@ impl Roles {
     // ---- one role at a time ----------------------------------------------------------------------------------------
 
     fn deliver_mail(&mut self, now: Instant, effects: &mut Effects) {
-        while let Some(mail) = self.mail.pop_front() {
-            let Letter { from, to, message } = match mail {
-                Mail::Letter(letter) => letter,
-                Mail::Blocked(record) => {
-                    effects.facts.push(Fact::Record(record));
-                    continue;
-                }
-            };
-            match RoleEvent::of(from, to, message) {
-                Some(event) => self.at(now, event, effects),
-                None => effects.misdirected += 1,
+        while let Some(mail) = effects.passing.mail.pop_front() {
+            match mail {
+                Mail::Letter(letter) => self.deliver_letter(now, letter, effects),
+                Mail::Blocked(record) => effects.facts.push(Fact::Record(record)),
             }
+        }
+    }
+
+    fn deliver_letter(&mut self, now: Instant, Letter { from, to, message }: Letter, effects: &mut Effects) {
+        match RoleEvent::of(from, to, message) {
+            Some(event) => self.at(now, event, effects),
+            None => effects.misdirected += 1,
         }
     }
 
@@ -254,7 +260,7 @@ impl Roles {
         }
         let address = event.address();
         let noted = self.journal.is_some().then(|| event.clone());
-        match self.hand_over(now, event) {
+        match self.hand_over(now, event, &mut effects.passing.outbox) {
             None => {}
             Some(RoleEvent::JobManager(job, event)) => return self.answer_for_nobody(job, event, effects),
             Some(_) => return,
@@ -265,7 +271,7 @@ impl Roles {
             _ => effects.handled.nodes += 1,
         }
         if let Some(event) = noted {
-            let left = self.outbox.clone();
+            let left = effects.passing.outbox.clone();
             self.note(|| Entry::Handled { now, event, left });
         }
         self.take_effects(address, effects);
@@ -273,23 +279,23 @@ impl Roles {
 
     /// Gives one event to the role that it is for, which leaves its effects in the outbox. An event for a role that is not
     /// here comes back.
-    fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Option<RoleEvent> {
+    fn hand_over(&mut self, now: Instant, event: RoleEvent, outbox: &mut Outbox) -> Option<RoleEvent> {
         let address = event.address();
         let wakeup = match event {
             RoleEvent::Master(event) => {
                 let Some(master) = &mut self.master else { return Some(RoleEvent::Master(event)) };
-                master.handle(now, event, &mut self.outbox);
+                master.handle(now, event, outbox);
                 master.next_wakeup()
             }
             RoleEvent::JobManager(job, event) => {
                 if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
                     let (preset, epoch, settings) = (self.preset, self.epoch, self.settings);
-                    let make = || preset.job_manager(Arc::clone(admitted), epoch, settings);
+                    let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings));
                     self.jobs.entry(job).or_insert_with(make);
                 }
                 let Some(manager) = self.jobs.get_mut(&job) else { return Some(RoleEvent::JobManager(job, event)) };
                 let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
-                manager.handle(now, event, &mut self.outbox);
+                manager.handle(now, event, outbox);
                 let wakeup = manager.next_wakeup().filter(|_| !is_last);
                 if is_last {
                     self.jobs.remove(&job);
@@ -298,7 +304,7 @@ impl Roles {
             }
             RoleEvent::Node(node, event) => {
                 let Some(agent) = self.nodes.get_mut(&node) else { return Some(RoleEvent::Node(node, event)) };
-                agent.handle(now, event, &mut self.outbox);
+                agent.handle(now, event, outbox);
                 agent.next_wakeup()
             }
         };
@@ -315,29 +321,28 @@ impl Roles {
         }
         match body {
             ToJobManager::Finished { attempt, .. } => {
-                self.outbox.send(node, ToNode::Acknowledge { attempt });
-                self.outbox.send(node, ToNode::Forget { job });
+                effects.passing.outbox.send(node, ToNode::Acknowledge { attempt });
+                effects.passing.outbox.send(node, ToNode::Forget { job });
             }
-            ToJobManager::Ready { probe } => self.outbox.send(node, ToNode::Cancel { probes: vec![probe] }),
+            ToJobManager::Ready { probe } => effects.passing.outbox.send(node, ToNode::Cancel { probes: vec![probe] }),
             _ => return,
         }
         self.take_effects(Address::Master, effects);
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
-        for change in self.outbox.changes.drain(..) {
-            effects.durable = true;
-            effects.facts.push(Fact::Change(change));
-        }
+        let Effects { facts, durable, letters, passing: Passing { mail, outbox }, .. } = effects;
+        *durable |= !outbox.changes.is_empty();
+        facts.extend(outbox.changes.drain(..).map(Fact::Change));
         let mut blocked = Vec::new();
-        for record in self.outbox.records.drain(..) {
+        for record in outbox.records.drain(..) {
             match record {
                 Record::Blocked { .. } => blocked.push(record),
-                _ => effects.facts.push(Fact::Record(record)),
+                _ => facts.push(Fact::Record(record)),
             }
         }
         let (jobs_are_here, nodes) = (self.master.is_some(), &self.nodes);
-        for (to, message) in self.outbox.sends.drain(..) {
+        for (to, message) in outbox.sends.drain(..) {
             let letter = Letter { from, to, message };
             let is_local = match to {
                 Address::Master | Address::JobManager(_) => jobs_are_here,
@@ -345,28 +350,26 @@ impl Roles {
                 _ => false,
             };
             if is_local {
-                self.mail.push_back(Mail::Letter(letter));
+                mail.push_back(Mail::Letter(letter));
             } else {
-                effects.letters.push(letter);
+                letters.push(letter);
             }
         }
-        self.mail.extend(blocked.into_iter().map(Mail::Blocked));
+        mail.extend(blocked.into_iter().map(Mail::Blocked));
     }
 
     /// The name of a new node is made durable with this turn's effects.
     pub fn name_node(&mut self, name: &str, effects: &mut Effects) -> Option<NodeId> {
-        let node = self.master.as_mut()?.name_node(name, &mut self.outbox);
-        let left = &self.outbox;
-        if let Some(journal) = &mut self.journal {
-            journal.push(Entry::Named { name: name.to_owned(), left: left.clone() });
-        }
+        let outbox = &mut effects.passing.outbox;
+        let node = self.master.as_mut()?.name_node(name, outbox);
+        self.note(|| Entry::Named { name: name.to_owned(), left: outbox.clone() });
         self.take_effects(Address::Master, effects);
         Some(node)
     }
 
     pub fn add_local_node(&mut self, node: NodeId, settings: NodeSettings) {
         self.note(|| Entry::NodeAdded { node, settings: settings.clone() });
-        self.nodes.insert(node, self.preset.node_agent(node, settings));
+        self.nodes.insert(node, Box::new(self.preset.node_agent(node, settings)));
     }
 
     /// A node of this process and the master of this process have each other from now on.
@@ -380,8 +383,8 @@ impl Roles {
 
     /// What a snapshot of the store holds.
     pub fn durable(&self) -> Vec<Change> {
-        let mut changes = self.master.as_ref().map(Role::durable).unwrap_or_default();
-        changes.extend(self.jobs.values().flat_map(Role::durable));
+        let mut changes = self.master.as_ref().map(|master| master.durable()).unwrap_or_default();
+        changes.extend(self.jobs.values().flat_map(|manager| manager.durable()));
         changes
     }
 }

@@ -8,10 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Wakeups {
     at: BTreeMap<Address, Instant>,
     order: BTreeSet<(Instant, Address)>,
+    /// The first of `order`: it is asked for after every turn.
+    next: Option<Instant>,
+    /// What was set last: most processes host one role, and it wants to be woken when it wanted before.
+    last: Option<(Address, Option<Instant>)>,
 }
 
 impl Wakeups {
     pub fn set(&mut self, address: Address, wakeup: Option<Instant>) {
+        if self.last.replace((address, wakeup)) == Some((address, wakeup)) {
+            return;
+        }
         let old = match wakeup {
             Some(at) => self.at.insert(address, at),
             None => self.at.remove(&address),
@@ -25,17 +32,24 @@ impl Wakeups {
         if let Some(at) = wakeup {
             self.order.insert((at, address));
         }
+        self.find_next();
     }
 
     pub fn next(&self) -> Option<Instant> {
-        self.order.first().map(|(at, _)| *at)
+        self.next
     }
 
     pub fn pop_due(&mut self, now: Instant) -> Option<Address> {
-        let &(at, address) = self.order.first().filter(|(at, _)| *at <= now)?;
-        self.order.remove(&(at, address));
+        self.next.filter(|at| *at <= now)?;
+        let (_, address) = self.order.pop_first()?;
         self.at.remove(&address);
+        self.last = None;
+        self.find_next();
         Some(address)
+    }
+
+    fn find_next(&mut self) {
+        self.next = self.order.first().map(|(at, _)| *at);
     }
 }
 

@@ -184,7 +184,7 @@ impl JobManager {
             ToJobManager::Nodes { nodes } => self.on_nodes(now, nodes, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
-            ToJobManager::Refused { .. } => {}
+            ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
             ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
             ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),

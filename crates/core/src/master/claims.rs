@@ -1,7 +1,7 @@
 //! Duty: confirm placements against the ledger. The master's own scheduler and schedulers elsewhere come the same way.
 
 use super::Master;
-use crate::protocol::{Grant, NodeReport, Placement, Rule, ToJobManager};
+use crate::protocol::{Grant, NodeReport, Placement, RefusedClaim, Rule, ToJobManager};
 use crate::role::Outbox;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger};
 use crate::vocabulary::{Epoch, GrantId, JobId};
@@ -61,7 +61,8 @@ impl Master {
                 self.scheduler.on_adopted(job, placement.resources);
             } else {
                 let state = self.present_state(placement);
-                out.send(job, ToJobManager::Refused { placement: *placement, state });
+                let refused = RefusedClaim { placement: *placement, state };
+                out.send(job, ToJobManager::Refused(Box::new(refused)));
             }
         }
         self.claims.announce(out);

@@ -60,7 +60,7 @@ impl NodeAgent {
         }
         let attempt =
             Attempt { task: order.task, carried: order.carried, devices: order.limits.devices, state: State::Running };
-        self.attempts.insert(order.attempt, attempt);
+        self.attempts.insert(order.attempt, Box::new(attempt));
     }
 
     pub(super) fn register(&mut self, now: Instant, out: &mut Outbox) {

@@ -48,7 +48,8 @@ pub struct NodeAgent {
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
     probes: Probes,
-    attempts: BTreeMap<AttemptId, Attempt>,
+    /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
+    attempts: BTreeMap<AttemptId, Box<Attempt>>,
     /// In the order of launch.
     running: Vec<RunningEntry>,
     /// When something is due for an attempt: its timeout, or its kill.
@@ -217,7 +218,7 @@ impl NodeAgent {
         }
         let task = launch.task;
         let entry = Attempt { task, carried, devices: Vec::new(), state: State::Queued(launch) };
-        self.attempts.insert(attempt, entry);
+        self.attempts.insert(attempt, Box::new(entry));
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
@@ -295,7 +296,7 @@ impl NodeAgent {
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let entry =
                     Attempt { task, carried: Carried::default(), devices: Vec::new(), state: State::Ended(ended) };
-                self.attempts.insert(id, entry);
+                self.attempts.insert(id, Box::new(entry));
             }
         }
     }
@@ -309,7 +310,9 @@ impl NodeAgent {
         if held {
             self.free = self.free.saturating_add(&entry.carried.resources);
             self.devices.give_back(&devices, &self.kinds);
-            self.running.retain(|other| other.attempt != id);
+            if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
+                self.running.remove(place);
+            }
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {

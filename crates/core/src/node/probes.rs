@@ -5,37 +5,41 @@ use super::NodeAgent;
 use crate::protocol::{Probe, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{EntryId, Instant, JobId, ProbeId, QueuedEntry, Resources};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+/// Each is either queued or asked about.
 #[derive(Default)]
-pub(super) struct Probes(BTreeMap<ProbeId, State>);
-
-enum State {
-    Queued,
-    /// Its job manager was asked, and so much room is kept until the answer.
-    Asked(Resources),
+pub(super) struct Probes {
+    queued: BTreeSet<ProbeId>,
+    /// Their job managers were asked, and so much room is kept until they answer.
+    asked: BTreeMap<ProbeId, Resources>,
 }
 
 impl Probes {
     pub(super) fn queued(&self) -> usize {
-        self.0.values().filter(|state| matches!(state, State::Queued)).count()
+        self.queued.len()
     }
 
     pub(super) fn kept_room(&self) -> Resources {
-        self.0.values().fold(Resources::ZERO, |sum, state| match state {
-            State::Queued => sum,
-            State::Asked(room) => sum.saturating_add(room),
-        })
+        self.asked.values().fold(Resources::ZERO, |sum, room| sum.saturating_add(room))
+    }
+
+    fn holds(&self, probe: ProbeId) -> bool {
+        self.queued.contains(&probe) || self.asked.contains_key(&probe)
+    }
+
+    fn all(&self) -> impl Iterator<Item = ProbeId> {
+        self.queued.iter().chain(self.asked.keys()).copied()
     }
 }
 
 impl NodeAgent {
     pub(super) fn on_probe(&mut self, now: Instant, probe: &Probe, out: &mut Outbox) {
         let Probe { id, execution, resources } = *probe;
-        if id.epoch < self.newest_epoch || self.probes.0.contains_key(&id) {
+        if id.epoch < self.newest_epoch || self.probes.holds(id) {
             return;
         }
-        self.probes.0.insert(id, State::Queued);
+        self.probes.queued.insert(id);
         self.queue.push(QueuedEntry { id: EntryId::Probe(id), resources, execution, queued_at: now, expected: None });
         self.start_what_fits(now, out);
     }
@@ -43,7 +47,8 @@ impl NodeAgent {
     /// It is the turn of the probe: whoever comes after it sees only what room is left.
     pub(super) fn ask_back(&mut self, probe: ProbeId, room: Resources, out: &mut Outbox) {
         self.free = self.free.saturating_sub(&room);
-        self.probes.0.insert(probe, State::Asked(room));
+        self.probes.queued.remove(&probe);
+        self.probes.asked.insert(probe, room);
         out.send(probe.job, ToJobManager::Ready { probe });
     }
 
@@ -56,28 +61,25 @@ impl NodeAgent {
 
     /// Takes out a probe; true if room was kept for it, which is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
-        match self.probes.0.remove(&probe) {
-            Some(State::Asked(room)) => {
-                self.free = self.free.saturating_add(&room);
-                true
-            }
-            Some(State::Queued) => {
-                self.queue.remove(EntryId::Probe(probe));
-                false
-            }
-            None => false,
+        if let Some(room) = self.probes.asked.remove(&probe) {
+            self.free = self.free.saturating_add(&room);
+            return true;
         }
+        if self.probes.queued.remove(&probe) {
+            self.queue.remove(EntryId::Probe(probe));
+        }
+        false
     }
 
     /// On the next connection the job managers send others.
     pub(super) fn drop_probes(&mut self, now: Instant, out: &mut Outbox) {
-        let all: Vec<ProbeId> = self.probes.0.keys().copied().collect();
+        let all: Vec<ProbeId> = self.probes.all().collect();
         self.on_cancel(now, &all, out);
     }
 
     /// Nobody will have a task for them.
     pub(super) fn drop_probes_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
-        let of_job: Vec<ProbeId> = self.probes.0.keys().copied().filter(|probe| probe.job == job).collect();
+        let of_job: Vec<ProbeId> = self.probes.all().filter(|probe| probe.job == job).collect();
         self.on_cancel(now, &of_job, out);
     }
 }

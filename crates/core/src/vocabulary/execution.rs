@@ -60,7 +60,8 @@ pub enum Stream {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ended {
     pub reason: EndReason,
-    pub usage: Usage,
+    /// Boxed: every message has room for the largest one, and this would make an end the largest by far.
+    pub usage: Box<Usage>,
     /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB.
     pub message: Option<String>,
 }
@@ -101,9 +102,14 @@ pub struct Usage {
 }
 
 impl Variables {
+    /// With room for so many, which take so many bytes together.
+    pub fn with_room(variables: usize, bytes: usize) -> Variables {
+        Variables { texts: Items::with_room(variables, bytes) }
+    }
+
     /// Names hold no `=`. What would not fit in 4 GiB with the others is left out.
-    pub fn push(&mut self, name: &str, value: &str) {
-        let _ = self.texts.push_joined(&[name, "=", value]);
+    pub fn push(&mut self, name: &str, value: impl fmt::Display) {
+        let _ = self.texts.push_shown(format_args!("{name}={value}"));
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -183,6 +189,6 @@ impl fmt::Display for EndReason {
 impl Ended {
     /// An end without a process behind it.
     pub fn without_run(reason: EndReason) -> Ended {
-        Ended { reason, usage: Usage::default(), message: None }
+        Ended { reason, usage: Box::default(), message: None }
     }
 }

@@ -418,7 +418,7 @@ impl World {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
                 let code = order.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
                 let usage = Usage { wall: now.since(since), ..Usage::default() };
-                let ended = Ended { reason: EndReason::Exit(code), usage, message: None };
+                let ended = Ended { reason: EndReason::Exit(code), usage: Box::new(usage), message: None };
                 executor.ends.insert(attempt, ended.clone());
                 let id = NodeId(node as u32);
                 let report = ExecutorReport::Finished { attempt, ended };

@@ -377,7 +377,8 @@ impl Tasks {
         if past_cap > 0 {
             messages.push(format!("{past_cap} bytes at the end of its output, past the cap, were not kept"));
         }
-        let ended = Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) };
+        let ended =
+            Ended { reason, usage: Box::new(usage), message: (!messages.is_empty()).then(|| messages.join("\n")) };
         // A group that still has a member cannot be passed on.
         self.give_back(attempt.leaf.filter(|_| all_gone));
         self.end(attempt.order.attempt, attempt.order.node, ended);
