@@ -22,6 +22,7 @@ mod reference;
 pub mod report;
 mod settings;
 mod simulation;
+mod story;
 #[cfg(test)]
 mod testing;
 mod view;
@@ -36,3 +37,4 @@ pub use parallel::in_order;
 pub use reference::Reference;
 pub use settings::{Costs, NetworkSettings, Settings};
 pub use simulation::{Place, Simulation, capacity};
+pub use story::Subject;

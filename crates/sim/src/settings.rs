@@ -1,6 +1,7 @@
 //! What a simulation is told beside its workload and its nodes.
 
 use crate::execution::ExecutionSettings;
+use crate::story::Subject;
 use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -20,6 +21,8 @@ pub struct Settings {
     pub orphan_lease: Duration,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
+    /// Whose story to keep.
+    pub story: Option<Subject>,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -86,6 +89,7 @@ impl Default for Settings {
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),
             until: None,
+            story: None,
         }
     }
 }

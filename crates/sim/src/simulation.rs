@@ -12,6 +12,7 @@ use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
 use crate::settings::{Costs, NetworkSettings, Settings};
+use crate::story::Story;
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
@@ -49,6 +50,7 @@ pub struct Simulation {
     reactions: Vec<Reaction>,
     /// Where something is to go wrong.
     pub(crate) faults: Option<Box<Faults>>,
+    story: Option<Story>,
 }
 
 /// Something on the agenda, whose places are used again: a message needs no allocation of its own.
@@ -138,6 +140,7 @@ impl Simulation {
             effects: Effects::default(),
             reactions: Vec::new(),
             faults: None,
+            story: settings.story.map(Story::of),
             settings,
         };
         for node in 0..nodes.len() {
@@ -167,10 +170,18 @@ impl Simulation {
 
     /// Runs until every job has ended, the time is over, or nothing has begun or ended for [`PATIENCE`] although nothing
     /// runs: what is left then waits for ever.
-    pub fn run(mut self) -> Outcome {
+    pub fn run(self) -> Outcome {
+        self.run_watched(&mut |_| {})
+    }
+
+    /// The same; now and then `watch` is told how many jobs have ended.
+    pub fn run_watched(mut self, watch: &mut dyn FnMut(usize)) -> Outcome {
+        /// Steps between two looks.
+        const GLANCE: u32 = 1 << 16;
         self.assemble();
         self.open();
         let until = self.settings.until.map(|length| Instant::ZERO + length);
+        let mut steps = 0_u32;
         while self.is_anything_left() {
             let Some(at) = self.agenda.next_at() else { break };
             let is_stuck = self.to_arrive == 0 && !self.metrics.is_any_task_running();
@@ -182,7 +193,12 @@ impl Simulation {
                 break;
             }
             self.step();
+            steps = steps.wrapping_add(1);
+            if steps.is_multiple_of(GLANCE) {
+                watch(self.jobs.len() - self.metrics.jobs_left());
+            }
         }
+        watch(self.jobs.len() - self.metrics.jobs_left());
         self.finish()
     }
 
@@ -384,6 +400,19 @@ impl Simulation {
             if let Some(faults) = &mut self.faults {
                 faults.tell(place, fact);
             }
+            if let Some(story) = &mut self.story {
+                story.tell(self.now, place, fact);
+            }
+        }
+    }
+
+    /// Keeps it for those who want to know.
+    fn note(&mut self, happening: impl Fn() -> Happening) {
+        if let Some(faults) = &mut self.faults {
+            faults.note(happening());
+        }
+        if let Some(story) = &mut self.story {
+            story.take(self.now, &happening());
         }
     }
 
@@ -494,10 +523,8 @@ impl Simulation {
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         self.metrics.on_began(self.now, node, task, &resources, launch);
-        if let Some(faults) = &mut self.faults {
-            faults.note(Happening::Began { node, attempt, task, resources, execution });
-            self.on_moment(Moment::TaskBegins, None);
-        }
+        self.note(|| Happening::Began { node, attempt, task, resources, execution });
+        self.on_moment(Moment::TaskBegins, None);
         let Course { length, reason } = self.course(node, task, &resources);
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
@@ -515,10 +542,8 @@ impl Simulation {
     pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
         self.last_progress = self.now;
         self.metrics.on_ended(self.now, node, order.task, &order.carried.resources);
-        if let Some(faults) = &mut self.faults {
-            faults.note(Happening::Ended { node, attempt: order.attempt, task: order.task, reason });
-            self.on_moment(Moment::TaskEnds, None);
-        }
+        self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
+        self.on_moment(Moment::TaskEnds, None);
     }
 
     fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
@@ -554,7 +579,8 @@ impl Simulation {
             events: self.events,
             ..outcome.results
         };
-        Outcome { results, ..outcome }
+        let story = self.story.map(Story::into_lines).unwrap_or_default();
+        Outcome { results, story, ..outcome }
     }
 }
 

@@ -185,6 +185,23 @@ fn queues_and_policies_are_those_of_a_servers_configuration() {
 }
 
 #[test]
+fn the_story_of_a_job_and_of_a_task_is_told() {
+    let scene = Scene::new();
+    let said = scene.ok(&small(&["--story", "2"]));
+    for part in ["job 2 admitted", "task 2.0.0 launched on", "process of", "job 2 ended: Succeeded"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("job 3 "), "{said}");
+    let said = scene.ok(&small(&["--preset", "sparrow", "--story", "2.1.0"]));
+    assert!(
+        said.contains("task 2.1.0 launched") && said.contains("job 2 admitted") && !said.contains("2.0.0"),
+        "{said}"
+    );
+    assert!(scene.ok(&small(&["--story", "99"])).contains("nothing happened to it"));
+    assert_eq!(scene.run(&small(&["--story", "soon"])).code, 2);
+}
+
+#[test]
 fn what_cannot_be_is_said_before_the_work() {
     let scene = Scene::new();
     for place in ["--report=nowhere/page.html", "--csv=file/tables", "--parquet=file/tables"] {

@@ -64,6 +64,13 @@ pub enum Fact {
 }
 
 impl Fact {
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Fact::Change(change) => change.job(),
+            Fact::Record(record) => record.job(),
+        }
+    }
+
     pub fn is_change(&self) -> bool {
         matches!(self, Fact::Change(_))
     }

@@ -4,12 +4,12 @@
 
 mod misfortune;
 mod scenario;
-mod story;
 
 use crate::checkers::{self, Breach, Checker};
 use crate::faults::Happening;
 use crate::parallel::in_order;
 use crate::simulation::Simulation;
+use crate::story;
 use crate::view::unended;
 use amalgam_core::vocabulary::{Duration, Instant, JobId, TaskId};
 use scenario::{Scenario, UNSAFE_FOR};

@@ -240,7 +240,7 @@ impl Metrics {
         self.usage.end_window(now);
     }
 
-    fn jobs_left(&self) -> usize {
+    pub fn jobs_left(&self) -> usize {
         self.jobs.iter().filter(|job| job.ended.is_none() && job.refused.is_none()).count()
     }
 

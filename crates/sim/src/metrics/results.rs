@@ -120,6 +120,8 @@ pub struct Outcome {
     pub heat: Heat,
     /// Of a job with the most stages.
     pub gantt: Option<Gantt>,
+    /// Of the subject that was asked for.
+    pub story: Vec<String>,
 }
 
 /// The share of the nodes' CPUs in use, by groups of nodes and windows.
@@ -227,7 +229,15 @@ impl Metrics {
             unfinished_jobs: self.jobs_left() as u64,
         };
         let heat = self.usage.take_heat();
-        Outcome { results, jobs: self.job_results(jobs), windows, wait_curve, heat, gantt: self.gantt(jobs) }
+        Outcome {
+            results,
+            jobs: self.job_results(jobs),
+            windows,
+            wait_curve,
+            heat,
+            gantt: self.gantt(jobs),
+            story: Vec::new(),
+        }
     }
 
     fn gantt(&self, jobs: &[TraceJob]) -> Option<Gantt> {

@@ -1,9 +1,9 @@
 //! Seeds of misfortune: each draws a cluster and what goes wrong in it, and every rule is checked after every event.
 
-use super::parse_seeds;
+use super::{parse_seeds, parse_task};
 use crate::failure::{Failure, Result};
 use crate::show;
-use amalgam_core::vocabulary::{JobId, TaskId};
+use amalgam_core::vocabulary::TaskId;
 use amalgam_sim::Report;
 use clap::Args;
 use serde::Serialize;
@@ -38,14 +38,6 @@ struct Summary {
     failed: Vec<u64>,
     steps: u64,
     reports: Vec<Report>,
-}
-
-fn parse_task(text: &str) -> std::result::Result<TaskId, String> {
-    let parts: Vec<u64> = text.split('.').filter_map(|part| part.parse().ok()).collect();
-    match parts[..] {
-        [job, stage, index] => Ok(TaskId { job: JobId(job), stage: stage as u32, index: index as u32 }),
-        _ => Err(format!("`{text}` is no task; write job, stage and index as 3.0.2")),
-    }
 }
 
 pub fn execute(args: &ChaosArgs) -> Result<ExitCode> {

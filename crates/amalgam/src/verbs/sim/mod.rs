@@ -9,6 +9,7 @@ mod tables;
 
 use crate::arguments::Verb;
 use crate::failure::Result;
+use amalgam_core::vocabulary::{JobId, TaskId};
 use clap::{Args, Subcommand};
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -60,6 +61,15 @@ fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
     let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
     let seeds = number(first)?..=number(last)?;
     if seeds.is_empty() { Err("the first seed comes after the last".to_owned()) } else { Ok(seeds) }
+}
+
+/// `3.0.2`: the number of the job, which counts from 1, of the stage and the index.
+fn parse_task(text: &str) -> std::result::Result<TaskId, String> {
+    let parts: Vec<u64> = text.split('.').filter_map(|part| part.parse().ok()).collect();
+    match parts[..] {
+        [job, stage, index] => Ok(TaskId { job: JobId(job), stage: stage as u32, index: index as u32 }),
+        _ => Err(format!("`{text}` is no task; write job, stage and index as 3.0.2")),
+    }
 }
 
 #[cfg(test)]

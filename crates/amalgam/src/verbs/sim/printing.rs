@@ -1,12 +1,20 @@
 //! The results of runs as people read them.
 
 use crate::show;
-use amalgam_sim::{Reference, Results};
+use amalgam_sim::{Outcome, Reference, Results};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
 /// Refused jobs that the text names; the JSON has them all.
 const SHOWN: usize = 10;
+
+/// What happened, a line each, by the simulated time in seconds.
+pub fn story(run: &Outcome) -> String {
+    if run.story.is_empty() {
+        return "nothing happened to it: jobs count from 1, stages and tasks from 0\n\n".to_owned();
+    }
+    run.story.iter().map(|line| format!("{line}\n")).collect::<String>() + "\n"
+}
 
 /// One line for each preset: its run, or the means over its runs with several seeds. The runs are in the order of the
 /// presets. What no job or task stands behind is a dash.

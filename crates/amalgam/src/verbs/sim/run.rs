@@ -1,6 +1,6 @@
 //! One simulated run.
 
-use super::{parse_seeds, printing, tables};
+use super::{parse_seeds, parse_task, printing, tables};
 use crate::cluster::read_config;
 use crate::failure::{Failure, Result};
 use crate::show;
@@ -8,13 +8,15 @@ use crate::verbs::workload::parse_option;
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::Duration;
+use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_daemon::config::Config;
 use amalgam_sim::{
-    Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, capacity, report,
+    Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, Subject, capacity,
+    report,
 };
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
@@ -63,6 +65,10 @@ pub struct RunArgs {
     /// Write a page with tables and plots
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Tell everything that happened to a job, such as 3, the third to arrive, or to one of its tasks, such as 3.0.2 (job,
+    /// stage, index), and then the results
+    #[arg(long, value_name = "JOB|TASK", value_parser = parse_subject, conflicts_with_all = ["seeds", "json"])]
+    story: Option<Subject>,
     /// Write a table of the jobs and one of the windows of 60 s to this directory, as CSV
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
@@ -137,6 +143,13 @@ struct WorldArgs {
     failures: f64,
 }
 
+fn parse_subject(text: &str) -> std::result::Result<Subject, String> {
+    match text.parse() {
+        Ok(job) => Ok(Subject::Job(JobId(job))),
+        Err(_) => parse_task(text).map(Subject::Task),
+    }
+}
+
 fn parse_costs(text: &str) -> std::result::Result<Costs, String> {
     let mut costs = Costs::default();
     costs.set(text).map(|()| costs)
@@ -190,6 +203,7 @@ impl RunArgs {
             execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
+            story: self.story,
             ..Settings::default()
         }
     }
@@ -244,6 +258,9 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         let page = report::html(&title, &command, notes, &runs).map_err(|error| Failure::new(error, ""))?;
         file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
+    for run in runs.iter().filter(|_| args.story.is_some()) {
+        show::print(&printing::story(run))?;
+    }
     let results: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
     match (&results[..], args.json) {
         ([run], true) => show::json(run)?,
@@ -258,11 +275,12 @@ pub fn execute(args: &RunArgs) -> Result<()> {
 fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueTree) -> Vec<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let last = (presets.len() * worlds.len()) as u64;
+    let progress = Progress::of(presets.len() * worlds.iter().map(|world| world.workload.jobs.len()).sum::<usize>());
     let work = |number: u64| {
         let number = number as usize - 1;
         let World { seed, nodes, workload } = &worlds[number % worlds.len()];
         let settings = args.settings(presets[number / worlds.len()], *seed, queues);
-        let mut run = simulate(settings, nodes, workload);
+        let mut run = simulate(settings, nodes, workload, &progress);
         run.results.reference = reference(&run, workload, nodes);
         run
     };
@@ -308,9 +326,32 @@ fn reference(run: &Outcome, workload: &Workload, nodes: &[Node]) -> Option<Refer
         .then(|| Reference::of(fitting.map(|(job, _)| job), &capacity(nodes)))
 }
 
-fn simulate(settings: Settings, nodes: &[Node], workload: &Workload) -> Outcome {
+/// A bar for people who watch: the jobs of all runs that have ended.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn of(jobs: usize) -> Progress {
+        let target = if show::is_watched() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(jobs as u64), target);
+        let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} jobs have ended, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress(bar)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn simulate(settings: Settings, nodes: &[Node], workload: &Workload, progress: &Progress) -> Outcome {
     let started = Instant::now();
-    let mut outcome = Simulation::new(settings, nodes, workload).run();
+    let mut ended = 0;
+    let mut outcome = Simulation::new(settings, nodes, workload).run_watched(&mut |now| {
+        progress.0.inc((now - ended) as u64);
+        ended = now;
+    });
     outcome.results.wall_seconds = started.elapsed().as_secs_f64();
     outcome.results.peak_memory_bytes = peak_memory();
     outcome

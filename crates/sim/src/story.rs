@@ -8,6 +8,55 @@ use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{Instant, JobId, Kinds, TaskId};
 use std::fmt::Write;
 
+/// What somebody wants to be told about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Subject {
+    Job(JobId),
+    /// With what befalls its job as a whole.
+    Task(TaskId),
+}
+
+/// Everything that happens to a subject, as it happens.
+pub struct Story {
+    subject: Subject,
+    lines: Vec<String>,
+}
+
+impl Story {
+    pub fn of(subject: Subject) -> Story {
+        Story { subject, lines: Vec::new() }
+    }
+
+    pub fn tell(&mut self, now: Instant, place: Place, fact: &Fact) {
+        if fact.job() == Some(self.job()) {
+            self.take(now, &Happening::Told(place, fact.clone()));
+        }
+    }
+
+    pub fn take(&mut self, now: Instant, happening: &Happening) {
+        let concerns = match self.subject {
+            Subject::Job(job) => job_of(happening) == Some(job),
+            Subject::Task(task) => {
+                job_of(happening) == Some(task.job) && happening.task().is_none_or(|other| other == task)
+            }
+        };
+        if concerns {
+            self.lines.push(line(now, happening));
+        }
+    }
+
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines
+    }
+
+    fn job(&self) -> JobId {
+        match self.subject {
+            Subject::Job(job) => job,
+            Subject::Task(task) => task.job,
+        }
+    }
+}
+
 pub fn line(at: Instant, happening: &Happening) -> String {
     format!("{:11.6} {}", at.0 as f64 / 1e6, describe(happening))
 }
@@ -70,6 +119,7 @@ fn describe_change(change: &Change) -> String {
             let more = if *last { "" } else { ", to be tried again" };
             format!("task {task} lost as {attempt}: {cause:?}{more}")
         }
+        Change::JobBegun { job } => format!("job {job} begins"),
         Change::JobEnded { job, outcome, .. } => format!("job {job} ended: {outcome:?}"),
         other => format!("{other:?}"),
     }
@@ -80,6 +130,8 @@ fn describe_record(record: &Record) -> String {
         Record::Blocked { job, why } => {
             format!("job {job} waits: {}", why.describe(&Kinds::new(), |node| node.to_string()))
         }
+        Record::Submitted { job, tasks } => format!("job {job} has {tasks} tasks"),
+        Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
@@ -111,8 +163,7 @@ fn is_of_cluster(happening: &Happening) -> bool {
 
 fn job_of(happening: &Happening) -> Option<JobId> {
     match happening {
-        Happening::Told(_, Fact::Change(change)) => change.job(),
-        Happening::Told(_, Fact::Record(record)) => record.job(),
+        Happening::Told(_, fact) => fact.job(),
         Happening::Answered { id, .. } => Some(*id),
         _ => happening.task().map(|task| task.job),
     }
