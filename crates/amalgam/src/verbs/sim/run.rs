@@ -40,10 +40,6 @@ pub struct RunArgs {
     /// A server's configuration: its queues, and where --preset is not given its preset with its policies
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    world: WorldArgs,
     /// The seed of all chance, in the workload and the nodes as well unless they are given their own
     #[arg(long, default_value_t = 1, overrides_with = "seeds")]
     seed: u64,
@@ -75,6 +71,10 @@ pub struct RunArgs {
     /// The same as Parquet
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    world: WorldArgs,
 }
 
 /// The presets of a command line.
