@@ -8,6 +8,7 @@ mod idle;
 mod latency;
 mod launch;
 mod memory;
+mod sim;
 
 use crate::failure::{Failure, Result};
 use clap::{Args, Subcommand};
@@ -32,6 +33,8 @@ enum Bench {
     Memory(memory::MemoryArgs),
     /// Placement decisions of the core per second
     Decisions(decisions::DecisionsArgs),
+    /// Events of the simulator per second, against a bare agenda; --quick only tries it
+    Sim(sim::SimArgs),
     /// What an idle cluster costs
     Idle(idle::IdleArgs),
     /// Stand in for a task that says when it started
@@ -46,6 +49,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Arrays(args) => arrays::execute(&args)?,
         Bench::Memory(args) => memory::execute(&args)?,
         Bench::Decisions(args) => decisions::execute(&args)?,
+        Bench::Sim(args) => sim::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
         Bench::Stamp => println!("{}", wall_micros()),
     }
