@@ -64,7 +64,7 @@ impl Devices {
                 gpus = Some(list(indexes));
             }
             let shouted = name.to_ascii_uppercase().replace('-', "_");
-            variables.push(&format!("AMALGAM_RESOURCE_{shouted}"), &list(indexes));
+            variables.push(&format!("AMALGAM_RESOURCE_{shouted}"), list(indexes));
         }
         if let Some(gpus) = gpus {
             variables.push("CUDA_VISIBLE_DEVICES", &gpus);
