@@ -28,6 +28,9 @@ pub struct SimArgs {
 /// Divides the sizes of a quick run.
 const QUICK: u32 = 100;
 
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+
 /// Runs of what takes only a moment; the median counts.
 const REPEATS: usize = 5;
 
@@ -50,7 +53,8 @@ struct Case {
     preset: Preset,
     nodes: u32,
     cpus: u32,
-    heartbeat: Duration,
+    /// Without one nobody is asked whether he is there.
+    heartbeat: Option<Duration>,
     workload: Workload,
 }
 
@@ -58,24 +62,24 @@ struct Case {
 fn idle(nodes: u32) -> Result<Case> {
     let workload = drawn(nodes * 3, FEW_TASKS, MINUTE, "task", &poisson(nodes, 4, 0.05))?;
     let title = "hardly loaded (5 %)".to_owned();
-    Ok(Case { title, preset: Preset::FIFO, nodes, cpus: 4, heartbeat: Duration::from_secs(10), workload })
+    Ok(Case { title, preset: Preset::FIFO, nodes, cpus: 4, heartbeat: Some(Duration::from_secs(10)), workload })
 }
 
 /// All that fits runs and the rest waits.
 fn contended(nodes: u32) -> Result<Case> {
     let workload = drawn(nodes, "uniform:1-1000", "exponential:300s", "task", "at-once")?;
     let title = "full, all jobs at once".to_owned();
-    Ok(Case { title, preset: Preset::DRF, nodes, cpus: 96, heartbeat: Duration::from_secs(10), workload })
+    Ok(Case { title, preset: Preset::DRF, nodes, cpus: 96, heartbeat: Some(Duration::from_secs(10)), workload })
 }
 
 /// The same for each node, however many there are.
 fn loaded(nodes: u32) -> Result<Case> {
     let workload = drawn(nodes, FEW_TASKS, MINUTE, "task", &poisson(nodes, 4, 0.8))?;
     let title = "80 % loaded".to_owned();
-    Ok(Case { title, preset: Preset::DRF, nodes, cpus: 4, heartbeat: Duration::from_secs(60), workload })
+    Ok(Case { title, preset: Preset::DRF, nodes, cpus: 4, heartbeat: Some(Duration::from_secs(60)), workload })
 }
 
-/// Long queues of probes. Nobody fails, so nobody needs to be asked.
+/// Long queues of probes, and no heartbeats.
 fn late_binding(args: &SimArgs, scale: u32) -> Result<Case> {
     let workload = match &args.workload {
         Some(workload) => trace::read(workload, &args.workload_options)?,
@@ -88,9 +92,8 @@ fn late_binding(args: &SimArgs, scale: u32) -> Result<Case> {
             &format!("poisson:{}ms", 8_870 * scale),
         )?,
     };
-    let (nodes, heartbeat) = (4_000 / scale, Duration::from_secs(1_000_000));
     let title = format!("{} jobs of {} tasks", workload.jobs.len(), workload.task_count());
-    Ok(Case { title, preset: Preset::SPARROW, nodes, cpus: 1, heartbeat, workload })
+    Ok(Case { title, preset: Preset::SPARROW, nodes: 4_000 / scale, cpus: 1, heartbeat: None, workload })
 }
 
 /// Arrivals of jobs of [`SECONDS_PER_JOB`] that load a cluster so much.
@@ -129,7 +132,7 @@ impl Case {
         let options = options.map(|(key, value)| (key.to_owned(), value));
         let nodes = trace::read_nodes(&format!("drawn:{}", self.nodes), &options)?;
         let mut settings = Settings { preset: self.preset, ..Settings::default() };
-        settings.master.heartbeat = self.heartbeat;
+        settings.master.heartbeat = self.heartbeat.unwrap_or(NEVER);
         let watch = OnCore::start();
         let outcome = Simulation::new(settings, &nodes, &self.workload).run();
         let seconds = watch.elapsed().as_secs_f64();
@@ -142,7 +145,8 @@ impl Case {
 
     fn describe(&self) -> String {
         let Case { title, preset, nodes, cpus, heartbeat, .. } = self;
-        format!("{}, {nodes} nodes of {cpus} CPUs, a heartbeat in {heartbeat}, {title}", preset.name())
+        let heartbeat = heartbeat.map_or("no heartbeats".to_owned(), |period| format!("a heartbeat in {period}"));
+        format!("{}, {nodes} nodes with {cpus} CPUs each, {heartbeat}, {title}", preset.name())
     }
 }
 
