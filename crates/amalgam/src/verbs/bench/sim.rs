@@ -20,13 +20,13 @@ pub struct SimArgs {
     /// An option of that workload, such as whole-seconds=true; repeatable
     #[arg(short = 'w', long = "workload-option", value_name = "KEY=VALUE", value_parser = parse_option)]
     workload_options: Vec<(String, String)>,
-    /// A hundredth of everything: shows that it works and not how fast it is
+    /// A two-hundredth of everything: shows that it works and not how fast it is
     #[arg(long)]
     quick: bool,
 }
 
 /// Divides the sizes of a quick run.
-const QUICK: u32 = 100;
+const QUICK: u32 = 200;
 
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1_000_000);
