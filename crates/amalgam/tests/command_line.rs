@@ -335,6 +335,17 @@ fn a_server_that_is_not_there_is_not_waited_for() {
 }
 
 #[test]
+fn the_simulator_is_measured_beside_a_bare_agenda() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let told = told(command(nowhere.path(), &["bench", "sim", "--quick"]).output().unwrap());
+    assert_eq!((told.code, told.err.as_str()), (0, ""), "{told:?}");
+    let cases = ["fifo, 5 nodes", "drf, 5 nodes", "drf, 250 nodes", "sparrow, 20 nodes"];
+    assert!(cases.iter().all(|case| told.out.contains(case)), "{}", told.out);
+    assert_eq!(told.out.matches("on the bare agenda").count(), 1, "{}", told.out);
+    assert_eq!(told.out.matches("the bare agenda takes").count(), 3, "{}", told.out);
+}
+
+#[test]
 fn completions_and_manual_pages_are_made() {
     let state = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {

@@ -8,6 +8,7 @@
 //! Nothing here decides anything: what is simulated is what runs in the daemons.
 
 mod agenda;
+pub mod bench;
 mod chaos;
 mod checkers;
 mod execution;

@@ -6,6 +6,7 @@
 //! stays pending. Only calls of `handle` are timed; they end with the ledger committed and the grants in the outbox.
 //! Rates count the time that this thread had a core; time in which the machine ran somebody else is taken out.
 
+use super::OnCore;
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -423,7 +424,7 @@ pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
     let mut shares = vec![0u64; jobs as usize];
     let mut order: BTreeSet<(u64, u32)> = (0..jobs).map(|job| (0, job)).collect();
     let mut outbox: Vec<Vec<Held>> = Vec::new();
-    let (start, watch) = (Clock::now(), OnCore::start());
+    let watch = OnCore::start();
     for _ in 0..rounds {
         let at = chance.below(held.len() as u64) as usize;
         let Held { node, resources } = held[at];
@@ -444,31 +445,7 @@ pub fn floor(nodes: u32, jobs: u32, bookings: usize, rounds: u32) -> Duration {
         black_box(&outbox);
         outbox.clear();
     }
-    start.elapsed().mul_f64(watch.share()) / rounds.max(1)
-}
-
-/// Which part of some time this thread had a core.
-struct OnCore {
-    started: Clock,
-    ran: Option<u64>,
-}
-
-impl OnCore {
-    fn start() -> OnCore {
-        OnCore { started: Clock::now(), ran: OnCore::ran() }
-    }
-
-    /// 1 where the system does not tell.
-    fn share(&self) -> f64 {
-        let ran = OnCore::ran().zip(self.ran).map(|(now, before)| now - before);
-        ran.map_or(1.0, |ran| (ran as f64 / self.started.elapsed().as_nanos() as f64).min(1.0))
-    }
-
-    /// Nanoseconds on a core so far.
-    fn ran() -> Option<u64> {
-        let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        statistics.split_whitespace().next()?.parse().ok()
-    }
+    watch.elapsed() / rounds.max(1)
 }
 
 #[cfg(test)]

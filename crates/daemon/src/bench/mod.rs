@@ -3,3 +3,6 @@
 pub mod decisions;
 pub mod disk_floor;
 pub mod launch_floor;
+mod on_core;
+
+pub use on_core::OnCore;

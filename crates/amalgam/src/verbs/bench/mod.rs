@@ -11,6 +11,7 @@ mod journals;
 mod latency;
 mod launch;
 mod memory;
+mod sim;
 
 use crate::failure::{Failure, Result};
 use clap::{Args, Subcommand};
@@ -39,6 +40,8 @@ enum Bench {
     Costs(costs::CostsArgs),
     /// Whether the simulator waits as the daemons do
     Agreement(agreement::AgreementArgs),
+    /// Events of the simulator per second, against a bare agenda; --quick only tries it
+    Sim(sim::SimArgs),
     /// What an idle cluster costs
     Idle(idle::IdleArgs),
     /// Stand in for a task that says when it started
@@ -55,6 +58,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Decisions(args) => decisions::execute(&args)?,
         Bench::Costs(args) => costs::execute(&args)?,
         Bench::Agreement(args) => agreement::execute(&args)?,
+        Bench::Sim(args) => sim::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
         Bench::Stamp => println!("{}", wall_micros()),
     }

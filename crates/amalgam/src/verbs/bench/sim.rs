@@ -1,0 +1,178 @@
+//! The simulator on one core: events a second, and what an event costs on a large cluster. Beside each figure stands the
+//! time that a bare agenda takes for as many things, with as many waiting as at the busiest moment of the run.
+
+use crate::failure::Result;
+use crate::verbs::workload::parse_option;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::Duration;
+use amalgam_daemon::bench::OnCore;
+use amalgam_sim::bench::run_agenda;
+use amalgam_sim::{Settings, Simulation};
+use amalgam_workload::trace::{self, Workload};
+use clap::Args;
+use std::hint::black_box;
+
+#[derive(Args)]
+pub struct SimArgs {
+    /// The workload for sparrow, such as hawk:YH1_sub.tr.gz; one of that size is drawn without it
+    #[arg(long, value_name = "WORKLOAD")]
+    workload: Option<String>,
+    /// An option of that workload, such as whole-seconds=true; repeatable
+    #[arg(short = 'w', long = "workload-option", value_name = "KEY=VALUE", value_parser = parse_option)]
+    workload_options: Vec<(String, String)>,
+    /// A two-hundredth of everything: shows that it works and not how fast it is
+    #[arg(long)]
+    quick: bool,
+}
+
+/// Divides the sizes of a quick run.
+const QUICK: u32 = 200;
+
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+
+/// Runs of what takes only a moment; the median counts.
+const REPEATS: usize = 5;
+
+/// In the mean, of jobs of [`FEW_TASKS`] with [`MINUTE`].
+const SECONDS_PER_JOB: f64 = 10.5 * 60.0;
+const FEW_TASKS: &str = "uniform:1-20";
+const MINUTE: &str = "exponential:60s";
+
+pub fn execute(args: &SimArgs) -> Result<()> {
+    let scale = if args.quick { QUICK } else { 1 };
+    one_run(&idle(1_000 / scale)?)?;
+    one_run(&contended(1_000 / scale)?)?;
+    compare(&loaded(1_000 / scale)?, &loaded(50_000 / scale)?)?;
+    one_run(&late_binding(args, scale)?)
+}
+
+/// A workload on a cluster.
+struct Case {
+    title: String,
+    preset: Preset,
+    nodes: u32,
+    cpus: u32,
+    /// Without one nobody is asked whether he is there.
+    heartbeat: Option<Duration>,
+    workload: Workload,
+}
+
+/// Nearly all that happens are heartbeats.
+fn idle(nodes: u32) -> Result<Case> {
+    let workload = drawn(nodes * 3, FEW_TASKS, MINUTE, "task", &poisson(nodes, 4, 0.05))?;
+    let title = "hardly loaded (5 %)".to_owned();
+    Ok(Case { title, preset: Preset::FIFO, nodes, cpus: 4, heartbeat: Some(Duration::from_secs(10)), workload })
+}
+
+/// All that fits runs and the rest waits.
+fn contended(nodes: u32) -> Result<Case> {
+    let workload = drawn(nodes, "uniform:1-1000", "exponential:300s", "task", "at-once")?;
+    let title = "full, all jobs at once".to_owned();
+    Ok(Case { title, preset: Preset::DRF, nodes, cpus: 96, heartbeat: Some(Duration::from_secs(10)), workload })
+}
+
+/// The same for each node, however many there are.
+fn loaded(nodes: u32) -> Result<Case> {
+    let workload = drawn(nodes, FEW_TASKS, MINUTE, "task", &poisson(nodes, 4, 0.8))?;
+    let title = "80 % loaded".to_owned();
+    Ok(Case { title, preset: Preset::DRF, nodes, cpus: 4, heartbeat: Some(Duration::from_secs(60)), workload })
+}
+
+/// Long queues of probes, and no heartbeats.
+fn late_binding(args: &SimArgs, scale: u32) -> Result<Case> {
+    let workload = match &args.workload {
+        Some(workload) => trace::read(workload, &args.workload_options)?,
+        // As many jobs, tasks and core hours as a well-known trace (Delgado et al. 2015: Hawk, YH1_sub).
+        None => drawn(
+            2_910 / scale,
+            "lognormal:15:1.45",
+            "lognormal:95s:2",
+            "job",
+            &format!("poisson:{}ms", 8_870 * scale),
+        )?,
+    };
+    let title = format!("{} jobs of {} tasks", workload.jobs.len(), workload.task_count());
+    Ok(Case { title, preset: Preset::SPARROW, nodes: 4_000 / scale, cpus: 1, heartbeat: None, workload })
+}
+
+/// Arrivals of jobs of [`SECONDS_PER_JOB`] that load a cluster so much.
+fn poisson(nodes: u32, cpus: u32, load: f64) -> String {
+    format!("poisson:{:.0}us", SECONDS_PER_JOB / (f64::from(nodes * cpus) * load) * 1e6)
+}
+
+fn drawn(jobs: u32, tasks: &str, run_time: &str, drawn_per: &str, arrival: &str) -> Result<Workload> {
+    let jobs = jobs.to_string();
+    let options =
+        [("jobs", &*jobs), ("tasks", tasks), ("run-time", run_time), ("drawn-per", drawn_per), ("arrival", arrival)];
+    let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    Ok(trace::read("synthetic:gridmix", &options)?)
+}
+
+/// What a run took on a core, and the bare agenda for as much.
+struct Measured {
+    events: u64,
+    seconds: f64,
+    floor: f64,
+}
+
+impl Measured {
+    fn nanos(&self) -> f64 {
+        self.seconds * 1e9 / self.events as f64
+    }
+
+    fn floor_nanos(&self) -> f64 {
+        self.floor * 1e9 / self.events as f64
+    }
+}
+
+impl Case {
+    fn measure(&self) -> Result<Measured> {
+        let options = [("cpus", self.cpus.to_string()), ("memory", "384GiB".to_owned())];
+        let options = options.map(|(key, value)| (key.to_owned(), value));
+        let nodes = trace::read_nodes(&format!("drawn:{}", self.nodes), &options)?;
+        let mut settings = Settings { preset: self.preset, ..Settings::default() };
+        settings.master.heartbeat = self.heartbeat.unwrap_or(NEVER);
+        let watch = OnCore::start();
+        let outcome = Simulation::new(settings, &nodes, &self.workload).run();
+        let seconds = watch.elapsed().as_secs_f64();
+        let running = outcome.windows.iter().map(|window| window.running).max().unwrap_or(0);
+        let events = outcome.results.events;
+        let watch = OnCore::start();
+        black_box(run_agenda(u64::from(self.nodes) + running, events));
+        Ok(Measured { events, seconds, floor: watch.elapsed().as_secs_f64() })
+    }
+
+    fn describe(&self) -> String {
+        let Case { title, preset, nodes, cpus, heartbeat, .. } = self;
+        let heartbeat = heartbeat.map_or("no heartbeats".to_owned(), |period| format!("a heartbeat in {period}"));
+        format!("{}, {nodes} nodes with {cpus} CPUs each, {heartbeat}, {title}", preset.name())
+    }
+}
+
+fn one_run(case: &Case) -> Result<()> {
+    let Measured { events, seconds, floor } = case.measure()?;
+    println!("{}: {events} events in {seconds:.2} s, {:.0} a second", case.describe(), events as f64 / seconds);
+    println!("  the bare agenda takes {floor:.2} s, {:.0} a second", events as f64 / floor);
+    Ok(())
+}
+
+/// The small cluster is done in a moment, so it is run several times, before the large one and after it.
+fn compare(small: &Case, large: &Case) -> Result<()> {
+    let mut few = (1..REPEATS).map(|_| small.measure()).collect::<Result<Vec<_>>>()?;
+    let many = large.measure()?;
+    few.push(small.measure()?);
+    few.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let few = &few[few.len() / 2];
+    for (case, Measured { events, seconds, .. }, nanos) in [(small, few, few.nanos()), (large, &many, many.nanos())] {
+        println!("{}: {events} events in {seconds:.2} s, {nanos:.0} ns each", case.describe());
+    }
+    println!(
+        "  an event takes {:.2} times as long on the large cluster; on the bare agenda {:.2} times, {:.0} and {:.0} ns",
+        many.nanos() / few.nanos(),
+        many.floor / many.events as f64 / (few.floor / few.events as f64),
+        few.floor_nanos(),
+        many.floor_nanos()
+    );
+    Ok(())
+}
