@@ -336,7 +336,7 @@ impl JobManager {
         let RunningAttempt { task, node, .. } = running;
         let last = self.is_last(task, &ended.reason);
         if let EndReason::NodeFault(_) = ended.reason {
-            self.on_node_fault(node);
+            self.close_node(now, node, out);
         }
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
@@ -404,7 +404,7 @@ impl JobManager {
 
     fn on_node_connected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         self.claim(now, node, out);
-        self.forget_probes(node);
+        self.forget_probes(now, node, out);
         self.place(now, out);
     }
 
@@ -456,7 +456,8 @@ impl JobManager {
         for attempt in lost {
             self.write_off(now, attempt, LostCause::NodeLost, out);
         }
-        self.forget_probes(node);
+        // What was launched there now would be lost, and nobody would say so again.
+        self.close_node(now, node, out);
         self.update_demand(now, out);
     }
 

@@ -17,7 +17,7 @@ use crate::scheduling::NodeQueue;
 use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
 use crate::vocabulary::{
     AttemptId, Attributes, Carried, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
+    LaunchOrder, Limits, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
 };
 use devices::Devices;
 use probes::Probes;
@@ -152,6 +152,16 @@ impl NodeAgent {
     /// What waits for room, in the order in which it came.
     pub fn queued(&self) -> &[QueuedEntry] {
         self.queue.entries()
+    }
+
+    /// Probes that wait for their turn, and those whose turn it is: for these, room is kept.
+    pub fn probes(&self) -> impl Iterator<Item = (ProbeId, bool)> {
+        self.probes.iter()
+    }
+
+    /// What is neither used nor kept.
+    pub fn free(&self) -> &Resources {
+        &self.free
     }
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {

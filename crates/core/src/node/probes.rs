@@ -21,6 +21,11 @@ impl Probes {
         self.0.values().filter(|state| matches!(state, State::Queued)).count()
     }
 
+    /// All of them, and whether room is kept for each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ProbeId, bool)> {
+        self.0.iter().map(|(probe, state)| (*probe, matches!(state, State::Asked(_))))
+    }
+
     pub(super) fn kept_room(&self) -> Resources {
         self.0.values().fold(Resources::ZERO, |sum, state| match state {
             State::Queued => sum,
