@@ -316,9 +316,9 @@ impl NodeAgent {
         entry.state = State::Ended(ended.clone());
         let devices = std::mem::take(&mut entry.devices);
         if held {
-            self.free = self.free.saturating_add(&entry.carried.resources);
             self.devices.give_back(&devices, &self.kinds);
             self.running.retain(|other| other.attempt != id);
+            self.free = self.room_left();
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {
@@ -329,6 +329,14 @@ impl NodeAgent {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
         self.start_what_fits(now, out);
+    }
+
+    /// Counted anew rather than kept up to date: an agent may find more running than it has, because it has less than in
+    /// its earlier life or does not know its custom kinds yet, and then what ends leaves no room.
+    fn room_left(&self) -> Resources {
+        let kept = self.probes.kept_room();
+        let held = self.running.iter().fold(kept, |held, entry| held.saturating_add(&entry.resources));
+        self.capacity.saturating_sub(&held)
     }
 
     fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -459,13 +467,7 @@ impl NodeAgent {
         assert_eq!(self.running.len(), at_executor, "running entries and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
-        let mut held = self.probes.kept_room();
-        for entry in &self.running {
-            held = held.saturating_add(&entry.resources);
-        }
-        if held.fits_in(&self.capacity) {
-            assert_eq!(self.free, self.capacity.saturating_sub(&held), "free and held make up the capacity");
-        }
+        assert_eq!(self.free, self.room_left(), "what is free is what nothing holds");
     }
 }
 

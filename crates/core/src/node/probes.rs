@@ -62,8 +62,8 @@ impl NodeAgent {
     /// Takes out a probe; true if room was kept for it, which is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
         match self.probes.0.remove(&probe) {
-            Some(State::Asked(room)) => {
-                self.free = self.free.saturating_add(&room);
+            Some(State::Asked(_)) => {
+                self.free = self.room_left();
                 true
             }
             Some(State::Queued) => {
