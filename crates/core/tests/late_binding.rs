@@ -151,6 +151,25 @@ fn a_node_that_cannot_launch_gets_no_second_task_before_its_pause_is_over() {
 }
 
 #[test]
+fn a_node_that_could_not_launch_is_tried_again_though_the_master_never_heard_of_it() {
+    let mut world = World::with_nodes(Preset::SPARROW, 1, CORE);
+    world.nodes[0].executor.fault = Some("no space left".to_owned());
+    let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
+    let has_ended = |world: &World| world.nodes[0].agent.as_ref().unwrap().describe(world.now).unacknowledged > 0;
+    while !has_ended(&world) {
+        world.sync();
+        assert!(world.deliver_one());
+    }
+    // What the agent says of it now is lost; the end it will say again.
+    world.kill_server();
+    world.nodes[0].executor.fault = None;
+    world.start_server();
+    world.settle();
+    world.run_for(seconds(5));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
 fn without_probes_a_task_waits_at_the_node_that_was_chosen_for_it() {
     for preset in [Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO] {
         let mut world = World::with_nodes(preset, 3, CORE);

@@ -468,6 +468,7 @@ impl JobManager {
             self.claims.remove(&node);
             self.claim(now, node, out);
         }
+        self.place(now, out);
     }
 
     /// Nobody will ask for what its attempts wrote.
@@ -571,7 +572,8 @@ impl Role for JobManager {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.claims.values().map(|claim| claim.repeat_at).min()
+        let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
+        self.claims.values().map(|claim| claim.repeat_at).chain(opening).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

@@ -58,10 +58,10 @@ impl JobManager {
         scheduler.on_ready(probe.number)
     }
 
-    /// It gets nothing more before the master has published anew which nodes take work.
+    /// It gets nothing more for a while, or before the master has published anew which nodes take work.
     pub(super) fn close_node(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            let steps = scheduler.close(node);
+            let steps = scheduler.close(now, node);
             self.take(now, steps, out);
         }
     }

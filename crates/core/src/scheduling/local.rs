@@ -3,9 +3,14 @@
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::protocol::{Ask, ListedNode, Probe};
-use crate::vocabulary::{AskId, Constraint, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::vocabulary::{
+    AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// As long as a node's first pause at the master, of which a list tells long before that.
+const CLOSED: Duration = Duration::from_secs(1);
 
 pub struct LocalScheduler {
     job: JobId,
@@ -112,10 +117,16 @@ impl LocalScheduler {
         self.take_back(|_, probe, view| !view.is_open(probe.node))
     }
 
-    /// The node cannot launch, or was given up: nothing goes there until the master has published its nodes again.
-    pub fn close(&mut self, node: NodeId) -> Vec<Step> {
-        self.view.closed.insert(node);
+    /// The node cannot launch, or was given up: nothing goes there until the master has published its nodes again, or for
+    /// a while, because the master need not have noticed.
+    pub fn close(&mut self, now: Instant, node: NodeId) -> Vec<Step> {
+        self.view.closed.insert(node, now + CLOSED);
         self.forget_node(node)
+    }
+
+    /// When a node that was closed opens by itself.
+    pub fn next_opening(&self) -> Option<Instant> {
+        self.view.closed.values().min().copied()
     }
 
     /// The node has forgotten what waited there for this job. All the same it is told: a probe may have been on its way
@@ -173,6 +184,7 @@ impl LocalScheduler {
     pub fn decide(&mut self, now: Instant) -> Vec<Step> {
         let mut steps = Vec::new();
         self.view.now = now;
+        self.view.closed.retain(|_, until| *until > now);
         self.cancel_idle_probes(&mut steps);
         for number in 0..self.asks.len() {
             while self.place(now, number, &mut steps) {}
@@ -241,8 +253,8 @@ struct PublishedView {
     now: Instant,
     /// By the numbers of asks.
     classes: Vec<Arc<Vec<Constraint>>>,
-    /// Nodes that could not launch.
-    closed: BTreeSet<NodeId>,
+    /// Nodes that could not launch, and until when nothing goes there.
+    closed: BTreeMap<NodeId, Instant>,
     /// Tasks sent to nodes since, which no report shows.
     sent: BTreeMap<NodeId, u32>,
 }
@@ -259,7 +271,7 @@ impl PublishedView {
     }
 
     fn is_open(&self, node: NodeId) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains(&node)
+        self.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
     }
 }
 
