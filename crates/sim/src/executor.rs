@@ -1,6 +1,6 @@
 //! An executor without processes: tasks run for as long as the workload says.
 
-use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
+use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, Carried, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage,
 };
@@ -17,6 +17,10 @@ pub struct Executor {
 struct Running {
     order: Box<LaunchOrder>,
     since: Instant,
+    /// It heeds no request to end, and has to be killed.
+    is_stubborn: bool,
+    /// Asked to end, to which its end is due from then on.
+    asked: Option<EndReason>,
 }
 
 /// What follows from an order.
@@ -33,7 +37,12 @@ impl Executor {
     pub fn on_order(&mut self, now: Instant, order: ToExecutor, out: &mut Vec<Reaction>) {
         match order {
             ToExecutor::Launch(order) => self.on_launch(now, order, out),
-            ToExecutor::Signal { attempt, reason, .. } => {
+            ToExecutor::Signal { attempt, signal, reason } => {
+                let Some(running) = self.running.get_mut(&attempt) else { return };
+                let reason = running.asked.get_or_insert(reason).clone();
+                if running.is_stubborn && signal == TaskSignal::Terminate {
+                    return;
+                }
                 if let Some((order, ended)) = self.end(now, attempt, reason.clone()) {
                     out.push(Reaction::Ended { order, reason });
                     out.push(Reaction::Report(ended));
@@ -58,9 +67,27 @@ impl Executor {
         }
         if let Entry::Vacant(place) = self.running.entry(attempt) {
             out.push(Reaction::Began { attempt, task: order.task, carried: order.carried });
-            place.insert(Running { order, since: now });
+            place.insert(Running { order, since: now, is_stubborn: false, asked: None });
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
+    }
+
+    /// The process of this order cannot be made, for this reason; `None` where it is there already, or was.
+    pub fn refuse(&mut self, order: &LaunchOrder, reason: EndReason) -> Option<ExecutorReport> {
+        let attempt = order.attempt;
+        if self.ends.contains_key(&attempt) || self.running.contains_key(&attempt) {
+            return None;
+        }
+        let ended = Ended::without_run(reason);
+        self.ends.insert(attempt, ended.clone());
+        Some(ExecutorReport::Finished { attempt, ended })
+    }
+
+    /// From now on only a kill ends the attempt before its time.
+    pub fn make_stubborn(&mut self, attempt: AttemptId) {
+        if let Some(running) = self.running.get_mut(&attempt) {
+            running.is_stubborn = true;
+        }
     }
 
     /// What ran when it died.
@@ -87,6 +114,7 @@ impl Executor {
     ) -> Option<(Box<LaunchOrder>, ExecutorReport)> {
         let running = self.running.remove(&attempt)?;
         let wall = now.since(running.since);
+        let reason = running.asked.unwrap_or(reason);
         let usage = Usage { wall, cpu: used_cpu(wall, &running.order.carried.resources), ..Usage::default() };
         let ended = Ended { reason, usage, message: None };
         self.ends.insert(attempt, ended.clone());

@@ -25,7 +25,7 @@ mod simulation;
 mod testing;
 mod view;
 
-pub use chaos::{Failure, Report, run_seed, run_seeds, tell_seed};
+pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_seeds, tell_seed};
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{

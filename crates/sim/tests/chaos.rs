@@ -1,6 +1,6 @@
 //! Seeds: whatever goes wrong, every rule holds and every job ends. `amalgam sim chaos --seed N --story` tells one.
 
-use amalgam_sim::{Report, run_seed, run_seeds, tell_seed};
+use amalgam_sim::{Report, TotalCoverage, run_seed, run_seeds, tell_seed};
 use std::ops::RangeInclusive;
 
 /// Seeds outside the range that is always run which found a bug, and what it was.
@@ -17,12 +17,49 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Of 200 seeds, at least so many meet each of these.
+const MET: [(u64, &[&str]); 3] = [
+    (1, &["job rerun", "strict fair share bound", "node kept for another"]),
+    (5, &["attempt not launched", "attempt not taken by its node", "constraint met by no node", "drf", "tetris"]),
+    (
+        20,
+        &[
+            "sparrow",
+            "limit on running jobs bound",
+            "start that fills its queue's maximum",
+            "start that fills its user's limit",
+            "task bound to a probe",
+            "task sent to a queue",
+            "task with custom resources",
+            "attempt timed out",
+            "attempt written off with its node",
+            "changes undone",
+            "message comes again",
+            "log cannot be written",
+            "server's disk is slow",
+            "node's disk is slow",
+            "node cannot launch",
+        ],
+    ),
+];
+
 #[test]
-fn seeds_1_to_200_keep_every_rule() {
+fn seeds_1_to_200_keep_every_rule_and_meet_what_they_are_to_meet() {
     let reports = reports(1..=200, cores());
     assert_eq!(reports.len(), 200);
+    let mut coverage = TotalCoverage::default();
     for report in reports {
         assert_eq!(report.failure, None, "replay with: amalgam sim chaos --seed {} --story", report.seed);
+        coverage.add(report.preset, &report.coverage);
+    }
+    for (least, names) in MET {
+        for name in names {
+            let seeds = coverage.seeds(name);
+            assert!(seeds >= least, "only {seeds} seeds met: {name}");
+        }
+    }
+    for (name, met) in coverage.faults.iter().chain(&coverage.rules) {
+        assert!(met.seeds >= 20, "only {} seeds met: {name}", met.seeds);
     }
 }
 

@@ -165,7 +165,13 @@ impl RunArgs {
             seed: self.seed,
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
-            execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
+            execution: ExecutionSettings {
+                slowdown,
+                stragglers,
+                straggler_factor,
+                failures,
+                ..ExecutionSettings::default()
+            },
             costs: if free { Costs::NONE } else { Costs::default() },
             until: self.until,
             ..Settings::default()
