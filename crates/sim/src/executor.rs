@@ -136,3 +136,65 @@ fn finished(attempt: AttemptId, ended: &Ended) -> ExecutorReport {
 fn used_cpu(wall: Duration, resources: &Resources) -> Duration {
     Duration::from_micros((u128::from(wall.as_micros()) * u128::from(resources.cpu_millis()) / 1_000) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{Epoch, JobId, Limits, NodeId, Program, Variables};
+    use std::sync::Arc;
+
+    const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: Epoch(1), number: 0 };
+
+    fn launch() -> Box<LaunchOrder> {
+        Box::new(LaunchOrder {
+            attempt: ATTEMPT,
+            task: TaskId::default(),
+            node: NodeId(0),
+            program: Arc::new(Program::default()),
+            variables: Variables::default(),
+            submit_dir: String::new(),
+            limits: Limits::default(),
+            carried: Carried::default(),
+        })
+    }
+
+    fn ends(executor: &mut Executor, signal: TaskSignal) -> Vec<EndReason> {
+        let mut out = Vec::new();
+        let order = ToExecutor::Signal { attempt: ATTEMPT, signal, reason: EndReason::Cancelled };
+        executor.on_order(Instant(5), order, &mut out);
+        let ended = |reaction| match reaction {
+            Reaction::Ended { reason, .. } => Some(reason),
+            _ => None,
+        };
+        out.into_iter().filter_map(ended).collect()
+    }
+
+    #[test]
+    fn only_a_kill_ends_a_stubborn_attempt_before_its_time() {
+        let mut executor = Executor::default();
+        executor.on_order(Instant(0), ToExecutor::Launch(launch()), &mut Vec::new());
+        executor.make_stubborn(ATTEMPT);
+        assert_eq!(ends(&mut executor, TaskSignal::Terminate), []);
+        assert_eq!(ends(&mut executor, TaskSignal::Kill), [EndReason::Cancelled]);
+    }
+
+    #[test]
+    fn what_was_asked_to_end_ended_for_that_reason_even_by_itself() {
+        let mut executor = Executor::default();
+        executor.on_order(Instant(0), ToExecutor::Launch(launch()), &mut Vec::new());
+        executor.make_stubborn(ATTEMPT);
+        ends(&mut executor, TaskSignal::Terminate);
+        let (_, report) = executor.end(Instant(9), ATTEMPT, EndReason::Exit(0)).unwrap();
+        let is_cancelled = |ended: &Ended| ended.reason == EndReason::Cancelled;
+        assert!(matches!(report, ExecutorReport::Finished { ended, .. } if is_cancelled(&ended)));
+    }
+
+    #[test]
+    fn a_launch_that_is_refused_has_ended_and_one_that_is_there_is_not_refused() {
+        let mut executor = Executor::default();
+        let fault = || EndReason::NodeFault("full".to_owned());
+        assert!(executor.refuse(&launch(), fault()).is_some());
+        assert_eq!(executor.ends(), 1);
+        assert!(executor.refuse(&launch(), fault()).is_none(), "it is asked for again and answered as before");
+    }
+}
