@@ -56,7 +56,7 @@ fn why(world: &Simulation, job: JobId) -> String {
     let mut said: Vec<String> = whys.iter().map(|why| why.describe(world.kinds(), |node| node.to_string())).collect();
     let manager = world.server().and_then(|server| server.jobs.get(&job));
     said.extend(manager.map(progress));
-    said.join(", ")
+    if said.is_empty() { "nobody says why".to_owned() } else { said.join(", ") }
 }
 
 fn progress(manager: &JobManager) -> String {
