@@ -122,6 +122,22 @@ fn a_held_job_has_no_probes_and_a_drained_node_gets_no_task() {
     assert_eq!(of_held, 0);
 }
 
+/// How many probes wait at each node.
+fn waiting_probes(world: &World) -> Vec<usize> {
+    world.nodes.iter().map(|host| host.agent.as_ref().unwrap().probes().count()).collect()
+}
+
+#[test]
+fn no_probe_stays_at_a_node_that_is_drained() {
+    let mut world = World::with_nodes(Preset::SPARROW, 2, CORE);
+    world.submit(job(vec![stage("blocker", 2, "60s", 1_000)]));
+    world.submit(job(vec![stage("waits", 3, "1s", 1_000)]));
+    assert_eq!(waiting_probes(&world), [3, 3]);
+    world.ask_master(amalgam_core::protocol::ToMaster::Drain { node: NodeId(1), drained: true });
+    world.run_for(seconds(1));
+    assert_eq!(waiting_probes(&world), [6, 0]);
+}
+
 #[test]
 fn a_node_that_cannot_launch_gets_no_second_task_before_its_pause_is_over() {
     let mut world = World::with_nodes(Preset::SPARROW, 1, CORE);
@@ -131,6 +147,25 @@ fn a_node_that_cannot_launch_gets_no_second_task_before_its_pause_is_over() {
     assert_eq!(world.outcome(id), None);
     world.nodes[0].executor.fault = None;
     world.run_for(seconds(10));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn a_node_that_could_not_launch_is_tried_again_though_the_master_never_heard_of_it() {
+    let mut world = World::with_nodes(Preset::SPARROW, 1, CORE);
+    world.nodes[0].executor.fault = Some("no space left".to_owned());
+    let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));
+    let has_ended = |world: &World| world.nodes[0].agent.as_ref().unwrap().describe(world.now).unacknowledged > 0;
+    while !has_ended(&world) {
+        world.sync();
+        assert!(world.deliver_one());
+    }
+    // What the agent says of it now is lost; the end it will say again.
+    world.kill_server();
+    world.nodes[0].executor.fault = None;
+    world.start_server();
+    world.settle();
+    world.run_for(seconds(5));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
 

@@ -2,15 +2,16 @@
 //!
 //! A master asked a node twice to introduce itself, connections repeated a welcome or a registration: the node took
 //! launches that the ledger had freed. An executor was asked twice what it runs: the second answer made the agent write
-//! off what it had ordered after the first.
+//! off what it had ordered after the first. An agent that found more running than its node has, because it had less than
+//! before or did not know its custom kinds yet, gave away room that was not there when some of it ended.
 
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode};
+use amalgam_core::protocol::{Address, Executing, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, Program,
-    ResourceSpec, Resources, TaskId, Variables,
+    AttemptId, Attributes, Carried, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds,
+    LaunchOrder, Limits, NodeId, Program, ResourceSpec, Resources, TaskId, Variables,
 };
 use std::sync::Arc;
 
@@ -26,6 +27,11 @@ fn registered() -> NodeAgent {
 }
 
 fn registered_at(now: Instant) -> (NodeAgent, Option<u64>) {
+    registered_with(now, Vec::new())
+}
+
+/// One whose executor runs these from an earlier life of the agent.
+fn registered_with(now: Instant, attempts: Vec<Executing>) -> (NodeAgent, Option<u64>) {
     let settings = NodeSettings {
         name: "host0".to_owned(),
         capacity: ResourceSpec { basic: CORE, custom: Vec::new() },
@@ -36,7 +42,7 @@ fn registered_at(now: Instant) -> (NodeAgent, Option<u64>) {
     };
     let mut agent = Preset::FIFO.node_agent(NODE, settings);
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
-    hear(&mut agent, ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
+    hear(&mut agent, ToNode::Executor(ExecutorReport::Executing { attempts }));
     let sent = handle_at(now, &mut agent, Event::Connected { peer: Address::Master, incarnation: 1 });
     (agent, registration(&sent))
 }
@@ -141,4 +147,33 @@ fn an_executors_second_answer_ends_nothing_that_was_ordered_after_the_first() {
     assert!(takes_launch(&mut agent));
     hear(&mut agent, answer());
     assert_eq!(agent.live().map(|live| live.attempt).collect::<Vec<_>>(), [ATTEMPT]);
+}
+
+/// An attempt of the earlier life with a core of its own.
+fn executing(number: u32) -> Executing {
+    let attempt = AttemptId { number, ..ATTEMPT };
+    let order = LaunchOrder {
+        attempt,
+        task: TaskId { job: JobId(1), stage: 0, index: number },
+        node: NODE,
+        program: Arc::new(Program::default()),
+        variables: Variables::default(),
+        submit_dir: String::new(),
+        limits: Limits::default(),
+        carried: Carried { resources: CORE, ..Carried::default() },
+    };
+    Executing { order, running_for: Duration::from_secs(1), pid: 1 }
+}
+
+#[test]
+fn room_is_free_only_when_all_fits_that_still_runs_from_an_earlier_life() {
+    let (mut agent, _) = registered_with(Instant(0), vec![executing(1), executing(2)]);
+    let end = |number| {
+        let attempt = AttemptId { number, ..ATTEMPT };
+        ToNode::Executor(ExecutorReport::Finished { attempt, ended: Ended::without_run(EndReason::Exit(0)) })
+    };
+    hear(&mut agent, end(1));
+    assert_eq!(*agent.free(), Resources::ZERO, "of two cores that ran on a node of one");
+    hear(&mut agent, end(2));
+    assert_eq!(*agent.free(), CORE);
 }

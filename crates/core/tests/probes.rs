@@ -22,9 +22,15 @@ struct Node(NodeAgent);
 
 impl Node {
     fn new() -> Node {
+        let mut node = Node::unconnected(Vec::new());
+        node.connect(Kinds::new());
+        node
+    }
+
+    fn unconnected(custom: Vec<(String, u32)>) -> Node {
         let settings = NodeSettings {
             name: "host".to_owned(),
-            capacity: ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() },
+            capacity: ResourceSpec { basic: Resources::new(4_000, 0), custom },
             attributes: Attributes::default(),
             enforcement: Vec::new(),
             orphan_lease: Duration::MAX,
@@ -33,11 +39,11 @@ impl Node {
         let mut node = Node(Preset::FIFO.node_agent(NODE, settings));
         node.handle(Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
         node.tell(Address::Executor(NODE), ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
-        node.connect();
         node
     }
 
-    fn connect(&mut self) {
+    /// What it says when it has been welcomed.
+    fn connect(&mut self, kinds: Kinds) -> Vec<Said> {
         let mut out = Outbox::default();
         self.0.handle(Instant(0), Event::Connected { peer: Address::Master, incarnation: 1 }, &mut out);
         let registration = out.sends.iter().find_map(|(_, message)| match message {
@@ -45,11 +51,7 @@ impl Node {
             _ => None,
         });
         let registration = registration.expect("it introduces itself");
-        let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
-        let heartbeat = Duration::from_secs(1);
-        let kinds = Kinds::new();
-        let welcome = ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds, heartbeat };
-        self.tell(Address::Master, welcome);
+        self.tell(Address::Master, welcome(registration, kinds))
     }
 
     /// What it says to job managers and to its executor.
@@ -70,7 +72,10 @@ impl Node {
     }
 
     fn probe(&mut self, number: u32, cpu_millis: u32) -> Vec<Said> {
-        let resources = Resources::new(cpu_millis, 0);
+        self.probe_for(number, Resources::new(cpu_millis, 0))
+    }
+
+    fn probe_for(&mut self, number: u32, resources: Resources) -> Vec<Said> {
         let probe = Probe { id: id(number), execution: ExecutionType::Guaranteed, resources };
         self.tell(Address::JobManager(JOB), ToNode::Probe(Box::new(probe)))
     }
@@ -104,6 +109,12 @@ impl Node {
     fn free(&self) -> u32 {
         self.0.describe(Instant(0)).free.cpu_millis()
     }
+}
+
+fn welcome(registration: u64, kinds: Kinds) -> ToNode {
+    let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
+    let heartbeat = Duration::from_secs(1);
+    ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds, heartbeat }
 }
 
 #[derive(PartialEq, Debug)]
@@ -160,7 +171,7 @@ fn probes_and_their_room_are_forgotten_with_the_connection() {
             let said = node.handle(Event::Disconnected { peer: Address::Master });
             assert_eq!(said, [Launched(7)], "a launch does not wait for the connection");
         }
-        node.connect();
+        node.connect(Kinds::new());
         assert_eq!(node.free(), 2_000);
         assert_eq!(node.probe(1, 2_000), [Ready(1)], "the same again is a new one");
     }
@@ -183,4 +194,19 @@ fn a_job_that_has_no_owner_leaves_no_probe() {
     node.probe(2, 3_000);
     assert_eq!(node.tell(Address::Master, ToNode::Disown { job: JOB }), []);
     assert_eq!(node.free(), 4_000);
+}
+
+#[test]
+fn a_probe_that_came_before_the_welcome_has_its_turn_when_the_custom_kinds_are_known() {
+    let mut kinds = Kinds::new();
+    let licence = kinds.add("licence").unwrap();
+    let mut node = Node::unconnected(vec![("licence".to_owned(), 1)]);
+    let mut out = Outbox::default();
+    node.0.handle(Instant(0), Event::Connected { peer: Address::Master, incarnation: 1 }, &mut out);
+    assert_eq!(node.probe_for(1, Resources::new(1_000, 0).with(licence, 1)), []);
+    let registration = out.sends.iter().find_map(|(_, message)| match message {
+        Message::ToMaster(ToMaster::Register(registration)) => Some(registration.number),
+        _ => None,
+    });
+    assert_eq!(node.tell(Address::Master, welcome(registration.unwrap(), kinds)), [Ready(1)]);
 }

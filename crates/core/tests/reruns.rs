@@ -1,5 +1,6 @@
-//! Failed tasks that are to run again, found by chaos: a job that waits for its rerun keeps what is done through a
-//! restart of the server, is not held for ever by a hold from its first run, and does not wait for a forgotten job.
+//! Jobs that are to begin, or to begin again, through a restart of the server, found by chaos: a job that waits for its
+//! rerun keeps what is done, is not held for ever by a hold from its first run, and does not wait for a forgotten job;
+//! and where the log ends before a job begins, it begins after the restart.
 
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -88,6 +89,20 @@ fn a_restart_between_the_wish_and_the_rerun_forgets_no_finished_task() {
     act(&mut roles, JobAction::Release);
     let stage = roles.jobs[&JOB].dag().stage(0);
     assert_eq!((stage.succeeded, stage.ready()), (1, 1), "only the failed task runs again");
+}
+
+#[test]
+fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
+    let mut admitted = first_run(Vec::new());
+    admitted.truncate(1);
+    let mut reopened = first_run(Vec::new());
+    reopened.push(Change::JobReopened { job: JOB });
+    for log in [admitted, reopened] {
+        let roles = restarted(log);
+        let state = roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state);
+        assert_eq!(state, Some(&JobState::Begun));
+        assert!(roles.jobs[&JOB].dag().stage(0).ready() > 0);
+    }
 }
 
 #[test]

@@ -15,11 +15,13 @@ pub struct ExecutionSettings {
     pub straggler_factor: f64,
     /// The probability that an attempt fails, at a random moment of its run.
     pub failures: f64,
+    /// The probability that an attempt heeds no request to end.
+    pub stubborn: f64,
 }
 
 impl Default for ExecutionSettings {
     fn default() -> ExecutionSettings {
-        ExecutionSettings { slowdown: 0.0, stragglers: 0.0, straggler_factor: 5.0, failures: 0.0 }
+        ExecutionSettings { slowdown: 0.0, stragglers: 0.0, straggler_factor: 5.0, failures: 0.0, stubborn: 0.0 }
     }
 }
 
@@ -44,6 +46,8 @@ pub struct Execution {
 pub struct Course {
     pub length: Duration,
     pub reason: EndReason,
+    /// It heeds no request to end.
+    pub is_stubborn: bool,
 }
 
 impl Execution {
@@ -59,10 +63,11 @@ impl Execution {
     /// The next try of a task that takes `run_time` when nothing befalls it; others use `busy` of its node's CPUs, a
     /// share in 0..=1.
     pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64) -> Course {
-        let ExecutionSettings { slowdown, stragglers, straggler_factor, failures } = self.settings;
+        let ExecutionSettings { slowdown, stragglers, straggler_factor, failures, stubborn } = self.settings;
         let mut factor = 1.0 + slowdown * busy;
         let mut reason = EndReason::Exit(0);
-        if stragglers > 0.0 || failures > 0.0 {
+        let mut is_stubborn = false;
+        if stragglers > 0.0 || failures > 0.0 || stubborn > 0.0 {
             let tries = self.tries.entry(task).or_default();
             let WorkloadTask { job, stage, index } = task;
             let mut chance = Chance::new(self.seed, &format!("try {tries} of {job}.{stage}.{index}"));
@@ -74,9 +79,10 @@ impl Execution {
                 factor *= chance.unit();
                 reason = EndReason::Exit(1);
             }
+            is_stubborn = stubborn > 0.0 && chance.unit() < stubborn;
         }
         let length = if factor == 1.0 { run_time } else { scaled(run_time, factor) };
-        Course { length, reason }
+        Course { length, reason, is_stubborn }
     }
 }
 

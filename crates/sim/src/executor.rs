@@ -1,6 +1,6 @@
 //! An executor without processes: tasks run for as long as the workload says.
 
-use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
+use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, Carried, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage, Variables,
 };
@@ -21,6 +21,10 @@ enum Attempt {
 struct Running {
     order: Box<LaunchOrder>,
     since: Instant,
+    /// It heeds no request to end, and has to be killed.
+    is_stubborn: bool,
+    /// Asked to end, to which its end is due from then on.
+    asked: Option<EndReason>,
 }
 
 /// What follows from an order.
@@ -37,7 +41,12 @@ impl Executor {
     pub fn on_order(&mut self, now: Instant, order: ToExecutor, out: &mut Vec<Reaction>) {
         match order {
             ToExecutor::Launch(order) => self.on_launch(now, order, out),
-            ToExecutor::Signal { attempt, reason, .. } => {
+            ToExecutor::Signal { attempt, signal, reason } => {
+                let Some(Attempt::Running(running)) = self.attempts.get_mut(&attempt) else { return };
+                let reason = running.asked.get_or_insert(reason).clone();
+                if running.is_stubborn && signal == TaskSignal::Terminate {
+                    return;
+                }
                 if let Some((order, ended)) = self.end(now, attempt, reason.clone()) {
                     out.push(Reaction::Ended { order, reason });
                     out.push(Reaction::Report(ended));
@@ -73,7 +82,7 @@ impl Executor {
                 out.push(Reaction::Began { attempt, task: order.task, carried: order.carried });
                 // There is no process to find them.
                 order.variables = Variables::default();
-                place.insert(Attempt::Running(Running { order, since: now }));
+                place.insert(Attempt::Running(Running { order, since: now, is_stubborn: false, asked: None }));
             }
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
@@ -84,6 +93,22 @@ impl Executor {
             Attempt::Running(running) => Some(running),
             Attempt::Ended(_) => None,
         })
+    }
+
+    /// The process of this order cannot be made, for this reason; `None` where it is there already, or was.
+    pub fn refuse(&mut self, order: &LaunchOrder, reason: EndReason) -> Option<ExecutorReport> {
+        let attempt = order.attempt;
+        let Entry::Vacant(place) = self.attempts.entry(attempt) else { return None };
+        let ended = Ended::without_run(reason);
+        place.insert(Attempt::Ended(ended.clone()));
+        Some(ExecutorReport::Finished { attempt, ended })
+    }
+
+    /// From now on only a kill ends the attempt before its time.
+    pub fn make_stubborn(&mut self, attempt: AttemptId) {
+        if let Some(Attempt::Running(running)) = self.attempts.get_mut(&attempt) {
+            running.is_stubborn = true;
+        }
     }
 
     /// What ran when it died.
@@ -114,6 +139,7 @@ impl Executor {
         let state = self.attempts.get_mut(&attempt)?;
         let Attempt::Running(running) = state else { return None };
         let wall = now.since(running.since);
+        let reason = running.asked.take().unwrap_or(reason);
         let usage = Usage { wall, cpu: used_cpu(wall, &running.order.carried.resources), ..Usage::default() };
         let ended = Ended { reason, usage: Box::new(usage), message: None };
         let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(ended.clone())) else {
@@ -136,4 +162,66 @@ fn finished(attempt: AttemptId, ended: &Ended) -> ExecutorReport {
 /// A task is taken to use the CPU that it asked for.
 fn used_cpu(wall: Duration, resources: &Resources) -> Duration {
     Duration::from_micros((u128::from(wall.as_micros()) * u128::from(resources.cpu_millis()) / 1_000) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{Epoch, JobId, Limits, NodeId, Program, Variables};
+    use std::sync::Arc;
+
+    const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: Epoch(1), number: 0 };
+
+    fn launch() -> Box<LaunchOrder> {
+        Box::new(LaunchOrder {
+            attempt: ATTEMPT,
+            task: TaskId::default(),
+            node: NodeId(0),
+            program: Arc::new(Program::default()),
+            variables: Variables::default(),
+            submit_dir: String::new(),
+            limits: Limits::default(),
+            carried: Carried::default(),
+        })
+    }
+
+    fn ends(executor: &mut Executor, signal: TaskSignal) -> Vec<EndReason> {
+        let mut out = Vec::new();
+        let order = ToExecutor::Signal { attempt: ATTEMPT, signal, reason: EndReason::Cancelled };
+        executor.on_order(Instant(5), order, &mut out);
+        let ended = |reaction| match reaction {
+            Reaction::Ended { reason, .. } => Some(reason),
+            _ => None,
+        };
+        out.into_iter().filter_map(ended).collect()
+    }
+
+    #[test]
+    fn only_a_kill_ends_a_stubborn_attempt_before_its_time() {
+        let mut executor = Executor::default();
+        executor.on_order(Instant(0), ToExecutor::Launch(launch()), &mut Vec::new());
+        executor.make_stubborn(ATTEMPT);
+        assert_eq!(ends(&mut executor, TaskSignal::Terminate), []);
+        assert_eq!(ends(&mut executor, TaskSignal::Kill), [EndReason::Cancelled]);
+    }
+
+    #[test]
+    fn what_was_asked_to_end_ended_for_that_reason_even_by_itself() {
+        let mut executor = Executor::default();
+        executor.on_order(Instant(0), ToExecutor::Launch(launch()), &mut Vec::new());
+        executor.make_stubborn(ATTEMPT);
+        ends(&mut executor, TaskSignal::Terminate);
+        let (_, report) = executor.end(Instant(9), ATTEMPT, EndReason::Exit(0)).unwrap();
+        let is_cancelled = |ended: &Ended| ended.reason == EndReason::Cancelled;
+        assert!(matches!(report, ExecutorReport::Finished { ended, .. } if is_cancelled(&ended)));
+    }
+
+    #[test]
+    fn a_launch_that_is_refused_has_ended_and_one_that_is_there_is_not_refused() {
+        let mut executor = Executor::default();
+        let fault = || EndReason::NodeFault("full".to_owned());
+        assert!(executor.refuse(&launch(), fault()).is_some());
+        assert_eq!(executor.ends(), 1);
+        assert!(executor.refuse(&launch(), fault()).is_none(), "it is asked for again and answered as before");
+    }
 }

@@ -28,7 +28,7 @@ mod story;
 mod testing;
 mod view;
 
-pub use chaos::{Failure, Report, run_seed, run_seeds, tell_seed};
+pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_seeds, tell_seed};
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{

@@ -6,7 +6,7 @@ use crate::settings::Settings;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
-use amalgam_core::vocabulary::{Duration, Epoch, Instant, NodeId, Resources};
+use amalgam_core::vocabulary::{Duration, Epoch, Instant, Kinds, NodeId, Resources};
 use amalgam_workload::trace::Node;
 
 /// Between the request to terminate and the kill, as in the daemons.
@@ -35,6 +35,13 @@ impl SimulatedNode {
 
     pub fn capacity(&self) -> &Resources {
         &self.node.resources.basic
+    }
+
+    /// Everything that it has of the kinds that are named.
+    pub fn offers(&self, kinds: &Kinds) -> Resources {
+        let named = |(name, amount): &(String, u32)| Some((kinds.index(name)?, *amount));
+        let custom = self.node.resources.custom.iter().filter_map(named);
+        custom.fold(self.node.resources.basic, |all, (kind, amount)| all.with(kind, amount))
     }
 
     pub fn new_agent(&self, settings: &Settings, number: usize) -> Process {

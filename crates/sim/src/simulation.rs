@@ -18,8 +18,8 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, Carried, ClientId, Duration, EndReason, Epoch, Instant, JobId, LaunchOrder, NodeId, Resources, TaskId,
-    Totals,
+    AttemptId, Carried, ClientId, Duration, EndReason, Epoch, Instant, JobId, Kinds, LaunchOrder, NodeId, Resources,
+    TaskId, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::VecDeque;
@@ -37,6 +37,8 @@ pub struct Simulation {
     pub(crate) network: Network,
     execution: Execution,
     pub(crate) jobs: Vec<TraceJob>,
+    /// The custom kinds of resources that the master has named.
+    pub(crate) kinds: Kinds,
     metrics: Metrics,
     /// Jobs that have not arrived.
     to_arrive: usize,
@@ -45,6 +47,8 @@ pub struct Simulation {
     events: u64,
     /// Reports of executors that reach their agents at once.
     at_once: VecDeque<(usize, ExecutorReport)>,
+    /// Whose roles took something in the present step.
+    pub(crate) turns: Vec<Place>,
     /// Empty between two turns, or two orders; kept for their room.
     effects: Effects,
     reactions: Vec<Reaction>,
@@ -132,11 +136,13 @@ impl Simulation {
             network,
             execution: Execution::new(settings.execution, settings.seed),
             jobs: workload.jobs.clone(),
+            kinds: Kinds::new(),
             metrics: Metrics::new(&workload.jobs, &capacities),
             to_arrive: workload.jobs.len(),
             last_progress: Instant::ZERO,
             events: 0,
             at_once: VecDeque::new(),
+            turns: Vec::new(),
             effects: Effects::default(),
             reactions: Vec::new(),
             faults: None,
@@ -210,6 +216,7 @@ impl Simulation {
     pub fn step(&mut self) -> bool {
         let Some((at, occurrence)) = self.agenda.pop() else { return false };
         self.now = at;
+        self.turns.clear();
         if let Some(turn) = self.faults.as_mut().and_then(|faults| faults.take_finished_turn(at)) {
             self.tell(Place::Server, &turn.facts, &turn.answers);
         }
@@ -292,6 +299,9 @@ impl Simulation {
     fn repeat(&mut self, node: usize, direction: Direction) {
         let place = receiver(node, direction);
         for letter in self.network.repeats(node, direction).collect::<Vec<_>>() {
+            if let Some(faults) = &mut self.faults {
+                faults.note(Happening::Repeated { to: place, message: Box::new(letter.message.clone()) });
+            }
             self.put(place, Input::Letter(letter));
         }
     }
@@ -313,7 +323,7 @@ impl Simulation {
             return;
         }
         if process.is_idle(now) {
-            let (mut effects, costs) = (std::mem::take(&mut self.effects), self.settings.costs);
+            let (mut effects, costs) = (std::mem::take(&mut self.effects), self.costs_of(place));
             self.process(place).take_at_once(now, input, &costs, &mut effects);
             self.let_out(place, &mut effects);
             self.effects = effects;
@@ -358,7 +368,7 @@ impl Simulation {
     }
 
     fn turn(&mut self, place: Place) {
-        let (now, costs) = (self.now, self.settings.costs);
+        let (now, costs) = (self.now, self.costs_of(place));
         let mut effects = std::mem::take(&mut self.effects);
         self.process(place).take_turn(now, &costs, &mut effects);
         self.let_out(place, &mut effects);
@@ -369,6 +379,7 @@ impl Simulation {
     pub(crate) fn let_out(&mut self, place: Place, effects: &mut Effects) {
         let handled = std::mem::take(&mut effects.handled);
         self.events += u64::from(handled.master) + u64::from(handled.job_managers) + u64::from(handled.nodes);
+        self.turns.push(place);
         let over = self.process(place).busy_until;
         if self.faults.is_some() && place == Place::Server && over > self.now {
             let (answers, others) = std::mem::take(&mut effects.letters).into_iter().partition(is_answer);
@@ -390,12 +401,15 @@ impl Simulation {
     }
 
     /// What a turn led to is known.
-    fn tell(&mut self, place: Place, facts: &[Fact], letters: &[Letter]) {
+    pub(crate) fn tell(&mut self, place: Place, facts: &[Fact], letters: &[Letter]) {
         // A job's number is known before the first fact about it is told.
         for letter in letters.iter().filter(|letter| is_answer(letter)) {
             self.answer(letter);
         }
         for fact in facts {
+            if let Fact::Change(Change::KindsNamed { kinds }) = fact {
+                self.kinds = kinds.clone();
+            }
             self.metrics.on_fact(self.now, fact);
             if let Some(faults) = &mut self.faults {
                 faults.tell(place, fact);
@@ -492,7 +506,7 @@ impl Simulation {
     // ---- executors -------------------------------------------------------------------------------------------------
 
     fn leave_for_executor(&mut self, node: usize, at: Instant, order: ToExecutor) {
-        let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
+        let launch = Duration::from_micros(self.costs_of(Place::Node(node)).launch / 1_000);
         let at = if matches!(order, ToExecutor::Launch(_)) { at + launch } else { at };
         let ordered_until = &mut self.nodes[node].ordered_until;
         let at = at.max(*ordered_until);
@@ -506,6 +520,12 @@ impl Simulation {
     }
 
     fn order(&mut self, node: usize, order: ToExecutor) {
+        if let ToExecutor::Launch(launch) = &order
+            && let Some(fault) = self.launch_fault(node)
+            && let Some(report) = self.nodes[node].executor.refuse(launch, fault)
+        {
+            return self.at_once.push_back((node, report));
+        }
         let mut reactions = std::mem::take(&mut self.reactions);
         self.nodes[node].executor.on_order(self.now, order, &mut reactions);
         for reaction in reactions.drain(..) {
@@ -525,14 +545,17 @@ impl Simulation {
         self.metrics.on_began(self.now, node, task, &resources, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskBegins, None);
-        let Course { length, reason } = self.course(node, task, &resources);
+        let Course { length, reason, is_stubborn } = self.course(node, task, &resources);
+        if is_stubborn {
+            self.nodes[node].executor.make_stubborn(attempt);
+        }
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
     fn course(&mut self, node: usize, task: TaskId, resources: &Resources) -> Course {
         let TaskId { stage, index, .. } = task;
         let Some(job) = self.metrics.job_of(task.job) else {
-            return Course { length: Duration::ZERO, reason: EndReason::Exit(0) };
+            return Course { length: Duration::ZERO, reason: EndReason::Exit(0), is_stubborn: false };
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(resources) } else { 0.0 };
@@ -550,6 +573,10 @@ impl Simulation {
         let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else {
             // It was ended before its time.
             return;
+        };
+        let reason = match &report {
+            ExecutorReport::Finished { ended, .. } => ended.reason.clone(),
+            _ => reason,
         };
         self.task_ended(node, &order, reason);
         let exit = Duration::from_micros(self.settings.costs.exit / 1_000);

@@ -4,9 +4,13 @@ use crate::checkers::Breach;
 use crate::faults::{Fault, Happening};
 use crate::simulation::Place;
 use amalgam_core::hosting::Fact;
+use amalgam_core::protocol::Message;
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{Instant, JobId, Kinds, TaskId};
 use std::fmt::Write;
+
+/// Characters of a message that are shown.
+const MESSAGE: usize = 120;
 
 /// What somebody wants to be told about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,11 +76,18 @@ fn describe(happening: &Happening) -> String {
         Happening::Told(place, Fact::Change(change)) => format!("{}: {}", name(*place), describe_change(change)),
         Happening::Told(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
         Happening::Answered { job, id } => format!("client of job{job}: it is job {id}"),
+        Happening::Repeated { to, message } => format!("{} hears again: {}", name(*to), shortened(message)),
         Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) begins on n{node}"),
         Happening::Ended { node, attempt, task, reason } => {
             format!("process of {attempt} (task {task}) on n{node}: {reason}")
         }
     }
+}
+
+/// The kind of a message and what it begins with.
+fn shortened(message: &Message) -> String {
+    let text = format!("{message:?}");
+    text.chars().take(MESSAGE).collect()
 }
 
 fn name(place: Place) -> String {
@@ -92,6 +103,11 @@ fn describe_fault(fault: &Fault) -> String {
             format!("{} crashes, is back after {down} and is missed after {noticed}", name(*place))
         }
         Fault::ExecutorDies { node } => format!("the executor of n{node} dies with its tasks"),
+        Fault::DiskFails { reached, down, .. } => format!(
+            "the server cannot write its log and ends; {reached} thousandths of it are on disk; it is back after {down}"
+        ),
+        Fault::DiskSlow { place, lasts } => format!("the disk of {} is slow for {lasts}", name(*place)),
+        Fault::CannotLaunch { node, lasts } => format!("n{node} cannot make processes for {lasts}"),
         Fault::Break { node, lasts, noticed_by_node, noticed_by_server } => format!(
             "n{node} is cut off for {lasts}; it notices after {noticed_by_node}, the server after {noticed_by_server}"
         ),

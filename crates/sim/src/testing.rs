@@ -2,7 +2,8 @@
 
 use crate::faults::{Fault, Happening, Planned};
 use crate::settings::Settings;
-use crate::simulation::Simulation;
+use crate::simulation::{Place, Simulation};
+use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{
     Attributes, Duration, ExecutionType, Instant, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet,
 };
@@ -11,6 +12,10 @@ use std::sync::Arc;
 
 /// One job of two tasks of 5 s each that comes at once, on one node that runs both.
 pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
+    simulation_under(Settings::default().preset, plan)
+}
+
+pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
     let stage = StageSpec {
         name: "s0".to_owned(),
         after: Vec::new(),
@@ -29,7 +34,7 @@ pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
     let resources = ResourceSpec { basic: Resources::new(2_000, 0), custom: Vec::new() };
     let nodes = [Node { name: "host0".to_owned(), resources, attributes: Attributes::default() }];
-    let mut simulation = Simulation::new(Settings::default(), &nodes, &workload);
+    let mut simulation = Simulation::new(Settings { preset, ..Settings::default() }, &nodes, &workload);
     simulation.open();
     let planned = |(micros, fault): &(u64, Fault)| Planned { at: Instant(*micros), upon: None, fault: fault.clone() };
     simulation.plan(plan.iter().map(planned).collect());
@@ -40,5 +45,8 @@ pub fn run(simulation: &mut Simulation, until: u64) -> Vec<Happening> {
     while simulation.agenda.next_at().is_some_and(|at| at.0 <= until) {
         simulation.step();
     }
+    // Whoever looks now looks at everything.
+    let nodes = simulation.nodes();
+    simulation.turns = std::iter::once(Place::Server).chain(nodes.map(Place::Node)).collect();
     simulation.take_happened()
 }

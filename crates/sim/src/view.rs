@@ -3,12 +3,12 @@
 use crate::faults::Faults;
 use crate::process::Process;
 use crate::settings::Settings;
-use crate::simulation::Simulation;
+use crate::simulation::{Place, Simulation};
 use amalgam_core::hosting::Roles;
 use amalgam_core::master::{JobState, Master};
 use amalgam_core::node::NodeAgent;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Instant, JobId, NodeId, Resources};
+use amalgam_core::vocabulary::{Instant, JobId, Kinds, NodeId, Resources};
 use amalgam_workload::trace::TraceJob;
 
 impl Simulation {
@@ -42,8 +42,20 @@ impl Simulation {
         self.nodes[node].agent.roles.nodes.get(&NodeId(node as u32)).map(Box::as_ref)
     }
 
-    pub fn capacity(&self, node: usize) -> &Resources {
-        self.nodes[node].capacity()
+    /// The agent of a node is up, has taken everything and works at nothing.
+    pub fn is_idle(&self, node: usize) -> bool {
+        let agent = &self.nodes[node].agent;
+        agent.is_up && !agent.has_mail() && agent.busy_until <= self.now
+    }
+
+    /// The custom kinds of resources that the master has named.
+    pub fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// With the custom kinds that the master has named so far: no others can be used.
+    pub fn capacity(&self, node: usize) -> Resources {
+        self.nodes[node].offers(&self.kinds)
     }
 
     /// Ends that the executor keeps because nobody acknowledged them.
@@ -54,6 +66,18 @@ impl Simulation {
     /// The changes that are durable.
     pub fn log(&self) -> &[Change] {
         self.faults.as_deref().map_or(&[], Faults::log)
+    }
+
+    /// Whether the server's roles took something in this step: else what they know is what they knew before.
+    pub fn server_moved(&self) -> bool {
+        self.turns.contains(&Place::Server)
+    }
+
+    /// The nodes that have told everything and been told everything, as far as that, or what they and the server know,
+    /// may be new since the last step.
+    pub fn quiet_nodes(&self) -> impl Iterator<Item = usize> {
+        let moved = |node: usize| self.server_moved() || self.turns.contains(&Place::Node(node));
+        self.nodes().filter(move |&node| moved(node) && self.is_quiet(node))
     }
 
     /// Whether a node and the server have told each other everything: no message between them is on its way or waits to

@@ -173,9 +173,9 @@ impl Roles {
         for job in self.jobs.keys().copied().collect::<Vec<_>>() {
             self.at(now, RoleEvent::JobManager(job, Event::Connected { peer: Address::Master, incarnation }), effects);
         }
-        if let Some(master) = &self.master {
-            self.wakeups.set(Address::Master, master.next_wakeup());
-        }
+        // What ended before is told first: a job that begins again now would seem to end with its earlier run.
+        self.deliver_mail(now, effects);
+        self.at(now, RoleEvent::Master(Event::Connected { peer: Address::Master, incarnation }), effects);
         self.deliver_mail(now, effects);
     }
 

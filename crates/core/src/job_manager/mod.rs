@@ -337,7 +337,7 @@ impl JobManager {
         let RunningAttempt { task, node, .. } = running;
         let last = self.is_last(task, &ended.reason);
         if let EndReason::NodeFault(_) = ended.reason {
-            self.on_node_fault(node);
+            self.close_node(now, node, out);
         }
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
@@ -405,7 +405,7 @@ impl JobManager {
 
     fn on_node_connected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         self.claim(now, node, out);
-        self.forget_probes(node);
+        self.forget_probes(now, node, out);
         self.place(now, out);
     }
 
@@ -457,7 +457,8 @@ impl JobManager {
         for attempt in lost {
             self.write_off(now, attempt, LostCause::NodeLost, out);
         }
-        self.forget_probes(node);
+        // What was launched there now would be lost, and nobody would say so again.
+        self.close_node(now, node, out);
         self.update_demand(now, out);
     }
 
@@ -468,6 +469,7 @@ impl JobManager {
             self.claims.remove(&node);
             self.claim(now, node, out);
         }
+        self.place(now, out);
     }
 
     /// Nobody will ask for what its attempts wrote.
@@ -571,7 +573,8 @@ impl Role for JobManager {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.claims.values().map(|claim| claim.repeat_at).min()
+        let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
+        self.claims.values().map(|claim| claim.repeat_at).chain(opening).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 impl JobManager {
     pub(super) fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.on_nodes(now, nodes);
+            let steps = scheduler.on_nodes(now, nodes);
+            self.take(now, steps, out);
         }
         self.place(now, out);
     }
@@ -25,6 +26,10 @@ impl JobManager {
     /// Does what the scheduler decides.
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
         let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now)).unwrap_or_default();
+        self.take(now, steps, out);
+    }
+
+    fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
                 Step::Start { ask, node } => {
@@ -53,17 +58,19 @@ impl JobManager {
         scheduler.on_ready(probe.number)
     }
 
-    /// It gets nothing more before the master has published anew which nodes take work.
-    pub(super) fn on_node_fault(&mut self, node: NodeId) {
+    /// It gets nothing more for a while, or before the master has published anew which nodes take work.
+    pub(super) fn close_node(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.close(node);
+            let steps = scheduler.close(now, node);
+            self.take(now, steps, out);
         }
     }
 
     /// The node has lost what waited there.
-    pub(super) fn forget_probes(&mut self, node: NodeId) {
+    pub(super) fn forget_probes(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            scheduler.forget_node(node);
+            let steps = scheduler.forget_node(node);
+            self.take(now, steps, out);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Dag, JobManager};
 use crate::protocol::{AdmittedJob, JobOutcome};
+use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};
 use std::sync::Arc;
 
@@ -59,6 +60,11 @@ impl JobManager {
     /// The running attempts.
     pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
         self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
+    }
+
+    /// The part that places its tasks, where the master does not.
+    pub fn local_scheduler(&self) -> Option<&LocalScheduler> {
+        self.scheduler.as_ref()
     }
 
     pub(super) fn description(&self, now: Instant) -> JobDescription {

@@ -479,6 +479,12 @@ impl Master {
         self.begin_what_may(now, out);
     }
 
+    /// The log may end between a change and what followed from it: a job was admitted, or another's end made room for it,
+    /// and it had not begun.
+    pub(super) fn on_recovered(&mut self, now: Instant, out: &mut Outbox) {
+        self.begin_what_may(now, out);
+    }
+
     /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission.
     fn begin_what_may(&mut self, now: Instant, out: &mut Outbox) {
         let mut ended_some = true;

@@ -211,6 +211,7 @@ impl Role for Master {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node),
             Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
+            Event::Connected { peer: Address::Master, .. } => self.on_recovered(now, out),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
                 self.on_delays(now, out);

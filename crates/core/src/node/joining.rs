@@ -52,9 +52,9 @@ impl NodeAgent {
     pub(super) fn adopt(&mut self, now: Instant, entry: Executing) {
         let Executing { order, running_for, .. } = entry;
         let since = now.before(running_for);
-        self.free = self.free.saturating_sub(&order.carried.resources);
         self.devices.hold(&order.limits.devices, &self.kinds);
         self.running.push(running_entry(order.attempt, &order.carried, since));
+        self.free = self.room_left();
         if let Some(timeout) = order.carried.timeout {
             self.due.insert((since + timeout, order.attempt));
         }
@@ -106,6 +106,8 @@ impl NodeAgent {
                 out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone() });
             }
         }
+        // A probe that came before may want kinds that were not known.
+        self.start_what_fits(now, out);
         self.report(out);
     }
 
@@ -116,12 +118,10 @@ impl NodeAgent {
         self.capacity = kinds.resolve(&offered).unwrap_or(offered.basic);
         self.kinds = kinds;
         self.devices = Devices::new(&self.capacity);
-        self.free = self.capacity;
         for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
-            self.free = self.free.saturating_sub(&attempt.carried.resources);
             self.devices.hold(&attempt.devices, &self.kinds);
         }
-        self.free = self.free.saturating_sub(&self.probes.kept_room());
+        self.free = self.room_left();
     }
 
     pub(super) fn report(&self, out: &mut Outbox) {

@@ -17,7 +17,7 @@ use crate::scheduling::NodeQueue;
 use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
 use crate::vocabulary::{
     AttemptId, Attributes, Carried, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, Limits, NodeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
+    LaunchOrder, Limits, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
 };
 use devices::Devices;
 use probes::Probes;
@@ -154,6 +154,16 @@ impl NodeAgent {
     /// What waits for room, in the order in which it came.
     pub fn queued(&self) -> &[QueuedEntry] {
         self.queue.entries()
+    }
+
+    /// Probes that wait for their turn, and those whose turn it is: for these, room is kept.
+    pub fn probes(&self) -> impl Iterator<Item = (ProbeId, bool)> {
+        self.probes.iter()
+    }
+
+    /// What is neither used nor kept.
+    pub fn free(&self) -> &Resources {
+        &self.free
     }
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
@@ -308,11 +318,11 @@ impl NodeAgent {
         entry.state = State::Ended(ended.clone());
         let devices = std::mem::take(&mut entry.devices);
         if held {
-            self.free = self.free.saturating_add(&entry.carried.resources);
             self.devices.give_back(&devices, &self.kinds);
             if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
                 self.running.remove(place);
             }
+            self.free = self.room_left();
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {
@@ -323,6 +333,14 @@ impl NodeAgent {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
         self.start_what_fits(now, out);
+    }
+
+    /// Counted anew rather than kept up to date: an agent may find more running than it has, because it has less than in
+    /// its earlier life or does not know its custom kinds yet, and then what ends leaves no room.
+    fn room_left(&self) -> Resources {
+        let kept = self.probes.kept_room();
+        let held = self.running.iter().fold(kept, |held, entry| held.saturating_add(&entry.resources));
+        self.capacity.saturating_sub(&held)
     }
 
     fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -453,13 +471,7 @@ impl NodeAgent {
         assert_eq!(self.running.len(), at_executor, "running entries and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
-        let mut held = self.probes.kept_room();
-        for entry in &self.running {
-            held = held.saturating_add(&entry.resources);
-        }
-        if held.fits_in(&self.capacity) {
-            assert_eq!(self.free, self.capacity.saturating_sub(&held), "free and held make up the capacity");
-        }
+        assert_eq!(self.free, self.room_left(), "what is free is what nothing holds");
     }
 }
 

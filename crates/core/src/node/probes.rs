@@ -20,16 +20,18 @@ impl Probes {
         self.queued.len()
     }
 
+    /// All of them, and whether room is kept for each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ProbeId, bool)> {
+        let queued = self.queued.iter().map(|probe| (*probe, false));
+        queued.chain(self.asked.keys().map(|probe| (*probe, true)))
+    }
+
     pub(super) fn kept_room(&self) -> Resources {
         self.asked.values().fold(Resources::ZERO, |sum, room| sum.saturating_add(room))
     }
 
     fn holds(&self, probe: ProbeId) -> bool {
         self.queued.contains(&probe) || self.asked.contains_key(&probe)
-    }
-
-    fn all(&self) -> impl Iterator<Item = ProbeId> {
-        self.queued.iter().chain(self.asked.keys()).copied()
     }
 }
 
@@ -61,8 +63,8 @@ impl NodeAgent {
 
     /// Takes out a probe; true if room was kept for it, which is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
-        if let Some(room) = self.probes.asked.remove(&probe) {
-            self.free = self.free.saturating_add(&room);
+        if self.probes.asked.remove(&probe).is_some() {
+            self.free = self.room_left();
             return true;
         }
         if self.probes.queued.remove(&probe) {
@@ -73,13 +75,14 @@ impl NodeAgent {
 
     /// On the next connection the job managers send others.
     pub(super) fn drop_probes(&mut self, now: Instant, out: &mut Outbox) {
-        let all: Vec<ProbeId> = self.probes.all().collect();
+        let all: Vec<ProbeId> = self.probes.iter().map(|(probe, _)| probe).collect();
         self.on_cancel(now, &all, out);
     }
 
     /// Nobody will have a task for them.
     pub(super) fn drop_probes_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
-        let of_job: Vec<ProbeId> = self.probes.all().filter(|probe| probe.job == job).collect();
+        let of_job: Vec<ProbeId> =
+            self.probes.iter().map(|(probe, _)| probe).filter(|probe| probe.job == job).collect();
         self.on_cancel(now, &of_job, out);
     }
 }

@@ -3,9 +3,14 @@
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::protocol::{Ask, ListedNode, Probe};
-use crate::vocabulary::{AskId, Constraint, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::vocabulary::{
+    AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// As long as a node's first pause at the master, of which a list tells long before that.
+const CLOSED: Duration = Duration::from_secs(1);
 
 pub struct LocalScheduler {
     job: JobId,
@@ -25,6 +30,20 @@ struct LocalAsk {
     bound: u64,
     /// Probes that are out for it.
     probes: u64,
+}
+
+/// How far an ask is that its job manager places itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AskState {
+    pub ask: AskId,
+    /// Tasks without a node.
+    pub open: u64,
+    /// Tasks that were given one since they were last counted from zero.
+    pub bound: u64,
+    /// Probes that are out.
+    pub probes: u64,
+    /// Some node that takes work suits.
+    pub has_nodes: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -92,30 +111,57 @@ impl LocalScheduler {
         }
     }
 
-    /// The master's latest list. Probes at nodes that take no new work any more are written off.
-    pub fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) {
+    /// The master's latest list. Probes at nodes that take no new work any more are taken back.
+    pub fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) -> Vec<Step> {
         self.view.replace(now, nodes);
-        self.write_off(|probe, view| !view.is_open(probe.node));
+        self.take_back(|_, probe, view| !view.is_open(probe.node))
     }
 
-    /// The node cannot launch: nothing goes there until the master has published its nodes again.
-    pub fn close(&mut self, node: NodeId) {
-        self.view.closed.insert(node);
-        self.forget_node(node);
+    /// The node cannot launch, or was given up: nothing goes there until the master has published its nodes again, or for
+    /// a while, because the master need not have noticed.
+    pub fn close(&mut self, now: Instant, node: NodeId) -> Vec<Step> {
+        self.view.closed.insert(node, now + CLOSED);
+        self.forget_node(node)
     }
 
-    /// Whatever waited at the node for this job is gone.
-    pub fn forget_node(&mut self, node: NodeId) {
-        self.write_off(|probe, _| probe.node == node);
+    /// When a node that was closed opens by itself.
+    pub fn next_opening(&self) -> Option<Instant> {
+        self.view.closed.values().min().copied()
     }
 
-    fn write_off(&mut self, is_gone: impl Fn(&SentProbe, &PublishedView) -> bool) {
-        let LocalScheduler { probes, asks, view, .. } = self;
-        probes.retain(|_, probe| {
-            let gone = is_gone(probe, view);
-            asks[probe.ask as usize].probes -= u64::from(gone);
-            !gone
-        });
+    /// The node has forgotten what waited there for this job. All the same it is told: a probe may have been on its way
+    /// when the new connection stood already and nobody here knew.
+    pub fn forget_node(&mut self, node: NodeId) -> Vec<Step> {
+        self.take_back(|_, probe, _| probe.node == node)
+    }
+
+    /// Takes these probes off the account and tells their nodes, with one message for each.
+    fn take_back(&mut self, is_gone: impl Fn(&LocalAsk, &SentProbe, &PublishedView) -> bool) -> Vec<Step> {
+        let LocalScheduler { job, epoch, probes, asks, view, .. } = self;
+        let gone = probes.extract_if(.., |_, probe| is_gone(&asks[probe.ask as usize], probe, view));
+        let mut by_node: BTreeMap<NodeId, Vec<ProbeId>> = BTreeMap::new();
+        for (number, probe) in gone.collect::<Vec<_>>() {
+            asks[probe.ask as usize].probes -= 1;
+            by_node.entry(probe.node).or_default().push(ProbeId { job: *job, epoch: *epoch, number });
+        }
+        by_node.into_iter().map(|(node, probes)| Step::Cancel { node, probes }).collect()
+    }
+
+    /// The probes that are out.
+    pub fn probes(&self) -> impl Iterator<Item = (ProbeId, NodeId)> {
+        let LocalScheduler { job, epoch, .. } = *self;
+        self.probes.iter().map(move |(&number, probe)| (ProbeId { job, epoch, number }, probe.node))
+    }
+
+    /// How far each ask is.
+    pub fn ask_states(&self) -> impl Iterator<Item = AskState> {
+        self.asks.iter().enumerate().map(|(number, entry)| AskState {
+            ask: entry.ask.id,
+            open: entry.open(),
+            bound: entry.bound,
+            probes: entry.probes,
+            has_nodes: (0..self.view.len()).any(|node| self.view.has_room(node, number as u32, &entry.ask.resources)),
+        })
     }
 
     pub fn has_probes_at(&self, node: NodeId) -> bool {
@@ -138,6 +184,7 @@ impl LocalScheduler {
     pub fn decide(&mut self, now: Instant) -> Vec<Step> {
         let mut steps = Vec::new();
         self.view.now = now;
+        self.view.closed.retain(|_, until| *until > now);
         self.cancel_idle_probes(&mut steps);
         for number in 0..self.asks.len() {
             while self.place(now, number, &mut steps) {}
@@ -145,23 +192,11 @@ impl LocalScheduler {
         steps
     }
 
-    /// Probes of asks without open tasks are taken back, with one message for each node.
+    /// Probes of asks without open tasks are taken back.
     fn cancel_idle_probes(&mut self, steps: &mut Vec<Step>) {
-        if !self.asks.iter().any(|ask| ask.probes > 0 && ask.open() == 0) {
-            return;
+        if self.asks.iter().any(|ask| ask.probes > 0 && ask.open() == 0) {
+            steps.extend(self.take_back(|ask, _, _| ask.open() == 0));
         }
-        let mut idle: BTreeMap<NodeId, Vec<ProbeId>> = BTreeMap::new();
-        let (asks, job, epoch) = (&mut self.asks, self.job, self.epoch);
-        self.probes.retain(|&number, probe| {
-            let ask = &mut asks[probe.ask as usize];
-            if ask.open() > 0 {
-                return true;
-            }
-            ask.probes -= 1;
-            idle.entry(probe.node).or_default().push(ProbeId { job, epoch, number });
-            false
-        });
-        steps.extend(idle.into_iter().map(|(node, probes)| Step::Cancel { node, probes }));
     }
 
     /// Asks the policy about one ask. Whether it started a task, so that it may be asked again.
@@ -218,8 +253,8 @@ struct PublishedView {
     now: Instant,
     /// By the numbers of asks.
     classes: Vec<Arc<Vec<Constraint>>>,
-    /// Nodes that could not launch.
-    closed: BTreeSet<NodeId>,
+    /// Nodes that could not launch, and until when nothing goes there.
+    closed: BTreeMap<NodeId, Instant>,
     /// Tasks sent to nodes since, which no report shows.
     sent: BTreeMap<NodeId, u32>,
 }
@@ -236,7 +271,7 @@ impl PublishedView {
     }
 
     fn is_open(&self, node: NodeId) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains(&node)
+        self.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
     }
 }
 

@@ -10,7 +10,7 @@ mod scheduler;
 mod view;
 
 pub use ledger::{Booking, ClaimError, Ledger, NodeState};
-pub use local::{LocalScheduler, Step};
+pub use local::{AskState, LocalScheduler, Step};
 pub use locality::Delays;
 pub use node_queue::NodeQueue;
 pub use request_queue::RequestQueue;

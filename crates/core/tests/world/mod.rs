@@ -121,6 +121,7 @@ impl World {
             let incarnation = u64::from(self.epoch.0);
             self.at_manager(job, Event::Connected { peer: Address::Master, incarnation });
         }
+        self.at_master(Event::Connected { peer: Address::Master, incarnation: u64::from(self.epoch.0) });
         for node in 0..self.nodes.len() {
             self.link(node);
         }

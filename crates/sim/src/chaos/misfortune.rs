@@ -1,13 +1,13 @@
 //! What goes wrong in a seed, and when.
 
-use super::scenario::{UNSAFE_FOR, one_of};
+use super::draws::{is_one_in, one_of};
+use super::scenario::UNSAFE_FOR;
 use crate::faults::{Fault, Moment, Planned};
 use crate::simulation::Place;
 use amalgam_core::protocol::JobAction;
-use amalgam_core::vocabulary::Chance;
-use amalgam_core::vocabulary::{Duration, Instant};
+use amalgam_core::vocabulary::{Chance, Duration, Instant};
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     ServerCrash,
     AgentCrash,
@@ -17,9 +17,12 @@ enum Kind {
     Act,
     SubmitAgain,
     Drain,
+    DiskFailure,
+    SlowDisk,
+    LaunchFault,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 11] = [
     Kind::ServerCrash,
     Kind::AgentCrash,
     Kind::ExecutorDeath,
@@ -28,27 +31,31 @@ const KINDS: [Kind; 8] = [
     Kind::Act,
     Kind::SubmitAgain,
     Kind::Drain,
+    Kind::DiskFailure,
+    Kind::SlowDisk,
+    Kind::LaunchFault,
 ];
 
 /// Faults, the last of which heals everything.
 pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
     // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| chance.below(2_u64) == 0).collect();
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| is_one_in(3, chance)).collect();
     let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30_u64) };
     let mut plan: Vec<Planned> = (0..count)
         .map(|_| {
             let kind = one_of(chance, &kinds);
             let at = Instant(chance.below(UNSAFE_FOR.as_micros()));
-            Planned { at, upon: moment(chance), fault: fault(kind, nodes, jobs, chance) }
+            Planned { at, upon: moment(kind, chance), fault: fault(kind, nodes, jobs, chance) }
         })
         .collect();
     plan.push(Planned { at: Instant::ZERO + UNSAFE_FOR, upon: None, fault: Fault::Heal });
     plan
 }
 
-/// Many faults come when something is on its way.
-fn moment(chance: &mut Chance) -> Option<(Moment, Duration)> {
+/// Many faults come when something is on its way; a log can only fail while it is written.
+fn moment(kind: Kind, chance: &mut Chance) -> Option<(Moment, Duration)> {
     let moment = one_of(chance, &[None, Some(Moment::InTurn), Some(Moment::TaskBegins), Some(Moment::TaskEnds)]);
+    let moment = if kind == Kind::DiskFailure { Some(Moment::InTurn) } else { moment };
     let most = one_of(chance, &[1, 1_000, 50_000]);
     moment.map(|moment| (moment, Duration::from_micros(chance.below(most))))
 }
@@ -56,6 +63,7 @@ fn moment(chance: &mut Chance) -> Option<(Moment, Duration)> {
 fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {
     let node = chance.below(nodes as u64) as usize;
     let job = chance.below(jobs as u64) as u32;
+    let place = one_of(chance, &[Place::Server, Place::Node(node)]);
     match kind {
         Kind::ServerCrash => crash(Place::Server, chance),
         Kind::AgentCrash => crash(Place::Node(node), chance),
@@ -66,16 +74,18 @@ fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {
             noticed_by_node: length(chance),
             noticed_by_server: length(chance),
         },
-        Kind::Pause => {
-            let place = one_of(chance, &[Place::Server, Place::Node(node)]);
-            Fault::Pause { place, length: length(chance) }
-        }
+        Kind::Pause => Fault::Pause { place, length: length(chance) },
         Kind::Act => {
             let actions = [JobAction::Cancel, JobAction::Hold, JobAction::Release, JobAction::RerunFailed];
             Fault::Act { job, action: one_of(chance, &actions) }
         }
         Kind::SubmitAgain => Fault::SubmitAgain { job },
-        Kind::Drain => Fault::Drain { node, drained: chance.below(2_u64) == 0 },
+        Kind::Drain => Fault::Drain { node, drained: is_one_in(2, chance) },
+        Kind::DiskFailure => {
+            Fault::DiskFails { reached: chance.below(1_001_u32), down: length(chance), noticed: length(chance) }
+        }
+        Kind::SlowDisk => Fault::DiskSlow { place, lasts: length(chance) },
+        Kind::LaunchFault => Fault::CannotLaunch { node, lasts: length(chance) },
     }
 }
 

@@ -2,24 +2,28 @@
 //!
 //! A seed decides everything, so a failure is replayed by running its seed again.
 
+mod cluster;
+mod coverage;
+mod draws;
+mod jobs;
 mod misfortune;
+mod queues;
 mod scenario;
+
+pub use coverage::{Coverage, Met, TotalCoverage};
 
 use crate::checkers::{self, Breach, Checker};
 use crate::faults::Happening;
 use crate::parallel::in_order;
 use crate::simulation::Simulation;
 use crate::story;
-use crate::view::unended;
-use amalgam_core::vocabulary::{Duration, Instant, JobId, TaskId};
+use amalgam_core::vocabulary::{Duration, Instant, TaskId};
 use scenario::{Scenario, UNSAFE_FOR};
 use serde::Serialize;
 use std::any::Any;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// After healing, every job ends within this time.
-const ALL_END_WITHIN: Duration = Duration::from_secs(3_600);
 /// When the last job has ended, what is left of it is gone within this time.
 const SETTLES_WITHIN: Duration = Duration::from_secs(120);
 /// A seed takes some thousand steps; one that takes so many runs in circles.
@@ -39,6 +43,7 @@ pub struct Report {
     pub simulated_seconds: f64,
     /// Of everything that happened: equal runs have equal digests.
     pub digest: String,
+    pub coverage: Coverage,
     pub failure: Option<Failure>,
 }
 
@@ -76,6 +81,7 @@ struct Trial {
     world: Simulation,
     checkers: Vec<Box<dyn Checker>>,
     happened: Vec<(Instant, Happening)>,
+    coverage: Coverage,
     steps: u64,
 }
 
@@ -89,13 +95,22 @@ impl Trial {
         let mut world = Simulation::new(settings, &nodes, &workload);
         world.open();
         world.plan(plan);
-        Trial { seed, faults, world, checkers: checkers::all(), happened: Vec::new(), steps: 0 }
+        Trial {
+            seed,
+            faults,
+            world,
+            checkers: checkers::all(Instant::ZERO + UNSAFE_FOR),
+            coverage: Coverage::default(),
+            happened: Vec::new(),
+            steps: 0,
+        }
     }
 
     fn run(mut self) -> (Report, Vec<(Instant, Happening)>) {
         let broken = catch_unwind(AssertUnwindSafe(|| self.play())).unwrap_or_else(|panic| {
             Err(("the roles' own checks hold".to_owned(), Breach::new(panic_message(panic.as_ref()))))
         });
+        self.coverage.conclude(&self.checkers);
         let failure = broken.err().map(|(rule, breach)| Failure {
             rule,
             at_s: self.world.now().0 as f64 / 1e6,
@@ -111,6 +126,7 @@ impl Trial {
             steps: self.steps,
             simulated_seconds: self.world.now().0 as f64 / 1e6,
             digest: story::digest(&self.happened),
+            coverage: self.coverage,
             failure,
         };
         (report, self.happened)
@@ -118,11 +134,11 @@ impl Trial {
 
     /// First anything may go wrong, then nothing does: every job ends, and nothing is left.
     fn play(&mut self) -> Result<(), Broken> {
-        let deadline = Instant::ZERO + UNSAFE_FOR + ALL_END_WITHIN;
         while !(self.world.is_healed() && self.world.is_done()) {
             self.step()?;
-            if self.world.now() > deadline || self.steps > MOST_STEPS {
-                return Err(self.unfinished());
+            if self.steps > MOST_STEPS {
+                let what = format!("it took {MOST_STEPS} steps and is not over");
+                return Err(("the roles come to an end".to_owned(), Breach::new(what)));
             }
         }
         let settled = self.world.now() + SETTLES_WITHIN;
@@ -140,24 +156,13 @@ impl Trial {
         self.steps += 1;
         self.world.step();
         let (now, happened) = (self.world.now(), self.world.take_happened());
+        happened.iter().for_each(|happening| self.coverage.take_in(happening));
         let broken = self.checkers.iter_mut().find_map(|checker| {
             let rule = checker.rule();
             checker.check(&self.world, &happened).err().map(|breach| (rule.to_owned(), breach))
         });
         self.happened.extend(happened.into_iter().map(|happening| (now, happening)));
         broken.map_or(Ok(()), Err)
-    }
-
-    fn unfinished(&self) -> Broken {
-        let master = self.world.master();
-        let left: Vec<JobId> = master.map(|master| unended(master).collect()).unwrap_or_default();
-        let why = |job: &JobId| {
-            let whys = master.map(|master| master.explain(*job)).unwrap_or_default();
-            format!("job {job}: {whys:?}")
-        };
-        let what = format!("not all jobs ended after healing; {}", left.iter().map(why).collect::<Vec<_>>().join("; "));
-        let breach = left.first().map_or_else(|| Breach::new(what.clone()), |job| Breach::of_job(*job, what.clone()));
-        ("every job ends after healing".to_owned(), breach)
     }
 
     fn last_lines(&self, breach: &Breach) -> Vec<String> {
@@ -185,6 +190,10 @@ mod tests {
     impl Checker for Never {
         fn rule(&self) -> &'static str {
             "nothing is launched"
+        }
+
+        fn subjects(&self) -> u64 {
+            0
         }
 
         fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {

@@ -13,6 +13,8 @@ use std::collections::BTreeSet;
 pub struct Agreement {
     /// Attempts that their nodes are ending because nobody owns them.
     orphans: BTreeSet<AttemptId>,
+    /// Nodes that were compared while something ran there.
+    compared: u64,
 }
 
 impl Agreement {
@@ -65,16 +67,22 @@ impl Checker for Agreement {
         "ledger and job managers never contradict a node beyond messages in flight"
     }
 
+    /// Nodes that were compared while something ran there.
+    fn subjects(&self) -> u64 {
+        self.compared
+    }
+
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for record in happened.iter().filter_map(Happening::record) {
             if let Record::Orphaned { attempt, .. } = record {
                 self.orphans.insert(*attempt);
             }
         }
-        for node in world.nodes().filter(|&node| world.is_quiet(node)) {
+        for node in world.quiet_nodes() {
             let is_up =
                 world.master().is_some_and(|master| master.ledger().state(NodeId(node as u32)) == Some(NodeState::Up));
             if let Some(agent) = world.agent(node).filter(|agent| is_up && agent.is_welcomed()) {
+                self.compared += u64::from(agent.live().next().is_some());
                 Agreement::check_ledger(world, node, agent)?;
                 self.check_job_managers(world, node, agent)?;
             }

@@ -1,4 +1,6 @@
 //! An attempt ends once, and a task is only started again for a reason that is on record.
+//!
+//! A finished task would start again if its output were lost; no role knows of outputs yet, so none ever does.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -83,6 +85,11 @@ impl Attempts {
 impl Checker for Attempts {
     fn rule(&self) -> &'static str {
         "an attempt ends once, and no finished task starts again"
+    }
+
+    /// Attempts that ended.
+    fn subjects(&self) -> u64 {
+        self.ended.len() as u64
     }
 
     fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {

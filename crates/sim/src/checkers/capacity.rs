@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub struct Capacity {
     running: BTreeMap<usize, BTreeMap<AttemptId, Resources>>,
+    /// Tasks that began beside others.
+    shared: u64,
 }
 
 impl Checker for Capacity {
@@ -16,16 +18,22 @@ impl Checker for Capacity {
         "no node is over-committed"
     }
 
+    /// Tasks that began beside others.
+    fn subjects(&self) -> u64 {
+        self.shared
+    }
+
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for happening in happened {
             match happening {
                 Happening::Began { node, attempt, task, resources, .. } => {
                     let running = self.running.entry(*node).or_default();
+                    self.shared += u64::from(!running.is_empty());
                     running.insert(*attempt, *resources);
                     let total = running.values().fold(Resources::ZERO, |sum, next| sum.saturating_add(next));
                     let capacity = world.capacity(*node);
-                    if !total.fits_in(capacity) {
-                        let short = total.shortage(capacity);
+                    if !total.fits_in(&capacity) {
+                        let short = total.shortage(&capacity);
                         let what = format!("with attempt {attempt}, n{node} runs more than it has, by {short:?}");
                         return Err(Breach::of_task(*task, what));
                     }

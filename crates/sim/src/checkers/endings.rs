@@ -12,6 +12,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Endings {
     jobs: BTreeMap<JobId, Fate>,
+    outcomes: u64,
 }
 
 struct Fate {
@@ -71,6 +72,7 @@ impl Endings {
         }
         let Some(fate) = change.job().and_then(|job| self.jobs.get_mut(&job)) else { return Ok(()) };
         fate.take_in(change);
+        self.outcomes += u64::from(matches!(change, Change::JobEnded { .. }));
         match change {
             Change::JobEnded { job, outcome, .. } if !fate.explains(*outcome) => {
                 let what = format!(
@@ -90,6 +92,11 @@ impl Endings {
 impl Checker for Endings {
     fn rule(&self) -> &'static str {
         "a job's outcome follows from its tasks, and nothing is left of a job that ended"
+    }
+
+    /// Outcomes.
+    fn subjects(&self) -> u64 {
+        self.outcomes
     }
 
     fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {

@@ -1,4 +1,7 @@
 //! Whatever starts keeps to the limits of its queue, of its queue's parents and of its user.
+//!
+//! Shares limit what is booked. Work that job managers place themselves nobody books, so for it only the limit on running
+//! jobs holds (ADR 30).
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -11,12 +14,20 @@ use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Epoch, JobId, NodeId, NodeViews, QueueId, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// In millionths.
+const WHOLE: u32 = 1_000_000;
+
 /// Adds up the bookings anew after every event, and looks at those that were not there before.
 #[derive(Default)]
 pub struct Limits {
     known: BTreeSet<(Epoch, u64)>,
     newest: (Epoch, u64),
     capacity: Totals,
+    /// Starts in queues with a limit.
+    limited: u64,
+    /// Starts after which the limit leaves no room for another like them.
+    bound_by_queue: u64,
+    bound_by_user: u64,
 }
 
 /// A booking of a job that runs.
@@ -43,7 +54,15 @@ impl Limits {
         let before = std::mem::replace(&mut self.capacity, *ledger.capacity());
         let capacity = larger_of(&before, &self.capacity);
         let is_new = |entry: &&Use<'_>| (entry.booking.grant.epoch, entry.booking.grant.number) > newest;
-        uses.iter().filter(is_new).try_for_each(|start| check_start(start, &uses, queues, &capacity))
+        for start in uses.iter().filter(is_new) {
+            check_start(start, &uses, queues, &capacity)?;
+            if is_limited(queues, start.queue) {
+                self.limited += 1;
+                self.bound_by_user += u64::from(limit_of_user(start, 1, &uses, queues, &capacity));
+                self.bound_by_queue += u64::from(limit_of_queues(start, 1, &uses, queues, &capacity).is_some());
+            }
+        }
+        Ok(())
     }
 
     fn usage(master: &Master, booking: Booking) -> Option<Use<'_>> {
@@ -55,29 +74,53 @@ impl Limits {
 
 fn check_start(start: &Use<'_>, uses: &[Use<'_>], queues: &QueueTree, capacity: &Totals) -> Result<(), Breach> {
     let breach = |what: String| Err(Breach::of_job(start.job.id, what));
-    let of_user = uses.iter().filter(|other| other.queue == start.queue && other.job.user == start.job.user);
-    let spec = queues.spec(start.queue);
-    if exceeds(start, of_user, capacity, spec.user_limit) {
-        return breach(format!("{} passes the limit of its user in {}", start.booking.grant, spec.name));
+    if limit_of_user(start, 0, uses, queues, capacity) {
+        let queue = &queues.spec(start.queue).name;
+        return breach(format!("{} passes the limit of its user in {queue}", start.booking.grant));
     }
-    let mut next = Some(start.queue);
-    while let Some(queue) = next {
-        let within = uses.iter().filter(|other| is_within(queues, other.queue, queue));
-        let spec = queues.spec(queue);
-        if exceeds(start, within, capacity, spec.maximum) {
-            return breach(format!("{} passes the maximum of {}", start.booking.grant, spec.name));
-        }
-        next = queues.parent(queue);
+    match limit_of_queues(start, 0, uses, queues, capacity) {
+        Some(queue) => breach(format!("{} passes the maximum of {queue}", start.booking.grant)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Whether these uses together pass a share of the cluster, in millionths, in a kind that the start takes.
-fn exceeds<'a>(start: &Use<'_>, uses: impl Iterator<Item = &'a Use<'a>>, capacity: &Totals, share: u32) -> bool {
+/// Whether the start, with so many more like it, passes the limit of its user.
+fn limit_of_user(start: &Use<'_>, more: u64, uses: &[Use<'_>], queues: &QueueTree, capacity: &Totals) -> bool {
+    let of_user = uses.iter().filter(|other| other.queue == start.queue && other.job.user == start.job.user);
+    exceeds(start, more, of_user, capacity, queues.spec(start.queue).user_limit)
+}
+
+/// The queue whose maximum it passes, its own or one above.
+fn limit_of_queues<'a>(
+    start: &Use<'_>,
+    more: u64,
+    uses: &[Use<'_>],
+    queues: &'a QueueTree,
+    capacity: &Totals,
+) -> Option<&'a str> {
+    let chain = std::iter::successors(Some(start.queue), |queue| queues.parent(*queue));
+    let mut passed = chain.filter(|queue| {
+        let within = uses.iter().filter(|other| is_within(queues, other.queue, *queue));
+        exceeds(start, more, within, capacity, queues.spec(*queue).maximum)
+    });
+    passed.next().map(|queue| queues.spec(queue).name.as_str())
+}
+
+/// Whether these uses together, with so many more like the start, pass a share of the cluster, in millionths, in a kind
+/// that the start takes.
+fn exceeds<'a>(
+    start: &Use<'_>,
+    more: u64,
+    uses: impl Iterator<Item = &'a Use<'a>>,
+    capacity: &Totals,
+    share: u32,
+) -> bool {
     let mut used = Totals::ZERO;
     uses.for_each(|other| used.add(&other.booking.resources));
     let limit = |kind: usize| (u128::from(capacity.0[kind]) * u128::from(share) / 1_000_000) as u64;
-    (0..WIDTH).any(|kind| start.booking.resources.0[kind] > 0 && used.0[kind] > limit(kind))
+    let taken = |kind: usize| u64::from(start.booking.resources.0[kind]);
+    let counts = more == 0 || share < WHOLE;
+    (0..WIDTH).any(|kind| counts && taken(kind) > 0 && used.0[kind] + more * taken(kind) > limit(kind))
 }
 
 fn is_within(queues: &QueueTree, mut queue: QueueId, ancestor: QueueId) -> bool {
@@ -88,6 +131,13 @@ fn is_within(queues: &QueueTree, mut queue: QueueId, ancestor: QueueId) -> bool 
         }
     }
     true
+}
+
+/// Whether some limit on shares holds in it.
+fn is_limited(queues: &QueueTree, queue: QueueId) -> bool {
+    let spec = queues.spec(queue);
+    let of_parent = queues.parent(queue).is_some_and(|parent| is_limited(queues, parent));
+    spec.maximum < WHOLE || spec.user_limit < WHOLE || of_parent
 }
 
 fn larger_of(a: &Totals, b: &Totals) -> Totals {
@@ -115,8 +165,20 @@ impl Checker for Limits {
         "limits of queues and users hold at every start"
     }
 
+    /// Starts in queues with a limit.
+    fn subjects(&self) -> u64 {
+        self.limited
+    }
+
+    fn saw(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("start that fills its queue's maximum", self.bound_by_queue),
+            ("start that fills its user's limit", self.bound_by_user),
+        ]
+    }
+
     fn check(&mut self, world: &Simulation, _happened: &[Happening]) -> Result<(), Breach> {
-        let Some(master) = world.master() else { return Ok(()) };
+        let Some(master) = world.master().filter(|_| world.server_moved()) else { return Ok(()) };
         let queues = &world.settings().queues;
         check_job_counts(master, queues)?;
         self.check_starts(master, queues)

@@ -8,14 +8,17 @@ mod attempts;
 mod capacity;
 mod endings;
 mod limits;
+mod liveness;
 mod preemption;
+mod probes;
+mod room;
 mod submissions;
 #[cfg(test)]
 mod testing;
 
 use crate::faults::Happening;
 use crate::simulation::Simulation;
-use amalgam_core::vocabulary::{JobId, TaskId};
+use amalgam_core::vocabulary::{Instant, JobId, TaskId};
 
 pub trait Checker {
     /// What it checks, as a sentence.
@@ -24,6 +27,14 @@ pub trait Checker {
     /// # Errors
     /// How the rule was broken.
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach>;
+
+    /// How often there was something that could have broken the rule: a rule that met nothing has checked nothing.
+    fn subjects(&self) -> u64;
+
+    /// What else it saw that is worth a count.
+    fn saw(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// Everything was healed, every job has ended, and the dust has settled.
     ///
@@ -57,15 +68,18 @@ impl Breach {
     }
 }
 
-/// All rules.
-pub fn all() -> Vec<Box<dyn Checker>> {
+/// All rules, for a simulation in which everything is healed by then.
+pub fn all(healed_by: Instant) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(capacity::Capacity::default()),
         Box::new(attempts::Attempts::default()),
         Box::new(agreement::Agreement::default()),
         Box::new(preemption::Preemption::default()),
+        Box::new(probes::Probes::default()),
+        Box::new(room::Room::default()),
         Box::new(limits::Limits::default()),
         Box::new(submissions::Submissions::default()),
         Box::new(endings::Endings::default()),
+        Box::new(liveness::Liveness::new(healed_by)),
     ]
 }

@@ -1,4 +1,8 @@
-//! Guaranteed work is not preempted, and waits for opportunistic work at most as long as that takes to be killed.
+//! Guaranteed work is not preempted, and where a ledger holds its resources it waits for opportunistic work at most as
+//! long as that takes to be killed.
+//!
+//! Work without a grant waits for its turn in its node's queue whatever its execution type (ADR 30), so nothing is said
+//! of how long.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -18,12 +22,17 @@ const HAND_OVER: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Preemption {
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
+    /// Attempts that hold a grant.
+    booked: BTreeSet<AttemptId>,
     /// What runs, by node, and whether it is guaranteed.
     running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
     /// Nodes where something queued.
     queues: BTreeSet<usize>,
     /// Since when a guaranteed attempt would fit but for opportunistic ones.
     held_up: BTreeMap<AttemptId, Instant>,
+    /// Times that a booked guaranteed attempt was seen to wait at its node.
+    waits: u64,
+    guaranteed: u64,
 }
 
 impl Preemption {
@@ -42,6 +51,10 @@ impl Preemption {
             (Some(Change::JobAdmitted { job, .. }), _) => {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
+            (Some(Change::Launched { attempt, task, grant: Some(_), .. }), _) => {
+                self.booked.insert(*attempt);
+                self.guaranteed += u64::from(self.is_of_guaranteed_stage(*task));
+            }
             (Some(Change::Finished { attempt, task, ended, .. }), _) if ended.reason == EndReason::Preempted => {
                 self.check_preempted(*attempt, *task)?;
             }
@@ -55,11 +68,15 @@ impl Preemption {
 
     /// No preset declares that it preempts for the sake of shares, so only opportunistic attempts may be.
     fn check_preempted(&self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
-        let stage = self.jobs.get(&task.job).and_then(|job| job.spec.stages.get(task.stage as usize));
-        if stage.is_some_and(|stage| is_guaranteed(stage.execution)) {
+        if self.is_of_guaranteed_stage(task) {
             return Err(Breach::of_task(task, format!("guaranteed attempt {attempt} was preempted")));
         }
         Ok(())
+    }
+
+    fn is_of_guaranteed_stage(&self, task: TaskId) -> bool {
+        let stage = self.jobs.get(&task.job).and_then(|job| job.spec.stages.get(task.stage as usize));
+        stage.is_some_and(|stage| is_guaranteed(stage.execution))
     }
 
     fn check_queue(
@@ -67,10 +84,8 @@ impl Preemption {
         now: Instant,
         node: usize,
         capacity: &Resources,
-        entry: &QueuedEntry,
+        (attempt, entry): (AttemptId, &QueuedEntry),
     ) -> Result<(), Breach> {
-        // Resources of a probe are nobody's before its job has a task for them.
-        let EntryId::Attempt(attempt) = entry.id else { return Ok(()) };
         let running = self.running.entry(node).or_default();
         let left = |counts: &dyn Fn(bool) -> bool| {
             let used = running.values().filter(|(_, guaranteed)| counts(*guaranteed));
@@ -97,6 +112,15 @@ impl Checker for Preemption {
         "guaranteed work is not preempted and waits for opportunistic work at most the kill grace"
     }
 
+    /// Attempts that hold a grant and are not opportunistic.
+    fn subjects(&self) -> u64 {
+        self.guaranteed
+    }
+
+    fn saw(&self) -> Vec<(&'static str, u64)> {
+        vec![("look at a guaranteed attempt that waits at its node", self.waits)]
+    }
+
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         happened.iter().try_for_each(|happening| self.take_in(happening))?;
         for node in self.queues.clone() {
@@ -105,7 +129,13 @@ impl Checker for Preemption {
                 continue;
             };
             for entry in agent.queued().iter().filter(|entry| is_guaranteed(entry.execution)) {
-                self.check_queue(world.now(), node, world.capacity(node), entry)?;
+                // Resources of a probe are nobody's before its job has a task for them.
+                let EntryId::Attempt(attempt) = entry.id else { continue };
+                if !self.booked.contains(&attempt) {
+                    continue;
+                }
+                self.waits += 1;
+                self.check_queue(world.now(), node, &world.capacity(node), (attempt, entry))?;
             }
         }
         Ok(())
@@ -143,7 +173,8 @@ mod tests {
             queued_at: Instant(0),
             expected: None,
         };
-        let mut check = |seconds: u64| checker.check_queue(Instant(seconds * 1_000_000), 0, &capacity, &entry);
+        let mut check =
+            |seconds: u64| checker.check_queue(Instant(seconds * 1_000_000), 0, &capacity, (attempt(2), &entry));
         assert_eq!((check(0), check(10)), (Ok(()), Ok(())));
         assert!(check(12).is_err());
     }

@@ -13,10 +13,12 @@ pub struct Submissions {
     forgotten: BTreeSet<JobId>,
     /// By number in the workload, which is the key that the client gives its job.
     answered: BTreeMap<u32, JobId>,
+    answers: u64,
 }
 
 impl Submissions {
     fn on_answer(&mut self, job: u32, id: JobId) -> Result<(), Breach> {
+        self.answers += 1;
         if !self.admitted.contains(&id) {
             return Err(Breach::of_job(id, format!("a client was told of job {id}, which is not on disk")));
         }
@@ -32,6 +34,11 @@ impl Submissions {
 impl Checker for Submissions {
     fn rule(&self) -> &'static str {
         "a job that was acknowledged is on disk, once"
+    }
+
+    /// Answers to clients.
+    fn subjects(&self) -> u64 {
+        self.answers
     }
 
     fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {

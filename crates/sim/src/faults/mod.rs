@@ -9,7 +9,7 @@ mod tests;
 
 use crate::simulation::Place;
 use amalgam_core::hosting::{Fact, Letter};
-use amalgam_core::protocol::JobAction;
+use amalgam_core::protocol::{JobAction, Message};
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Epoch, ExecutionType, Instant, JobId, Resources, TaskId,
@@ -27,6 +27,23 @@ pub enum Fault {
     /// The executor dies with its tasks; another takes its place at once.
     ExecutorDies {
         node: usize,
+    },
+    /// The log cannot be written any more, so the server ends itself, as the daemon does. Of what it was writing, this
+    /// part, in thousandths, is on disk all the same; nobody was told of it.
+    DiskFails {
+        reached: u32,
+        down: Duration,
+        noticed: Duration,
+    },
+    /// The disk takes a hundred times as long: the server's for its log, a node's for launches.
+    DiskSlow {
+        place: Place,
+        lasts: Duration,
+    },
+    /// The node cannot make processes: its disk is full, or the like.
+    CannotLaunch {
+        node: usize,
+        lasts: Duration,
     },
     /// The connection breaks, which its ends notice each in its own time; none comes about for as long as this `lasts`.
     Break {
@@ -55,6 +72,32 @@ pub enum Fault {
     },
     /// From now on nothing is wrong: everything runs and is connected, no node is drained and no job held.
     Heal,
+}
+
+impl Fault {
+    /// Its kind, for counts.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Fault::Crash { place: Place::Server, .. } => "server crashes",
+            Fault::Crash { place: Place::Node(_), .. } => "agent crashes",
+            Fault::ExecutorDies { .. } => "executor dies",
+            Fault::DiskFails { .. } => "log cannot be written",
+            Fault::DiskSlow { place: Place::Server, .. } => "server's disk is slow",
+            Fault::DiskSlow { place: Place::Node(_), .. } => "node's disk is slow",
+            Fault::CannotLaunch { .. } => "node cannot launch",
+            Fault::Break { .. } => "connection breaks",
+            Fault::Pause { place: Place::Server, .. } => "server hangs",
+            Fault::Pause { place: Place::Node(_), .. } => "agent hangs",
+            Fault::Act { action: JobAction::Cancel, .. } => "user cancels",
+            Fault::Act { action: JobAction::Hold, .. } => "user holds",
+            Fault::Act { action: JobAction::Release, .. } => "user releases",
+            Fault::Act { action: JobAction::RerunFailed, .. } => "user reruns",
+            Fault::SubmitAgain { .. } => "client submits again",
+            Fault::Drain { drained: true, .. } => "node is drained",
+            Fault::Drain { drained: false, .. } => "node is opened",
+            Fault::Heal => "everything is healed",
+        }
+    }
 }
 
 /// A fault and when it strikes.
@@ -89,6 +132,11 @@ pub enum Happening {
         job: u32,
         id: JobId,
     },
+    /// A connection brings what the one before it delivered already.
+    Repeated {
+        to: Place,
+        message: Box<Message>,
+    },
     /// A process runs from now on.
     Began {
         node: usize,
@@ -117,6 +165,10 @@ pub struct Faults {
     epoch: Epoch,
     /// Until when no connection with the node comes about.
     parted_until: Vec<Instant>,
+    /// Until when a node cannot make processes.
+    faulty_until: Vec<Instant>,
+    /// Until when disks are slow: the server's, then those of the nodes.
+    slow_until: Vec<Instant>,
     /// Of each job that was submitted, the number that its client was told.
     answers: Vec<Answer>,
     /// What happened since it was last looked at.
@@ -129,6 +181,16 @@ pub struct Turn {
     pub over: Instant,
     pub facts: Vec<Fact>,
     pub answers: Vec<Letter>,
+}
+
+/// How many times as long a slow disk takes.
+const SLOW: u64 = 100;
+
+fn disk_of(place: Place) -> usize {
+    match place {
+        Place::Server => 0,
+        Place::Node(node) => node + 1,
+    }
 }
 
 impl Turn {
@@ -154,6 +216,8 @@ impl Faults {
             turn: None,
             epoch: Epoch(1),
             parted_until: vec![Instant::ZERO; nodes],
+            faulty_until: vec![Instant::ZERO; nodes],
+            slow_until: vec![Instant::ZERO; nodes + 1],
             answers: vec![Answer::NotAsked; jobs],
             happened: Vec::new(),
             is_healed: false,
@@ -164,6 +228,19 @@ impl Faults {
     pub fn hold(&mut self, turn: Turn) {
         assert!(self.turn.is_none(), "a process takes one turn at a time");
         self.turn = Some(turn);
+    }
+
+    fn slow_until(&mut self, place: Place) -> &mut Instant {
+        &mut self.slow_until[disk_of(place)]
+    }
+
+    /// How many times as long as usual the disk of this place takes.
+    pub fn slowness(&self, now: Instant, place: Place) -> u64 {
+        if self.slow_until[disk_of(place)] > now { SLOW } else { 1 }
+    }
+
+    pub fn cannot_launch(&self, now: Instant, node: usize) -> bool {
+        self.faulty_until[node] > now
     }
 
     /// The faults that waited for this moment.
@@ -240,7 +317,11 @@ impl Happening {
             Happening::Told(_, Fact::Change(change)) => change.task(),
             Happening::Told(_, Fact::Record(record)) => record.task(),
             Happening::Began { task, .. } | Happening::Ended { task, .. } => Some(*task),
-            Happening::Fault(_) | Happening::Started(_) | Happening::Undone(_) | Happening::Answered { .. } => None,
+            Happening::Fault(_)
+            | Happening::Started(_)
+            | Happening::Undone(_)
+            | Happening::Answered { .. }
+            | Happening::Repeated { .. } => None,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::process::{Input, Process};
+use crate::settings::Costs;
 use crate::simulation::{Occurrence, Place, Simulation};
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -43,10 +44,27 @@ impl Simulation {
             return self.faults().armed.push((moment, after, number));
         }
         let fault = planned.fault.clone();
+        if !self.finds_something(&fault) {
+            return;
+        }
         self.faults().note(Happening::Fault(fault.clone()));
         match fault {
             Fault::Crash { place: Place::Server, down, noticed } => self.crash_server(down, noticed),
             Fault::Crash { place: Place::Node(node), down, noticed } => self.crash_agent(node, down, noticed),
+            Fault::DiskFails { reached, down, noticed } => {
+                self.save_part_of_turn(reached);
+                self.crash_server(down, noticed);
+            }
+            Fault::DiskSlow { place, lasts } => {
+                let end = self.now + lasts;
+                let until = self.faults().slow_until(place);
+                *until = end.max(*until);
+            }
+            Fault::CannotLaunch { node, lasts } => {
+                let end = self.now + lasts;
+                let until = &mut self.faults().faulty_until[node];
+                *until = end.max(*until);
+            }
             Fault::ExecutorDies { node } => self.kill_executor(node),
             Fault::Break { node, lasts, noticed_by_node, noticed_by_server } => {
                 let parted = self.now + lasts;
@@ -73,6 +91,22 @@ impl Simulation {
                 self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained });
             }
             Fault::Heal => self.heal(),
+        }
+    }
+
+    /// Whether there is what the fault would strike.
+    fn finds_something(&self, fault: &Fault) -> bool {
+        let is_up = |place: Place| match place {
+            Place::Server => self.server.is_up,
+            Place::Node(node) => self.nodes[node].agent.is_up,
+        };
+        let faults = self.faults.as_ref().expect("only a simulation with faults has faults on its agenda");
+        match *fault {
+            Fault::Crash { place, .. } | Fault::Pause { place, .. } => is_up(place),
+            Fault::DiskFails { .. } => self.server.is_up,
+            Fault::Act { job, .. } => faults.id_of(job).is_some(),
+            Fault::SubmitAgain { job } => faults.answers[job as usize] != Answer::NotAsked,
+            _ => true,
         }
     }
 
@@ -118,6 +152,28 @@ impl Simulation {
             self.break_off(node, noticed, Duration::ZERO);
         }
         self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Server });
+    }
+
+    /// The first changes of the turn that is being written have reached the disk.
+    fn save_part_of_turn(&mut self, thousandths: u32) {
+        let Some(turn) = &mut self.faults().turn else { return };
+        let reached = turn.facts.len() * thousandths as usize / 1_000;
+        // Records are told when they are durable, and until then to nobody.
+        let reached: Vec<Fact> = turn.facts.drain(..reached).filter(Fact::is_change).collect();
+        self.tell(Place::Server, &reached, &[]);
+    }
+
+    /// What the work of a process costs now.
+    pub(crate) fn costs_of(&self, place: Place) -> Costs {
+        let slowness = self.faults.as_ref().map_or(1, |faults| faults.slowness(self.now, place));
+        let costs = self.settings.costs;
+        Costs { disk: costs.disk * slowness, launch: costs.launch * slowness, ..costs }
+    }
+
+    /// Why no process can be made on the node; `None` where it can.
+    pub(crate) fn launch_fault(&self, node: usize) -> Option<EndReason> {
+        let is_faulty = self.faults.as_ref().is_some_and(|faults| faults.cannot_launch(self.now, node));
+        is_faulty.then(|| EndReason::NodeFault("no space left on the disk".to_owned()))
     }
 
     fn crash_agent(&mut self, node: usize, down: Duration, noticed: Duration) {
@@ -240,6 +296,8 @@ impl Simulation {
     fn heal(&mut self) {
         self.faults().is_healed = true;
         self.faults().parted_until.fill(Instant::ZERO);
+        self.faults().faulty_until.fill(Instant::ZERO);
+        self.faults().slow_until.fill(Instant::ZERO);
         self.start(Place::Server);
         for node in 0..self.nodes.len() {
             self.start(Place::Node(node));

@@ -1,7 +1,8 @@
 use super::{Fault, Happening};
+use crate::settings::Costs;
 use crate::simulation::{Place, Simulation};
 use crate::testing::{run, simulation};
-use amalgam_core::role::Change;
+use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::Duration;
 
 fn crash(place: Place) -> Fault {
@@ -66,4 +67,49 @@ fn a_broken_connection_costs_no_attempt_that_runs() {
     run(&mut simulation, 20_000_000);
     assert!(simulation.is_done());
     assert_eq!(launches(&simulation), 2);
+}
+
+#[test]
+fn of_a_log_that_cannot_be_written_the_first_part_is_there_after_the_restart() {
+    for (reached, is_admitted) in [(0, false), (600, true)] {
+        let (down, noticed) = (Duration::from_secs(2), Duration::ZERO);
+        let mut simulation = simulation(&[(1_000_100, Fault::DiskFails { reached, down, noticed })]);
+        run(&mut simulation, 2_000_000);
+        let has = |wanted: fn(&Change) -> bool| simulation.log().iter().any(wanted);
+        assert_eq!(has(|change| matches!(change, Change::JobAdmitted { .. })), is_admitted, "{reached} thousandths");
+        assert!(!has(|change| matches!(change, Change::Launched { .. })), "that comes last in the turn");
+        // The client was not answered and asks again; it has one job either way, each task of which runs once.
+        run(&mut simulation, 20_000_000);
+        assert!(simulation.is_done());
+        assert_eq!(launches(&simulation), 2, "{reached} thousandths");
+    }
+}
+
+#[test]
+fn a_node_that_cannot_make_processes_fails_launches_until_it_can() {
+    let mut simulation = simulation(&[(500_000, Fault::CannotLaunch { node: 0, lasts: Duration::from_secs(4) })]);
+    let happened = run(&mut simulation, 30_000_000);
+    let paused = happened.iter().filter_map(Happening::record);
+    assert!(paused.filter(|record| matches!(record, Record::NodePaused { .. })).count() > 0);
+    assert!(simulation.is_done() && launches(&simulation) > 2);
+}
+
+#[test]
+fn a_slow_disk_makes_its_server_and_its_node_slow() {
+    let began = |place: Option<Place>| {
+        let slow = place.map(|place| (500_000, Fault::DiskSlow { place, lasts: Duration::from_secs(9) }));
+        let mut simulation = simulation(slow.as_slice());
+        while simulation.now().0 < 20_000_000 {
+            simulation.step();
+            let happened = simulation.take_happened();
+            if happened.iter().any(|happening| matches!(happening, Happening::Began { .. })) {
+                return simulation.now().0;
+            }
+        }
+        panic!("no task began");
+    };
+    // The log of the submission and the launch take a hundred times as long: 99 times longer, in microseconds.
+    let (usual, Costs { disk, launch, .. }) = (began(None), Costs::default());
+    assert_eq!(began(Some(Place::Server)), usual + 99 * disk / 1_000);
+    assert!(began(Some(Place::Node(0))) >= usual + 99 * launch / 1_000);
 }

@@ -1,10 +1,11 @@
-//! Seeds of misfortune: each draws a cluster and what goes wrong in it, and every rule is checked after every event.
+//! Seeds of misfortune: each draws a cluster and what goes wrong in it, and every rule is checked after every event. In
+//! the end it is told what the seeds met, so that a reader sees that the rules had something to check.
 
 use super::{parse_seeds, parse_task};
 use crate::failure::{Failure, Result};
 use crate::show;
 use amalgam_core::vocabulary::TaskId;
-use amalgam_sim::Report;
+use amalgam_sim::{Report, TotalCoverage};
 use clap::Args;
 use serde::Serialize;
 use std::ops::RangeInclusive;
@@ -37,6 +38,8 @@ struct Summary {
     seeds: u64,
     failed: Vec<u64>,
     steps: u64,
+    /// How many seeds met what.
+    coverage: TotalCoverage,
     reports: Vec<Report>,
 }
 
@@ -50,11 +53,13 @@ pub fn execute(args: &ChaosArgs) -> Result<ExitCode> {
         (None, None) => return Err(Failure::usage("no seed is given", "name one with --seed or some with --seeds")),
     };
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let mut summary = Summary { seeds: 0, failed: Vec::new(), steps: 0, reports: Vec::new() };
+    let mut summary =
+        Summary { seeds: 0, failed: Vec::new(), steps: 0, coverage: TotalCoverage::default(), reports: Vec::new() };
     let mut printed = Ok(());
     amalgam_sim::run_seeds(seeds.clone(), args.threads.unwrap_or_else(cores), |report| {
         summary.seeds += 1;
         summary.steps += report.steps;
+        summary.coverage.add(report.preset, &report.coverage);
         summary.failed.extend(report.failure.is_some().then_some(report.seed));
         if args.json {
             summary.reports.push(report);
@@ -97,9 +102,25 @@ fn describe(report: &Report) -> String {
 }
 
 fn conclude(summary: &Summary) -> String {
-    let Summary { seeds, failed, steps, .. } = summary;
-    match failed.len() {
+    let Summary { seeds, failed, steps, coverage, .. } = summary;
+    let mut text = describe_coverage(coverage);
+    text += &match failed.len() {
         0 => format!("{seeds} seeds, {steps} steps: every rule held and every job ended\n"),
         count => format!("{seeds} seeds, {steps} steps: {count} failed\n"),
+    };
+    text
+}
+
+/// How many seeds met what, and how often.
+fn describe_coverage(coverage: &TotalCoverage) -> String {
+    let TotalCoverage { presets, faults, events, rules } = coverage;
+    let groups = [("preset", presets), ("fault", faults), ("what came about", events), ("rule", rules)];
+    let mut text = String::new();
+    for (title, group) in groups {
+        text += &format!("{:>8} {:>9}  {title}\n", "seeds", "times");
+        let lines = group.iter().map(|(name, met)| format!("{:>8} {:>9}  {name}\n", met.seeds, met.times));
+        text.extend(lines);
+        text.push('\n');
     }
+    text
 }

@@ -200,7 +200,13 @@ impl RunArgs {
             queues: queues.clone(),
             master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
-            execution: ExecutionSettings { slowdown, stragglers, straggler_factor, failures },
+            execution: ExecutionSettings {
+                slowdown,
+                stragglers,
+                straggler_factor,
+                failures,
+                ..ExecutionSettings::default()
+            },
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
             story: self.story,

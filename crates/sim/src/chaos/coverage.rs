@@ -1,0 +1,151 @@
+//! What a seed met: so that whoever reads that every rule held sees that the rules had something to check.
+
+use crate::checkers::Checker;
+use crate::faults::{Fault, Happening};
+use amalgam_core::protocol::{JobOutcome, Rule};
+use amalgam_core::role::{Change, LostCause, Record};
+use amalgam_core::vocabulary::EndReason;
+use amalgam_core::vocabulary::resources::FIRST_CUSTOM;
+use amalgam_core::why::Why;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How often each thing was met, by its name.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Coverage {
+    /// What went wrong.
+    pub faults: Counts,
+    /// What came of it, and of what users asked for.
+    pub events: Counts,
+    /// By rule, what could have broken it.
+    pub rules: Counts,
+}
+
+/// How many seeds met something, and how often altogether.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Met {
+    pub seeds: u64,
+    pub times: u64,
+}
+
+/// Of many seeds.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct TotalCoverage {
+    pub presets: BTreeMap<&'static str, Met>,
+    pub faults: BTreeMap<&'static str, Met>,
+    pub events: BTreeMap<&'static str, Met>,
+    pub rules: BTreeMap<&'static str, Met>,
+}
+
+impl Coverage {
+    pub fn take_in(&mut self, happening: &Happening) {
+        match happening {
+            Happening::Fault(Fault::Heal) => {}
+            Happening::Fault(fault) => count(&mut self.faults, fault.kind()),
+            Happening::Repeated { .. } => count(&mut self.faults, "message comes again"),
+            Happening::Undone(changes) if !changes.is_empty() => count(&mut self.events, "changes undone"),
+            Happening::Began { resources, .. } if resources.0[FIRST_CUSTOM..].iter().any(|amount| *amount > 0) => {
+                count(&mut self.events, "task with custom resources");
+            }
+            _ => {}
+        }
+        let told = (happening.change().and_then(of_change), happening.record().and_then(of_record));
+        [told.0, told.1].into_iter().flatten().for_each(|name| count(&mut self.events, name));
+    }
+
+    pub fn conclude(&mut self, checkers: &[Box<dyn Checker>]) {
+        self.rules = checkers.iter().map(|checker| (checker.rule(), checker.subjects())).collect();
+        self.events.extend(checkers.iter().flat_map(|checker| checker.saw()));
+    }
+}
+
+impl TotalCoverage {
+    pub fn add(&mut self, preset: &'static str, coverage: &Coverage) {
+        add(&mut self.presets, &Counts::from([(preset, 1)]));
+        add(&mut self.faults, &coverage.faults);
+        add(&mut self.events, &coverage.events);
+        add(&mut self.rules, &coverage.rules);
+    }
+
+    /// The seeds that met it, whichever kind of thing it is.
+    pub fn seeds(&self, name: &str) -> u64 {
+        let groups = [&self.presets, &self.faults, &self.events, &self.rules];
+        groups.into_iter().find_map(|group| group.get(name)).map_or(0, |met| met.seeds)
+    }
+}
+
+fn count(counts: &mut Counts, name: &'static str) {
+    *counts.entry(name).or_default() += 1;
+}
+
+fn add(total: &mut BTreeMap<&'static str, Met>, counts: &Counts) {
+    for (name, times) in counts {
+        let met = total.entry(name).or_default();
+        met.seeds += u64::from(*times > 0);
+        met.times += times;
+    }
+}
+
+fn of_change(change: &Change) -> Option<&'static str> {
+    match change {
+        Change::Launched { rule, .. } => match rule {
+            Rule::Ready => Some("task bound to a probe"),
+            Rule::Sampling => Some("task sent to a queue"),
+            Rule::Reservation => Some("task on a node kept for it"),
+            _ => None,
+        },
+        Change::Finished { ended, .. } => match ended.reason {
+            EndReason::Timeout => Some("attempt timed out"),
+            EndReason::Cancelled => Some("attempt cancelled"),
+            EndReason::NodeFault(_) => Some("attempt not launched"),
+            EndReason::NodeLost => Some("attempt lost with its executor"),
+            EndReason::Exit(code) if code > 0 => Some("attempt failed"),
+            _ => None,
+        },
+        Change::Lost { cause, .. } => match cause {
+            LostCause::NodeLost => Some("attempt written off with its node"),
+            LostCause::Unknown => Some("attempt unknown to its node"),
+            LostCause::NotTaken => Some("attempt not taken by its node"),
+        },
+        Change::JobEnded { outcome, .. } => match outcome {
+            JobOutcome::Succeeded => Some("job succeeded"),
+            JobOutcome::Failed { .. } => Some("job failed"),
+            JobOutcome::Cancelled => Some("job cancelled"),
+            JobOutcome::DependencyFailed => Some("job's dependency failed"),
+        },
+        Change::Rerun { .. } => Some("job rerun"),
+        Change::JobForgotten { .. } => Some("job forgotten"),
+        _ => None,
+    }
+}
+
+fn of_record(record: &Record) -> Option<&'static str> {
+    match record {
+        Record::Blocked { why, .. } => of_why(why),
+        Record::Queued { .. } => Some("attempt waited at its node"),
+        Record::Adopted { .. } => Some("attempt found again"),
+        Record::Orphaned { .. } => Some("attempt without an owner ended"),
+        Record::Retried { costs_none: false, .. } => Some("retry used"),
+        Record::Stale { .. } | Record::StaleGrant { .. } => Some("late message dropped"),
+        Record::NodeLost { .. } => Some("node given up"),
+        Record::NodePaused { .. } => Some("node paused"),
+        _ => None,
+    }
+}
+
+fn of_why(why: &Why) -> Option<&'static str> {
+    match why {
+        Why::Held => Some("job held"),
+        Why::AfterJobs { .. } => Some("job waited for another"),
+        Why::QueueJobs { .. } => Some("limit on running jobs bound"),
+        Why::QueueLimit { .. } => Some("queue's maximum bound"),
+        Why::UserLimit { .. } => Some("user's limit bound"),
+        Why::FairShare { .. } => Some("strict fair share bound"),
+        Why::Constraints { .. } => Some("constraint met by no node"),
+        Why::Occupied { .. } => Some("no room"),
+        Why::Reserved { .. } => Some("node kept for another"),
+        _ => None,
+    }
+}

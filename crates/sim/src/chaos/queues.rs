@@ -1,0 +1,57 @@
+//! The queues of a seed, whose limits every task fits in by itself.
+
+use super::draws::{is_one_in, one_of};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
+
+/// Of each queue that holds others.
+const GUARANTEED: u32 = 200_000;
+
+/// Up to three queues, some of which hold two others. `least` is the smallest share in which every task fits.
+pub fn queues(least: u32, chance: &mut Chance) -> QueueTree {
+    let mut specs = Vec::new();
+    for number in 0..chance.below(4_u64) {
+        let name = format!("root.q{number}");
+        if is_one_in(3, chance) {
+            specs.push(QueueSpec {
+                weight: weight(chance),
+                guaranteed: GUARANTEED,
+                maximum: share(least, chance).max(GUARANTEED),
+                ..QueueSpec::named(&name)
+            });
+            specs.extend(["a", "b"].map(|child| leaf(&format!("{name}.{child}"), GUARANTEED / 2, least, chance)));
+        } else {
+            specs.push(leaf(&name, GUARANTEED, least, chance));
+        }
+    }
+    QueueTree::new(specs).expect("drawn queues keep to the rules")
+}
+
+fn leaf(name: &str, guaranteed: u32, least: u32, chance: &mut Chance) -> QueueSpec {
+    let maximum = share(least, chance);
+    QueueSpec {
+        weight: weight(chance),
+        guaranteed: one_of(chance, &[0, guaranteed]).min(maximum),
+        maximum,
+        user_limit: share(least, chance),
+        max_running_jobs: one_of(chance, &[None, Some(1), Some(2)]),
+        default_timeout: one_of(chance, &[None, Some(Duration::from_secs(20))]),
+        ..QueueSpec::named(name)
+    }
+}
+
+fn weight(chance: &mut Chance) -> u32 {
+    one_of(chance, &[500, 1_000, 3_000])
+}
+
+/// From room for a single task to everything.
+fn share(least: u32, chance: &mut Chance) -> u32 {
+    one_of(chance, &[0, 300_000, 600_000, 1_000_000]).max(least)
+}
+
+/// The queues that take jobs.
+pub fn leaves(queues: &QueueTree) -> Vec<&str> {
+    let all = (0..queues.len() as u32).map(QueueId);
+    let leaves = all.filter(|queue| queues.children(*queue).is_empty());
+    leaves.map(|queue| queues.spec(queue).name.as_str()).collect()
+}

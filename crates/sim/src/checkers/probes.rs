@@ -1,0 +1,167 @@
+//! Late binding: a probe is known at both of its ends, as many are out as the rule of ADR 30 says, and no room is kept
+//! for one that nobody answers.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::{Place, Simulation};
+use amalgam_core::node::NodeAgent;
+use amalgam_core::preset::{Placement, Places};
+use amalgam_core::protocol::{Message, ToNode};
+use amalgam_core::scheduling::{AskState, NodeState};
+use amalgam_core::vocabulary::{NodeId, ProbeId};
+use std::collections::BTreeSet;
+
+#[derive(Default)]
+pub struct Probes {
+    /// Probes that a connection brought to their nodes a second time. Their job managers may have written them off
+    /// with the connection before; the node learns that when it asks back.
+    repeated: BTreeSet<ProbeId>,
+    /// Nodes that were compared while a probe waited there.
+    compared: u64,
+}
+
+impl Probes {
+    /// What is known at a node is what job managers have out there.
+    fn check_node(&self, world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
+        let Some(server) = world.server() else { return Ok(()) };
+        let id = NodeId(node as u32);
+        let managers = server.jobs.values().filter_map(|manager| manager.local_scheduler());
+        let out: BTreeSet<ProbeId> =
+            managers.flat_map(|local| local.probes()).filter(|(_, on)| *on == id).map(|(probe, _)| probe).collect();
+        let here: BTreeSet<ProbeId> = agent.probes().map(|(probe, _)| probe).collect();
+        if let Some(probe) = out.difference(&here).next() {
+            return Err(Breach::of_job(probe.job, format!("{probe:?} is believed to wait on {id}, which has none")));
+        }
+        if let Some(probe) = here.difference(&out).find(|probe| !self.repeated.contains(probe)) {
+            return Err(Breach::of_job(probe.job, format!("{probe:?} waits on {id} and nobody has a task for it")));
+        }
+        match agent.probes().find(|(_, keeps_room)| *keeps_room) {
+            Some((probe, _)) => Err(Breach::of_job(probe.job, format!("{id} keeps room for {probe:?} for ever"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// At least `ratio` probes for each task that is not bound, as far as some node suits; and no more than tasks that were
+/// bound since have left over.
+fn check_count(state: &AskState, ratio: u64) -> Result<(), Breach> {
+    let AskState { ask, open, bound, probes, has_nodes } = *state;
+    let least = if has_nodes { ratio * open } else { 0 };
+    let most = if open == 0 { 0 } else { ratio * open + (ratio - 1) * bound };
+    if (least..=most.max(least)).contains(&probes) {
+        return Ok(());
+    }
+    let what = format!("{probes} probes are out for {open} open tasks of {ask:?}, of which {bound} were bound");
+    Err(Breach::of_job(ask.job, what))
+}
+
+impl Checker for Probes {
+    fn rule(&self) -> &'static str {
+        "probes are known at both ends, as many as the rule says, and room that is kept for them is given back"
+    }
+
+    /// Nodes that were compared while a probe waited there.
+    fn subjects(&self) -> u64 {
+        self.compared
+    }
+
+    fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        let preset = &world.settings().preset;
+        if preset.places != Places::JobManagers {
+            return Ok(());
+        }
+        for happening in happened {
+            if let Happening::Repeated { to: Place::Node(_), message } = happening
+                && let Message::ToNode(ToNode::Probe(probe)) = message.as_ref()
+            {
+                self.repeated.insert(probe.id);
+            }
+        }
+        let ratio = match preset.placement {
+            Placement::BatchSampling { ratio } => u64::from(ratio),
+            _ => 0,
+        };
+        let jobs = world.server().into_iter().flat_map(|server| server.jobs.values());
+        for local in jobs.filter_map(|manager| manager.local_scheduler()).filter(|_| ratio > 0 && world.server_moved())
+        {
+            local.ask_states().try_for_each(|state| check_count(&state, ratio))?;
+        }
+        for node in world.quiet_nodes() {
+            let is_up =
+                world.master().is_some_and(|master| master.ledger().state(NodeId(node as u32)) == Some(NodeState::Up));
+            if let Some(agent) = world.agent(node).filter(|agent| is_up && agent.is_welcomed()) {
+                self.compared += u64::from(agent.probes().next().is_some());
+                self.check_node(world, node, agent)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Input;
+    use crate::testing::{run, simulation_under};
+    use amalgam_core::hosting::Letter;
+    use amalgam_core::preset::Preset;
+    use amalgam_core::protocol::{Address, Probe, ToJobManager};
+    use amalgam_core::vocabulary::{AskId, Epoch, ExecutionType, JobId, Resources};
+
+    /// A world in which two tasks run and nobody else wants to, after this message out of nowhere was taken.
+    fn check_after_lie(to: Place, from: Address, address: Address, message: Message) -> Result<(), Breach> {
+        let mut world = simulation_under(Preset::SPARROW, &[]);
+        run(&mut world, 2_000_000);
+        world.put(to, Input::Letter(Letter { from, to: address, message }));
+        run(&mut world, 2_100_000);
+        assert!(world.is_quiet(0));
+        Probes::default().check(&world, &[])
+    }
+
+    fn probe(cpu_millis: u32) -> Message {
+        let id = ProbeId { job: JobId(1), epoch: Epoch(1), number: 99 };
+        let (execution, resources) = (ExecutionType::Guaranteed, Resources::new(cpu_millis, 0));
+        Message::ToNode(ToNode::Probe(Box::new(Probe { id, execution, resources })))
+    }
+
+    const NODE: Address = Address::Node(NodeId(0));
+    const JOB: Address = Address::JobManager(JobId(1));
+
+    #[test]
+    fn a_probe_that_only_its_node_knows_is_noticed() {
+        let quiet = Message::ToJobManager(ToJobManager::Ready { probe: ProbeId::default() });
+        assert_eq!(check_after_lie(Place::Server, NODE, JOB, quiet), Ok(()));
+        let breach = check_after_lie(Place::Node(0), JOB, NODE, probe(1_000)).unwrap_err();
+        assert!(breach.what.contains("nobody has a task for it"), "{}", breach.what);
+    }
+
+    #[test]
+    fn a_probe_that_only_its_job_manager_knows_is_noticed() {
+        let mut world = simulation_under(Preset::SPARROW, &[]);
+        run(&mut world, 2_000_000);
+        // A task that runs is believed to be lost, so others are probed for, which wait at the node that is full.
+        let attempt = world.agent(0).and_then(|agent| agent.live().next()).map(|live| live.attempt).unwrap();
+        let message = Message::ToJobManager(ToJobManager::NotTaken { attempt });
+        world.put(Place::Server, Input::Letter(Letter { from: NODE, to: JOB, message }));
+        run(&mut world, 2_100_000);
+        assert_eq!(Probes::default().check(&world, &[]), Ok(()));
+        let probes: Vec<ProbeId> = world.agent(0).unwrap().probes().map(|(probe, _)| probe).collect();
+        assert_eq!(probes.len(), 2);
+        let message = Message::ToNode(ToNode::Cancel { probes });
+        world.put(Place::Node(0), Input::Letter(Letter { from: JOB, to: NODE, message }));
+        run(&mut world, 2_200_000);
+        let breach = Probes::default().check(&world, &[]).unwrap_err();
+        assert!(breach.what.contains("which has none"), "{}", breach.what);
+    }
+
+    #[test]
+    fn too_few_probes_and_too_many_are_noticed() {
+        let state = AskState { ask: AskId::default(), open: 3, bound: 0, probes: 6, has_nodes: true };
+        assert_eq!(check_count(&state, 2), Ok(()));
+        assert!(check_count(&AskState { probes: 5, ..state }, 2).is_err());
+        assert!(check_count(&AskState { probes: 7, ..state }, 2).is_err());
+        assert_eq!(check_count(&AskState { probes: 7, bound: 1, ..state }, 2), Ok(()), "of a task that was bound");
+        assert!(check_count(&AskState { open: 0, probes: 1, bound: 3, ..state }, 2).is_err());
+        assert_eq!(check_count(&AskState { probes: 0, has_nodes: false, ..state }, 2), Ok(()));
+    }
+}
