@@ -60,7 +60,8 @@ fn costs_are_measured_in_the_words_that_a_simulation_takes() {
 #[test]
 fn real_and_simulated_waits_are_compared() {
     let scene = Scene::new();
-    let small = ["--hops", "5", "--tasks", "50", "--burst", "40", "--jobs", "5", "--preset", "fifo,sparrow"];
+    let small =
+        ["--hops", "5", "--tasks", "50", "--burst", "40", "--jobs", "5", "--preset", "fifo,sparrow", "--rounds", "1"];
     // On a machine that runs other tests they need not agree; the benchmark itself is asked on a quiet one.
     let said = scene.run(&[&["bench", "agreement"], &small[..]].concat());
     let rows: Vec<Vec<&str>> =
