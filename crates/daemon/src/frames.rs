@@ -80,6 +80,11 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Bytes that are no whole message yet.
+    pub fn waiting(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
     /// The next whole message, or `None` until more bytes come. After an error the stream is of no further use.
     // Not an iterator: each call may ask for another type.
     #[allow(clippy::should_implement_trait)]

@@ -103,6 +103,13 @@ impl JournalReader {
     }
 }
 
+impl JournalReader {
+    /// Bytes after the last whole entry, once the end is reached: of an entry that a kill cut off, or of a damaged one.
+    pub fn left_over(&self) -> usize {
+        self.frames.waiting()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +139,9 @@ mod tests {
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         assert_eq!(entries(&path).unwrap(), [began(2), began(12)]);
+        let mut reader = JournalReader::open(&path).unwrap();
+        while reader.next_entry().unwrap().is_some() {}
+        assert_eq!(reader.left_over(), (bytes.len() - FORMAT.len()) / 3 - 1);
     }
 
     #[test]

@@ -91,7 +91,8 @@ impl Process {
         let handled = effects.handled;
         let events = u64::from(handled.master) * costs.master_event
             + u64::from(handled.job_managers) * costs.job_manager_event
-            + u64::from(handled.nodes) * costs.node_event;
+            + u64::from(handled.nodes) * costs.node_event
+            + u64::from(handled.decisions) * costs.decision;
         let messages = (received + effects.letters.len()) as u64 * costs.message;
         let disk = if effects.durable && self.roles.master.is_some() { costs.disk } else { 0 };
         let nanos = self.owed_nanos + events + messages + disk;

@@ -100,7 +100,8 @@ fn table(page: &mut String, runs: &[Outcome]) -> fmt::Result {
             results.makespan_s,
         ];
         seconds.iter().try_for_each(|value| write!(page, "<td>{value:.1}</td>"))?;
-        write!(page, "<td>{:.3}</td>", results.jain.mean)?;
+        let jain = results.jain.mean.map_or_else(|| "-".to_owned(), |mean| format!("{mean:.3}"));
+        write!(page, "<td>{jain}</td>")?;
         write!(page, "<td>{:.1} %</td>", results.utilization.cpu * 100.0)?;
         write!(page, "<td>{:.1} %</td>", results.utilization.memory * 100.0)?;
         write!(page, "<td>{}</td><td>{:.2}</td>", results.events, results.wall_seconds)?;

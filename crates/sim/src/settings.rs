@@ -21,6 +21,8 @@ pub struct Settings {
     pub orphan_lease: Duration,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
+    /// The simulation ends as soon as there is a job that can never run.
+    pub strict: bool,
     /// Whose story to keep.
     pub story: Option<Subject>,
 }
@@ -45,12 +47,14 @@ pub struct NetworkSettings {
 /// ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
-    /// Of an event at the master, its decisions included.
+    /// Of an event at the master, without what it decides.
     pub master_event: u64,
     /// Of an event at a job manager.
     pub job_manager_event: u64,
     /// Of an event at a node agent.
     pub node_event: u64,
+    /// Of placing a task, or of a probe.
+    pub decision: u64,
     /// Of a message that leaves or enters a process: encoding, system call, wake-up.
     pub message: u64,
     /// Of making a turn's changes durable. A server takes what came in meanwhile in its next turn.
@@ -89,6 +93,7 @@ impl Default for Settings {
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),
             until: None,
+            strict: false,
             story: None,
         }
     }
@@ -112,6 +117,7 @@ impl Default for Costs {
             master_event: 590,
             job_manager_event: 390,
             node_event: 130,
+            decision: 1_500,
             message: 32_000,
             disk: 120_000,
             launch: 1_500_000,
@@ -122,11 +128,12 @@ impl Default for Costs {
 
 impl Costs {
     /// By the names that a command line uses.
-    fn parts(&mut self) -> [(&'static str, &mut u64); 7] {
+    fn parts(&mut self) -> [(&'static str, &mut u64); 8] {
         [
             ("master-event", &mut self.master_event),
             ("job-manager-event", &mut self.job_manager_event),
             ("node-event", &mut self.node_event),
+            ("decision", &mut self.decision),
             ("message", &mut self.message),
             ("disk", &mut self.disk),
             ("launch", &mut self.launch),
@@ -151,8 +158,16 @@ impl Costs {
     }
 
     /// Everything takes no time but the network.
-    pub const NONE: Costs =
-        Costs { master_event: 0, job_manager_event: 0, node_event: 0, message: 0, disk: 0, launch: 0, exit: 0 };
+    pub const NONE: Costs = Costs {
+        master_event: 0,
+        job_manager_event: 0,
+        node_event: 0,
+        decision: 0,
+        message: 0,
+        disk: 0,
+        launch: 0,
+        exit: 0,
+    };
 }
 
 #[cfg(test)]

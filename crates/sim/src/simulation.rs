@@ -190,6 +190,9 @@ impl Simulation {
         let mut steps = 0_u32;
         while self.is_anything_left() {
             let Some(at) = self.agenda.next_at() else { break };
+            if self.settings.strict && self.metrics.has_refused() {
+                break;
+            }
             let is_stuck = self.to_arrive == 0 && !self.metrics.is_any_task_running();
             if is_stuck && at.since(self.last_progress) > PATIENCE {
                 break;
@@ -258,7 +261,7 @@ impl Simulation {
     fn arrive(&mut self, job: u32) {
         self.to_arrive -= 1;
         self.last_progress = self.now;
-        self.metrics.on_arrival(job);
+        self.metrics.on_arrival(self.now, job);
         self.submit(job);
     }
 

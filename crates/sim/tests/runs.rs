@@ -32,7 +32,7 @@ fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
             let workload = layered(7, arrival);
             let reference = Reference::of(&workload.jobs, &capacity(&nodes(5)));
             let results = run(preset, 7, &workload).results;
-            assert_eq!((results.unfinished_jobs, results.ended_jobs), (0, 30), "{} {arrival}", preset.name());
+            assert_eq!((results.unfinished_jobs, results.succeeded_jobs), (0, 30), "{} {arrival}", preset.name());
             let bound = reference.critical_path_s.max(reference.work_over_capacity_s);
             let (makespan, mean) = (results.makespan_s, results.jct_s.mean);
             assert!(makespan >= bound, "{} {arrival}: makespan {makespan} below {bound}", preset.name());
@@ -60,6 +60,6 @@ fn a_job_that_fits_nowhere_is_named_and_the_others_run() {
     let large = trace::read("synthetic:gridmix", &text("64,1GiB")).unwrap();
     workload.jobs.extend(large.jobs);
     let results = run(Preset::default(), 1, &workload).results;
-    assert_eq!((results.ended_jobs, results.refused_jobs.len(), results.unfinished_jobs), (3, 3, 0));
+    assert_eq!((results.succeeded_jobs, results.refused_jobs.len(), results.unfinished_jobs), (3, 3, 0));
     assert!(results.refused_jobs[0].contains("larger than every node"), "{}", results.refused_jobs[0]);
 }

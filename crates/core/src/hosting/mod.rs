@@ -101,12 +101,25 @@ pub struct Passing {
     outbox: Outbox,
 }
 
+/// What an event led a role to decide.
+pub fn decisions(left: &Outbox) -> u32 {
+    let decided = left.sends.iter().map(|(_, message)| match message {
+        Message::ToJobManager(ToJobManager::Granted { grants }) => grants.len() as u32,
+        Message::ToNode(ToNode::Probe(_)) => 1,
+        Message::ToNode(ToNode::Launch(launch)) => u32::from(launch.grant.is_none() && launch.probe.is_none()),
+        _ => 0,
+    });
+    decided.sum()
+}
+
 /// Events that roles took, by kind of role: what a simulator charges think time for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Handled {
     pub master: u32,
     pub job_managers: u32,
     pub nodes: u32,
+    /// What was decided for a task: grants of the master, and probes and launches of job managers that place themselves.
+    pub decisions: u32,
 }
 
 impl Roles {
@@ -277,6 +290,7 @@ impl Roles {
             Address::JobManager(_) => effects.handled.job_managers += 1,
             _ => effects.handled.nodes += 1,
         }
+        effects.handled.decisions += decisions(&effects.passing.outbox);
         if let Some(event) = noted {
             let left = effects.passing.outbox.clone();
             self.note(|| Entry::Handled { now, event, left });

@@ -10,7 +10,7 @@ use usage::ClusterUsage;
 
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::JobOutcome;
-use amalgam_core::role::{Change, Record};
+use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId};
 use amalgam_workload::trace::TraceJob;
 
@@ -27,6 +27,7 @@ pub struct Metrics {
     counters: Counters,
     last_end: Instant,
     tasks_succeeded: u64,
+    has_refused: bool,
 }
 
 /// A job of the workload as it goes through the cluster.
@@ -85,6 +86,7 @@ impl Metrics {
             counters: Counters::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
+            has_refused: false,
         }
     }
 
@@ -99,12 +101,12 @@ impl Metrics {
 
     pub fn on_refused(&mut self, now: Instant, job: u32, why: String) {
         self.jobs[job as usize].refused = Some(why);
+        self.has_refused = true;
         self.usage.deactivate(now, job);
-        self.counters.refused += 1;
     }
 
-    pub fn on_arrival(&mut self, job: u32) {
-        self.usage.activate(job);
+    pub fn on_arrival(&mut self, now: Instant, job: u32) {
+        self.usage.activate(now, job);
     }
 
     /// The workload's number of a job.
@@ -154,7 +156,10 @@ impl Metrics {
                     _ => self.counters.failed += 1,
                 }
             }
-            Change::Lost { .. } => self.counters.lost += 1,
+            Change::Lost { cause, .. } => {
+                self.counters.lost += 1;
+                self.counters.refused += u64::from(*cause == LostCause::NotTaken);
+            }
             _ => {}
         }
     }
@@ -242,6 +247,10 @@ impl Metrics {
 
     pub fn jobs_left(&self) -> usize {
         self.jobs.iter().filter(|job| job.ended.is_none() && job.refused.is_none()).count()
+    }
+
+    pub fn has_refused(&self) -> bool {
+        self.has_refused
     }
 
     /// Whether a job has arrived and not ended.

@@ -24,9 +24,11 @@ pub struct Results {
     pub simulated_seconds: f64,
     /// From the first arrival to the last end.
     pub makespan_s: f64,
+    /// Of the jobs that succeeded.
     pub jct_s: Summary,
-    /// Jobs that ended, which `jct_s` is about.
-    pub ended_jobs: u64,
+    pub succeeded_jobs: u64,
+    /// Jobs that ended otherwise: failed, cancelled, or after one that did.
+    pub failed_jobs: u64,
     /// From the moment that a task could run to its first start.
     pub task_wait_s: Summary,
     /// Tasks that started, which `task_wait_s` is about.
@@ -74,14 +76,15 @@ pub struct Utilization {
     pub memory: f64,
 }
 
-/// Jain's index over windows of 60 s in which at least two jobs were active, of their mean dominant usage divided by
-/// equal shares.
+/// Jain's index over windows of 60 s in which at least two jobs were active and something ran, of the mean dominant usage
+/// of each, while it was active in the window, divided by equal shares. `None` where there was no such window.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Jain {
-    pub mean: f64,
-    pub min: f64,
+    pub mean: Option<f64>,
+    pub min: Option<f64>,
 }
 
+/// `shed`, `promoted`, `duplicated` and `repartitioned` count what no preset of today does.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counters {
     pub launched: u64,
@@ -93,6 +96,7 @@ pub struct Counters {
     pub promoted: u64,
     pub duplicated: u64,
     pub repartitioned: u64,
+    /// Launches that their nodes did not take.
     pub refused: u64,
     pub stale: u64,
     pub nodes_lost: u64,
@@ -191,7 +195,10 @@ impl Metrics {
         self.usage.end_window(now);
         let first = self.jobs.iter().map(|job| job.arrival).min().unwrap_or_default();
         let makespan = self.last_end.since(first).as_secs_f64();
-        let jct: Vec<Duration> = self.jobs.iter().filter_map(|job| Some(job.ended?.0.since(job.arrival))).collect();
+        let ended = || self.jobs.iter().filter_map(|job| Some((job.arrival, job.ended?)));
+        let succeeded = ended().filter(|(_, (_, outcome))| *outcome == JobOutcome::Succeeded);
+        let jct: Vec<Duration> = succeeded.map(|(arrival, (at, _))| at.since(arrival)).collect();
+        let failed = ended().count() - jct.len();
         self.waits.sort_unstable();
         let wait_curve = curve(&self.waits);
         let started = self.waits.len() as u64;
@@ -212,7 +219,8 @@ impl Metrics {
             simulated_seconds: seconds(now),
             makespan_s: makespan,
             jct_s: summary(&jct),
-            ended_jobs: jct.len() as u64,
+            succeeded_jobs: jct.len() as u64,
+            failed_jobs: failed as u64,
             task_wait_s: waits,
             started_tasks: started,
             allocation_s: self.allocation(&waits, started),
@@ -285,7 +293,7 @@ impl Jain {
         let full = windows.iter().filter_map(|window| window.jain);
         let (count, sum, min) =
             full.fold((0, 0.0, 1.0_f64), |(n, sum, min), index| (n + 1, sum + index, min.min(index)));
-        if count == 0 { Jain { mean: 1.0, min: 1.0 } } else { Jain { mean: sum / f64::from(count), min } }
+        if count == 0 { Jain::default() } else { Jain { mean: Some(sum / f64::from(count)), min: Some(min) } }
     }
 }
 

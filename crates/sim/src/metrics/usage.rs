@@ -15,6 +15,8 @@ pub struct ClusterUsage {
     window_began: Instant,
     jobs: Vec<JobUsage>,
     active: BTreeSet<u32>,
+    /// Jobs that ended in this window, and when.
+    ended: Vec<(u32, Instant)>,
     running: u64,
     windows: Vec<Window>,
     heat: HeatMap,
@@ -75,6 +77,7 @@ struct JobUsage {
     /// Dominant share times microseconds, since the window began.
     integral: f64,
     since: Instant,
+    active_since: Instant,
 }
 
 impl ClusterUsage {
@@ -90,19 +93,23 @@ impl ClusterUsage {
             window_began: Instant::ZERO,
             jobs: vec![JobUsage::default(); jobs],
             active: BTreeSet::new(),
+            ended: Vec::new(),
             running: 0,
             windows: Vec::new(),
             heat: HeatMap::new(nodes),
         }
     }
 
-    pub fn activate(&mut self, job: u32) {
+    pub fn activate(&mut self, now: Instant, job: u32) {
+        self.jobs[job as usize].active_since = now;
         self.active.insert(job);
     }
 
     pub fn deactivate(&mut self, now: Instant, job: u32) {
         self.take_in_job(now, job);
-        self.active.remove(&job);
+        if self.active.remove(&job) {
+            self.ended.push((job, now));
+        }
     }
 
     pub fn running(&self) -> u64 {
@@ -160,10 +167,17 @@ impl ClusterUsage {
         if length == 0 {
             return;
         }
-        let mut shares = Vec::with_capacity(self.active.len());
-        for job in self.active.iter().copied().collect::<Vec<_>>() {
+        let mut active: Vec<(u32, Instant)> = std::mem::take(&mut self.ended);
+        active.extend(self.active.iter().map(|job| (*job, now)));
+        let mut shares = Vec::with_capacity(active.len());
+        for &(job, until) in &active {
             self.take_in_job(now, job);
-            shares.push(std::mem::take(&mut self.jobs[job as usize].integral) / length as f64);
+            let usage = &mut self.jobs[job as usize];
+            let length = until.since(usage.active_since.max(self.window_began)).as_micros();
+            let integral = std::mem::take(&mut usage.integral);
+            if length > 0 {
+                shares.push(integral / length as f64);
+            }
         }
         let mean = |kind: usize| share(self.window_integral[kind], self.capacity.0[kind], length);
         self.windows.push(Window {
@@ -171,7 +185,7 @@ impl ClusterUsage {
             cpu: mean(CPU),
             memory: mean(MEMORY),
             running: self.running,
-            active_jobs: shares.len() as u64,
+            active_jobs: active.len() as u64,
             jain: jain(&shares),
         });
         for kind in [CPU, MEMORY] {
@@ -226,7 +240,7 @@ mod tests {
     #[test]
     fn a_window_holds_the_mean_of_what_was_used_in_it() {
         let mut usage = ClusterUsage::new(2, &[Resources::new(1_000, 0), Resources::new(3_000, 0)]);
-        (0..2).for_each(|job| usage.activate(job));
+        (0..2).for_each(|job| usage.activate(Instant(0), job));
         let task = Resources::new(1_000, 0);
         usage.on_began(Instant(0), 0, 0, &task);
         usage.on_began(Instant(30_000_000), 1, 1, &task);
@@ -241,5 +255,25 @@ mod tests {
         assert_eq!(usage.utilization(CPU, Instant(120_000_000)), 0.3125);
         let sixth = 0.5_f32 / 3.0;
         assert_eq!(usage.take_heat().rows, [vec![1.0, 0.0], vec![sixth, sixth * 2.0]]);
+    }
+
+    #[test]
+    fn whoever_was_active_for_a_part_of_a_window_counts_with_that_part() {
+        let mut usage = ClusterUsage::new(3, &[Resources::new(1_000, 0)]);
+        let task = Resources::new(500, 0);
+        // Each has half of the node while it is there: until 20 s, from 40 s on, and all the time.
+        for (job, from) in [(0, 0), (2, 0)] {
+            usage.activate(Instant(from), job);
+            usage.on_began(Instant(from), job, 0, &task);
+        }
+        usage.on_ended(Instant(20_000_000), 0, 0, &task);
+        usage.deactivate(Instant(20_000_000), 0);
+        usage.activate(Instant(40_000_000), 1);
+        usage.on_began(Instant(40_000_000), 1, 0, &task);
+        usage.end_window(Instant(60_000_000));
+        usage.end_window(Instant(120_000_000));
+        let windows = usage.take_windows();
+        assert_eq!(windows.iter().map(|window| window.active_jobs).collect::<Vec<_>>(), [3, 2]);
+        assert_eq!(windows.iter().map(|window| window.jain).collect::<Vec<_>>(), [Some(1.0), Some(1.0)]);
     }
 }

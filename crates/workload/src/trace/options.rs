@@ -17,7 +17,7 @@ pub struct Key {
 }
 
 /// The options that every format takes.
-pub const COMMON_KEYS: [Key; 12] = [
+pub const COMMON_KEYS: [Key; 13] = [
     Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file; a benchmark's queries repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
@@ -34,6 +34,11 @@ pub const COMMON_KEYS: [Key; 12] = [
         meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY]",
     },
     Key { name: "expected", default: "mean", meaning: "what the user tells of run times: mean, exact or none" },
+    Key {
+        name: "retries",
+        default: "0",
+        meaning: "how often a failed task is tried again; job files say it themselves",
+    },
     Key { name: "constraints", default: "", meaning: "a folder of tables to draw constraints of stages from" },
     Key { name: "constrained", default: "0.5", meaning: "the share of stages that get constraints from those tables" },
     Key { name: "seed", default: "1", meaning: "the seed of all chance" },
@@ -51,6 +56,7 @@ pub struct Options {
     pub whole_seconds: bool,
     pub demand: Demand,
     pub expected: Expected,
+    pub retries: u32,
     /// A folder of tables, and the share of the stages that get constraints from them.
     pub constraints: Option<PathBuf>,
     pub constrained: f64,
@@ -89,6 +95,7 @@ impl Options {
             whole_seconds: values.get("whole-seconds", flag)?,
             demand: values.get("demand", Demand::parse)?,
             expected: values.get("expected", expected)?,
+            retries: values.get("retries", number)?,
             constraints: values.optional("constraints", |text| Ok(PathBuf::from(text)))?,
             constrained: values.get("constrained", share)?,
             seed: values.get("seed", whole)?,
@@ -185,6 +192,10 @@ fn share(text: &str) -> Result<f64, Malformed> {
 
 pub(crate) fn flag(text: &str) -> Result<bool, Malformed> {
     text.parse().map_err(|_| Malformed::new(format!("`{text}` is neither"), "write `true` or `false`"))
+}
+
+fn number(text: &str) -> Result<u32, Malformed> {
+    text.parse().map_err(|_| Malformed::new(format!("`{text}` is not a number"), "write a whole number, such as 3"))
 }
 
 fn expected(text: &str) -> Result<Expected, Malformed> {

@@ -227,7 +227,7 @@ impl<'a> Reading<'a> {
             expected,
             execution: ExecutionType::Auto,
             constraints,
-            retries: 0,
+            retries: self.options.retries,
             timeout: None,
         };
         (spec, run_times)

@@ -143,7 +143,8 @@ fn run(load: &Load, preset: Preset, enforcement: &str) -> Result<(Waits, Workloa
     cluster.stop();
     let journals = Journals::of(&cluster)?;
     let came = journals.submissions();
-    let times = journals::times(&journals.server);
+    // All processes of a machine count from the same origin.
+    let times = journals::times(&journals.agents);
     let wait = |(attempt, times): (&amalgam_core::vocabulary::AttemptId, &journals::Times)| {
         Some(times.started?.since(*came.get(&attempt.job)?).as_micros() as f64 / 1e3)
     };

@@ -2,6 +2,9 @@
 //!
 //! All come from real processes: a server and two agents on loopback, from their journals, and from the kernel's account
 //! of a server's CPU. The load under which they are measured is light, so that nothing waits for anything.
+//!
+//! What a message costs is all that the server's process spends on a task, its interface and its log included, less its
+//! roles, by the messages about the task. Its threads share that work; the simulator charges it to the one process.
 
 use super::cluster::{Cluster, array, chain};
 use super::journals::{self, Journals, WorkByRole};
@@ -40,6 +43,9 @@ pub struct Measured {
     letters_per_task: f64,
     /// From an order to a process, to its end: over what it sleeps, at best.
     bare_micros: f64,
+    /// As measured, which is below 0 when the parts exceed the whole.
+    ways_micros: f64,
+    exit_spread: String,
 }
 
 pub fn execute(args: &CostsArgs) -> Result<()> {
@@ -54,7 +60,8 @@ pub fn measure(args: &CostsArgs) -> Result<Measured> {
     work.nodes = journals::work(&journals.agents)?.nodes;
     let tasks = f64::from(args.hops + args.tasks);
     let letters_per_task = journals.task_letters() as f64 / tasks;
-    let roles_per_task = (work.master.nanos + work.job_managers.nanos) as f64 / tasks;
+    let roles = work.master.nanos + work.job_managers.nanos + work.decisions.nanos;
+    let roles_per_task = roles as f64 / tasks;
     let message = (server_nanos_per_task(args)? - roles_per_task).max(0.0) / letters_per_task;
 
     let (at_server, at_nodes) = (journals::times(&journals.server), journals::times(&journals.agents));
@@ -75,18 +82,22 @@ pub fn measure(args: &CostsArgs) -> Result<Measured> {
     let median = |samples| percentile(&sorted(samples), 50.0);
     let disk = fdatasync_p50()? * 1e6;
     let ways = median(round_trips) - (disk + 4.0 * message) / 1e3;
+    let quartile = |percent| percentile(&sorted(exits.clone()), percent);
+    let exit_spread = format!("{:.0} to {:.0} in the middle half", quartile(25.0), quartile(75.0));
     let nanos = |micros: f64| (micros * 1e3) as u64;
     let costs = Costs {
         master_event: work.master.each(),
         job_manager_event: work.job_managers.each(),
         node_event: work.nodes.each(),
+        decision: work.decisions.each(),
         message: message as u64,
         disk: disk as u64,
         launch: nanos(median(launches)),
         exit: nanos(median(exits)),
     };
     let delay_micros = (ways / 2.0).max(0.0) as u64;
-    Ok(Measured { costs, delay_micros, work, letters_per_task, bare_micros: bare_micros(args.hops)? })
+    let bare_micros = bare_micros(args.hops)?;
+    Ok(Measured { costs, delay_micros, ways_micros: ways / 2.0, work, letters_per_task, bare_micros, exit_spread })
 }
 
 /// A chain of tasks that sleep, then many short ones, with everything written down.
@@ -133,18 +144,29 @@ fn bare_micros(count: u32) -> Result<f64> {
 
 impl Measured {
     pub fn print(&self) {
-        let Measured { costs, delay_micros, work, letters_per_task, bare_micros } = self;
+        let Measured { costs, delay_micros, work, letters_per_task, bare_micros, .. } = self;
         let micros = |nanos: u64| nanos as f64 / 1e3;
         println!("                        us");
         println!("event, master       {:>6.2}   {} events", micros(costs.master_event), work.master.events);
         println!("event, job manager  {:>6.2}   {} events", micros(costs.job_manager_event), work.job_managers.events);
         println!("event, node         {:>6.2}   {} events", micros(costs.node_event), work.nodes.events);
+        println!("decision            {:>6.2}   {} tasks placed", micros(costs.decision), work.decisions.events);
         println!("message, each end   {:>6.1}   {letters_per_task:.1} messages a task", micros(costs.message));
         println!("disk                {:>6.0}   fdatasync", micros(costs.disk));
         println!("launch              {:>6.0}   from the order to the process", micros(costs.launch));
         let both = micros(costs.launch + costs.exit);
-        println!("exit                {:>6.0}   over 10 ms; both {both:.0}, bare {bare_micros:.0}", micros(costs.exit));
+        let spread = &self.exit_spread;
+        println!(
+            "exit                {:>6.0}   over 10 ms; {spread}; with the launch {both:.0}, bare {bare_micros:.0}",
+            micros(costs.exit)
+        );
         println!("delay               {delay_micros:>6}   one way between two processes");
+        if self.ways_micros < 0.0 {
+            println!(
+                "  the parts of a round trip exceed it by {:.0} us: something else was busy",
+                -self.ways_micros * 2.0
+            );
+        }
         println!("for `amalgam sim run`: --delay {delay_micros}us --cost {costs}");
     }
 }

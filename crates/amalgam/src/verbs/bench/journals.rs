@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use crate::failure::{Failure, Result};
-use amalgam_core::hosting::{Entry, Replay, RoleEvent};
+use amalgam_core::hosting::{Entry, Replay, RoleEvent, decisions};
 use amalgam_core::protocol::{ExecutorReport, Message, ToExecutor, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event};
 use amalgam_core::vocabulary::{AttemptId, Instant, JobId};
@@ -36,6 +36,8 @@ pub struct WorkByRole {
     pub master: Work,
     pub job_managers: Work,
     pub nodes: Work,
+    /// Tasks that were placed, and what events with such decisions took beyond others of their role.
+    pub decisions: Work,
 }
 
 impl Work {
@@ -138,21 +140,26 @@ pub fn times(entries: &[Entry]) -> BTreeMap<AttemptId, Times> {
 /// What the roles of a journal cost when they do the same again, on this machine and now.
 pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
     let defect = |_| Failure::new("the roles did not do the same again", "see `amalgam sim replay`");
-    let (mut work, mut replay) = (WorkByRole::default(), Replay::default());
+    let (mut work, mut deciding, mut replay) = (WorkByRole::default(), Work::default(), Replay::default());
     for entry in entries.iter().cloned() {
-        let Entry::Handled { now, event, .. } = entry else {
+        let Entry::Handled { now, event, left } = entry else {
             replay.take(entry).map_err(defect)?;
             continue;
         };
-        let work = match event {
+        let of_role = match event {
             RoleEvent::Master(_) => &mut work.master,
             RoleEvent::JobManager(..) => &mut work.job_managers,
             RoleEvent::Node(..) => &mut work.nodes,
         };
+        let decided = u64::from(decisions(&left));
         let started = std::time::Instant::now();
         replay.hand_over(now, event).map_err(defect)?;
-        work.nanos += started.elapsed().as_nanos() as u64;
-        work.events += 1;
+        let nanos = started.elapsed().as_nanos() as u64;
+        let place = if decided > 0 { &mut deciding } else { of_role };
+        (place.nanos, place.events) = (place.nanos + nanos, place.events + 1);
+        work.decisions.events += decided;
     }
+    // A decision costs what it adds to an event at the master, who decides in the presets of these measurements.
+    work.decisions.nanos = deciding.nanos.saturating_sub(deciding.events * work.master.each());
     Ok(work)
 }

@@ -1,6 +1,7 @@
 //! The results of runs as people read them.
 
 use crate::show;
+use amalgam_core::why::counted;
 use amalgam_sim::{Outcome, Reference, Results};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
@@ -21,7 +22,7 @@ pub fn story(run: &Outcome) -> String {
 pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let mut headings =
         vec!["PRESET", "JCT MEAN", "P50", "P95", "WAIT MEAN", "P95", "MAKESPAN", "JAIN", "CPU", "MEMORY"];
-    headings.extend(["NOT ENDED", "WALL"]);
+    headings.extend(["FAILED", "NEVER FIT", "NOT ENDED", "WALL"]);
     let several = seeds.start() < seeds.end();
     if several {
         headings.insert(2, "OF SEEDS");
@@ -29,8 +30,9 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let of_preset = runs.chunk_by(|one, other| one.preset == other.preset);
     let rows: Vec<Vec<String>> = of_preset.map(|runs| comparison_row(runs, several)).collect();
     let mut text = show::table(&headings, &rows);
-    text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that had not ended or could never run are not in \
-             the means\n";
+    text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that failed, could never run or had not ended are \
+             not in the means\n";
+    text += &runs.first().map(|run| misfits(run)).unwrap_or_default();
     if several {
         let (first, last) = (seeds.start(), seeds.end());
         return text
@@ -51,23 +53,26 @@ fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
     };
     let seconds = |number| mean(number).map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"));
     let share = |number: fn(&Results) -> f64| runs.iter().map(|run| number(run)).sum::<f64>() / runs.len() as f64;
-    let not_ended = |run: &&Results| run.unfinished_jobs + run.refused_jobs.len() as u64;
+    let sum = |number: fn(&Results) -> u64| runs.iter().map(|run| number(run)).sum::<u64>().to_string();
+    let jain = mean(|run| (u64::from(run.jain.mean.is_some()), run.jain.mean.unwrap_or_default()));
     let mut cells = vec![
         runs[0].preset.clone(),
-        seconds(|run| (run.ended_jobs, run.jct_s.mean)),
-        seconds(|run| (run.ended_jobs, run.jct_s.p50)),
-        seconds(|run| (run.ended_jobs, run.jct_s.p95)),
+        seconds(|run| (run.succeeded_jobs, run.jct_s.mean)),
+        seconds(|run| (run.succeeded_jobs, run.jct_s.p50)),
+        seconds(|run| (run.succeeded_jobs, run.jct_s.p95)),
         seconds(|run| (run.started_tasks, run.task_wait_s.mean)),
         seconds(|run| (run.started_tasks, run.task_wait_s.p95)),
-        seconds(|run| (run.ended_jobs, run.makespan_s)),
-        format!("{:.3}", share(|run| run.jain.mean)),
+        seconds(|run| (run.succeeded_jobs, run.makespan_s)),
+        jain.map_or_else(|| "-".to_owned(), |jain| format!("{jain:.3}")),
         show::percent(share(|run| run.utilization.cpu)),
         show::percent(share(|run| run.utilization.memory)),
-        runs.iter().map(not_ended).sum::<u64>().to_string(),
+        sum(|run| run.failed_jobs),
+        sum(|run| run.refused_jobs.len() as u64),
+        sum(|run| run.unfinished_jobs),
         format!("{:.2}", share(|run| run.wall_seconds)),
     ];
     if several {
-        let means = || runs.iter().filter(|run| run.ended_jobs > 0).map(|run| run.jct_s.mean);
+        let means = || runs.iter().filter(|run| run.succeeded_jobs > 0).map(|run| run.jct_s.mean);
         let (least, most) =
             means().fold((f64::INFINITY, 0.0_f64), |(least, most), mean| (least.min(mean), most.max(mean)));
         cells.insert(2, if least > most { "-".to_owned() } else { format!("{least:.2}..{most:.2}") });
@@ -105,7 +110,7 @@ pub fn table(results: &Results) -> String {
         [vec![name.to_owned()], cells.to_vec()].concat()
     };
     let rows = [
-        row("job completion", results.ended_jobs, &results.jct_s),
+        row("job completion", results.succeeded_jobs, &results.jct_s),
         row("task wait", results.started_tasks, &results.task_wait_s),
     ];
     text += &show::table(&["SECONDS", "MEAN", "P50", "P75", "P95", "P99"], &rows);
@@ -117,7 +122,7 @@ pub fn table(results: &Results) -> String {
         number(parts.communication),
         number(parts.node)
     );
-    if results.ended_jobs > 0 {
+    if results.succeeded_jobs > 0 {
         let (makespan, rate) = (number(results.makespan_s), number(results.tasks_per_second));
         text += &format!("makespan {makespan} s, {rate} tasks a second\n");
     }
@@ -126,14 +131,30 @@ pub fn table(results: &Results) -> String {
         results.utilization.cpu * 100.0,
         results.utilization.memory * 100.0
     );
-    text += &format!("fairness (Jain, 60 s windows): mean {:.3}, least {:.3}\n", results.jain.mean, results.jain.min);
-    text += &results.reference.as_ref().map(bounds).unwrap_or_default();
-    if !results.refused_jobs.is_empty() {
-        text += &format!("{} jobs can never run on these nodes and were left out:\n", results.refused_jobs.len());
-        results.refused_jobs.iter().take(SHOWN).for_each(|refused| text += &format!("  {refused}\n"));
+    if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
+        text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
-    if results.unfinished_jobs > 0 {
-        text += &format!("{} jobs had not ended\n", results.unfinished_jobs);
+    text += &results.reference.as_ref().map(bounds).unwrap_or_default();
+    text += &misfits(results);
+    for (jobs, what) in [(results.failed_jobs, "failed"), (results.unfinished_jobs, "not ended")] {
+        if jobs > 0 {
+            text += &format!("{} had {what}\n", counted(jobs, "job"));
+        }
+    }
+    text
+}
+
+/// Jobs that can never run, the first of them by name.
+fn misfits(results: &Results) -> String {
+    let refused = &results.refused_jobs;
+    if refused.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        format!("{} can never run on these nodes and were left out:\n", counted(refused.len() as u64, "job"));
+    refused.iter().take(SHOWN).for_each(|refused| text += &format!("  {refused}\n"));
+    if refused.len() > SHOWN {
+        text += &format!("  and {} more\n", refused.len() - SHOWN);
     }
     text
 }

@@ -26,8 +26,16 @@ pub fn execute(args: &ReplayArgs) -> Result<ExitCode> {
         journals.extend(if path.is_dir() { in_directory(path)? } else { vec![path.clone()] });
     }
     for path in &journals {
-        let events = replay(path)?;
-        show::print(&format!("{}: {}, the same effects\n", path.display(), counted(events, "event")))?;
+        let Replayed { events, left_over } = replay(path)?;
+        if events == 0 {
+            let remedy = "a process that was killed at once leaves such a journal; give another";
+            return Err(Failure::new(format!("{} tells of no event", path.display()), remedy));
+        }
+        let cut = match left_over {
+            0 => String::new(),
+            bytes => format!("; its last {bytes} bytes are no whole entry"),
+        };
+        show::print(&format!("{}: {}, the same effects{cut}\n", path.display(), counted(events, "event")))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -49,8 +57,14 @@ fn in_directory(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// How many events its roles took.
-fn replay(path: &Path) -> Result<u64> {
+struct Replayed {
+    /// That its roles took.
+    events: u64,
+    /// Bytes after the last whole entry.
+    left_over: usize,
+}
+
+fn replay(path: &Path) -> Result<Replayed> {
     let mut journal = JournalReader::open(path).map_err(|error| Failure::new(error.to_string(), ""))?;
     let (mut replay, mut number, mut events) = (Replay::default(), 0, 0);
     while let Some(entry) = journal.next_entry().map_err(|error| Failure::new(error.to_string(), ""))? {
@@ -61,7 +75,7 @@ fn replay(path: &Path) -> Result<u64> {
             return Err(tell(path, number, &what, &difference));
         }
     }
-    Ok(events)
+    Ok(Replayed { events, left_over: journal.left_over() })
 }
 
 fn show_event(entry: &Entry) -> String {

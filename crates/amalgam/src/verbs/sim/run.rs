@@ -9,6 +9,7 @@ use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
+use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
 use amalgam_sim::{
     Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, Subject, capacity,
@@ -47,12 +48,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "A..B", value_parser = parse_seeds, overrides_with = "seed", conflicts_with_all = ["report", "csv", "parquet"])]
     seeds: Option<RangeInclusive<u64>>,
     /// How many runs go on at once; all cores by default. The results do not depend on it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
     /// End after so much simulated time, whatever is left
     #[arg(long, value_name = "TIME", value_parser = Duration::parse)]
     until: Option<Duration>,
-    /// Fail when a job can never fit, or has not ended
+    /// Fail when a line of the workload is malformed or, at once, when a job can never run; and when a job failed or had
+    /// not ended
     #[arg(long)]
     strict: bool,
     /// Print the results as JSON: one object, or a list of them for several presets
@@ -130,15 +132,15 @@ struct WorldArgs {
     #[arg(long, value_name = "NAME=TIME", conflicts_with = "free", value_parser = parse_costs, default_value_t)]
     cost: Costs,
     /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = slowdown)]
     slowdown: f64,
     /// The probability that an attempt is a straggler
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     stragglers: f64,
     /// How many times as long a straggler runs
-    #[arg(long, value_name = "TIMES", default_value_t = 5.0)]
+    #[arg(long, value_name = "TIMES", default_value_t = 5.0, value_parser = straggler_factor)]
     straggler_factor: f64,
-    /// The probability that an attempt fails
+    /// The probability that an attempt fails; -w retries=N lets it be tried again
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     failures: f64,
 }
@@ -156,15 +158,34 @@ fn parse_costs(text: &str) -> std::result::Result<Costs, String> {
 }
 
 fn period(text: &str) -> std::result::Result<Duration, String> {
-    match Duration::parse(text)? {
-        Duration::ZERO => Err("it is to be above 0".to_owned()),
-        period => Ok(period),
-    }
+    let period = Duration::parse(text)?;
+    if period < Duration::from_millis(1) { Err("it is to be at least 1ms".to_owned()) } else { Ok(period) }
+}
+
+fn threads(text: &str) -> std::result::Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=1_024).contains(count))
+        .ok_or_else(|| "write a number from 1 to 1024".to_owned())
 }
 
 fn probability(text: &str) -> std::result::Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let value = number(text)?;
     if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and less than 1".to_owned()) }
+}
+
+fn slowdown(text: &str) -> std::result::Result<f64, String> {
+    let value = number(text)?;
+    if (0.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it is to be at least 0 and at most 1000".to_owned()) }
+}
+
+fn straggler_factor(text: &str) -> std::result::Result<f64, String> {
+    let value = number(text)?;
+    if (1.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it is to be at least 1 and at most 1000".to_owned()) }
+}
+
+fn number(text: &str) -> std::result::Result<f64, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number"))
 }
 
 impl RunArgs {
@@ -209,6 +230,7 @@ impl RunArgs {
             },
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
+            strict: self.strict,
             story: self.story,
             ..Settings::default()
         }
@@ -246,6 +268,9 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let worlds = seeds.clone().map(|seed| World::of(args, seed)).collect::<Result<Vec<World>>>()?;
     let first = &worlds[0];
     tell_gaps(&first.workload);
+    if args.strict {
+        worlds.iter().try_for_each(|world| check_workload(&world.workload))?;
+    }
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
     let presets = args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0);
     // Before the work, so that a place that cannot be written costs no time.
@@ -253,6 +278,9 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
 
     let runs = run_all(args, &worlds, &presets, &config.queues);
+    if args.strict {
+        runs.iter().try_for_each(check_fits)?;
+    }
     for run in &runs {
         args.csv.iter().try_for_each(|directory| tables::write_csv(directory, run))?;
         args.parquet.iter().try_for_each(|directory| tables::write_parquet(directory, run))?;
@@ -295,17 +323,32 @@ fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueT
     runs
 }
 
+/// What a strict run does not go on with.
+fn check_fits(run: &Outcome) -> Result<()> {
+    let Results { preset, refused_jobs, .. } = &run.results;
+    let Some(first) = refused_jobs.first() else { return Ok(()) };
+    let what = format!("{preset}: a job can never run on these nodes: {first}");
+    Err(Failure::new(what, "give larger nodes, or leave out --strict to go on without such jobs"))
+}
+
 fn check_ends(run: &Outcome) -> Result<()> {
-    let Results { preset, refused_jobs, unfinished_jobs, .. } = &run.results;
-    if let Some(first) = refused_jobs.first() {
-        let what = format!("{preset}: {} jobs can never run on these nodes; the first is {first}", refused_jobs.len());
-        return Err(Failure::new(what, "give larger nodes, or leave out --strict to go on without these jobs"));
-    }
+    let Results { preset, unfinished_jobs, failed_jobs, .. } = &run.results;
     if *unfinished_jobs > 0 {
-        let what = format!("{preset}: {unfinished_jobs} jobs had not ended");
+        let what = format!("{preset}: {} had not ended", counted(*unfinished_jobs, "job"));
         return Err(Failure::new(what, "give more time with --until, or leave out --strict"));
     }
+    if *failed_jobs > 0 {
+        let what = format!("{preset}: {} failed", counted(*failed_jobs, "job"));
+        return Err(Failure::new(what, "let tasks be tried again with -w retries=N, or leave out --strict"));
+    }
     Ok(())
+}
+
+fn check_workload(workload: &Workload) -> Result<()> {
+    let Some(first) = workload.malformed.first.first() else { return Ok(()) };
+    let what =
+        format!("{} of the workload are malformed; the first: {first}", counted(workload.malformed.count, "line"));
+    Err(Failure::new(what, "mend the file, or leave out --strict to go on without such lines"))
 }
 
 pub fn create(path: &Path) -> Result<File> {
@@ -325,10 +368,11 @@ fn tell_gaps(workload: &Workload) {
     }
 }
 
-/// What nothing can beat holds for the jobs that the means are about: all that fit on a node, when all of them have ended.
+/// What nothing can beat holds for the jobs that fit on a node, when all of them have done all their work.
 fn reference(run: &Outcome, workload: &Workload, nodes: &[Node]) -> Option<Reference> {
+    let Results { unfinished_jobs, failed_jobs, succeeded_jobs, .. } = run.results;
     let fitting = workload.jobs.iter().zip(&run.jobs).filter(|(_, result)| result.outcome != "refused");
-    (run.results.unfinished_jobs == 0 && run.results.ended_jobs > 0)
+    (unfinished_jobs == 0 && failed_jobs == 0 && succeeded_jobs > 0)
         .then(|| Reference::of(fitting.map(|(job, _)| job), &capacity(nodes)))
 }
 
