@@ -209,11 +209,35 @@ fn what_cannot_be_is_said_before_the_work() {
         let told = scene.run(&small(&[place]));
         assert!(told.code == 1 && told.err.contains("cannot write") && told.out.is_empty(), "{place}: {told:?}");
     }
+    for wrong in ["--slowdown=nan", "--slowdown=-1", "--straggler-factor=0.5", "--heartbeat=1us", "--threads=0"] {
+        let told = scene.run(&small(&[wrong]));
+        assert!(told.code == 2 && told.err.contains("error"), "{wrong}: {told:?}");
+    }
     let told = scene.run(&small(&["--preset", "drfs"]));
     assert!(told.code == 2 && told.err.contains("there are: fifo, capacity, drf"), "{told:?}");
     fs::write(scene.work().join("cut.tr.gz"), [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]).unwrap();
     let told = scene.run(&["sim", "run", "--workload", "hawk:cut.tr.gz"]);
     assert!(told.code != 0 && told.err.contains("cut.tr.gz"), "{told:?}");
+}
+
+#[test]
+fn failed_jobs_are_told_and_kept_out_of_means_and_bounds() {
+    let scene = Scene::new();
+    let fail = ["--failures", "0.2", "--seed", "3"];
+    let failed = result(&scene, &small(&fail));
+    let [succeeded, failures] = ["succeeded_jobs", "failed_jobs"].map(|key| failed[key].as_u64().unwrap());
+    assert!(failures > 0 && succeeded + failures == 6, "{failed}");
+    assert!(failed["reference"].is_null(), "nothing is said of bounds for work that was not done");
+    let told = scene.run(&small(&[&fail[..], &["--strict"]].concat()));
+    assert!(told.code == 1 && told.err.contains("failed"), "{told:?}");
+    let tried_again = result(&scene, &small(&[&fail[..], &["-w", "retries=20"]].concat()));
+    assert_eq!(tried_again["failed_jobs"].as_u64(), Some(0));
+    assert!(tried_again["counters"]["retried"].as_u64() > Some(0), "{tried_again}");
+    let bound = tried_again["reference"]["srpt_mean_jct_s"].as_f64().unwrap();
+    assert!(tried_again["jct_s"]["mean"].as_f64().unwrap() >= bound);
+    let table = scene.ok(&small(&[&fail[..], &["--preset", "fifo,drf"]].concat()));
+    let heading = table.lines().next().unwrap();
+    assert!(heading.contains("FAILED") && heading.contains("NEVER FIT"), "{table}");
 }
 
 #[test]
@@ -223,7 +247,10 @@ fn jobs_that_fit_nowhere_are_named_and_stop_a_strict_run() {
     let told = scene.run(&small(&wide));
     assert!(told.code == 0 && told.out.contains("6 jobs can never run on these nodes"), "{told:?}");
     let told = scene.run(&small(&[&wide[..], &["--strict"]].concat()));
-    assert!(told.code == 1 && told.err.contains("6 jobs can never run"), "{told:?}");
+    assert!(
+        told.code == 1 && told.out.is_empty() && told.err.contains("a job can never run on these nodes: job-1"),
+        "{told:?}"
+    );
     let told = scene.run(&small(&["--strict", "--until", "1s"]));
     assert!(told.code == 1 && told.err.contains("had not ended"), "{told:?}");
 }
