@@ -55,7 +55,7 @@ pub struct JournalArgs {
 pub struct ServerSettings {
     /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random or sparrow-power-of-two
     /// [default: drf]
-    #[arg(long, value_parser = Preset::parse)]
+    #[arg(long, value_parser = parse_preset)]
     preset: Option<Preset>,
     /// Queues and other settings
     #[arg(long, value_name = "FILE")]
@@ -63,6 +63,15 @@ pub struct ServerSettings {
     /// Where the interface listens [default: 127.0.0.1:7433]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+}
+
+/// # Errors
+/// A sentence with the nearest preset and all there are.
+pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
+    Preset::parse(name).map_err(|allowed| {
+        let near = amalgam_workload::closest(name, Preset::all().map(Preset::name));
+        near.map_or_else(|| allowed.clone(), |near| format!("{allowed}; did you mean `{near}`?"))
+    })
 }
 
 impl ServerSettings {

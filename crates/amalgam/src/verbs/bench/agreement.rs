@@ -20,7 +20,7 @@ pub struct AgreementArgs {
     #[command(flatten)]
     costs: CostsArgs,
     /// Which policies schedule
-    #[arg(long, value_parser = Preset::parse, value_delimiter = ',', default_value = "fifo,drf,sparrow")]
+    #[arg(long, value_parser = crate::cluster::parse_preset, value_delimiter = ',', default_value = "fifo,drf,sparrow")]
     preset: Vec<Preset>,
     /// Tasks that come at once
     #[arg(long, default_value_t = 600)]

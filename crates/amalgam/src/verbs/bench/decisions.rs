@@ -8,7 +8,7 @@ use clap::Args;
 #[derive(Args)]
 pub struct DecisionsArgs {
     /// Only this preset
-    #[arg(long, value_parser = Preset::parse)]
+    #[arg(long, value_parser = crate::cluster::parse_preset)]
     preset: Option<Preset>,
 }
 

@@ -1,7 +1,7 @@
 //! One simulated run.
 
 use super::{parse_seeds, parse_task, printing, tables};
-use crate::cluster::read_config;
+use crate::cluster::{parse_preset, read_config};
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::workload::parse_option;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Args)]
-#[command(args_override_self = true)]
+#[command(args_override_self = true, allow_negative_numbers = true)]
 pub struct RunArgs {
     /// A TOML file of flags, such as `nodes = 100`; those of the command line replace them
     scenario: Option<PathBuf>,
@@ -87,7 +87,11 @@ fn parse_presets(text: &str) -> std::result::Result<Presets, String> {
     if text == "all" {
         return Ok(Presets(Preset::all().collect()));
     }
-    text.split(',').map(Preset::parse).collect::<std::result::Result<_, _>>().map(Presets)
+    let presets = text.split(',').map(parse_preset).collect::<std::result::Result<Vec<Preset>, _>>()?;
+    match presets.iter().enumerate().find(|(at, preset)| presets[..*at].contains(preset)) {
+        Some((_, twice)) => Err(format!("{} is there twice", twice.name())),
+        None => Ok(Presets(presets)),
+    }
 }
 
 #[derive(Args)]
@@ -126,10 +130,10 @@ struct WorldArgs {
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     loss: f64,
     /// Decisions, disks, launches and the making of messages take no time; the way of a message takes its delay
-    #[arg(long)]
+    #[arg(long, overrides_with = "cost")]
     free: bool,
     /// What something costs, such as message=12us,disk=1ms; `amalgam bench costs` prints those of a machine
-    #[arg(long, value_name = "NAME=TIME", conflicts_with = "free", value_parser = parse_costs, default_value_t)]
+    #[arg(long, value_name = "NAME=TIME", overrides_with = "free", value_parser = parse_costs, default_value_t)]
     cost: Costs,
     /// How much longer tasks run beside others that use all CPUs of their node; 0.5 is half as long again
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = slowdown)]
@@ -265,9 +269,14 @@ impl World {
 
 pub fn execute(args: &RunArgs) -> Result<()> {
     let seeds = args.seeds.clone().unwrap_or(args.seed..=args.seed);
-    let worlds = seeds.clone().map(|seed| World::of(args, seed)).collect::<Result<Vec<World>>>()?;
+    let worlds = seeds.clone().map(|seed| World::of(args, seed)).collect::<Result<Vec<World>>>();
+    let worlds = worlds.map_err(|failure| match args.scenario() {
+        Some(path) => Failure { what: format!("with {}: {}", path.display(), failure.what), ..failure },
+        None => failure,
+    })?;
     let first = &worlds[0];
     tell_gaps(&first.workload);
+    tell_heartbeats(first, args.world.heartbeat);
     if args.strict {
         worlds.iter().try_for_each(|world| check_workload(&world.workload))?;
     }
@@ -293,7 +302,8 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
     for run in runs.iter().filter(|_| args.story.is_some()) {
-        show::print(&printing::story(run))?;
+        let heading = if runs.len() > 1 { format!("{}:\n", run.results.preset) } else { String::new() };
+        show::print(&(heading + &printing::story(run)))?;
     }
     let results: Vec<&Results> = runs.iter().map(|run| &run.results).collect();
     match (&results[..], args.json) {
@@ -365,6 +375,20 @@ fn tell_gaps(workload: &Workload) {
     if workload.malformed.count > 0 {
         show::note(&format!("note: {} malformed lines were left out; the first:", workload.malformed.count));
         workload.malformed.first.iter().for_each(|line| show::note(&format!("  {line}")));
+    }
+}
+
+/// Why it may take long, and what would help.
+fn tell_heartbeats(world: &World, heartbeat: Duration) {
+    const MANY: u64 = 20_000_000;
+    let span = world.workload.jobs.last().map_or(Duration::ZERO, |job| job.arrival);
+    let beats = world.nodes.len() as u64 * (span.as_micros() / heartbeat.as_micros());
+    if beats > MANY {
+        let millions = beats / 1_000_000;
+        show::note(&format!(
+            "note: jobs arrive over {span}: the nodes report {millions} million times before the last does, which takes most \
+             of the time; a longer --heartbeat makes that less"
+        ));
     }
 }
 

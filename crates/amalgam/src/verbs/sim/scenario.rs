@@ -16,11 +16,20 @@ use toml::de::{DeTable, DeValue};
 pub fn with_flags_of(path: &Path) -> Result<Arguments> {
     let flags = read(path)?;
     let own: Vec<OsString> = std::env::args_os().collect();
-    // `sim run` takes no flags between its words that could be a path.
-    let at = own.iter().position(|word| word == "run").map_or(own.len(), |at| at + 1);
-    let (before, after) = own.split_at(at);
+    let (before, after) = own.split_at(after_verb(&own));
     let words = before.iter().cloned().chain(flags.into_iter().map(OsString::from)).chain(after.iter().cloned());
     Ok(Arguments::try_parse_from(words).unwrap_or_else(|error| error.exit()))
+}
+
+/// The place after the words `sim run`. A flag before them may have a value of that name, and then what comes up to there
+/// is no command line.
+fn after_verb(words: &[OsString]) -> usize {
+    let is_verb = |at: &usize| {
+        let begin = words[..*at].iter().cloned();
+        let rest = ["--workload", "synthetic"].map(OsString::from);
+        words[at - 1] == "run" && Arguments::try_parse_from(begin.chain(rest)).is_ok()
+    };
+    (1..=words.len()).find(is_verb).unwrap_or(words.len())
 }
 
 fn read(path: &Path) -> Result<Vec<String>> {
@@ -139,6 +148,18 @@ fn check(flags: &[String]) -> std::result::Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_place_after_the_verb_is_found_whatever_flags_are_called() {
+        for (line, at) in [
+            ("amalgam sim run file.toml", 3),
+            ("amalgam --state-dir run sim run file.toml --seed 3", 5),
+            ("amalgam sim --state-dir run run run", 5),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(after_verb(&words), at, "{line}");
+        }
+    }
 
     #[test]
     fn every_kind_of_flag_can_be_written() {
