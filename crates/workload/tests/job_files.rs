@@ -344,13 +344,11 @@ fn bombs_are_defused() {
 }
 
 #[test]
-fn a_million_lines_read_quickly_into_one_record() {
+fn a_million_lines_become_one_record() {
     let directory = tempfile::tempdir().unwrap();
     let lines: String = (0..1_000_000).map(|number| format!("input/file-{number:07}.dat\n")).collect();
     fs::write(directory.path().join("lines"), &lines).unwrap();
-    let started = std::time::Instant::now();
     let job = read_in(directory.path(), "command = ['x']\neach = { lines = 'lines' }", Format::Toml).unwrap();
-    println!("1,000,000 lines read in {:?}", started.elapsed());
     assert_eq!(job.task_count(), 1_000_000);
     let TaskSet::Each(items) = &job.stages[0].tasks else { panic!("items") };
     assert_eq!(items.get(999_999), Some("input/file-0999999.dat"));
