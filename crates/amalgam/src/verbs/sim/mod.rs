@@ -7,6 +7,8 @@ mod run;
 mod scenario;
 mod tables;
 
+pub use run::peak_memory;
+
 use crate::arguments::Verb;
 use crate::failure::Result;
 use amalgam_core::vocabulary::{JobId, TaskId};

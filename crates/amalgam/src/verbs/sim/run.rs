@@ -432,7 +432,7 @@ fn simulate(settings: Settings, nodes: &[Node], workload: &Workload, progress: &
 }
 
 /// The most that this process ever held, in bytes.
-fn peak_memory() -> u64 {
+pub fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
