@@ -5,7 +5,10 @@ use crate::vocabulary::{Duration, EntryId, Instant, QueueView, QueuedEntry, Reso
 
 #[derive(Default)]
 pub struct NodeQueue {
+    /// Those from `first` on wait; those before have left. They go together when they are half of all, so that the first
+    /// of a long queue leaves it as cheaply as that of a short one.
     entries: Vec<QueuedEntry>,
+    first: usize,
 }
 
 impl NodeQueue {
@@ -15,12 +18,29 @@ impl NodeQueue {
 
     /// Puts an entry before all others: its turn has come already.
     pub fn push_front(&mut self, entry: QueuedEntry) {
-        self.entries.insert(0, entry);
+        if self.first > 0 {
+            self.first -= 1;
+            self.entries[self.first] = entry;
+        } else {
+            self.entries.insert(0, entry);
+        }
     }
 
     pub fn remove(&mut self, id: EntryId) -> Option<QueuedEntry> {
-        let at = self.entries.iter().position(|entry| entry.id == id)?;
-        Some(self.entries.remove(at))
+        let at = self.entries().iter().position(|entry| entry.id == id)?;
+        Some(self.take(at))
+    }
+
+    fn take(&mut self, at: usize) -> QueuedEntry {
+        if at > 0 {
+            return self.entries.remove(self.first + at);
+        }
+        let entry = self.entries[self.first].clone();
+        self.first += 1;
+        if self.first * 2 >= self.entries.len() {
+            self.entries.drain(..std::mem::take(&mut self.first));
+        }
+        entry
     }
 
     /// Takes out the entry that starts next.
@@ -31,24 +51,60 @@ impl NodeQueue {
         running: &[RunningEntry],
         free: &Resources,
     ) -> Option<QueuedEntry> {
-        let at = policy.pick(now, &QueueView { entries: &self.entries }, running, free)?;
-        Some(self.entries.remove(at))
+        let at = policy.pick(now, &QueueView { entries: self.entries() }, running, free)?;
+        Some(self.take(at))
     }
 
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.entries().len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries().is_empty()
     }
 
     pub fn entries(&self) -> &[QueuedEntry] {
-        &self.entries
+        &self.entries[self.first..]
     }
 
     /// The expected run times of what waits, one after the other; unknown ones count as nothing.
     pub fn expected_work(&self) -> Duration {
-        self.entries.iter().filter_map(|entry| entry.expected).fold(Duration::ZERO, |sum, next| sum + next)
+        self.entries().iter().filter_map(|entry| entry.expected).fold(Duration::ZERO, |sum, next| sum + next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Chance, ExecutionType, JobId, ProbeId};
+
+    fn entry(number: u32) -> QueuedEntry {
+        let id = EntryId::Probe(ProbeId { job: JobId(1), number, ..ProbeId::default() });
+        let (resources, execution) = (Resources::ZERO, ExecutionType::Guaranteed);
+        QueuedEntry { id, resources, execution, queued_at: Instant::ZERO, expected: None }
+    }
+
+    #[test]
+    fn entries_leave_from_anywhere_and_the_others_keep_their_order() {
+        let mut chance = Chance::new(1, "node queue");
+        let (mut queue, mut expected) = (NodeQueue::default(), Vec::new());
+        for number in 0..3_000 {
+            match chance.below(6_u64) {
+                0 => {
+                    queue.push_front(entry(number));
+                    expected.insert(0, entry(number));
+                }
+                1 if !expected.is_empty() => {
+                    let at = chance.below(expected.len() as u64) as usize;
+                    assert_eq!(queue.remove(expected[at].id), Some(expected.remove(at)));
+                }
+                2 | 3 if !expected.is_empty() => assert_eq!(queue.take(0), expected.remove(0)),
+                _ => {
+                    queue.push(entry(number));
+                    expected.push(entry(number));
+                }
+            }
+            assert_eq!((queue.entries(), queue.len()), (&expected[..], expected.len()));
+        }
     }
 }
