@@ -359,11 +359,12 @@ impl JobManager {
     }
 
     fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
+        if self.cancelled || reason.is_success() || *reason == EndReason::Cancelled {
+            return true;
+        }
         let stage = &self.job.spec.stages[task.stage as usize];
         let record = self.dag.stage(task.stage).record(task.index).expect("a task with an attempt has a record");
         match reason {
-            _ if self.cancelled => true,
-            EndReason::Exit(0) | EndReason::Cancelled => true,
             EndReason::NodeLost | EndReason::NodeFault(_) => record.losses >= MAX_LOSSES,
             reason if reason.is_infrastructure() => false,
             _ => u32::from(record.failures) >= stage.retries,
