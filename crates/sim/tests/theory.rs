@@ -138,9 +138,9 @@ impl NodeViews for Supermarket {
 /// The shares of queues with at least 1, 2, .. customers, in the long run: arrivals are Poisson, services exponential,
 /// and the policy chooses each customer's queue. Every step is an arrival or a chance to leave for one queue.
 fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N] {
-    const QUEUES: u32 = 500;
-    const WARM_UP: u32 = 500_000;
-    const STEPS: u32 = 2_000_000;
+    const QUEUES: u32 = 2_000;
+    const WARM_UP: u32 = 8_000_000;
+    const STEPS: u32 = 16_000_000;
     let ask = OpenAsk { slot: 0, shape: ONE, class: 0, count: 1, probes: 0 };
     let (mut chance, mut decisions) = (Chance::new(1, "supermarket"), Vec::new());
     let mut market = Supermarket(vec![0; QUEUES as usize]);
@@ -171,6 +171,9 @@ fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N
 }
 
 /// Mitzenmacher 2001, section 2: with d choices a share of load^((d^i - 1) / (d - 1)) has at least i customers.
+///
+/// The policy is driven with the exact lengths of the queues at each arrival, as the theory wants it. Under the preset
+/// `sparrow-power-of-two` the same policy compares what the master published last, of which this says nothing.
 #[test]
 fn two_choices_have_the_known_tail_and_one_has_the_known_longer_one() {
     for load in [0.7_f64, 0.9] {
@@ -178,8 +181,13 @@ fn two_choices_have_the_known_tail_and_one_has_the_known_longer_one() {
         let one: [f64; 4] = tails(&mut Random::new(Chance::new(1, "placement")), load);
         for i in 1..=4 {
             for (simulated, expected) in [(two[i - 1], load.powi((1 << i) - 1)), (one[i - 1], load.powi(i as i32))] {
+                // The theory is about infinitely many queues. With 2,000, and in so many steps, other seeds scatter by
+                // 1.5 %, and the smallest share (0.0047) is 0.6 to 2.7 % larger.
+                let allowed = 0.02 * expected + 0.0002;
+                assert!(allowed < 0.1 * expected, "{allowed} around {expected} would let a wrong share pass");
                 let off = (simulated - expected).abs();
-                assert!(off < 0.005 + 0.03 * expected, "load {load}, {i} customers: {simulated}, by theory {expected}");
+                println!("load {load}, {i} customers: {simulated:.5}, by theory {expected:.5}");
+                assert!(off < allowed, "load {load}, {i} customers: {simulated}, by theory {expected} +- {allowed}");
             }
         }
     }
