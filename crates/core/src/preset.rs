@@ -243,6 +243,12 @@ impl Preset {
         Master::new(epoch, settings, queues, scheduler)
     }
 
+    /// Whether guaranteed work may be preempted where another queue has less than its share. None of today's does; without
+    /// it only opportunistic work may be.
+    pub fn preempts_for_shares(self) -> bool {
+        false
+    }
+
     fn publishes(self) -> Publish {
         match (self.places, self.placement) {
             (Places::Master, _) => Publish::Nothing,

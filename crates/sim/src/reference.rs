@@ -11,10 +11,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Bound;
 
-/// Lower bounds in seconds, and the greedy scheduler's figures.
+/// Lower bounds in seconds, and the greedy scheduler's figures. The bounds are computed in integers and rounded down, so
+/// that a run which meets one is not below it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Reference {
-    /// Of the makespan: the latest arrival plus its job's critical path.
+    /// Of the makespan: from the first arrival until the last job would end if none ever waited, which is the largest sum
+    /// of an arrival and that job's critical path.
     pub critical_path_s: f64,
     /// Of the makespan: all work of the scarcest kind over the capacity of the whole cluster.
     pub work_over_capacity_s: f64,
@@ -31,94 +33,105 @@ impl Reference {
         let jobs: Vec<Job<'_>> = jobs.into_iter().map(|job| Job::new(job, capacity)).collect();
         let (greedy_makespan, greedy_mean) = greedy(&jobs, capacity);
         Reference {
-            critical_path_s: critical_path(&jobs),
-            work_over_capacity_s: work_over_capacity(&jobs),
-            srpt_mean_jct_s: mean_completion(&jobs),
+            critical_path_s: critical_path(&jobs) as f64 / 1e6,
+            work_over_capacity_s: work_over_capacity(&jobs, capacity) as f64 / 1e6,
+            srpt_mean_jct_s: least_mean(completion(&jobs, capacity), jobs.len()),
             greedy_makespan_s: greedy_makespan,
             greedy_mean_jct_s: greedy_mean,
         }
     }
 }
 
+/// Times are in microseconds.
 struct Job<'a> {
     trace: &'a TraceJob,
-    arrival: f64,
-    critical_path: f64,
-    /// Seconds that the whole cluster would need for it, by its dominant kind.
-    work: f64,
-    /// The same for each kind.
-    work_by_kind: [f64; WIDTH],
+    arrival: u64,
+    critical_path: u64,
+    /// The amount of each kind times how long it is taken.
+    work: [u128; WIDTH],
+    /// Seconds that the whole cluster would need for it, by its dominant kind. Only the greedy scheduler's order stands on
+    /// it.
+    dominant_s: f64,
 }
 
 impl<'a> Job<'a> {
     fn new(trace: &'a TraceJob, capacity: &Totals) -> Job<'a> {
-        let mut finish: Vec<f64> = Vec::with_capacity(trace.spec.stages.len());
-        let mut work_by_kind = [0.0; WIDTH];
+        let mut finish: Vec<u64> = Vec::with_capacity(trace.spec.stages.len());
+        let mut work = [0; WIDTH];
         for (stage, run_times) in trace.spec.stages.iter().zip(trace.run_times.iter()) {
-            let ready = stage.after.iter().map(|&before| finish[before as usize]).fold(0.0, f64::max);
-            finish.push(ready + run_times.longest().as_secs_f64());
-            let seconds = run_times.total_seconds(stage.tasks.len());
-            for (kind, work) in work_by_kind.iter_mut().enumerate() {
-                if capacity.0[kind] > 0 {
-                    *work += seconds * f64::from(stage.resources.basic.0[kind]) / capacity.0[kind] as f64;
-                }
+            let ready = stage.after.iter().map(|&before| finish[before as usize]).max().unwrap_or(0);
+            finish.push(ready + run_times.longest().as_micros());
+            let micros = run_times.total_micros(stage.tasks.len());
+            for (work, amount) in work.iter_mut().zip(stage.resources.basic.0) {
+                *work += micros * u128::from(amount);
             }
         }
-        Job {
-            trace,
-            arrival: trace.arrival.as_secs_f64(),
-            critical_path: finish.into_iter().fold(0.0, f64::max),
-            work: work_by_kind.into_iter().fold(0.0, f64::max),
-            work_by_kind,
-        }
+        let seconds = work.iter().zip(capacity.0).filter(|(_, capacity)| *capacity > 0);
+        let dominant_s = seconds.map(|(work, capacity)| *work as f64 / capacity as f64 / 1e6).fold(0.0, f64::max);
+        let critical_path = finish.into_iter().max().unwrap_or(0);
+        Job { trace, arrival: trace.arrival.as_micros(), critical_path, work, dominant_s }
     }
 }
 
-fn first_arrival(jobs: &[Job<'_>]) -> f64 {
-    jobs.iter().map(|job| job.arrival).fold(f64::INFINITY, f64::min)
+fn first_arrival(jobs: &[Job<'_>]) -> u64 {
+    jobs.iter().map(|job| job.arrival).min().unwrap_or(0)
 }
 
-fn critical_path(jobs: &[Job<'_>]) -> f64 {
+fn critical_path(jobs: &[Job<'_>]) -> u64 {
     let first = first_arrival(jobs);
-    jobs.iter().map(|job| job.arrival - first + job.critical_path).fold(0.0, f64::max)
+    jobs.iter().map(|job| job.arrival - first + job.critical_path).max().unwrap_or(0)
 }
 
 /// For each kind and each arrival: what arrives from then on cannot end before it has been worked off.
-fn work_over_capacity(jobs: &[Job<'_>]) -> f64 {
+fn work_over_capacity(jobs: &[Job<'_>], capacity: &Totals) -> u128 {
     let first = first_arrival(jobs);
-    let by_kind = (0..WIDTH).map(|kind| {
-        let mut later = 0.0;
+    let by_kind = kinds(capacity).map(|(kind, capacity)| {
+        let mut later = 0;
         // Jobs stand in the order of their arrivals.
-        jobs.iter().rev().fold(0.0_f64, |latest, job| {
-            later += job.work_by_kind[kind];
-            latest.max(job.arrival - first + later)
-        })
+        let ends = jobs.iter().rev().map(|job| {
+            later += job.work[kind];
+            u128::from(job.arrival - first) * capacity + later
+        });
+        ends.max().unwrap_or(0) / capacity
     });
-    by_kind.fold(0.0, f64::max)
+    by_kind.max().unwrap_or(0)
 }
 
-fn mean_completion(jobs: &[Job<'_>]) -> f64 {
-    if jobs.is_empty() {
-        return 0.0;
-    }
-    let critical_paths: f64 = jobs.iter().map(|job| job.critical_path).sum();
-    let by_kind = (0..WIDTH).map(|kind| srpt(jobs, kind));
-    by_kind.fold(critical_paths, f64::max) / jobs.len() as f64
+/// The kinds that there are, each with its amount in the whole cluster.
+fn kinds(capacity: &Totals) -> impl Iterator<Item = (usize, u128)> {
+    capacity
+        .0
+        .into_iter()
+        .enumerate()
+        .filter(|(_, amount)| *amount > 0)
+        .map(|(kind, amount)| (kind, u128::from(amount)))
+}
+
+/// What the sum of all completion times is at least.
+fn completion(jobs: &[Job<'_>], capacity: &Totals) -> u128 {
+    let critical_paths = jobs.iter().map(|job| u128::from(job.critical_path)).sum();
+    kinds(capacity).map(|(kind, capacity)| srpt(jobs, kind, capacity)).fold(critical_paths, u128::max)
+}
+
+/// The mean in seconds of `count` times with this sum, and not more than anyone finds who adds them up in seconds: each
+/// of them and each addition may be off by half an epsilon.
+fn least_mean(sum: u128, count: usize) -> f64 {
+    let mean = sum as f64 / 1e6 / count.max(1) as f64;
+    mean * (1.0 - (count + 4) as f64 * f64::EPSILON)
 }
 
 /// The sum of the completion times when the whole cluster is one machine for this kind of resource and always works on
 /// the job with the least work left, which no order beats (Schrage 1968). Kinds are looked at one by one: jobs that lean
 /// on different kinds may run beside each other.
-fn srpt(jobs: &[Job<'_>], kind: usize) -> f64 {
-    // Whole nanoseconds, so that the order has no ties by rounding.
-    let nanos = |seconds: f64| (seconds * 1e9) as u64;
-    let arrival = |number: usize| jobs.get(number).map(|job: &Job<'_>| nanos(job.arrival));
-    let mut waiting: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-    let (mut now, mut total, mut next) = (0_u64, 0_u64, 0);
+fn srpt(jobs: &[Job<'_>], kind: usize, capacity: u128) -> u128 {
+    // The clock counts what the machine can do: so much in each microsecond. So nothing is rounded before the end.
+    let arrival = |number: usize| jobs.get(number).map(|job: &Job<'_>| u128::from(job.arrival) * capacity);
+    let mut waiting: BinaryHeap<Reverse<(u128, usize)>> = BinaryHeap::new();
+    let (mut now, mut total, mut next) = (0, 0, 0);
     while next < jobs.len() || !waiting.is_empty() {
         let Some(Reverse((left, number))) = waiting.pop() else {
-            now = now.max(arrival(next).unwrap_or(now));
-            waiting.push(Reverse((nanos(jobs[next].work_by_kind[kind]), next)));
+            now = arrival(next).map_or(now, |arrival| arrival.max(now));
+            waiting.push(Reverse((jobs[next].work[kind], next)));
             next += 1;
             continue;
         };
@@ -127,16 +140,16 @@ fn srpt(jobs: &[Job<'_>], kind: usize) -> f64 {
                 let worked = arrival.saturating_sub(now);
                 now += worked;
                 waiting.push(Reverse((left - worked, number)));
-                waiting.push(Reverse((nanos(jobs[next].work_by_kind[kind]), next)));
+                waiting.push(Reverse((jobs[next].work[kind], next)));
                 next += 1;
             }
             None => {
                 now += left;
-                total += now - nanos(jobs[number].arrival);
+                total += now - u128::from(jobs[number].arrival) * capacity;
             }
         }
     }
-    total as f64 / 1e9
+    total / capacity
 }
 
 // ---- the greedy scheduler ------------------------------------------------------------------------------------------
@@ -163,7 +176,7 @@ fn greedy(jobs: &[Job<'_>], capacity: &Totals) -> (f64, f64) {
         dependents: Vec::new(),
         smallest: smallest_shape(jobs),
     };
-    let (mut next, mut total, mut last) = (0, 0.0, 0.0_f64);
+    let (mut next, mut total, mut last) = (0, 0, 0);
     while next < jobs.len() || !pool.ends.is_empty() {
         let arrival = jobs.get(next).map(|job| Instant::ZERO + job.trace.arrival);
         let end = pool.ends.peek().map(|Reverse(end)| end.at);
@@ -178,15 +191,14 @@ fn greedy(jobs: &[Job<'_>], capacity: &Totals) -> (f64, f64) {
         }
         while let Some(number) = pool.end_one(now, jobs) {
             if pool.progress[number].stages_left == 0 {
-                let end = now.0 as f64 / 1e6;
-                total += end - jobs[number].arrival;
-                last = last.max(end);
+                total += u128::from(now.0 - jobs[number].arrival);
+                last = now.0;
             }
         }
         pool.start_what_fits(now, jobs);
     }
-    let first = first_arrival(jobs);
-    if jobs.is_empty() { (0.0, 0.0) } else { ((last - first).max(0.0), total / jobs.len() as f64) }
+    let makespan = last.saturating_sub(first_arrival(jobs));
+    (makespan as f64 / 1e6, total as f64 / 1e6 / jobs.len().max(1) as f64)
 }
 
 struct Pool {
@@ -221,9 +233,9 @@ impl Pool {
             unstarted: tasks.clone(),
             unended: tasks,
             stages_left: stages.len(),
-            work_left: job.work,
+            work_left: job.dominant_s,
         });
-        self.order.insert((micros(job.work), number));
+        self.order.insert((micros(job.dominant_s), number));
     }
 
     /// One task that ends now; returns its job.
@@ -269,7 +281,7 @@ impl Pool {
                 let total: f64 = job.trace.run_times.iter().zip(&job.trace.spec.stages).map(seconds_of).sum();
                 self.order.remove(&(left, number));
                 let progress = &mut self.progress[number];
-                progress.work_left -= job.work * seconds / total.max(f64::MIN_POSITIVE);
+                progress.work_left -= job.dominant_s * seconds / total.max(f64::MIN_POSITIVE);
                 if progress.unstarted.iter().any(|tasks| *tasks > 0) {
                     self.order.insert((micros(progress.work_left), number));
                 }
@@ -300,6 +312,7 @@ fn fits(shape: &Resources, free: &Totals) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::vocabulary::Chance;
     use amalgam_workload::trace::{self, Workload};
 
     fn workload(options: &[(&str, &str)]) -> Workload {
@@ -314,13 +327,18 @@ mod tests {
         capacity
     }
 
+    /// To nanoseconds.
+    fn rounded(seconds: f64) -> f64 {
+        (seconds * 1e9).round() / 1e9
+    }
+
     #[test]
     fn the_shortest_job_first_is_what_the_mean_cannot_beat() {
         // Three jobs of 4 tasks of 10 s at once on 4 cores: 10, 20 and 30 s; one after the other is best.
         let same = workload(&[("jobs", "3"), ("tasks", "4"), ("run-time", "10s"), ("arrival", "at-once")]);
         let reference = Reference::of(&same.jobs, &cores(4));
         assert_eq!((reference.work_over_capacity_s, reference.critical_path_s), (30.0, 10.0));
-        assert_eq!((reference.srpt_mean_jct_s, reference.greedy_mean_jct_s), (20.0, 20.0));
+        assert_eq!((rounded(reference.srpt_mean_jct_s), reference.greedy_mean_jct_s), (20.0, 20.0));
         assert_eq!(reference.greedy_makespan_s, 30.0);
     }
 
@@ -328,7 +346,24 @@ mod tests {
     fn a_wide_cluster_leaves_the_critical_path() {
         let one = workload(&[("jobs", "2"), ("tasks", "3"), ("run-time", "7s"), ("arrival", "every:100s")]);
         let reference = Reference::of(&one.jobs, &cores(100));
-        assert_eq!(reference.srpt_mean_jct_s, 7.0);
+        assert_eq!(rounded(reference.srpt_mean_jct_s), 7.0);
         assert_eq!((reference.greedy_mean_jct_s, reference.greedy_makespan_s), (7.0, 107.0));
+    }
+
+    #[test]
+    fn times_that_meet_the_bound_of_the_mean_are_not_below_it_in_whatever_order_they_are_added() {
+        let mut chance = Chance::new(1, "times");
+        for count in [1, 3, 10, 1_000] {
+            for _ in 0..200 {
+                let times: Vec<u64> = (0..count).map(|_| chance.below(10_000_000_000_u64)).collect();
+                let least = least_mean(times.iter().map(|time| u128::from(*time)).sum(), times.len());
+                let mean = |times: &mut dyn Iterator<Item = &u64>| {
+                    times.map(|time| *time as f64 / 1e6).sum::<f64>() / f64::from(count)
+                };
+                for mean in [mean(&mut times.iter()), mean(&mut times.iter().rev())] {
+                    assert!(least <= mean && mean - least < 1e-9 * mean, "{least} is said to be least, found {mean}");
+                }
+            }
+        }
     }
 }

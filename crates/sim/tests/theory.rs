@@ -35,17 +35,35 @@ fn markovian(servers: u32, load: f64, jobs: u32, seed: u64) -> Workload {
     trace::read("synthetic:gridmix", &options).unwrap()
 }
 
-/// The mean wait when whoever comes first is served first, by the recursion of Kiefer and Wolfowitz.
-fn recursive_wait(servers: u32, workload: &Workload) -> f64 {
+/// The mean wait in mean run times when whoever comes first is served first, by the recursion of Kiefer and Wolfowitz.
+/// Customers are when they come and how long they are served, in microseconds.
+fn recursive_wait(servers: u32, customers: impl Iterator<Item = (u64, u64)>) -> f64 {
     let mut free_at: BinaryHeap<Reverse<u64>> = (0..servers).map(|_| Reverse(0)).collect();
-    let waits = workload.jobs.iter().map(|job| {
-        let arrival = job.arrival.as_micros();
-        let Reverse(free) = free_at.pop().unwrap();
-        let start = free.max(arrival);
-        free_at.push(Reverse(start + job.run_times[0].of(0).as_micros()));
-        (start - arrival) as f64
-    });
-    waits.sum::<f64>() / workload.jobs.len() as f64 / 1e6 / MEAN
+    let (mut waited, mut count) = (0_u128, 0_u64);
+    for (arrival, run_time) in customers {
+        let mut first = free_at.peek_mut().unwrap();
+        let start = first.0.max(arrival);
+        *first = Reverse(start + run_time);
+        waited += u128::from(start - arrival);
+        count += 1;
+    }
+    waited as f64 / count as f64 / 1e6 / MEAN
+}
+
+fn customers_of(workload: &Workload) -> impl Iterator<Item = (u64, u64)> {
+    workload.jobs.iter().map(|job| (job.arrival.as_micros(), job.run_times[0].of(0).as_micros()))
+}
+
+/// As the jobs of [`markovian`], without making jobs of them.
+fn drawn_customers(servers: u32, load: f64, count: u32) -> impl Iterator<Item = (u64, u64)> {
+    let gap = MEAN / (f64::from(servers) * load);
+    let (mut gaps, mut run_times) = (Chance::new(2, "gaps"), Chance::new(2, "run times"));
+    let exponential = |chance: &mut Chance, mean: f64| (-(1.0 - chance.unit()).ln() * mean * 1e6) as u64;
+    let mut arrival = 0;
+    (0..count).map(move |_| {
+        arrival += exponential(&mut gaps, gap);
+        (arrival, exponential(&mut run_times, MEAN))
+    })
 }
 
 fn simulated_wait(servers: u32, workload: &Workload) -> f64 {
@@ -71,19 +89,20 @@ fn erlangs_c_formula_gives_known_values() {
     assert!((erlang_c_wait(2, 0.5) - 1.0 / 3.0).abs() < 1e-12);
 }
 
-/// Random samples of an affordable size scatter by more than 2 %, so this goes in two exact steps: the simulator waits
-/// as the recursion does on the same jobs, and the recursion agrees with Erlang on very many.
+/// Jobs as many as are affordable in the simulator scatter by more than 2 %, so this goes in two steps at the same three
+/// systems: the simulator waits exactly as the recursion does on the same 5,000 jobs, and the recursion, fed with so many
+/// customers that their scatter is well below 2 %, waits as Erlang says.
 #[test]
 fn m_m_k_waits_as_erlang_says() {
     for (servers, load) in [(10, 0.5), (10, 0.7), (10, 0.9)] {
         let workload = markovian(servers, load, 5_000, 1);
-        let (simulated, recursive) = (simulated_wait(servers, &workload), recursive_wait(servers, &workload));
+        let (simulated, recursive) =
+            (simulated_wait(servers, &workload), recursive_wait(servers, customers_of(&workload)));
         assert!((simulated - recursive).abs() < 1e-9, "load {load}: {simulated} simulated, {recursive} by recursion");
-    }
-    for (servers, load) in [(1, 0.3), (2, 0.5), (4, 0.6)] {
         let expected = erlang_c_wait(servers, load);
-        let mean = recursive_wait(servers, &markovian(servers, load, 1_000_000, 2));
+        let mean = recursive_wait(servers, drawn_customers(servers, load, 20_000_000));
         let off = (mean - expected).abs() / expected;
+        println!("{servers} servers at {load}: {mean:.5} by recursion, {expected:.5} by Erlang, off by {off:.4}");
         assert!(off < 0.02, "{servers} servers at {load}: {mean} by recursion, {expected} by Erlang, off by {off}");
     }
 }
@@ -119,9 +138,9 @@ impl NodeViews for Supermarket {
 /// The shares of queues with at least 1, 2, .. customers, in the long run: arrivals are Poisson, services exponential,
 /// and the policy chooses each customer's queue. Every step is an arrival or a chance to leave for one queue.
 fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N] {
-    const QUEUES: u32 = 500;
-    const WARM_UP: u32 = 500_000;
-    const STEPS: u32 = 2_000_000;
+    const QUEUES: u32 = 2_000;
+    const WARM_UP: u32 = 8_000_000;
+    const STEPS: u32 = 16_000_000;
     let ask = OpenAsk { slot: 0, shape: ONE, class: 0, count: 1, probes: 0 };
     let (mut chance, mut decisions) = (Chance::new(1, "supermarket"), Vec::new());
     let mut market = Supermarket(vec![0; QUEUES as usize]);
@@ -152,6 +171,9 @@ fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N
 }
 
 /// Mitzenmacher 2001, section 2: with d choices a share of load^((d^i - 1) / (d - 1)) has at least i customers.
+///
+/// The policy is driven with the exact lengths of the queues at each arrival, as the theory wants it. Under the preset
+/// `sparrow-power-of-two` the same policy compares what the master published last, of which this says nothing.
 #[test]
 fn two_choices_have_the_known_tail_and_one_has_the_known_longer_one() {
     for load in [0.7_f64, 0.9] {
@@ -159,8 +181,13 @@ fn two_choices_have_the_known_tail_and_one_has_the_known_longer_one() {
         let one: [f64; 4] = tails(&mut Random::new(Chance::new(1, "placement")), load);
         for i in 1..=4 {
             for (simulated, expected) in [(two[i - 1], load.powi((1 << i) - 1)), (one[i - 1], load.powi(i as i32))] {
+                // The theory is about infinitely many queues. With 2,000, and in so many steps, other seeds scatter by
+                // 1.5 %, and the smallest share (0.0047) is 0.6 to 2.7 % larger.
+                let allowed = 0.02 * expected + 0.0002;
+                assert!(allowed < 0.1 * expected, "{allowed} around {expected} would let a wrong share pass");
                 let off = (simulated - expected).abs();
-                assert!(off < 0.005 + 0.03 * expected, "load {load}, {i} customers: {simulated}, by theory {expected}");
+                println!("load {load}, {i} customers: {simulated:.5}, by theory {expected:.5}");
+                assert!(off < allowed, "load {load}, {i} customers: {simulated}, by theory {expected} +- {allowed}");
             }
         }
     }

@@ -92,18 +92,11 @@ impl Trial {
     fn new(seed: u64) -> Trial {
         let Scenario { settings, nodes, workload, plan } = Scenario::draw(seed);
         let faults = plan.len() - 1;
+        let checkers = checkers::all(settings.preset, Instant::ZERO + UNSAFE_FOR);
         let mut world = Simulation::new(settings, &nodes, &workload);
         world.open();
         world.plan(plan);
-        Trial {
-            seed,
-            faults,
-            world,
-            checkers: checkers::all(Instant::ZERO + UNSAFE_FOR),
-            coverage: Coverage::default(),
-            happened: Vec::new(),
-            steps: 0,
-        }
+        Trial { seed, faults, world, checkers, coverage: Coverage::default(), happened: Vec::new(), steps: 0 }
     }
 
     fn run(mut self) -> (Report, Vec<(Instant, Happening)>) {

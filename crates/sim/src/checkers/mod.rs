@@ -17,8 +17,10 @@ mod submissions;
 mod testing;
 
 use crate::faults::Happening;
+use crate::node::STOP_GRACE;
 use crate::simulation::Simulation;
-use amalgam_core::vocabulary::{Instant, JobId, TaskId};
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Duration, Instant, JobId, TaskId};
 
 pub trait Checker {
     /// What it checks, as a sentence.
@@ -68,13 +70,16 @@ impl Breach {
     }
 }
 
-/// All rules, for a simulation in which everything is healed by then.
-pub fn all(healed_by: Instant) -> Vec<Box<dyn Checker>> {
+/// From the end of a process to the start of the next: reports, messages, launches.
+const HAND_OVER: Duration = Duration::from_secs(1);
+
+/// All rules, for a simulation of this preset in which everything is healed by then.
+pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(capacity::Capacity::default()),
         Box::new(attempts::Attempts::default()),
         Box::new(agreement::Agreement::default()),
-        Box::new(preemption::Preemption::default()),
+        Box::new(preemption::Preemption::new(preset.preempts_for_shares(), STOP_GRACE + HAND_OVER)),
         Box::new(probes::Probes::default()),
         Box::new(room::Room::default()),
         Box::new(limits::Limits::default()),

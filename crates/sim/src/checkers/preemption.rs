@@ -1,12 +1,11 @@
-//! Guaranteed work is not preempted, and where a ledger holds its resources it waits for opportunistic work at most as
-//! long as that takes to be killed.
+//! Guaranteed work is not preempted unless the preset declares that it does so for the sake of shares, and where a ledger
+//! holds its resources it waits for opportunistic work at most as long as that takes to be killed.
 //!
 //! Work without a grant waits for its turn in its node's queue whatever its execution type (ADR 30), so nothing is said
 //! of how long.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::node::STOP_GRACE;
 use crate::simulation::Simulation;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::{Change, Record};
@@ -16,11 +15,10 @@ use amalgam_core::vocabulary::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// From the end of a process to the start of the next: reports, messages, launches.
-const HAND_OVER: Duration = Duration::from_secs(1);
-
-#[derive(Default)]
 pub struct Preemption {
+    preempts_for_shares: bool,
+    /// The longest wait of a guaranteed attempt for opportunistic ones.
+    kill_grace: Duration,
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
     /// Attempts that hold a grant.
     booked: BTreeSet<AttemptId>,
@@ -30,17 +28,35 @@ pub struct Preemption {
     queues: BTreeSet<usize>,
     /// Since when a guaranteed attempt would fit but for opportunistic ones.
     held_up: BTreeMap<AttemptId, Instant>,
-    /// Times that a booked guaranteed attempt was seen to wait at its node.
+    /// Times that a guaranteed attempt began to wait for opportunistic ones, and that any was preempted.
     waits: u64,
-    guaranteed: u64,
+    preemptions: u64,
+    /// Looks at booked guaranteed attempts that wait at their nodes, for whatever.
+    looks: u64,
 }
 
 impl Preemption {
+    pub fn new(preempts_for_shares: bool, kill_grace: Duration) -> Preemption {
+        Preemption {
+            preempts_for_shares,
+            kill_grace,
+            jobs: BTreeMap::new(),
+            booked: BTreeSet::new(),
+            running: BTreeMap::new(),
+            queues: BTreeSet::new(),
+            held_up: BTreeMap::new(),
+            waits: 0,
+            preemptions: 0,
+            looks: 0,
+        }
+    }
+
     fn take_in(&mut self, happening: &Happening) -> Result<(), Breach> {
         match happening {
             Happening::Began { node, attempt, resources, execution, .. } => {
                 let entry = (*resources, is_guaranteed(*execution));
                 self.running.entry(*node).or_default().insert(*attempt, entry);
+                self.held_up.remove(attempt);
             }
             Happening::Ended { node, attempt, .. } => {
                 self.running.entry(*node).or_default().remove(attempt);
@@ -51,11 +67,11 @@ impl Preemption {
             (Some(Change::JobAdmitted { job, .. }), _) => {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
-            (Some(Change::Launched { attempt, task, grant: Some(_), .. }), _) => {
+            (Some(Change::Launched { attempt, grant: Some(_), .. }), _) => {
                 self.booked.insert(*attempt);
-                self.guaranteed += u64::from(self.is_of_guaranteed_stage(*task));
             }
             (Some(Change::Finished { attempt, task, ended, .. }), _) if ended.reason == EndReason::Preempted => {
+                self.preemptions += 1;
                 self.check_preempted(*attempt, *task)?;
             }
             (_, Some(Record::Queued { node, .. })) => {
@@ -66,9 +82,8 @@ impl Preemption {
         Ok(())
     }
 
-    /// No preset declares that it preempts for the sake of shares, so only opportunistic attempts may be.
     fn check_preempted(&self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
-        if self.is_of_guaranteed_stage(task) {
+        if !self.preempts_for_shares && self.is_of_guaranteed_stage(task) {
             return Err(Breach::of_task(task, format!("guaranteed attempt {attempt} was preempted")));
         }
         Ok(())
@@ -97,8 +112,11 @@ impl Preemption {
             self.held_up.remove(&attempt);
             return Ok(());
         }
-        let since = *self.held_up.entry(attempt).or_insert(now);
-        if now.since(since) > STOP_GRACE + HAND_OVER {
+        let since = *self.held_up.entry(attempt).or_insert_with(|| {
+            self.waits += 1;
+            now
+        });
+        if now.since(since) > self.kill_grace {
             let waited = now.since(since);
             let what = format!("guaranteed attempt {attempt} waits on n{node} for opportunistic ones for {waited}");
             return Err(Breach::of_job(attempt.job, what));
@@ -112,13 +130,13 @@ impl Checker for Preemption {
         "guaranteed work is not preempted and waits for opportunistic work at most the kill grace"
     }
 
-    /// Attempts that hold a grant and are not opportunistic.
+    /// Waits of guaranteed attempts for opportunistic ones, and preemptions.
     fn subjects(&self) -> u64 {
-        self.guaranteed
+        self.waits + self.preemptions
     }
 
     fn saw(&self) -> Vec<(&'static str, u64)> {
-        vec![("look at a guaranteed attempt that waits at its node", self.waits)]
+        vec![("look at a guaranteed attempt that waits at its node", self.looks)]
     }
 
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
@@ -134,7 +152,7 @@ impl Checker for Preemption {
                 if !self.booked.contains(&attempt) {
                     continue;
                 }
-                self.waits += 1;
+                self.looks += 1;
                 self.check_queue(world.now(), node, &world.capacity(node), (attempt, entry))?;
             }
         }
@@ -150,22 +168,48 @@ fn is_guaranteed(execution: ExecutionType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{admitted, attempt, finished, quiet_world};
+    use crate::checkers::testing::{admitted, attempt, began, finished, launched, quiet_world};
+
+    const GRACE: Duration = Duration::from_secs(11);
 
     #[test]
-    fn a_preempted_guaranteed_attempt_is_noticed() {
+    fn a_preempted_guaranteed_attempt_is_noticed_unless_the_preset_declares_it() {
         let world = quiet_world();
-        let preempted = || finished(attempt(1), EndReason::Preempted, false);
-        let check = |execution| Preemption::default().check(&world, &[admitted(execution), preempted()]);
-        assert_eq!(check(ExecutionType::Opportunistic), Ok(()));
-        assert!(check(ExecutionType::Guaranteed).is_err());
+        let check = |preempts_for_shares, execution| {
+            let mut checker = Preemption::new(preempts_for_shares, GRACE);
+            let preempted = finished(attempt(1), EndReason::Preempted, false);
+            let checked = checker.check(&world, &[admitted(execution), launched(attempt(1)), preempted]);
+            assert_eq!(checker.subjects(), 1, "one preemption");
+            checked
+        };
+        assert_eq!(check(false, ExecutionType::Opportunistic), Ok(()));
+        assert!(check(false, ExecutionType::Guaranteed).is_err());
+        assert_eq!(check(true, ExecutionType::Guaranteed), Ok(()));
     }
 
     #[test]
-    fn a_guaranteed_attempt_that_waits_for_an_opportunistic_one_is_noticed_after_the_kill_grace() {
-        let mut checker = Preemption::default();
+    fn an_attempt_that_starts_and_ends_by_itself_could_not_have_broken_the_rule() {
+        let mut checker = Preemption::new(false, GRACE);
+        let story = [
+            admitted(ExecutionType::Guaranteed),
+            launched(attempt(1)),
+            began(0, attempt(1), 1_000),
+            finished(attempt(1), EndReason::Exit(0), true),
+        ];
+        assert_eq!(checker.check(&quiet_world(), &story), Ok(()));
+        assert_eq!(checker.subjects(), 0);
+    }
+
+    /// A guaranteed attempt of one core that waits on a node of two, which another attempt takes; looked at after so many
+    /// seconds.
+    fn waits_beside(
+        other_is_guaranteed: bool,
+        kill_grace: Duration,
+        looks: &[u64],
+    ) -> (Preemption, Result<(), Breach>) {
+        let mut checker = Preemption::new(false, kill_grace);
         let capacity = Resources::new(2_000, 0);
-        checker.running.entry(0).or_default().insert(attempt(1), (capacity, false));
+        checker.running.entry(0).or_default().insert(attempt(1), (capacity, other_is_guaranteed));
         let entry = QueuedEntry {
             id: EntryId::Attempt(attempt(2)),
             resources: Resources::new(1_000, 0),
@@ -173,9 +217,25 @@ mod tests {
             queued_at: Instant(0),
             expected: None,
         };
-        let mut check =
-            |seconds: u64| checker.check_queue(Instant(seconds * 1_000_000), 0, &capacity, (attempt(2), &entry));
-        assert_eq!((check(0), check(10)), (Ok(()), Ok(())));
-        assert!(check(12).is_err());
+        let checked = looks.iter().try_for_each(|seconds| {
+            checker.check_queue(Instant(seconds * 1_000_000), 0, &capacity, (attempt(2), &entry))
+        });
+        (checker, checked)
+    }
+
+    #[test]
+    fn a_guaranteed_attempt_that_waits_for_an_opportunistic_one_is_noticed_after_the_kill_grace() {
+        let (checker, checked) = waits_beside(false, GRACE, &[0, 10, 11]);
+        assert_eq!((checker.subjects(), checked), (1, Ok(())));
+        assert!(waits_beside(false, GRACE, &[0, 10, 12]).1.is_err());
+        // Where a kill takes no time nothing may be waited for.
+        assert_eq!(waits_beside(false, Duration::ZERO, &[5, 5]).1, Ok(()));
+        assert!(waits_beside(false, Duration::ZERO, &[5, 6]).1.is_err());
+    }
+
+    #[test]
+    fn waiting_for_a_guaranteed_attempt_breaks_nothing() {
+        let (checker, checked) = waits_beside(true, Duration::ZERO, &[0, 1_000]);
+        assert_eq!((checker.subjects(), checked), (0, Ok(())));
     }
 }

@@ -123,9 +123,14 @@ impl RunTimes {
 
     /// The sum over `tasks` tasks, in seconds.
     pub fn total_seconds(&self, tasks: u32) -> f64 {
+        self.total_micros(tasks) as f64 / 1e6
+    }
+
+    /// The sum over `tasks` tasks, in microseconds.
+    pub fn total_micros(&self, tasks: u32) -> u128 {
         match self {
-            RunTimes::Same(time) => time.as_secs_f64() * f64::from(tasks),
-            RunTimes::Each(times) => sum(times) as f64 / 1e6,
+            RunTimes::Same(time) => u128::from(time.as_micros()) * u128::from(tasks),
+            RunTimes::Each(times) => sum(times),
         }
     }
 }
