@@ -7,7 +7,6 @@ use amalgam_core::vocabulary::Duration;
 use amalgam_sim::{Settings, Simulation};
 use amalgam_workload::trace::{self, TraceJob, Workload};
 use std::path::Path;
-use std::time::Instant;
 
 /// Jobs whose tasks run for less in the mean are short (Delgado et al. 2015: Hawk, the cut-off of this trace).
 const CUT_OFF: Duration = Duration::from_micros(90_581_100);
@@ -35,19 +34,17 @@ fn short_median(preset: Preset, workload: &Workload) -> f64 {
     let mut settings = Settings { preset, ..Settings::default() };
     // Nobody fails, so nobody needs to be asked.
     settings.master.heartbeat = Duration::from_secs(1_000_000);
-    let started = Instant::now();
     let outcome = Simulation::new(settings, &nodes, workload).run();
     let short = outcome.jobs.iter().filter(|job| is_short(&workload.jobs[job.job as usize]));
     let mut times: Vec<f64> = short.map(|job| job.jct_s.expect("every job ends")).collect();
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
     println!(
-        "{}: short jobs' median {median:.1} s of {}; makespan {:.0} s, {} events, {:.2} s of work here",
+        "{}: short jobs' median {median:.1} s of {}; makespan {:.0} s, {} events",
         preset.name(),
         times.len(),
         outcome.results.makespan_s,
-        outcome.results.events,
-        started.elapsed().as_secs_f64()
+        outcome.results.events
     );
     median
 }
