@@ -76,7 +76,8 @@ impl JournalReader {
         let mut file = File::open(path).map_err(wrong)?;
         let mut begin = Vec::new();
         Read::by_ref(&mut file).take(FORMAT.len() as u64).read_to_end(&mut begin).map_err(wrong)?;
-        if begin != FORMAT {
+        // A process that was killed at once has not written its first line, or not whole.
+        if !FORMAT.starts_with(&begin) {
             return Err(JournalError::Foreign { path: path.to_owned() });
         }
         Ok(JournalReader { path: path.to_owned(), file, frames: Decoder::default(), read: 0 })
@@ -142,6 +143,16 @@ mod tests {
         let mut reader = JournalReader::open(&path).unwrap();
         while reader.next_entry().unwrap().is_some() {}
         assert_eq!(reader.left_over(), (bytes.len() - FORMAT.len()) / 3 - 1);
+    }
+
+    #[test]
+    fn a_life_that_was_killed_at_once_has_a_journal_without_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("server-1.journal");
+        for length in 0..=FORMAT.len() {
+            fs::write(&path, &FORMAT[..length]).unwrap();
+            assert_eq!(entries(&path).unwrap(), []);
+        }
     }
 
     #[test]

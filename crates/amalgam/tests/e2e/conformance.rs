@@ -38,6 +38,9 @@ fn what_is_no_journal_is_said() {
     fs::write(journals.join("a.journal"), "amalgam journal 0\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("a.journal is not a journal of this version"), "{said:?}");
+    fs::write(journals.join("a.journal"), "amalgam journal 1\n").unwrap();
+    let said = scene.run(&["sim", "replay", path]);
+    assert!(said.code == 1 && said.err.contains("nothing was compared"), "{said:?}");
     fs::remove_dir_all(&journals).unwrap();
     let mut file = scene.command(&["dev", "--listen", "127.0.0.1:0", "--journal"]);
     file.arg(scene.write("file", "").join("below"));

@@ -25,17 +25,19 @@ pub fn execute(args: &ReplayArgs) -> Result<ExitCode> {
     for path in &args.journals {
         journals.extend(if path.is_dir() { in_directory(path)? } else { vec![path.clone()] });
     }
+    let mut all = 0;
     for path in &journals {
         let Replayed { events, left_over } = replay(path)?;
-        if events == 0 {
-            let remedy = "a process that was killed at once leaves such a journal; give another";
-            return Err(Failure::new(format!("{} tells of no event", path.display()), remedy));
-        }
+        all += events;
         let cut = match left_over {
             0 => String::new(),
             bytes => format!("; its last {bytes} bytes are no whole entry"),
         };
         show::print(&format!("{}: {}, the same effects{cut}\n", path.display(), counted(events, "event")))?;
+    }
+    if all == 0 {
+        let remedy = "processes that were killed at once leave such journals; give others";
+        return Err(Failure::new("nothing tells of an event, so nothing was compared", remedy));
     }
     Ok(ExitCode::SUCCESS)
 }
