@@ -1,14 +1,17 @@
 //! One page about one or several runs of a workload: self-contained HTML with plots as SVG, readable without a network.
 
-use crate::metrics::{Gantt, Heat, Outcome};
+use crate::metrics::{Gantt, GanttStage, Heat, Outcome};
 use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::fmt::{self, Write};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Plot = Result<(), Box<dyn std::error::Error>>;
 
-const SIZE: (u32, u32) = (880, 300);
+const WIDTH: u32 = 880;
+const HEIGHT: u32 = 300;
 /// Distinguishable also for most colour-blind people (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -50,22 +53,25 @@ fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], r
     for note in notes {
         write!(page, "<p class=\"note\">{}</p>", escape(note))?;
     }
-    section(page, "Job completion: share of jobs that took at most so many seconds", &|area| {
+    section(page, "Job completion: share of jobs that took at most so many seconds", HEIGHT, &|area| {
         lines(area, "seconds", "share of jobs", &completion_curves(runs))
     })?;
-    section(page, "Task wait: share of tasks that waited at most so many seconds", &|area| {
+    section(page, "Task wait: share of tasks that waited at most so many seconds", HEIGHT, &|area| {
         lines(area, "seconds", "share of tasks", &wait_curves(runs))
     })?;
-    section(page, "CPU in use over time", &|area| lines(area, "seconds", "share of the CPUs", &cpu_lines(runs)))?;
-    section(page, "Fairness over time (Jain's index in windows of 60 s)", &|area| {
+    section(page, "CPU in use over time", HEIGHT, &|area| {
+        lines(area, "seconds", "share of the CPUs", &cpu_lines(runs))
+    })?;
+    section(page, "Fairness over time (Jain's index in windows of 60 s)", HEIGHT, &|area| {
         lines(area, "seconds", "index", &jain_lines(runs))
     })?;
     for run in runs {
         let name = escape(&run.results.preset);
-        section(page, &format!("Nodes over time under {name}: the darker, the busier"), &|area| heat(area, &run.heat))?;
+        let heading = format!("Nodes over time under {name}: the darker, the busier");
+        section(page, &heading, HEIGHT, &|area| heat(area, &run.heat))?;
         if let Some(gantt) = run.gantt.as_ref().filter(|gantt| gantt.stages.len() > 1) {
             let heading = format!("The stages of {} under {name}", escape(&gantt.job));
-            section(page, &heading, &|area| bars(area, gantt))?;
+            section(page, &heading, height_of_bars(gantt), &|area| bars(area, gantt))?;
         }
     }
     Ok(page.write_str("</html>\n")?)
@@ -119,11 +125,11 @@ fn table(page: &mut String, runs: &[Outcome]) -> fmt::Result {
     )
 }
 
-fn section(page: &mut String, heading: &str, draw: &dyn Fn(&Area<'_>) -> Plot) -> Plot {
+fn section(page: &mut String, heading: &str, height: u32, draw: &dyn Fn(&Area<'_>) -> Plot) -> Plot {
     write!(page, "<h2>{heading}</h2>")?;
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         draw(&area)?;
         area.present()?;
     }
@@ -168,6 +174,18 @@ fn jain_lines(runs: &[Outcome]) -> Vec<Line> {
 
 // ---- drawing -------------------------------------------------------------------------------------------------------
 
+fn colour(number: usize) -> RGBColor {
+    COLOURS[number % COLOURS.len()]
+}
+
+/// Pixels between dashes.
+const GAP: u32 = 3;
+
+/// How long a line's dashes are: with the colours used up, the next lines are broken ones, then dotted ones.
+fn dash(number: usize) -> Option<u32> {
+    [None, Some(9), Some(2)][number / COLOURS.len() % 3]
+}
+
 fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
     let longest = lines.iter().flat_map(|(_, points)| points).map(|point| point.0).fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(area)
@@ -177,11 +195,13 @@ fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
         .build_cartesian_2d(0.0..longest.max(1e-3), 0.0..1.05)?;
     chart.configure_mesh().light_line_style(TRANSPARENT).x_desc(x_name).y_desc(y_name).draw()?;
     for (number, (name, points)) in lines.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        let (style, dash) = (colour(number).stroke_width(2), dash(number));
+        let series = match dash {
+            None => chart.draw_series(LineSeries::new(points.iter().copied(), style))?,
+            Some(dash) => chart.draw_series(DashedLineSeries::new(points.iter().copied(), dash, GAP, style))?,
+        };
+        let in_legend = move |(x, y)| DashedPathElement::new([(x, y), (x + 18, y)], dash.unwrap_or(18), GAP, style);
+        series.label(name).legend(in_legend);
     }
     chart
         .configure_series_labels()
@@ -195,10 +215,12 @@ fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
 fn heat(area: &Area<'_>, heat: &Heat) -> Plot {
     /// More columns than this cannot be seen.
     const COLUMNS: usize = 200;
+    let (area, right) = area.split_horizontally(WIDTH - 100);
+    scale(&right)?;
     let windows = heat.rows.iter().map(Vec::len).max().unwrap_or(0);
     let together = windows.div_ceil(COLUMNS).max(1);
     let columns = windows.div_ceil(together);
-    let mut chart = ChartBuilder::on(area)
+    let mut chart = ChartBuilder::on(&area)
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(55)
@@ -209,41 +231,200 @@ fn heat(area: &Area<'_>, heat: &Heat) -> Plot {
         .disable_mesh()
         .x_desc("minutes")
         .y_desc("node")
-        .y_label_formatter(&|row| format!("{:.0}", row * nodes_in_row))
+        .y_label_formatter(&|row| match row.fract() == 0.0 {
+            true => format!("{:.0}", row * nodes_in_row),
+            false => String::new(),
+        })
         .draw()?;
     let cells = heat.rows.iter().enumerate().flat_map(|(row, means)| {
         (0..columns).filter_map(move |column| {
             let part = means.get(column * together..((column + 1) * together).min(means.len()))?;
             let busy = f64::from(part.iter().sum::<f32>()) / part.len().max(1) as f64;
             let (left, right) = ((column * together) as f64, ((column + 1) * together).min(means.len()) as f64);
-            let colour = COLOURS[0].mix(busy.clamp(0.0, 1.0));
             // An idle cell needs no paint.
-            (busy > 0.004).then(|| Rectangle::new([(left, row as f64), (right, row as f64 + 1.0)], colour.filled()))
+            (busy > 0.004).then(|| Rectangle::new([(left, row as f64), (right, row as f64 + 1.0)], shade(busy)))
         })
     });
     chart.draw_series(cells)?;
     Ok(())
 }
 
+/// Of a cell of the heat map.
+fn shade(busy: f64) -> ShapeStyle {
+    COLOURS[0].mix(busy.clamp(0.0, 1.0)).filled()
+}
+
+/// What the shades of a heat map mean.
+fn scale(area: &Area<'_>) -> Plot {
+    const STEPS: i32 = 20;
+    let (left, bottom, step) = (10, HEIGHT as i32 - 50, 10);
+    area.draw(&Text::new("CPU in use", (left, bottom - STEPS * step - 20), text()))?;
+    for number in 0..STEPS {
+        let corners = [(left, bottom - number * step), (left + 18, bottom - (number + 1) * step)];
+        area.draw(&Rectangle::new(corners, shade((f64::from(number) + 0.5) / f64::from(STEPS))))?;
+    }
+    area.draw(&Rectangle::new([(left, bottom), (left + 18, bottom - STEPS * step)], BLACK.mix(0.3)))?;
+    for percent in [0, 50, 100] {
+        let at = (left + 24, bottom - STEPS * step * percent / 100);
+        area.draw(&Text::new(format!("{percent} %"), at, text().pos(Pos::new(HPos::Left, VPos::Center))))?;
+    }
+    Ok(())
+}
+
+fn text() -> TextStyle<'static> {
+    TextStyle::from(("sans-serif", 12).into_font())
+}
+
+/// Pixels of a stage in a Gantt chart with few of them.
+const BAR: u32 = 20;
+
+/// More stages share the height of this many, and only some get a name.
+const BARS: u32 = 60;
+
+fn height_of_bars(gantt: &Gantt) -> u32 {
+    70 + BAR * u32::try_from(gantt.stages.len()).unwrap_or(BARS).min(BARS)
+}
+
+/// The stages from top to bottom, each with its name.
 fn bars(area: &Area<'_>, gantt: &Gantt) -> Plot {
     let begins = gantt.stages.iter().map(|stage| stage.begins_s).fold(f64::INFINITY, f64::min);
     let ends = gantt.stages.iter().map(|stage| stage.ends_s).fold(begins, f64::max);
     let count = gantt.stages.len() as f64;
+    let labels: Vec<String> =
+        gantt.stages.iter().map(|stage| format!("{} ({})", shortened(&stage.name), stage.tasks)).collect();
+    let longest = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .x_label_area_size(40)
-        .y_label_area_size(55)
+        .y_label_area_size(35 + 7 * longest as u32)
         .build_cartesian_2d(0.0..(ends - begins).max(1e-3), 0.0..count)?;
-    chart.configure_mesh().disable_mesh().x_desc("seconds since its first task").y_desc("stage").draw()?;
-    let bar = |(number, stage): (usize, &crate::metrics::GanttStage)| {
+    let x_name = "seconds since its first task";
+    chart.configure_mesh().disable_mesh().x_desc(x_name).y_desc("stage (tasks)").y_labels(0).draw()?;
+    let bar = |(number, stage): (usize, &GanttStage)| {
         let top = count - number as f64;
         let corners = [(stage.begins_s - begins, top - 0.9), (stage.ends_s - begins, top - 0.1)];
-        Rectangle::new(corners, COLOURS[number % COLOURS.len()].mix(0.8).filled())
+        Rectangle::new(corners, colour(number).mix(0.8).filled())
     };
     chart.draw_series(gantt.stages.iter().enumerate().map(bar))?;
+    let every = labels.len().div_ceil(BARS as usize).max(1);
+    for (number, label) in labels.into_iter().enumerate().step_by(every) {
+        let (left, middle) = chart.plotting_area().map_coordinate(&(0.0, count - number as f64 - 0.5));
+        area.draw(&Text::new(label, (left - 6, middle), text().pos(Pos::new(HPos::Right, VPos::Center))))?;
+    }
     Ok(())
+}
+
+fn shortened(name: &str) -> String {
+    const MOST: usize = 22;
+    if name.chars().count() <= MOST { name.to_owned() } else { name.chars().take(MOST - 1).chain(['…']).collect() }
 }
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Settings, Simulation};
+    use amalgam_core::preset::Preset;
+    use amalgam_workload::trace;
+    use std::collections::BTreeSet;
+
+    fn runs() -> Vec<Outcome> {
+        let options = [("jobs", "5"), ("run-time", "exponential:60s")];
+        let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let workload = trace::read("synthetic:layered", &options).unwrap();
+        let nodes = trace::read_nodes("drawn:5", &[]).unwrap();
+        let run = |preset| Simulation::new(Settings { preset, ..Settings::default() }, &nodes, &workload).run();
+        Preset::all().map(run).collect()
+    }
+
+    /// The plots of a page by their headings.
+    fn plots(page: &str) -> Vec<(&str, &str)> {
+        page.split("<h2>").skip(1).map(|section| section.split_once("</h2>").expect("a heading ends")).collect()
+    }
+
+    /// The texts in a plot.
+    fn texts(plot: &str) -> Vec<&str> {
+        let after_tags = plot.split("<text").skip(1).filter_map(|text| text.split_once('>'));
+        after_tags.filter_map(|(_, rest)| Some(rest.split_once("</text>")?.0.trim())).collect()
+    }
+
+    #[test]
+    fn a_page_has_each_plot_once_and_each_shows_what_its_heading_says() {
+        let runs = runs();
+        let page = html("a <workload>", "amalgam sim run", &["no demands".to_owned()], &runs).unwrap();
+        let plots = plots(&page);
+        let plot = |heading: &str| {
+            let found: Vec<&str> = plots.iter().filter(|(found, _)| *found == heading).map(|(_, plot)| *plot).collect();
+            assert_eq!(found.len(), 1, "plots called `{heading}`");
+            assert!(found[0].starts_with("<svg") && found[0].contains("</svg>"), "nothing drawn under `{heading}`");
+            found[0]
+        };
+        let of_all = [
+            ("Job completion: share of jobs that took at most so many seconds", "share of jobs"),
+            ("Task wait: share of tasks that waited at most so many seconds", "share of tasks"),
+            ("CPU in use over time", "share of the CPUs"),
+            ("Fairness over time (Jain's index in windows of 60 s)", "index"),
+        ];
+        for (heading, axis) in of_all {
+            let texts = texts(plot(heading));
+            assert!(texts.contains(&axis), "{heading}: {texts:?}");
+            for run in &runs {
+                assert!(texts.contains(&run.results.preset.as_str()), "{heading}, {}: {texts:?}", run.results.preset);
+            }
+        }
+        for run in &runs {
+            let preset = &run.results.preset;
+            let heat = texts(plot(&format!("Nodes over time under {preset}: the darker, the busier")));
+            for text in ["node", "minutes", "CPU in use", "0 %", "50 %", "100 %"] {
+                assert!(heat.contains(&text), "{preset}, no `{text}`: {heat:?}");
+            }
+            let gantt = run.gantt.as_ref().unwrap();
+            let bars = texts(plot(&format!("The stages of {} under {preset}", gantt.job)));
+            for stage in &gantt.stages {
+                let label = format!("{} ({})", stage.name, stage.tasks);
+                assert!(bars.contains(&label.as_str()), "{preset}, no `{label}`: {bars:?}");
+            }
+        }
+        assert_eq!(plots.len(), of_all.len() + 2 * runs.len());
+        assert!(page.contains("a &lt;workload&gt;") && page.contains("no demands"));
+    }
+
+    #[test]
+    fn every_preset_has_a_line_of_its_own() {
+        let looks = (0..Preset::all().count()).map(|number| {
+            let RGBColor(red, green, blue) = colour(number);
+            (red, green, blue, dash(number))
+        });
+        assert_eq!(looks.collect::<BTreeSet<_>>().len(), Preset::all().count());
+    }
+
+    #[test]
+    fn stages_stand_from_top_to_bottom_beside_their_names() {
+        let stage = |name: &str, begins_s, ends_s| GanttStage { name: name.to_owned(), tasks: 1, begins_s, ends_s };
+        let stages = vec![stage("map", 0.0, 10.0), stage("shuffle", 10.0, 20.0), stage("reduce", 20.0, 30.0)];
+        let gantt = Gantt { job: "j".to_owned(), stages };
+        let mut page = String::new();
+        section(&mut page, "g", height_of_bars(&gantt), &|area| bars(area, &gantt)).unwrap();
+        let names = ["map (1)", "shuffle (1)", "reduce (1)"];
+        // The y of a name lies within its bar.
+        let number = |tag: &str, key: &str| -> f64 {
+            let value = tag.split_once(&format!(" {key}=\"")).unwrap().1;
+            value.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let tag_of = |name: &str| {
+            let text = page.split("<text").find(|text| text.contains(name)).unwrap();
+            text.split_once('>').unwrap().0.to_owned()
+        };
+        let name_at = names.map(|name| number(&tag_of(name), "y"));
+        let bars: Vec<&str> = page.split("<rect").skip(1).collect();
+        let bar_at: Vec<(f64, f64)> = bars.iter().map(|bar| (number(bar, "y"), number(bar, "height"))).collect();
+        assert_eq!(bar_at.len(), 3);
+        for (name, (top, height)) in name_at.iter().zip(bar_at) {
+            assert!((top..top + height).contains(name), "a name at {name}, its bar from {top}, {height} high");
+        }
+        assert!(name_at.is_sorted(), "the first stage on top: {name_at:?}");
+    }
 }

@@ -110,7 +110,14 @@ fn several_presets_make_one_table_and_one_page() {
         assert!(said.lines().any(|line| line.split_whitespace().next() == Some(preset)), "{preset}: {said}");
     }
     let page = scene.read("page.html");
-    assert!(page.contains("<svg") && presets.iter().all(|preset| page.contains(preset)));
+    assert!(presets.iter().all(|preset| page.contains(preset)));
+    let plots = ["Job completion", "Task wait", "CPU in use over time", "Fairness over time"];
+    let of_each = presets.map(|preset| format!("Nodes over time under {preset}:"));
+    for heading in plots.into_iter().chain(of_each.iter().map(String::as_str)) {
+        let (_, below) = page.split_once(&format!("<h2>{heading}")).unwrap_or_else(|| panic!("no `{heading}`"));
+        let plot = below.split("<h2>").next().unwrap();
+        assert!(plot.contains("<svg"), "nothing below `{heading}`");
+    }
     // It is to be looked at without a network.
     assert!(!page.contains("src=\"http") && !page.contains("href=\"http"));
 }
