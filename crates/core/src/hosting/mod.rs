@@ -290,7 +290,9 @@ impl Roles {
             Address::JobManager(_) => effects.handled.job_managers += 1,
             _ => effects.handled.nodes += 1,
         }
-        effects.handled.decisions += decisions(&effects.passing.outbox);
+        if !matches!(address, Address::Node(_)) {
+            effects.handled.decisions += decisions(&effects.passing.outbox);
+        }
         if let Some(event) = noted {
             let left = effects.passing.outbox.clone();
             self.note(|| Entry::Handled { now, event, left });
