@@ -43,8 +43,9 @@ pub struct NetworkSettings {
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
 ///
 /// The defaults are what `amalgam bench costs` prints on a virtual machine of two cores, the medians of four runs in two
-/// digits; the exit varied most, from 55 to 642 us. `amalgam bench agreement` compares the waits that follow with real
-/// ones.
+/// digits; the exit varied most, from 55 to 642 us. A decision is of `amalgam bench decisions` instead (drf, 1,000 nodes
+/// and as many pending jobs: 300,000 a second), since on the two nodes of the other it takes a fifteenth of that. `amalgam bench
+/// agreement` compares the waits that follow with real ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// Of an event at the master, without what it decides.
@@ -117,7 +118,7 @@ impl Default for Costs {
             master_event: 590,
             job_manager_event: 390,
             node_event: 130,
-            decision: 1_500,
+            decision: 3_300,
             message: 32_000,
             disk: 120_000,
             launch: 1_500_000,
