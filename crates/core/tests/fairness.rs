@@ -132,6 +132,24 @@ fn drf_gives_two_jobs_of_a_queue_the_same_and_fifo_serves_the_first() {
     assert_eq!(shares(Preset::FIFO), (8, 0));
 }
 
+/// Ghodsi et al. 2011, section 4.1, with tasks that come and go.
+#[test]
+fn drf_gives_each_job_as_large_a_part_of_what_it_needs_most() {
+    let mut world = World::new(Preset::DRF);
+    world.start_server();
+    world.add_node(Resources::new(9_000, 18_432), &[]);
+    world.settle();
+    let mut submit = |cpus: u32, memory_gib: u32| {
+        let mut stage = stage("s", 100, "1s", 0);
+        stage.resources.basic = Resources::new(cpus * 1_000, memory_gib * 1_024);
+        world.submit(job(vec![stage]))
+    };
+    let (memory_bound, cpu_bound) = (submit(1, 4), submit(3, 1));
+    world.run_for(Duration::from_millis(5_500));
+    let running = running_by_job(&world);
+    assert_eq!((running[&memory_bound], running[&cpu_bound]), (3, 2), "12 of 18 GiB, and 6 of 9 CPUs");
+}
+
 #[test]
 fn what_is_left_of_a_job_is_told_in_steps_and_decides_who_is_served_under_srtf() {
     let mut world = cluster(Preset::SRTF, Vec::new(), 1, 4);
