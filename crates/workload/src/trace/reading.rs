@@ -227,6 +227,7 @@ impl<'a> Reading<'a> {
             expected,
             execution: ExecutionType::Auto,
             constraints,
+            near: Vec::new(),
             retries: self.options.retries,
             timeout: None,
         };

@@ -284,6 +284,7 @@ mod tests {
             expected: None,
             execution: ExecutionType::Auto,
             constraints: Vec::new(),
+            near: Vec::new(),
             retries: 0,
             timeout: None,
         };
