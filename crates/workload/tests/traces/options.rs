@@ -1,7 +1,7 @@
 //! The options that all formats share, and files as they are found.
 
 use crate::support::{Samples, has_note, seconds, try_read};
-use amalgam_workload::trace::{COMMON_KEYS, FORMATS, NODE_KEYS, Workload};
+use amalgam_workload::trace::{COMMON_KEYS, FORMATS, NODE_KEYS, Workload, read_nodes};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
@@ -57,6 +57,41 @@ fn a_truncated_gzip_file_is_an_error_that_names_it() {
     let error = samples.read("hawk", "cut.tr.gz", "").unwrap_err();
     assert!(error.problem.ends_with("cut.tr.gz: the compressed data ends too early"), "{error}");
     assert!(error.remedy.contains("truncated"));
+}
+
+#[test]
+fn what_follows_gzip_data_is_not_taken_for_a_truncated_file() {
+    for rest in [&b"garbage"[..], b"\0\0\0"] {
+        let samples = Samples::one("a.tr.gz", [&gzipped("1 1 1 1\n")[..], rest].concat());
+        let error = samples.read("hawk", "a.tr.gz", "").unwrap_err();
+        assert!(error.problem.ends_with("a.tr.gz: after the end of the gzip data follows something else"), "{error}");
+        assert_eq!(error.remedy, "the file is damaged: fetch it again");
+    }
+}
+
+#[test]
+fn a_directory_without_the_usual_names_asks_for_the_files_name() {
+    let samples = Samples::one("in/NYH_trace70.gz", gzipped("1 1 1 1\n"));
+    let error = samples.read("hawk", "in", "").unwrap_err();
+    assert!(error.remedy.starts_with("name the file itself, such as ") && error.remedy.ends_with("NYH_trace70.gz"));
+    assert_eq!(samples.read("hawk", "in/NYH*", "").unwrap().jobs.len(), 1);
+    samples.add("in/NYH_trace90.gz", gzipped("1 1 1 1\n"));
+    let both = samples.read("hawk", "in/NYH*", "").unwrap();
+    assert!(has_note(&both, "in/NYH*` means 2 files"), "{:?}", both.notes);
+}
+
+#[test]
+fn whatever_cannot_be_opened_comes_with_a_remedy() {
+    let samples = Samples::one("t/adj_mat_3.npy", "");
+    for (workload, options) in [
+        (format!("tpch:{}", samples.path("t")), ""),
+        ("synthetic".to_owned(), "constraints=/nonexistent"),
+        (format!("synthetic{}", ""), &*format!("constraints={}", samples.path("t"))),
+    ] {
+        let error = try_read(&workload, options).unwrap_err();
+        assert!(!error.remedy.is_empty(), "{error}");
+    }
+    assert_eq!(read_nodes("openb:nope", &[]).unwrap_err().remedy, "check the path");
 }
 
 #[test]
