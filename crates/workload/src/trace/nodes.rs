@@ -40,7 +40,13 @@ pub const NODE_KEYS: [Key; 6] = [
 /// The most nodes that are drawn.
 const MAX_NODES: usize = 1_000_000;
 
-const FORMATS: [&str; 3] = ["openb", "bit-vectors", "drawn"];
+/// The formats by name, and what they read.
+pub const NODE_FORMATS: [(&str, &str); 3] = [
+    ("openb", "the node list of Alibaba's GPU trace of 2023 (openb_node_list*.csv)"),
+    ("bit-vectors", "Megha's configurations: for each constraint a bit for each node (.json)"),
+    ("drawn", "drawn:COUNT, or the count alone: nodes of drawn sizes that meet drawn constraints"),
+];
+const FORMATS: [&str; 3] = [NODE_FORMATS[0].0, NODE_FORMATS[1].0, NODE_FORMATS[2].0];
 
 /// Reads nodes: `openb:FILE` (the node list of Alibaba's GPU trace of 2023), `bit-vectors:FILE` (Megha's configuration:
 /// for each constraint a bit for each node) or `drawn:COUNT`, where the count may stand alone. Equal arguments give equal nodes.
