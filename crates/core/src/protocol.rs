@@ -170,8 +170,8 @@ pub struct Ask {
     pub locality: Arc<Vec<Holder>>,
 }
 
-/// A node that has so much of some tasks' input.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// A node that has so much of some tasks' input; where sizes are not known, as much as the others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Holder {
     pub node: NodeId,
     pub bytes: u64,
@@ -460,6 +460,8 @@ pub struct AdmittedJob {
     pub queue: QueueId,
     /// Per stage, of one task.
     pub resources: Vec<Resources>,
+    /// Per stage, the nodes that have its input.
+    pub near: Vec<Arc<Vec<Holder>>>,
     /// For stages that state no timeout.
     pub default_timeout: Option<Duration>,
     pub submitted_at: Instant,

@@ -132,6 +132,24 @@ fn drf_gives_two_jobs_of_a_queue_the_same_and_fifo_serves_the_first() {
     assert_eq!(shares(Preset::FIFO), (8, 0));
 }
 
+/// Ghodsi et al. 2011, section 4.1, with tasks that come and go.
+#[test]
+fn drf_gives_each_job_as_large_a_part_of_what_it_needs_most() {
+    let mut world = World::new(Preset::DRF);
+    world.start_server();
+    world.add_node(Resources::new(9_000, 18_432), &[]);
+    world.settle();
+    let mut submit = |cpus: u32, memory_gib: u32| {
+        let mut stage = stage("s", 100, "1s", 0);
+        stage.resources.basic = Resources::new(cpus * 1_000, memory_gib * 1_024);
+        world.submit(job(vec![stage]))
+    };
+    let (memory_bound, cpu_bound) = (submit(1, 4), submit(3, 1));
+    world.run_for(Duration::from_millis(5_500));
+    let running = running_by_job(&world);
+    assert_eq!((running[&memory_bound], running[&cpu_bound]), (3, 2), "12 of 18 GiB, and 6 of 9 CPUs");
+}
+
 #[test]
 fn what_is_left_of_a_job_is_told_in_steps_and_decides_who_is_served_under_srtf() {
     let mut world = cluster(Preset::SRTF, Vec::new(), 1, 4);
@@ -331,4 +349,37 @@ fn an_idempotency_key_is_its_users_own_and_goes_with_one_job() {
     assert_eq!(submit("bob", 1), ToClient::Submitted { job: JobId(2) });
     let ToClient::Refused(refusal) = submit("ada", 2) else { panic!("another job under the same key") };
     assert_eq!(refusal.kind, RefusalKind::Conflict);
+}
+
+#[test]
+fn a_stage_near_a_node_waits_there_for_a_while_and_then_runs_anywhere() {
+    for preset in Preset::CENTRAL {
+        let delays = preset.delays;
+        let mut world = cluster(preset, Vec::new(), 3, 1);
+        let near = |name: &str, tasks: u32| {
+            job(vec![StageSpec { near: vec![name.to_owned()], ..stage("s", tasks, "60s", 1_000) }])
+        };
+        let first = world.submit(near("host2", 1));
+        world.run_for(Duration::from_millis(100));
+        assert_eq!(world.nodes[2].executor.running.len(), 1, "{}: its node is the last one", preset.name());
+        let second = world.submit(near("host2", 1));
+        world.run_for(Duration::from_millis(100));
+        assert_eq!(world.why(second), ["waits a moment for room near its input"], "{}", preset.name());
+        world.run_for(delays.node + delays.rack);
+        assert_eq!(running_by_job(&world), [(first, 1), (second, 1)].into(), "{}", preset.name());
+    }
+}
+
+#[test]
+fn a_stage_near_a_node_that_nobody_knows_is_refused_unless_nodes_are_to_come() {
+    let mut world = cluster(Preset::DRF, Vec::new(), 2, 1);
+    let mut spec = endless("", "ada", 1);
+    spec.stages[0].near = vec!["host1".to_owned(), "host7".to_owned()];
+    let refusal = world.refusal(spec.clone());
+    assert_eq!(refusal.message, "stage `s` is to be near `host7`, and no node has that name");
+    assert!(refusal.remedy.starts_with("there are host0, host1; or say"), "{}", refusal.remedy);
+    spec.wait_for_nodes = true;
+    world.submit(spec);
+    world.run_for(Duration::from_millis(500));
+    assert_eq!(world.nodes[1].executor.running.len(), 1, "the name that is known counts");
 }

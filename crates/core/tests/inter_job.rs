@@ -164,20 +164,25 @@ impl Model {
     }
 
     fn used_by(&self, queue: QueueId) -> Totals {
-        let is_within = |mut at: QueueId| loop {
-            if at == queue {
-                return true;
-            }
-            match self.tree.parent(at) {
-                Some(parent) => at = parent,
-                None => return false,
-            }
-        };
         let mut used = Totals::ZERO;
-        for job in self.jobs.iter().filter(|job| is_within(job.queue)) {
+        for job in self.jobs.iter().filter(|job| self.is_within(job.queue, queue)) {
             (0..job.running).for_each(|_| used.add(&job.shape));
         }
         used
+    }
+
+    fn is_within(&self, mut at: QueueId, queue: QueueId) -> bool {
+        while at != queue {
+            let Some(parent) = self.tree.parent(at) else { return false };
+            at = parent;
+        }
+        true
+    }
+
+    /// The dominant share, looked at anew: the largest part of any kind.
+    fn share_of(&self, used: &Totals) -> f64 {
+        let parts = used.0.iter().zip(&self.capacity.0).filter(|(_, of)| **of > 0);
+        parts.map(|(used, of)| *used as f64 / *of as f64).fold(0.0, f64::max)
     }
 
     fn start(&mut self, slot: usize) {
@@ -242,36 +247,144 @@ fn srtf_never_serves_a_job_with_more_work_left_than_another_that_fits() {
     Model::run(&queues(), |tree| Box::new(Srtf::new(tree)), goes_by(left));
 }
 
-#[test]
-fn under_capacity_a_queue_below_its_guarantee_goes_before_any_sibling_above_its_own() {
-    let check = |model: &Model, could: &[usize], slot: usize| {
-        let below = |queue: QueueId| {
-            let share = model.used_by(queue).dominant_share(&model.capacity);
-            share < u64::from(model.tree.spec(queue).guaranteed)
-        };
-        // From the root down: of the children that lead to somebody who could start, one below its guarantee.
+/// Checks a choice from the root down: of the children that lead to somebody who could start, the chosen one has the
+/// smallest key (the smaller group, then the smaller number); in the leaf the job that `job_key` puts first is chosen.
+fn goes_by_queues<K: Ord>(
+    queue_key: impl Fn(&QueueSpec, f64) -> (bool, f64),
+    job_key: impl Fn(&Model, &Job) -> K,
+) -> impl Fn(&Model, &[usize], usize) {
+    // Shares here are multiples of a 256th and the policy counts in millionths: what is closer than this is a tie.
+    const TIE: f64 = 1e-5;
+    move |model, could, slot| {
         let mut at = QueueId(0);
         while !model.tree.children(at).is_empty() {
-            let leads = |child: QueueId, job: &Job| {
-                let mut next = Some(job.queue);
-                std::iter::from_fn(|| {
-                    let here = next?;
-                    next = model.tree.parent(here);
-                    Some(here)
-                })
-                .any(|queue| queue == child)
-            };
-            let children = model.tree.children(at).iter().map(|&child| QueueId(child));
-            let chosen = children.clone().find(|&child| leads(child, &model.jobs[slot])).expect("a way to the leaf");
-            let mut rivals = children.filter(|&child| could.iter().any(|&slot| leads(child, &model.jobs[slot])));
-            assert!(below(chosen) || !rivals.any(below), "{} was passed", model.tree.spec(chosen).name);
+            let leads = |child: QueueId, slot: usize| model.is_within(model.jobs[slot].queue, child);
+            let children = || model.tree.children(at).iter().map(|&child| QueueId(child));
+            let chosen = children().find(|&child| leads(child, slot)).expect("a way to the leaf");
+            let key = |queue| queue_key(model.tree.spec(queue), model.share_of(&model.used_by(queue)));
+            let (group, number) = key(chosen);
+            for rival in children().filter(|&child| could.iter().any(|&slot| leads(child, slot))) {
+                let (other_group, other) = key(rival);
+                let name = |queue| &model.tree.spec(queue).name;
+                let goes_before = (other_group, other + TIE) < (group, number);
+                assert!(!goes_before, "{} at {other} was passed by {} at {number}", name(rival), name(chosen));
+                if group && (other_group, other) == (group, number) {
+                    assert!(name(chosen) <= name(rival), "of equals the first by name");
+                }
+            }
             at = chosen;
         }
         let of_leaf = could.iter().map(|&slot| &model.jobs[slot]).filter(|job| job.queue == at);
-        let first = of_leaf.min_by_key(|job| (Reverse(job.priority), job.id)).expect("the chosen one is there");
-        assert_eq!(first.id, model.jobs[slot].id, "within a queue the earlier goes first");
+        let first = of_leaf.min_by_key(|job| (Reverse(job.priority), job_key(model, job), job.id));
+        assert_eq!(first.map(|job| job.id), Some(model.jobs[slot].id));
+    }
+}
+
+#[test]
+fn under_capacity_the_queue_that_uses_the_smallest_part_of_its_guarantee_goes_first() {
+    let key = |queue: &QueueSpec, share: f64| match queue.guaranteed {
+        0 => (true, share * 1e3 / f64::from(queue.weight)),
+        guaranteed => (false, share * 1e6 / f64::from(guaranteed)),
     };
-    Model::run(&queues(), |tree| Box::new(Capacity::new(tree)), check);
+    Model::run(&queues(), |tree| Box::new(Capacity::new(tree)), goes_by_queues(key, |_, _| ()));
+}
+
+#[test]
+fn under_drf_whoever_has_the_smallest_dominant_share_for_its_weight_goes_first() {
+    let key = |queue: &QueueSpec, share: f64| match f64::from(queue.guaranteed) / 1e6 {
+        guaranteed if share < guaranteed => (false, share / guaranteed),
+        _ => (true, share * 1e3 / f64::from(queue.weight)),
+    };
+    let share = |model: &Model, job: &Job| (model.share_of(&job.used()) * 1e9) as u64;
+    let weighted = |name: &str, weight: u32| QueueSpec { weight: weight * 1_000, ..QueueSpec::named(name) };
+    let guaranteed = |name: &str, weight: u32| QueueSpec { guaranteed: 125_000, ..weighted(name, weight) };
+    let mixed = vec![
+        weighted("root.a", 3),
+        weighted("root.a.x", 1),
+        weighted("root.a.y", 2),
+        guaranteed("root.b", 1),
+        guaranteed("root.c", 2),
+        QueueSpec { maximum: 250_000, ..weighted("root.d", 1) },
+    ];
+    for tree in [QueueTree::single(), queues(), QueueTree::new(mixed).expect("a sound tree")] {
+        Model::run(&tree, |tree| Box::new(Drf::new(tree)), goes_by_queues(key, share));
+    }
+}
+
+/// Offers all that is left of one node to jobs in queues of their own until nobody takes any of it. Each job is given
+/// by the weight of its queue, the shape of its tasks and their number; how many of them run then is returned.
+fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
+    let queue = |number: usize| format!("root.q{number:02}");
+    let weighted = |(number, job): (usize, &(u32, Resources, u64))| QueueSpec {
+        weight: job.0 * 1_000,
+        ..QueueSpec::named(&queue(number))
+    };
+    let tree = QueueTree::new(jobs.iter().enumerate().map(weighted).collect()).expect("a sound tree");
+    let mut classes = ClassTable::default();
+    classes.add_class();
+    classes.set(0, 0, true);
+    let mut policy = Drf::new(tree.clone());
+    policy.on_change(&DemandChange::Capacity(Totals(node.0.map(u64::from))));
+    for (slot, &(_, shape, count)) in (0..).zip(jobs) {
+        let (id, queue) = (JobId(u64::from(slot) + 1), tree.find(&queue(slot as usize)).expect("it is there"));
+        policy.on_change(&DemandChange::JobAdded { job: slot, id, queue, user: UserId(0), priority: 0 });
+        policy.on_change(&DemandChange::AskAdded { ask: slot, job: slot, shape, class: 0 });
+        policy.on_change(&DemandChange::Open { ask: slot, count, rank: 0 });
+    }
+    let mut room = node;
+    let mut running = vec![0; jobs.len()];
+    while let Some(Choice { ask, .. }) = policy.next(&Offer::Node { node: 0, room, capacity: node, classes: &classes })
+    {
+        let shape = &jobs[ask as usize].1;
+        assert!(shape.fits_in(&room));
+        room.0.iter_mut().zip(shape.0).for_each(|(left, taken)| *left -= taken);
+        policy.outcome(ask, Outcome::Started);
+        running[ask as usize] += 1;
+    }
+    running
+}
+
+/// Ghodsi et al. 2011, section 4.1: of 9 CPUs and 18 GB, with tasks of <1, 4> and <3, 1>, A runs three and B two, and
+/// each has two thirds of what it needs most.
+#[test]
+fn the_example_of_the_drf_paper() {
+    let (a, b) = (Resources::new(1_000, 4_096), Resources::new(3_000, 1_024));
+    assert_eq!(fill_one_node(Resources::new(9_000, 18 * 1_024), &[(1, a, 100), (1, b, 100)]), [3, 2]);
+}
+
+#[test]
+fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
+    const JOBS: u64 = 8;
+    /// The largest part of the node that a task takes, in tasks for each node.
+    const TASKS: u32 = 20_000;
+    let mut node = Resources::ZERO;
+    node.0[..3].fill(1_000 * TASKS);
+    let capacity = Totals(node.0.map(u64::from));
+    let mut state = 5u64;
+    let mut below = |limit: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % u64::from(limit)) as u32
+    };
+    for round in 0..20 {
+        // All of a kind, or a good part of that, or nothing: what is left at the end goes into few tasks.
+        let mut job = || {
+            let mut shape = Resources::ZERO;
+            (0..3).for_each(|kind| shape.0[kind] = [0, 500, 750, 1_000][below(4) as usize]);
+            shape.0[below(3) as usize] = 1_000;
+            (1 + below(3), shape, u64::from(1 + below(TASKS)))
+        };
+        let jobs: Vec<(u32, Resources, u64)> = (0..JOBS).map(|_| job()).collect();
+        let demand = |&(weight, shape, count): &(u32, Resources, u64)| Demand {
+            weight: u64::from(weight),
+            wants: Totals(shape.0.map(|amount| u64::from(amount) * count)),
+        };
+        let fair = fair_shares(&jobs.iter().map(demand).collect::<Vec<_>>(), &capacity);
+        for (running, fair) in fill_one_node(node, &jobs).into_iter().zip(fair) {
+            // A task of each of them is what rounding may move.
+            let off = (running * 1_000_000 / u64::from(TASKS)).abs_diff(fair);
+            assert!(off <= JOBS * 1_000_000 / u64::from(TASKS), "round {round}: {running} tasks, {fair} of {jobs:?}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::policy::intra_job::CriticalPath;
+use amalgam_core::policy::intra_job::{BreadthFirst, CriticalPath};
 use amalgam_core::policy::{DagProgress, IntraJobPolicy, RunnableStage, StageGraph};
 use amalgam_core::preset::{IntraJob, Preset};
 use amalgam_core::vocabulary::{Duration, Instant, Resources, StageSpec, Totals};
@@ -70,6 +70,27 @@ fn under_critical_path_the_stage_with_the_longest_path_goes_first() {
         order.sort_by_key(|&stage| (std::cmp::Reverse(graph.longest_path(stage)), stage));
         assert_eq!(demand.needed.iter().map(|needed| needed.stage).collect::<Vec<_>>(), order);
         assert!(demand.needed.iter().all(|needed| needed.count == 1 + needed.stage), "everything is asked for");
+    }
+}
+
+#[test]
+fn breadth_first_asks_for_everything_that_can_run_in_the_order_of_the_stages() {
+    let mut state = 2u64;
+    let mut below = |limit: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % u64::from(limit)) as u32
+    };
+    for _ in 0..100 {
+        let graph = Graph::random(&mut below);
+        let with_tasks = (0..graph.len() as u32).filter(|_| below(2) == 0);
+        let runnable: Vec<RunnableStage> = with_tasks
+            .map(|stage| RunnableStage { stage, resources: Resources::new(1_000, 0), ready: 1 + stage, expected: None })
+            .collect();
+        let demand =
+            BreadthFirst.demand(Instant::ZERO, &DagProgress { runnable: &runnable, graph: &graph }, &Totals::ZERO);
+        let needed: Vec<(u32, u32)> = demand.needed.iter().map(|needed| (needed.stage, needed.count)).collect();
+        assert_eq!(needed, runnable.iter().map(|stage| (stage.stage, stage.ready)).collect::<Vec<_>>());
+        assert!(demand.in_order && demand.deferrable.is_empty());
     }
 }
 

@@ -96,6 +96,7 @@ impl Model {
             expected: None,
             execution: ExecutionType::Guaranteed,
             constraints: Vec::new(),
+            near: Vec::new(),
             retries: 0,
             timeout: None,
         };

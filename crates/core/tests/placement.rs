@@ -98,6 +98,7 @@ impl Model {
             expected: None,
             execution: ExecutionType::Guaranteed,
             constraints: constraints.clone(),
+            near: Vec::new(),
             retries: 0,
             timeout: None,
         };

@@ -26,6 +26,7 @@ fn job(tasks: u32) -> JobSpec {
         expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 1,
         timeout: None,
     };

@@ -38,6 +38,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     };
@@ -47,6 +48,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         user: UserId(0),
         queue: QueueId(1),
         resources: vec![resources],
+        near: vec![Default::default()],
         default_timeout: None,
         submitted_at: Instant(0),
     };

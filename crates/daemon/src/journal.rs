@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-const FORMAT: &[u8] = b"amalgam journal 1\n";
+const FORMAT: &[u8] = b"amalgam journal 2\n";
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]

@@ -25,6 +25,7 @@ pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
         expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     };

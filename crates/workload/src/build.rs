@@ -123,6 +123,7 @@ fn only_stage(file: &mut JobFile) -> StageFile {
         expected: None,
         execution: None,
         constraints: None,
+        near: None,
         retries: None,
         timeout: None,
         env: None,
@@ -219,9 +220,14 @@ fn stage(file: At<StageFile>, name: String, job: &JobFile, context: &Context) ->
             Some(Execution::Auto) | None => ExecutionType::Auto,
         },
         constraints: constraints.map(|ConstraintText(constraint)| constraint.clone()).collect(),
+        near: near(file.near.as_ref().or(job.near.as_ref()))?,
         retries: file.retries.or(job.retries).unwrap_or(0),
         timeout: file.timeout.or(job.timeout).map(|time| time.0),
     })
+}
+
+fn near(names: Option<&Vec<At<String>>>) -> Result<Vec<String>, Complaint> {
+    names.into_iter().flatten().map(|name| checked_name("node", name)).collect()
 }
 
 fn task_set(

@@ -96,6 +96,7 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
         expected: options.expected,
         execution: options.execution.unwrap_or_default(),
         constraints: options.constraints.clone(),
+        near: Vec::new(),
         retries: options.retries.unwrap_or(0),
         timeout: options.timeout,
     };

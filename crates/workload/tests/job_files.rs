@@ -44,6 +44,7 @@ resources = { cpu = 0.5, memory = "256MiB", gpu = 1, disk-read = 100, fpga = 2 }
 expected = "3s"
 execution = "opportunistic"
 constraints = ["arch=x86_64", "kernel>=5.10"]
+near = ["node-1", "node-2"]
 retries = 2
 timeout = "5m"
 output_cap = "1MiB"
@@ -70,6 +71,7 @@ stages:
     expected: 00:00:03
     execution: opportunistic
     constraints: [arch=x86_64, kernel>=5.10]
+    near: [node-1, node-2]
     retries: 2
     timeout: 5m
     output-cap: 1MiB
@@ -84,6 +86,7 @@ const JSON: &str = r#"{
     { "name": "count", "array": "0-3,10-30:10", "command": ["wc", "-l"],
       "resources": { "cpu": 0.5, "memory": "256MiB", "gpu": 1, "disk-read": 100, "fpga": 2 },
       "expected": "3s", "execution": "opportunistic", "constraints": ["arch=x86_64", "kernel>=5.10"],
+      "near": ["node-1", "node-2"],
       "retries": 2, "timeout": "5m", "output_cap": "1MiB" }
   ]
 }"#;
@@ -98,6 +101,7 @@ fn the_three_formats_describe_the_same_job() {
     assert_eq!((count.name.as_str(), merge.name.as_str(), &merge.after[..]), ("count", "merge", &[0][..]));
     assert_eq!((count.resources.basic.cpu_millis(), count.resources.basic.memory_mib()), (500, 256));
     assert_eq!(count.resources.custom, [("fpga".to_owned(), 2)]);
+    assert_eq!((&count.near[..], &merge.near[..]), (&["node-1".to_owned(), "node-2".to_owned()][..], &[][..]));
     assert_eq!((count.tasks.len(), count.tasks.index_value(6)), (7, 30));
     assert_eq!(count.execution, ExecutionType::Opportunistic);
     assert_eq!((count.timeout, merge.timeout), (Some(Duration::from_secs(300)), Some(Duration::from_secs(90))));

@@ -2,9 +2,9 @@
 
 use crate::failure::{Failure, Result};
 use crate::show;
-use amalgam_core::vocabulary::Resources;
-use amalgam_workload::quantities::{parse_memory_mib, parse_node_cpu_millis};
-use amalgam_workload::trace::{self, COMMON_KEYS, FORMATS, Key, Load, Summary, Workload, WorkloadShape};
+use amalgam_workload::trace::{
+    self, COMMON_KEYS, FORMATS, Key, Load, NODE_FORMATS, NODE_KEYS, Node, Summary, Workload, WorkloadShape,
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fs::File;
@@ -74,15 +74,27 @@ struct Source {
 #[derive(Args)]
 #[command(next_help_heading = "A cluster to compare with")]
 struct Cluster {
-    /// How many nodes
-    #[arg(long, value_name = "N")]
-    nodes: Option<u32>,
+    /// How many nodes, or FORMAT:PATH, such as openb:nodes.csv
+    #[arg(long, value_name = "N|NODES")]
+    nodes: Option<String>,
     /// CPUs of each node
-    #[arg(long, value_name = "CPUS", value_parser = parse_node_cpu_millis, default_value = "1", requires = "nodes")]
-    cpus: u32,
+    #[arg(long, value_name = "CPUS", default_value = "1", requires = "nodes")]
+    cpus: String,
     /// Memory of each node
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory_mib, default_value = "4GiB", requires = "nodes")]
-    memory: u32,
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", requires = "nodes")]
+    memory: String,
+    /// An option of the nodes, such as count=100; repeatable
+    #[arg(long = "node-option", value_name = "KEY=VALUE", value_parser = parse_option, requires = "nodes")]
+    node_options: Vec<(String, String)>,
+}
+
+impl Cluster {
+    fn read(&self) -> Result<Option<Vec<Node>>> {
+        let Some(nodes) = &self.nodes else { return Ok(None) };
+        let mut options = vec![("cpus".to_owned(), self.cpus.clone()), ("memory".to_owned(), self.memory.clone())];
+        options.extend(self.node_options.iter().cloned());
+        Ok(Some(trace::read_nodes(nodes, &options)?))
+    }
 }
 
 /// What `info --json` prints.
@@ -125,9 +137,9 @@ impl Source {
 }
 
 fn info(source: &Source, cluster: &Cluster, json: bool) -> Result<()> {
+    let nodes = cluster.read()?;
     let workload = source.read()?;
-    let node = Resources::new(cluster.cpus, cluster.memory);
-    let load = cluster.nodes.map(|nodes| workload.load(nodes, &node));
+    let load = nodes.map(|nodes| workload.load(&nodes));
     let malformed_lines = workload.malformed.first.iter().map(ToString::to_string).collect();
     let info = Info {
         name: &workload.name,
@@ -171,12 +183,19 @@ fn text(info: &Info) -> String {
         text += &format!("\nnote: {note}");
     }
     if info.malformed > 0 {
-        text += &format!("\n{} malformed lines or records were left out, first of all", info.malformed);
+        text += &format!("\n{} left out, first of all", malformed(info.malformed));
     }
     for line in &info.malformed_lines {
         text += &format!("\n  {line}");
     }
     text.trim_end().to_owned() + "\n"
+}
+
+fn malformed(count: u64) -> String {
+    match count {
+        1 => "1 malformed line or record was".to_owned(),
+        count => format!("{count} malformed lines or records were"),
+    }
 }
 
 fn load_text(load: &Load) -> String {
@@ -220,7 +239,7 @@ fn write(workload: &Workload, output: Option<PathBuf>) -> Result<()> {
         let _ = writeln!(said, "note: {note}");
     }
     if workload.malformed.count > 0 {
-        let _ = writeln!(said, "{} malformed lines or records were left out", workload.malformed.count);
+        let _ = writeln!(said, "{} left out", malformed(workload.malformed.count));
     }
     Ok(())
 }
@@ -231,7 +250,11 @@ fn formats() -> String {
         text += &format!("{:<14} {}\n", format.name, format.about);
         text += &keys(format.keys);
     }
-    text + "\noptions of all formats\n" + &keys(&COMMON_KEYS)
+    text += &format!("\noptions of all formats\n{}\nnodes, for --nodes\n", keys(&COMMON_KEYS));
+    for (name, about) in NODE_FORMATS {
+        text += &format!("{name:<14} {about}\n");
+    }
+    text + "\noptions of nodes, for --node-option\n" + &keys(&NODE_KEYS)
 }
 
 fn keys(keys: &[Key]) -> String {

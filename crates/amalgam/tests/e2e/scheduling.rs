@@ -64,6 +64,27 @@ fn jobs_that_place_their_tasks_themselves_run_each_once_also_when_the_server_is_
 }
 
 #[test]
+fn a_task_runs_near_its_input_or_after_a_while_elsewhere() {
+    let cluster = Cluster::start(2, 1, "[policies]\nnode_delay = '3s'\nrack_delay = '0s'\n");
+    let scene = &cluster.scene;
+    until_true("two nodes", || scene.json::<Vec<NodeSummary>>(&["node", "list"]).len() == 2);
+    let file = |near: &str| scene.write("near.toml", &format!("command = '{AWAIT_GO}'\nnear = ['{near}']\n"));
+    let submit = |near: &str| scene.submit(&[file(near).to_str().unwrap()]);
+    let first = submit("node-1");
+    until_true("a running task", || scene.job(&first).summary.tasks.running == 1);
+    let second = submit("node-1");
+    waits_because(scene, &second, "waits a moment for room near its input");
+    until_true("a task elsewhere", || scene.job(&second).summary.tasks.running == 1);
+    scene.write("go", "");
+    scene.ok(&["wait", &first, &second]);
+    let story = |id: &str| scene.ok(&["story", id]);
+    assert!(story(&first).contains("main started on node-1"), "{}", story(&first));
+    assert!(story(&second).contains("main started on node-0"), "{}", story(&second));
+    let unknown = scene.run(&["submit", file("nod-1").to_str().unwrap()]);
+    assert!(unknown.code != 0 && unknown.err.contains("there are node-0, node-1"), "{unknown:?}");
+}
+
+#[test]
 fn queues_keep_to_their_limits_and_say_so() {
     let scene = Scene::new();
     let config = scene.write(

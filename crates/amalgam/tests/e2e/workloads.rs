@@ -55,7 +55,13 @@ fn a_workload_is_shown_for_people_and_for_programs() {
     let info: Value = scene.json(&["workload", "info", "hawk:a.tr", "-w", "limit=2"]);
     assert_eq!((&info["jobs"], &info["tasks"]), (&2.into(), &3.into()));
     assert_eq!(info["run_time_s"]["max"], 2.0);
-    assert!(scene.run(&["workload", "formats"]).out.contains("hive-explain"));
+    scene.write("n.csv", "sn,cpu_milli,memory_mib,gpu,model\na,1500,4096,0,\nb,500,4096,0,\n");
+    let unequal = scene.run(&["workload", "info", "hawk:a.tr", "--nodes", "openb:n.csv"]);
+    assert!(unequal.out.contains("load on the cluster: 133% of its CPU"), "{unequal:?}");
+    let wrong = scene.run(&["workload", "info", "hawk:a.tr", "--nodes", "ten"]);
+    assert!(wrong.code != 0 && wrong.err.contains("write a count from 1 to 1000000, or FORMAT:PATH"), "{wrong:?}");
+    let formats = scene.run(&["workload", "formats"]).out;
+    assert!(formats.contains("hive-explain") && formats.contains("bit-vectors") && formats.contains("gpu-unit"));
 }
 
 #[test]
@@ -63,7 +69,7 @@ fn a_converted_workload_and_a_sample_of_it_are_read_again() {
     let scene = Scene::new();
     scene.write("a.tr", TRACE);
     let converted = scene.run(&["workload", "convert", "hawk:a.tr", "--output", "all.jsonl"]);
-    assert!(converted.code == 0 && converted.err.contains("1 malformed lines"), "{converted:?}");
+    assert!(converted.code == 0 && converted.err.contains("1 malformed line or record was left out"), "{converted:?}");
     let sample = scene.run(&["workload", "sample", "job:all.jsonl", "-n", "2", "--seed", "3"]);
     assert_eq!(sample.out.lines().count(), 2);
     assert_eq!(sample.out, scene.run(&["workload", "sample", "hawk:a.tr", "-n", "2", "--seed", "3"]).out);

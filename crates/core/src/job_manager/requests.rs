@@ -1,4 +1,5 @@
-//! What the job asks for: one counted ask per kind of task (shape, constraints, execution type), whatever the number of
+//! What the job asks for: one counted ask per kind of task (shape, constraints, execution type, nodes with its
+//! input), whatever the number of
 //! stages and tasks behind it. Which task uses a grant is decided when the grant is there.
 
 use super::dag::Dag;
@@ -30,8 +31,8 @@ impl Requests {
         let mut asks: Vec<Counted> = Vec::new();
         let mut ask_of_stage = Vec::with_capacity(job.spec.stages.len());
         let mut known = std::collections::BTreeMap::new();
-        for (stage, resources) in job.spec.stages.iter().zip(&job.resources) {
-            let kind = (*resources, stage.execution, stage.constraints.clone());
+        for ((stage, resources), near) in job.spec.stages.iter().zip(&job.resources).zip(&job.near) {
+            let kind = (*resources, stage.execution, stage.constraints.clone(), Arc::clone(near));
             let number = *known.entry(kind).or_insert_with(|| {
                 let ask = Ask {
                     id: AskId { job: job.id, number: asks.len() as u32 },
@@ -40,7 +41,7 @@ impl Requests {
                     execution: stage.execution,
                     wanted: 0,
                     rank: asks.len() as u32 + 1,
-                    locality: Arc::default(),
+                    locality: Arc::clone(near),
                 };
                 asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, told: true });
                 asks.len() as u32 - 1

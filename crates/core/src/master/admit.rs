@@ -2,11 +2,11 @@
 
 use super::{JobEnd, Master, refuse};
 use crate::policy::inter_job::QueueTree;
-use crate::protocol::{AdmittedJob, JobAction, JobOutcome, RefusalKind, ToClient, ToJobManager};
+use crate::protocol::{AdmittedJob, Holder, JobAction, JobOutcome, RefusalKind, ToClient, ToJobManager};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
 use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, UserId};
+use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId};
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -286,6 +286,15 @@ impl Admission {
     }
 }
 
+/// What a submission's names mean here.
+struct Resolved {
+    queue: QueueId,
+    /// Per stage, of one task.
+    resources: Vec<Resources>,
+    /// Per stage.
+    near: Vec<Arc<Vec<Holder>>>,
+}
+
 /// A refusal in the making: kind, message, remedy.
 type Wrong = (RefusalKind, String, String);
 
@@ -306,7 +315,7 @@ impl Master {
             let message = format!("the idempotency key was used before, for job {job}, with another job");
             return refuse(client, RefusalKind::Conflict, &message, "use a key of its own for each job", out);
         }
-        let (queue, resources) = match self.check_submission(&spec) {
+        let Resolved { queue, resources, near } = match self.check_submission(&spec) {
             Ok(resolved) => resolved,
             Err((kind, message, remedy)) => return refuse(client, kind, &message, &remedy, out),
         };
@@ -315,7 +324,7 @@ impl Master {
         let default_timeout = self.admission.queues.spec(queue).default_timeout;
         let tasks = spec.task_count();
         let admitted =
-            Arc::new(AdmittedJob { id: job, spec, user, queue, resources, default_timeout, submitted_at: now });
+            Arc::new(AdmittedJob { id: job, spec, user, queue, resources, near, default_timeout, submitted_at: now });
         out.persist(Change::JobAdmitted { job: Arc::clone(&admitted), key: key.clone() });
         out.record(Record::Submitted { job, tasks });
         self.admission.insert(admitted, key);
@@ -327,7 +336,7 @@ impl Master {
     }
 
     /// Resolves names, and refuses what could never run here.
-    fn check_submission(&mut self, spec: &JobSpec) -> Result<(QueueId, Vec<Resources>), Wrong> {
+    fn check_submission(&mut self, spec: &JobSpec) -> Result<Resolved, Wrong> {
         check_shape(spec)?;
         let queue = self.admission.queues.leaf(&spec.queue).map_err(|message| {
             (RefusalKind::Invalid, message, "name one of these with `--queue`, or `queue` in a job file".to_owned())
@@ -351,6 +360,7 @@ impl Master {
             }
         }
         let mut resources = Vec::with_capacity(spec.stages.len());
+        let mut near = Vec::with_capacity(spec.stages.len());
         for stage in &spec.stages {
             let mut shape =
                 self.kinds.resolve(&stage.resources).map_err(|unknown| self.unknown_kind(&stage.name, &unknown))?;
@@ -362,8 +372,43 @@ impl Master {
                 self.check_possible(&stage.name, &shape, &stage.constraints)?;
             }
             resources.push(shape);
+            near.push(self.holders(stage, spec.wait_for_nodes)?);
         }
-        Ok((queue, resources))
+        Ok(Resolved { queue, resources, near })
+    }
+
+    /// The nodes that a stage is to be near. How much of its input each has is not said: all have as much. A name that
+    /// nobody has yet is no error where nodes are still to come, and then names nobody.
+    fn holders(&self, stage: &StageSpec, are_nodes_to_come: bool) -> Result<Arc<Vec<Holder>>, Wrong> {
+        let mut holders = Vec::with_capacity(stage.near.len());
+        for name in &stage.near {
+            match self.nodes.find(name) {
+                Some(node) => holders.push(Holder { node, bytes: 1 }),
+                None if are_nodes_to_come => {}
+                None => return Err(self.unknown_node(&stage.name, name)),
+            }
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        Ok(if holders.is_empty() { Arc::default() } else { Arc::new(holders) })
+    }
+
+    fn unknown_node(&self, stage: &str, unknown: &str) -> Wrong {
+        const NAMED: usize = 5;
+        let message = format!("stage `{stage}` is to be near `{unknown}`, and no node has that name");
+        let alike =
+            |name: &str| name.bytes().zip(unknown.bytes()).take_while(|(known, written)| known == written).count();
+        let mut known: Vec<&str> = self.nodes.names().collect();
+        known.sort_by_key(|name| (std::cmp::Reverse(alike(name)), name.len().abs_diff(unknown.len()), *name));
+        let more = known.len().saturating_sub(NAMED);
+        known.truncate(NAMED);
+        let there_are = match (&known[..], more) {
+            ([], _) => "none has joined yet".to_owned(),
+            (_, 0) => format!("there are {}", known.join(", ")),
+            _ => format!("there are {} and {more} more", known.join(", ")),
+        };
+        let remedy = format!("{there_are}; or say `--wait-for-nodes` to go on without those that have not joined");
+        (RefusalKind::Invalid, message, remedy)
     }
 
     fn unknown_kind(&self, stage: &str, unknown: &str) -> Wrong {

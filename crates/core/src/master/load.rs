@@ -115,6 +115,10 @@ impl Nodes {
         self.by_name.get(name).copied()
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
     pub(super) fn recover(&mut self, node: NodeId, name: &str) {
         self.entry(node).name = name.to_owned();
         self.by_name.insert(name.to_owned(), node);

@@ -46,6 +46,8 @@ pub struct StageSpec {
     pub expected: Option<Duration>,
     pub execution: ExecutionType,
     pub constraints: Vec<Constraint>,
+    /// Names of the nodes that have its input; a wish for a while, and no condition.
+    pub near: Vec<String>,
     /// How often a failed task is tried again. Attempts that were lost, preempted or failed by their node do not count.
     pub retries: u32,
     /// An attempt that runs longer is ended; `None` takes the queue's default.

@@ -646,6 +646,7 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     }

@@ -394,6 +394,7 @@ fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {
         expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: constraints.to_vec(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     }

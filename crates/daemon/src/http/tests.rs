@@ -90,6 +90,7 @@ fn job(tasks: TaskSet, command: &[&str]) -> JobSpec {
         expected: None,
         execution: Default::default(),
         constraints: vec![],
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     };

@@ -49,6 +49,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         expected: one_of(chance, &[None, Some(Duration::from_secs(3))]),
         execution: one_of(chance, &[ExecutionType::Auto, ExecutionType::Guaranteed, ExecutionType::Opportunistic]),
         constraints: shape.constraints.clone(),
+        near: Vec::new(),
         retries: chance.below(3_u32),
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
     }

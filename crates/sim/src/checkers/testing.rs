@@ -67,6 +67,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         expected: None,
         execution,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     };
@@ -76,6 +77,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         user: UserId(0),
         queue: QueueId(0),
         resources: vec![resources],
+        near: vec![Default::default()],
         default_timeout: None,
         submitted_at: Instant(0),
     };

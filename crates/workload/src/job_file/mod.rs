@@ -12,8 +12,8 @@ use schemars::generate::SchemaSettings;
 use serde::Deserialize;
 
 /// A job: stages of tasks. A job with one stage may give the stage's keys at the top. In a job with a `stage` list
-/// the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `retries`, `timeout` and
-/// `output_cap` are defaults for every stage.
+/// the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `near`, `retries`, `timeout`
+/// and `output_cap` are defaults for every stage.
 #[derive(Deserialize, JsonSchema, Debug)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Amalgam job file", rename = "Job")]
@@ -54,6 +54,8 @@ pub(crate) struct JobFile {
     pub execution: Option<Execution>,
     /// Conditions on a node's attributes, such as `arch=x86_64` or `kernel>=5.10`.
     pub constraints: Option<Vec<ConstraintText>>,
+    /// Names of the nodes that have the input: tasks wait a while for room there, then run anywhere.
+    pub near: Option<Vec<At<String>>>,
     /// How often a failed task is tried again.
     pub retries: Option<u32>,
     /// A task that runs longer is ended, such as `5m`.
@@ -92,6 +94,8 @@ pub(crate) struct StageFile {
     pub execution: Option<Execution>,
     /// Conditions on a node's attributes, such as `arch=x86_64` or `kernel>=5.10`.
     pub constraints: Option<Vec<ConstraintText>>,
+    /// Names of the nodes that have the input: tasks wait a while for room there, then run anywhere.
+    pub near: Option<Vec<At<String>>>,
     /// How often a failed task is tried again.
     pub retries: Option<u32>,
     /// A task that runs longer is ended, such as `5m`.

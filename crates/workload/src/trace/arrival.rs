@@ -29,7 +29,15 @@ pub enum Arrival {
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-const NAMES: [&str; 6] = ["trace", "at-once", "every", "poisson", "bursts", "diurnal"];
+/// Each process by name, and how it is written.
+const FORMS: [(&str, &str); 6] = [
+    ("trace", "trace"),
+    ("at-once", "at-once"),
+    ("every", "every:GAP"),
+    ("poisson", "poisson:GAP"),
+    ("bursts", "bursts:GAP:SIZE"),
+    ("diurnal", "diurnal:GAP:PEAK"),
+];
 
 impl Arrival {
     /// # Errors
@@ -39,19 +47,24 @@ impl Arrival {
         match parts[..] {
             ["trace"] => Ok(Arrival::Trace),
             ["at-once"] => Ok(Arrival::AtOnce),
-            ["every", gap] => Ok(Arrival::Every(time(gap)?)),
-            ["poisson", gap] => Ok(Arrival::Poisson(time(gap)?)),
+            ["every", gap] => Ok(Arrival::Every(above_zero(gap)?)),
+            ["poisson", gap] => Ok(Arrival::Poisson(above_zero(gap)?)),
             ["bursts", gap, size] => {
                 let size = size.parse().ok().filter(|size| *size > 0);
                 let size = size.ok_or_else(|| wrong(text, "bursts:GAP:SIZE` with a size above 0, as `bursts:5m:20"))?;
-                Ok(Arrival::Bursts { gap: time(gap)?, size })
+                Ok(Arrival::Bursts { gap: above_zero(gap)?, size })
             }
             ["diurnal", gap, peak] => diurnal(text, gap, peak, DAY),
             ["diurnal", gap, peak, period] => diurnal(text, gap, peak, time(period)?),
-            _ => Err(match suggest::closest(parts[0], NAMES) {
-                Some(name) if name != parts[0] => wrong(text, name),
-                _ => wrong(text, "trace`, `at-once`, `every:10s`, `poisson:20s`, `bursts:5m:20` or `diurnal:20s:1.8"),
-            }),
+            _ => {
+                let near = suggest::closest(parts[0], FORMS.map(|(name, _)| name));
+                Err(match FORMS.iter().find(|(name, _)| Some(*name) == near) {
+                    Some((_, form)) => wrong(text, form),
+                    None => {
+                        wrong(text, "trace`, `at-once`, `every:10s`, `poisson:20s`, `bursts:5m:20` or `diurnal:20s:1.8")
+                    }
+                })
+            }
         }
     }
 
@@ -93,7 +106,16 @@ fn diurnal(text: &str, gap: &str, peak: &str, period: Duration) -> Result<Arriva
     if period == Duration::ZERO {
         return Err(wrong(text, "diurnal:GAP:PEAK:PERIOD` with a period above 0, as `diurnal:20s:1.8:24h"));
     }
-    Ok(Arrival::Diurnal { gap: time(gap)?, peak, period })
+    Ok(Arrival::Diurnal { gap: above_zero(gap)?, peak, period })
+}
+
+fn above_zero(gap: &str) -> Result<Duration, Malformed> {
+    match time(gap)? {
+        Duration::ZERO => {
+            Err(Malformed::new("without a gap all jobs arrive at once", "write a gap above 0, or `at-once`"))
+        }
+        gap => Ok(gap),
+    }
 }
 
 fn time(text: &str) -> Result<Duration, Malformed> {
@@ -143,7 +165,12 @@ mod tests {
 
     #[test]
     fn wrong_processes_are_refused_with_a_remedy() {
-        assert_eq!(Arrival::parse("poison:3s").unwrap_err().remedy, "write `poisson`");
+        let remedy = |text: &str| Arrival::parse(text).unwrap_err().remedy;
+        assert_eq!(remedy("poison:3s"), "write `poisson:GAP`");
+        assert_eq!(remedy("poisson"), "write `poisson:GAP`");
+        for text in ["poisson:0s", "every:0s", "bursts:0s:3", "diurnal:0s:1.5"] {
+            assert_eq!(remedy(text), "write a gap above 0, or `at-once`", "{text}");
+        }
         for text in ["", "poisson", "poisson:3 parsecs", "bursts:3s:0", "diurnal:3s:4", "diurnal:3s:1.5:0s"] {
             assert!(Arrival::parse(text).is_err(), "{text}");
         }

@@ -5,6 +5,7 @@
 
 use crate::quantities::{Malformed, parse_size};
 use crate::suggest;
+use amalgam_core::vocabulary::job::MAX_TASKS;
 use amalgam_core::vocabulary::{Chance, Duration};
 use std::fmt;
 
@@ -103,6 +104,27 @@ impl Distribution {
         }
     }
 
+    /// Refuses amounts that nobody can mean: nothing smaller than `least` is to be the smallest of a range, or the mean
+    /// or median of what has no smallest; nothing larger than `most` to be the largest.
+    ///
+    /// # Errors
+    /// What is wrong and what to write.
+    pub(crate) fn within(self, least: f64, most: f64, what: &str) -> Result<Distribution, Malformed> {
+        let (low, high) = match self {
+            Distribution::Uniform(low, high) => (low, high),
+            Distribution::Fixed(amount) | Distribution::Exponential(amount) => (amount, amount),
+            Distribution::LogNormal { median: amount, .. } | Distribution::Pareto { minimum: amount, .. } => {
+                (amount, amount)
+            }
+        };
+        let strange = if low < least { low } else { high };
+        if low >= least && high <= most {
+            return Ok(self);
+        }
+        let remedy = format!("write amounts from {least} to {most}, such as `2` or `uniform:1-4`");
+        Err(Malformed::new(format!("{strange} is no {what}"), remedy))
+    }
+
     pub(crate) fn draw(&self, chance: &mut Chance) -> f64 {
         match *self {
             Distribution::Fixed(amount) => amount,
@@ -127,6 +149,14 @@ impl Distribution {
     pub(crate) fn draw_time(&self, chance: &mut Chance) -> Duration {
         Duration::from_micros((self.draw(chance) * 1e6).round() as u64)
     }
+}
+
+/// A distribution of counts, such as numbers of tasks.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub(crate) fn counts(text: &str) -> Result<Distribution, Malformed> {
+    Distribution::parse(text, Unit::Number)?.within(1.0, MAX_TASKS as f64, "count")
 }
 
 impl Unit {

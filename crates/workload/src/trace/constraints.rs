@@ -27,6 +27,10 @@ impl ConstraintTables {
     /// # Errors
     /// When a table is missing, or they do not have the same clusters.
     pub fn read(directory: &Path, constrained: f64) -> Result<ConstraintTables, WorkloadError> {
+        if !directory.is_dir() {
+            let remedy = "name a folder with task_constraint_percent.csv and task_cluster_occurrence.csv";
+            return Err(WorkloadError::new(format!("there is no folder {}", directory.display()), remedy));
+        }
         let of_cluster: Vec<Vec<f64>> = table(&directory.join("task_constraint_percent.csv"))?
             .into_iter()
             .map(|row| row.into_iter().map(|percent| percent / 100.0).collect())

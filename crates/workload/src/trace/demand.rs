@@ -35,11 +35,11 @@ impl Demand {
             return Err(Malformed::new(format!("`{text}` is not a known demand"), format!("did you mean `{name}`?")));
         }
         let (cpu, memory) = text.split_once(',').unwrap_or((text, "0B"));
-        let (cpu, memory) = (Distribution::parse(cpu, Unit::Number), Distribution::parse(memory, Unit::Memory));
+        let (cpu, memory) = (cores(cpu), Distribution::parse(memory, Unit::Memory));
         let advise = |wrong: Malformed| {
             let remedy =
                 "write `unit`, `alibaba2018`, or cores and memory such as `2,4GiB` or `uniform:1-4,uniform:1GiB-8GiB`";
-            Malformed::new(wrong.problem, remedy)
+            Malformed::new(wrong.problem, format!("{remedy}; cores from {LEAST_CORES} to {MOST_CORES}"))
         };
         Ok(Demand::Drawn { cpu: cpu.map_err(advise)?, memory: memory.map_err(advise)? })
     }
@@ -68,6 +68,15 @@ impl Demand {
             Demand::Drawn { cpu, memory } => resources(cpu.draw(chance), memory.draw(chance)),
         }
     }
+}
+
+/// What is counted of a core, and the most that a node or a task may have.
+const LEAST_CORES: f64 = 0.001;
+const MOST_CORES: f64 = 1e6;
+
+/// A distribution of cores.
+pub(crate) fn cores(text: &str) -> Result<Distribution, Malformed> {
+    Distribution::parse(text, Unit::Number)?.within(LEAST_CORES, MOST_CORES, "number of cores")
 }
 
 /// A demand in cores, at least a thousandth, and MiB, rounded up.
@@ -136,5 +145,10 @@ mod tests {
     fn wrong_demands_are_refused_with_a_remedy() {
         assert_eq!(Demand::parse("unti").unwrap_err().remedy, "did you mean `unit`?");
         assert!(Demand::parse("2,4096").unwrap_err().remedy.contains("2,4GiB"), "memory without a unit");
+        for none in ["0", "0.0001", "uniform:0-2", "1e9"] {
+            let wrong = Demand::parse(none).unwrap_err();
+            assert!(wrong.problem.ends_with("is no number of cores"), "{wrong}");
+            assert!(wrong.remedy.contains("cores from 0.001 to 1000000"), "{wrong}");
+        }
     }
 }

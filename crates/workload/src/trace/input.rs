@@ -1,7 +1,7 @@
 //! Files as they are: plain, gzip or zstd, read as streams.
 
 use super::error::WorkloadError;
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::fs::{self, File};
@@ -36,15 +36,23 @@ pub(crate) fn files(path: &str, endings: &[&str]) -> Result<Vec<PathBuf>, Worklo
         found.extend(pattern.flatten().filter(|path| path.is_file()));
     }
     if found.is_empty() {
-        let kind = if Path::new(path).is_dir() { format!(" named {}", endings.join(" or ")) } else { String::new() };
-        return Err(missing(format!("there is no file{kind} at `{path}`")));
+        if !Path::new(path).is_dir() {
+            return Err(missing(format!("there is no file at `{path}`")));
+        }
+        let mut others = Vec::new();
+        below(Path::new(path), &[""], &mut others)?;
+        let problem = format!("there is no file named {} at `{path}`", endings.join(" or "));
+        return Err(match others.iter().min() {
+            Some(other) => WorkloadError::new(problem, format!("name the file itself, such as {}", other.display())),
+            None => missing(problem),
+        });
     }
     found.sort();
     Ok(found)
 }
 
 fn below(directory: &Path, endings: &[&str], found: &mut Vec<PathBuf>) -> Result<(), WorkloadError> {
-    let wrong = |error: io::Error| WorkloadError::in_file(directory, error);
+    let wrong = |error: io::Error| unreadable(directory, &error);
     for entry in fs::read_dir(directory).map_err(wrong)? {
         let path = entry.map_err(wrong)?.path();
         if path.is_dir() {
@@ -68,23 +76,32 @@ pub(crate) fn plain_name(path: &Path) -> String {
 /// # Errors
 /// When it cannot be opened.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn BufRead>, WorkloadError> {
-    let file = File::open(path).map_err(|error| WorkloadError::in_file(path, error))?;
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
     let mut reader = BufReader::with_capacity(1 << 16, file);
     let start = reader.fill_buf().map_err(|error| unreadable(path, &error))?;
     Ok(match start {
-        [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader))),
+        [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(1 << 16, Members::new(reader))),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(BufReader::with_capacity(1 << 16, Frames::new(reader))),
         _ => Box::new(reader),
     })
 }
 
-/// Why the content of a file could not be read to its end.
+/// Why a file could not be opened, or its content not be read to its end.
 pub(crate) fn unreadable(path: &Path, error: &io::Error) -> WorkloadError {
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        let problem = format!("{}: the compressed data ends too early", path.display());
-        return WorkloadError::new(problem, "the file is truncated: fetch it again");
+    let path = path.display();
+    let wrong = |problem: &str, remedy: &str| WorkloadError::new(format!("{path}: {problem}"), remedy);
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            wrong("the compressed data ends too early", "the file is truncated: fetch it again")
+        }
+        io::ErrorKind::NotFound => wrong("there is no such file", "check the path"),
+        io::ErrorKind::PermissionDenied => wrong("permission denied", "make it readable for yourself"),
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            wrong(&error.to_string(), "the file is damaged: fetch it again")
+        }
+        io::ErrorKind::IsADirectory => wrong("it is a directory", "name a file"),
+        _ => wrong(&error.to_string(), "check the path"),
     }
-    WorkloadError::in_file(path, error)
 }
 
 /// The whole content, decompressed.
@@ -131,6 +148,38 @@ pub(crate) fn lines(
         }
     }
     Ok(())
+}
+
+/// The members of a gzip file, one after the other.
+struct Members<R: BufRead> {
+    /// `None` only while one follows the other.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Members<R> {
+    fn new(source: R) -> Members<R> {
+        Members { member: Some(GzDecoder::new(source)) }
+    }
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            match member.get_mut().fill_buf()? {
+                [] => break,
+                [0x1f, ..] => self.member = self.member.take().map(|member| GzDecoder::new(member.into_inner())),
+                _ => {
+                    let problem = "after the end of the gzip data follows something else";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+                }
+            }
+        }
+        Ok(0)
+    }
 }
 
 /// The frames of a zstd file, one after the other.

@@ -20,7 +20,7 @@ mod sleeping;
 
 pub use error::{MalformedLine, MalformedLines, WorkloadError};
 pub use formats::{FORMATS, TraceFormat};
-pub use nodes::{NODE_KEYS, Node, read_nodes};
+pub use nodes::{NODE_FORMATS, NODE_KEYS, Node, read_nodes};
 pub use options::{COMMON_KEYS, Key};
 pub use shape::{JobShape, Load, Summary, WorkloadShape};
 

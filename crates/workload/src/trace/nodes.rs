@@ -4,12 +4,12 @@
 //! `c2`, ..: a node that meets the first has `c1=1`, and a task that needs it has the constraint `c1=1`.
 
 use super::chance::{Distribution, Unit};
-use super::demand::resources;
+use super::demand::{cores, resources};
 use super::error::WorkloadError;
 use super::formats::fields;
 use super::formats::openb::{GPU_MILLI, GpuUnit, gpu_unit};
 use super::input;
-use super::options::{Key, Values, count, whole};
+use super::options::{Key, Values, whole};
 use crate::quantities::Malformed;
 use crate::suggest;
 use amalgam_core::vocabulary::Chance;
@@ -37,32 +37,47 @@ pub const NODE_KEYS: [Key; 6] = [
     Key { name: "seed", default: "1", meaning: "the seed of all chance" },
 ];
 
-const FORMATS: [&str; 3] = ["openb", "bit-vectors", "drawn"];
+/// The most nodes that are drawn.
+const MAX_NODES: usize = 1_000_000;
+
+/// The formats by name, and what they read.
+pub const NODE_FORMATS: [(&str, &str); 3] = [
+    ("openb", "the node list of Alibaba's GPU trace of 2023 (openb_node_list*.csv)"),
+    ("bit-vectors", "Megha's configurations: for each constraint a bit for each node (.json)"),
+    ("drawn", "drawn:COUNT, or the count alone: nodes of drawn sizes that meet drawn constraints"),
+];
+const FORMATS: [&str; 3] = [NODE_FORMATS[0].0, NODE_FORMATS[1].0, NODE_FORMATS[2].0];
 
 /// Reads nodes: `openb:FILE` (the node list of Alibaba's GPU trace of 2023), `bit-vectors:FILE` (Megha's configuration:
-/// for each constraint a bit for each node) or `drawn:COUNT`. Equal arguments give equal nodes.
+/// for each constraint a bit for each node) or `drawn:COUNT`, where the count may stand alone. Equal arguments give equal nodes.
 ///
 /// # Errors
 /// When the format or an option is not known, or the file cannot be read or makes no sense.
 pub fn read_nodes(nodes: &str, options: &[(String, String)]) -> Result<Vec<Node>, WorkloadError> {
-    let values = Values::parse(options, &[&NODE_KEYS])?;
+    let values = Values::parse("node option", options, &[&NODE_KEYS])?;
     let sizes = Sizes {
-        cpus: values.get("cpus", |text| Distribution::parse(text, Unit::Number))?,
+        cpus: values.get("cpus", cores)?,
         memory: values.get("memory", |text| Distribution::parse(text, Unit::Memory))?,
     };
     let seed = values.get("seed", whole)?;
     let mut chance = Chance::new(seed, "nodes");
-    let (format, path) = nodes.split_once(':').unwrap_or((nodes, ""));
+    let (format, path) = match nodes.split_once(':') {
+        Some((format, path)) => (format, path),
+        None if FORMATS.contains(&nodes) => (nodes, ""),
+        None => ("drawn", nodes),
+    };
     let mut nodes = match format {
+        "openb" | "bit-vectors" if path.is_empty() => {
+            return Err(WorkloadError::new(format!("the path is missing behind `{format}`"), "write FORMAT:PATH"));
+        }
         "openb" => openb(Path::new(path), values.get("gpu-unit", gpu_unit)?)?,
         "bit-vectors" => bit_vectors(Path::new(path), &sizes, &mut chance)?,
         "drawn" => {
-            let count = count(path).map_err(WorkloadError::from)?;
-            drawn(count, &values.get("shares", shares)?, &sizes, &mut chance)
+            drawn(node_count(path).map_err(WorkloadError::from)?, &values.get("shares", shares)?, &sizes, &mut chance)
         }
         _ => return Err(unknown_format(format)),
     };
-    if let Some(count) = values.optional("count", count)? {
+    if let Some(count) = values.optional("count", node_count)? {
         let mut chance = Chance::new(seed, "draw");
         nodes = (0..count)
             .map(|number| {
@@ -80,6 +95,13 @@ fn unknown_format(format: &str) -> WorkloadError {
         None => format!("known are {}", FORMATS.join(", ")),
     };
     WorkloadError::new(format!("unknown format of nodes `{format}`"), remedy)
+}
+
+fn node_count(text: &str) -> Result<usize, Malformed> {
+    text.parse().ok().filter(|count| (1..=MAX_NODES).contains(count)).ok_or_else(|| {
+        let remedy = format!("write a count from 1 to {MAX_NODES}, or FORMAT:PATH with one of {}", FORMATS.join(", "));
+        Malformed::new(format!("`{text}` is not a number of nodes"), remedy)
+    })
 }
 
 struct Sizes {

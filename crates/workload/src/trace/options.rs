@@ -67,7 +67,11 @@ pub struct Options {
 
 /// The texts of known options, given or by default.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Values(BTreeMap<&'static str, String>);
+pub(crate) struct Values {
+    /// What the options are called in messages, such as `workload option`.
+    kind: &'static str,
+    texts: BTreeMap<&'static str, String>,
+}
 
 /// What a user would have told about the run time of a stage's tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +89,7 @@ impl Options {
     /// # Errors
     /// The first key that is not known, with the nearest known one, or the first value that is not understood.
     pub fn parse(pairs: &[(String, String)], own_keys: &[Key]) -> Result<Options, WorkloadError> {
-        let values = Values::parse(pairs, &[&COMMON_KEYS, own_keys])?;
+        let values = Values::parse("workload option", pairs, &[&COMMON_KEYS, own_keys])?;
         Ok(Options {
             limit: values.optional("limit", count)?,
             draw: values.optional("draw", count)?,
@@ -123,29 +127,29 @@ impl Values {
     ///
     /// # Errors
     /// The first key that is not, with the nearest known one.
-    pub fn parse(pairs: &[(String, String)], known: &[&[Key]]) -> Result<Values, WorkloadError> {
+    pub fn parse(kind: &'static str, pairs: &[(String, String)], known: &[&[Key]]) -> Result<Values, WorkloadError> {
         let known = || known.iter().copied().flatten();
-        let mut values: BTreeMap<_, _> = known().map(|key| (key.name, key.default.to_owned())).collect();
+        let mut texts: BTreeMap<_, _> = known().map(|key| (key.name, key.default.to_owned())).collect();
         for (key, value) in pairs {
-            let Some(slot) = values.get_mut(key.as_str()) else {
-                return Err(unknown_key(key, known().map(|key| key.name)));
+            let Some(slot) = texts.get_mut(key.as_str()) else {
+                return Err(unknown_key(kind, key, known().map(|key| key.name)));
             };
             slot.clone_from(value);
         }
-        Ok(Values(values))
+        Ok(Values { kind, texts })
     }
 
     /// # Panics
     /// When the key is not listed, which is our own bug.
     fn text(&self, key: &str) -> &str {
-        self.0.get(key).unwrap_or_else(|| panic!("the key `{key}` is not listed"))
+        self.texts.get(key).unwrap_or_else(|| panic!("the key `{key}` is not listed"))
     }
 
     /// # Errors
     /// When the text is not understood.
     pub fn get<T>(&self, key: &str, parse: impl Fn(&str) -> Result<T, Malformed>) -> Result<T, WorkloadError> {
         parse(self.text(key))
-            .map_err(|wrong| WorkloadError::new(format!("workload option `{key}`: {}", wrong.problem), wrong.remedy))
+            .map_err(|wrong| WorkloadError::new(format!("{} `{key}`: {}", self.kind, wrong.problem), wrong.remedy))
     }
 
     /// `None` where nothing is given and there is no default.
@@ -161,12 +165,12 @@ impl Values {
     }
 }
 
-fn unknown_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> WorkloadError {
+fn unknown_key<'a>(kind: &str, key: &str, known: impl Iterator<Item = &'a str> + Clone) -> WorkloadError {
     let remedy = match suggest::closest(key, known.clone()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("known are {}", known.collect::<Vec<_>>().join(", ")),
     };
-    WorkloadError::new(format!("unknown workload option `{key}`"), remedy)
+    WorkloadError::new(format!("unknown {kind} `{key}`"), remedy)
 }
 
 pub(crate) fn whole(text: &str) -> Result<u64, Malformed> {

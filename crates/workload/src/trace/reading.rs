@@ -4,6 +4,7 @@ use super::arrival::Arrival;
 use super::constraints::ConstraintTables;
 use super::demand::Demand;
 use super::error::{MalformedLines, WorkloadError};
+use super::formats::fields::LONGEST;
 use super::input;
 use super::options::{Expected, Options};
 use super::{RunTimes, TraceJob, Workload};
@@ -77,7 +78,9 @@ pub(crate) struct Reading<'a> {
     constraints: Option<(ConstraintTables, Chance)>,
     /// Shared by all stages, as nothing executes it.
     program: Arc<Program>,
-    saw_no_demand: bool,
+    stages: u64,
+    /// Stages of which the trace does not say what a task needs.
+    without_demand: u64,
     saw_no_arrival: bool,
     /// Tasks whose run times were brought up to one second.
     lifted: u64,
@@ -101,7 +104,8 @@ impl<'a> Reading<'a> {
                 workdir: Workdir::Own,
                 output_cap: 0,
             }),
-            saw_no_demand: false,
+            stages: 0,
+            without_demand: 0,
             saw_no_arrival: false,
             lifted: 0,
             repeats: false,
@@ -114,8 +118,12 @@ impl<'a> Reading<'a> {
     }
 
     /// The files that the user's path means; see [`input::files`].
-    pub fn files(&self, endings: &[&str]) -> Result<Vec<PathBuf>, WorkloadError> {
-        input::files(self.path, endings)
+    pub fn files(&mut self, endings: &[&str]) -> Result<Vec<PathBuf>, WorkloadError> {
+        let files = input::files(self.path, endings)?;
+        if files.len() > 1 {
+            self.note(format!("`{}` means {} files", self.path, files.len()));
+        }
+        Ok(files)
     }
 
     /// Whether enough jobs were read.
@@ -183,7 +191,7 @@ impl<'a> Reading<'a> {
             let Some(stage) = drafts[index].take() else { continue };
             let mut after: Vec<u32> = after[index].iter().map(|before| new_index[*before]).collect();
             after.sort_unstable();
-            let (spec, times) = self.stage(stage, after);
+            let (spec, times) = self.stage(stage, after)?;
             stages.push(spec);
             run_times.push(times);
         }
@@ -207,11 +215,12 @@ impl<'a> Reading<'a> {
         self.jobs.push(TraceJob { arrival, spec: Arc::new(spec), run_times: run_times.into() });
     }
 
-    fn stage(&mut self, draft: DraftStage, after: Vec<u32>) -> (StageSpec, RunTimes) {
-        let run_times = self.timed(draft.run_times);
-        let expected = self.expected(draft.estimate, &run_times);
+    fn stage(&mut self, draft: DraftStage, after: Vec<u32>) -> Result<(StageSpec, RunTimes), String> {
+        let run_times = self.timed(draft.run_times)?;
+        let expected = self.expected(draft.estimate, &run_times)?;
+        self.stages += 1;
         let resources = draft.demand.unwrap_or_else(|| {
-            self.saw_no_demand = true;
+            self.without_demand += 1;
             self.options.demand.draw(&mut self.demands)
         });
         let mut constraints = draft.constraints;
@@ -227,14 +236,18 @@ impl<'a> Reading<'a> {
             expected,
             execution: ExecutionType::Auto,
             constraints,
+            near: Vec::new(),
             retries: self.options.retries,
             timeout: None,
         };
-        (spec, run_times)
+        Ok((spec, run_times))
     }
 
     /// Run times as the options want them. Whole seconds are the trace's, so they come before the scale.
-    pub fn timed(&mut self, run_times: RunTimes) -> RunTimes {
+    ///
+    /// # Errors
+    /// When one is longer than any trace.
+    pub fn timed(&mut self, run_times: RunTimes) -> Result<RunTimes, String> {
         let mut timed = |time: Duration| {
             if !self.options.whole_seconds {
                 return self.scaled(time);
@@ -243,7 +256,7 @@ impl<'a> Reading<'a> {
             self.lifted += u64::from(seconds == 0);
             self.scaled(Duration::from_secs(seconds.max(1)))
         };
-        match run_times {
+        let run_times = match run_times {
             RunTimes::Same(time) => RunTimes::Same(timed(time)),
             RunTimes::Each(times) => {
                 let mut times: Vec<Duration> = times.into_iter().map(timed).collect();
@@ -251,16 +264,23 @@ impl<'a> Reading<'a> {
                 times.shrink_to_fit();
                 RunTimes::Each(times)
             }
-        }
+        };
+        check_length("takes", run_times.longest())?;
+        Ok(run_times)
     }
 
     /// What the user tells of a stage whose run times are already as the options want them.
-    pub fn expected(&self, estimate: Option<Duration>, run_times: &RunTimes) -> Option<Duration> {
-        match self.options.expected {
-            Expected::Nothing => None,
-            Expected::Mean => Some(estimate.map_or_else(|| run_times.mean(), |told| self.scaled(told))),
-            Expected::Exact => Some(run_times.mean()),
-        }
+    ///
+    /// # Errors
+    /// When it is longer than any trace.
+    pub fn expected(&self, estimate: Option<Duration>, run_times: &RunTimes) -> Result<Option<Duration>, String> {
+        let expected = match self.options.expected {
+            Expected::Nothing => return Ok(None),
+            Expected::Mean => estimate.map_or_else(|| run_times.mean(), |told| self.scaled(told)),
+            Expected::Exact => run_times.mean(),
+        };
+        check_length("is expected to take", expected)?;
+        Ok(Some(expected))
     }
 
     fn scaled(&self, time: Duration) -> Duration {
@@ -275,6 +295,14 @@ impl<'a> Reading<'a> {
         }
         self.draw_jobs();
         self.arrive();
+        let last = self.jobs.last().map_or(Duration::ZERO, |job| job.arrival);
+        if last > LONGEST {
+            let problem = format!("`{workload}`: the last job arrives after {last}, which is more than 30 years");
+            return Err(WorkloadError::new(
+                problem,
+                "choose smaller gaps, or a smaller `time-scale` or `arrival-scale`",
+            ));
+        }
         self.say_what_was_substituted();
         let name = self.options.name.clone().unwrap_or_else(|| workload.to_owned());
         Ok(Workload { name, jobs: self.jobs, notes: self.notes, malformed: self.malformed })
@@ -324,8 +352,12 @@ impl<'a> Reading<'a> {
     }
 
     fn say_what_was_substituted(&mut self) {
-        if self.saw_no_demand {
-            self.note(format!("demands are not in the trace: {}", self.options.demand.describe()));
+        if self.without_demand > 0 {
+            let of = match self.stages {
+                all if all == self.without_demand => String::new(),
+                all => format!(" for {} of {all} stages", self.without_demand),
+            };
+            self.note(format!("demands are not in the trace{of}: {}", self.options.demand.describe()));
         } else if self.options.demand != Demand::Unit {
             self.note("the trace has demands of its own: the option `demand` was not used");
         }
@@ -339,6 +371,10 @@ impl<'a> Reading<'a> {
             self.note(format!("{} run times below half a second were brought up to 1 s", self.lifted));
         }
     }
+}
+
+fn check_length(what: &str, time: Duration) -> Result<(), String> {
+    if time <= LONGEST { Ok(()) } else { Err(format!("a task {what} {time}, which is more than 30 years")) }
 }
 
 fn check(draft: &Draft) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! What a workload looks like: the sizes and shapes of its jobs, and how much of a cluster they would take.
 
-use super::{RunTimes, TraceJob, Workload};
+use super::{Node, RunTimes, TraceJob, Workload};
 use amalgam_core::vocabulary::{Resources, StageSpec};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -59,7 +59,7 @@ pub struct WorkloadShape {
     pub memory_mib_seconds: f64,
 }
 
-/// What a workload would take of a cluster of equal nodes.
+/// What a workload would take of a cluster.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Load {
     /// Work divided by what the cluster could do from the start to the last arrival; absent when all jobs arrive at
@@ -120,18 +120,18 @@ impl Workload {
         }
     }
 
-    /// The load on `nodes` nodes that each offer `node`.
-    pub fn load(&self, nodes: u32, node: &Resources) -> Load {
+    /// The load on these nodes.
+    pub fn load(&self, nodes: &[Node]) -> Load {
         let shapes: Vec<JobShape> = self.jobs.iter().map(TraceJob::shape).collect();
-        let cores = f64::from(node.cpu_millis()) / 1e3 * f64::from(nodes);
-        let mib = f64::from(node.memory_mib()) * f64::from(nodes);
+        let total = |amount: fn(&Resources) -> u32| {
+            nodes.iter().map(|node| f64::from(amount(&node.resources.basic))).sum::<f64>()
+        };
+        let (cores, mib) = (total(Resources::cpu_millis) / 1e3, total(Resources::memory_mib));
+        let largest = LargestNodes::of(nodes);
         let core_seconds: f64 = shapes.iter().map(|shape| shape.core_seconds).sum();
         let memory: f64 = shapes.iter().map(|shape| shape.memory_mib_seconds).sum();
         let ends = self.jobs.iter().zip(&shapes).map(|(job, shape)| job.arrival.as_secs_f64() + shape.critical_seconds);
-        let fits = |stage: &&StageSpec| {
-            let basic = &stage.resources.basic;
-            basic.cpu_millis() <= node.cpu_millis() && basic.memory_mib() <= node.memory_mib()
-        };
+        let fits = |stage: &&StageSpec| largest.fit(&stage.resources.basic);
         let stages = self.jobs.iter().flat_map(|job| &job.spec.stages);
         let per_span = |work: f64| (self.span_seconds() > 0.0).then(|| work / self.span_seconds());
         Load {
@@ -144,6 +144,30 @@ impl Workload {
 
     fn span_seconds(&self) -> f64 {
         self.jobs.last().map_or(0.0, |job| job.arrival.as_secs_f64())
+    }
+}
+
+/// The nodes that no other has more CPU and memory than: from the one with most CPU to the one with most memory.
+struct LargestNodes(Vec<(u32, u32)>);
+
+impl LargestNodes {
+    fn of(nodes: &[Node]) -> LargestNodes {
+        let size = |node: &Node| (node.resources.basic.cpu_millis(), node.resources.basic.memory_mib());
+        let mut sizes: Vec<(u32, u32)> = nodes.iter().map(size).collect();
+        sizes.sort_unstable_by(|left, right| right.cmp(left));
+        let mut largest: Vec<(u32, u32)> = Vec::new();
+        for size in sizes {
+            if largest.last().is_none_or(|(_, memory)| size.1 > *memory) {
+                largest.push(size);
+            }
+        }
+        LargestNodes(largest)
+    }
+
+    /// In CPU and memory.
+    fn fit(&self, task: &Resources) -> bool {
+        let with_cpus = self.0.partition_point(|(cpu, _)| *cpu >= task.cpu_millis());
+        with_cpus > 0 && self.0[with_cpus - 1].1 >= task.memory_mib()
     }
 }
 
@@ -284,6 +308,7 @@ mod tests {
             expected: None,
             execution: ExecutionType::Auto,
             constraints: Vec::new(),
+            near: Vec::new(),
             retries: 0,
             timeout: None,
         };

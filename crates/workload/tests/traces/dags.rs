@@ -114,7 +114,11 @@ fn alibabas_arrays_may_be_a_folder_or_a_tar_file() {
         header.set_cksum();
         archive.append_data(&mut header, format!("x/{name}"), &bytes[..]).expect("memory");
     }
-    samples.add("all.tar", archive.into_inner().expect("memory"));
+    let archive = archive.into_inner().expect("memory");
+    samples.add("cut.tar", &archive[..archive.len() - 1_024 - 700]);
+    let error = samples.read("alibaba-dag", "cut.tar", "").unwrap_err();
+    assert!(error.remedy.starts_with("the file is truncated"), "{error}");
+    samples.add("all.tar", archive);
     for path in ["folder", "all.tar"] {
         let workload = samples.read("alibaba-dag", path, "").unwrap();
         let job = &workload.jobs[0];

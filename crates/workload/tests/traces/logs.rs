@@ -145,6 +145,17 @@ fn sparks_jobs_have_the_stages_that_ran_in_them() {
 }
 
 #[test]
+fn a_damaged_name_of_an_event_is_counted() {
+    let mut lines = spark();
+    let damaged = lines[3].replace("TaskEnd", "TskEnd");
+    lines.extend([damaged, r#"{"Evnt":"SparkListenerJobEnd"}"#.to_owned()]);
+    lines.push(r#"{"Event":"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd"}"#.to_owned());
+    let workload = Samples::one("app_eventlog", lines.join("\n")).read("spark-events", "", "").unwrap();
+    let told: Vec<&str> = workload.malformed.first.iter().map(|line| line.problem.as_str()).collect();
+    assert_eq!(told[2..], ["`SparkListenerTskEnd` is no event of Spark", "the line is no event"]);
+}
+
+#[test]
 fn zstd_files_are_read_frame_by_frame_and_a_truncated_one_is_an_error() {
     let compress = |lines: &[String]| {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();

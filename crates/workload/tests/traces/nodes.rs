@@ -56,6 +56,25 @@ fn drawn_nodes_meet_constraints_as_often_as_asked() {
     assert_eq!(nodes("drawn:10", "cpu=3").unwrap_err().remedy, "did you mean `cpus`?");
 }
 
+#[test]
+fn what_is_no_number_of_nodes_or_cores_is_refused_with_what_is_allowed() {
+    for count in ["0", "1.5", "-3", "ten", "1000001", "99999999999"] {
+        for text in [count.to_owned(), format!("drawn:{count}")] {
+            let error = nodes(&text, "").unwrap_err();
+            assert_eq!(error.problem, format!("`{count}` is not a number of nodes"));
+            assert!(error.remedy.starts_with("write a count from 1 to 1000000, or FORMAT:PATH with one of openb"));
+        }
+    }
+    assert_eq!(nodes("3", "").unwrap().len(), 3);
+    assert_eq!(nodes("openb", "").unwrap_err().problem, "the path is missing behind `openb`");
+    for cpus in ["0", "0.0001", "uniform:0-2", "1e9"] {
+        let error = nodes("3", &format!("cpus={cpus}")).unwrap_err();
+        assert!(error.problem.starts_with("node option `cpus`: ") && error.remedy.contains("from 0.001"), "{error}");
+    }
+    assert_eq!(nodes("3", "colour=3").unwrap_err().problem, "unknown node option `colour`");
+    assert!(nodes("3", "count=1000001").is_err());
+}
+
 fn tables() -> Samples {
     let samples = Samples::one("task_constraint_percent.csv", "task_cluster,c1,c2\n1,100,0\n2,0,50\n");
     samples.add("task_cluster_occurrence.csv", "task_cluster,type1,type2\n1,1,0.5\n2,0,0.5\n");

@@ -1,7 +1,7 @@
 //! The options that all formats share, and files as they are found.
 
 use crate::support::{Samples, has_note, seconds, try_read};
-use amalgam_workload::trace::{COMMON_KEYS, FORMATS, Workload};
+use amalgam_workload::trace::{COMMON_KEYS, FORMATS, NODE_KEYS, Workload, read_nodes};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ fn names(workload: &Workload) -> Vec<&str> {
 fn unknown_formats_and_options_come_with_a_suggestion() {
     assert_eq!(try_read("hawks:a.tr", "").unwrap_err().remedy, "did you mean `hawk`?");
     assert_eq!(try_read("hawk:a.tr", "whole-second=true").unwrap_err().remedy, "did you mean `whole-seconds`?");
-    assert_eq!(try_read("hawk:a.tr", "arrival=poison:3s").unwrap_err().remedy, "write `poisson`");
+    assert_eq!(try_read("hawk:a.tr", "arrival=poison:3s").unwrap_err().remedy, "write `poisson:GAP`");
     assert_eq!(try_read("synthetic:gridmx", "").unwrap_err().remedy, "did you mean `gridmix`?");
     assert_eq!(try_read("synthetic", "taks=3").unwrap_err().remedy, "did you mean `tasks`?");
 }
@@ -57,6 +57,41 @@ fn a_truncated_gzip_file_is_an_error_that_names_it() {
     let error = samples.read("hawk", "cut.tr.gz", "").unwrap_err();
     assert!(error.problem.ends_with("cut.tr.gz: the compressed data ends too early"), "{error}");
     assert!(error.remedy.contains("truncated"));
+}
+
+#[test]
+fn what_follows_gzip_data_is_not_taken_for_a_truncated_file() {
+    for rest in [&b"garbage"[..], b"\0\0\0"] {
+        let samples = Samples::one("a.tr.gz", [&gzipped("1 1 1 1\n")[..], rest].concat());
+        let error = samples.read("hawk", "a.tr.gz", "").unwrap_err();
+        assert!(error.problem.ends_with("a.tr.gz: after the end of the gzip data follows something else"), "{error}");
+        assert_eq!(error.remedy, "the file is damaged: fetch it again");
+    }
+}
+
+#[test]
+fn a_directory_without_the_usual_names_asks_for_the_files_name() {
+    let samples = Samples::one("in/NYH_trace70.gz", gzipped("1 1 1 1\n"));
+    let error = samples.read("hawk", "in", "").unwrap_err();
+    assert!(error.remedy.starts_with("name the file itself, such as ") && error.remedy.ends_with("NYH_trace70.gz"));
+    assert_eq!(samples.read("hawk", "in/NYH*", "").unwrap().jobs.len(), 1);
+    samples.add("in/NYH_trace90.gz", gzipped("1 1 1 1\n"));
+    let both = samples.read("hawk", "in/NYH*", "").unwrap();
+    assert!(has_note(&both, "in/NYH*` means 2 files"), "{:?}", both.notes);
+}
+
+#[test]
+fn whatever_cannot_be_opened_comes_with_a_remedy() {
+    let samples = Samples::one("t/adj_mat_3.npy", "");
+    for (workload, options) in [
+        (format!("tpch:{}", samples.path("t")), ""),
+        ("synthetic".to_owned(), "constraints=/nonexistent"),
+        (format!("synthetic{}", ""), &*format!("constraints={}", samples.path("t"))),
+    ] {
+        let error = try_read(&workload, options).unwrap_err();
+        assert!(!error.remedy.is_empty(), "{error}");
+    }
+    assert_eq!(read_nodes("openb:nope", &[]).unwrap_err().remedy, "check the path");
 }
 
 #[test]
@@ -99,10 +134,45 @@ fn expectations_come_from_the_trace_from_the_truth_or_not_at_all() {
 }
 
 #[test]
+fn counts_below_one_are_refused_and_not_replaced() {
+    for option in ["tasks=0", "tasks=uniform:0-3", "layers=0.5", "width=0", "tasks=1e9"] {
+        let error = try_read("synthetic:layered", option).unwrap_err();
+        assert!(error.problem.ends_with("is no count"), "{error}");
+        assert!(error.remedy.starts_with("write amounts from 1 to 20000000"), "{error}");
+    }
+}
+
+#[test]
+fn times_of_more_than_30_years_are_refused_also_when_they_come_of_a_scale() {
+    let samples = Samples::one("a.tr", "0 1 4 4\n900 1 800000 800000\n");
+    let workload = samples.read("hawk", "a.tr", "time-scale=10000").unwrap();
+    assert_eq!((workload.jobs.len(), workload.malformed.count), (1, 1));
+    assert!(workload.malformed.first[0].problem.ends_with("which is more than 30 years"));
+    let drawn = try_read("synthetic", "run-time=lognormal:1s:40").unwrap_err();
+    assert!(drawn.problem.ends_with("which is more than 30 years"), "{drawn}");
+    let late = samples.read("hawk", "a.tr", "arrival-scale=100000000").unwrap_err();
+    assert!(late.problem.contains("the last job arrives after") && late.remedy.contains("arrival-scale"), "{late}");
+    samples.add("a.toml", "command = 'true'\n");
+    let file = samples.read("job", "a.toml", "run-time=400000h").unwrap_err();
+    assert!(file.problem.contains("a.toml: a task takes"), "{file}");
+}
+
+#[test]
+fn what_only_some_stages_lack_is_counted() {
+    let line = |extra: &str| format!(r#"{{"name":"j","stages":[{{"name":"s","tasks":1,"run_times_us":1{extra}}}]}}"#);
+    let text = format!("{}\n{}\n{}\n", line(""), line(r#","resources":{"cpu":5}"#), line(""));
+    let workload = Samples::one("a.jsonl", text).read("job", "a.jsonl", "").unwrap();
+    assert!(has_note(&workload, "demands are not in the trace for 2 of 3 stages: one core"), "{:?}", workload.notes);
+}
+
+#[test]
 fn every_format_and_option_is_documented() {
     let page = include_str!("../../../../docs/workloads.md");
     for format in FORMATS {
         assert!(page.contains(&format!("`{}`", format.name)), "{} is not in docs/workloads.md", format.name);
+    }
+    for key in NODE_KEYS {
+        assert!(page.contains(&format!("`{}", key.name)), "{} is not in docs/workloads.md", key.name);
     }
     for key in COMMON_KEYS {
         assert!(page.contains(&format!("| `{}=", key.name)), "{} is not in docs/workloads.md", key.name);

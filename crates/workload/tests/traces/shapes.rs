@@ -1,7 +1,12 @@
 //! What a workload looks like, and samples of it.
 
 use crate::support::{Samples, public, try_read};
-use amalgam_core::vocabulary::Resources;
+use amalgam_workload::trace::{Node, read_nodes};
+
+fn nodes(cpus: &str, memory: &str) -> Vec<Node> {
+    let options = [("cpus".to_owned(), cpus.to_owned()), ("memory".to_owned(), memory.to_owned())];
+    read_nodes("20", &options).unwrap()
+}
 
 #[test]
 fn a_workloads_shape_is_that_of_its_jobs() {
@@ -23,11 +28,13 @@ fn a_workloads_shape_is_that_of_its_jobs() {
     assert_eq!((shape.jobs, shape.tasks, shape.span_s), (2, 8, 10.0));
     assert_eq!((shape.run_time_s.max, shape.run_time_s.p50, shape.core_seconds), (4.0, 1.0, 18.0));
 
-    let load = workload.load(2, &Resources::new(1_000, 1_024));
+    let load = workload.load(&nodes("1", "1GiB")[..2]);
     assert_eq!(load.cpu, Some(18.0 / 20.0));
     assert_eq!(load.memory, Some(6.0 / 20.0));
     assert_eq!(load.shortest_makespan_s, 11.0, "the last job arrives at 10 s and takes one");
     assert_eq!(load.tasks_too_large, 2, "those of two cores");
+    assert_eq!(workload.load(&nodes("uniform:1-4", "1GiB")).tasks_too_large, 0);
+    assert_eq!(workload.load(&nodes("4", "512MiB")).tasks_too_large, 2, "those of a GiB");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn layers_depend_on_the_layer_before() {
 
 #[test]
 fn too_many_tasks_are_refused() {
-    let error = try_read("synthetic", "jobs=1 tasks=30000000 drawn-per=job").unwrap_err();
+    let error = try_read("synthetic", "jobs=1 tasks=15000000 layers=2 drawn-per=job").unwrap_err();
     assert!(error.problem.contains("more than 20000000"), "{error}");
 }
 

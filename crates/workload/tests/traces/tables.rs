@@ -183,3 +183,14 @@ fn alibabas_rows_of_2018_are_mostly_incomplete() {
     assert!(has_note(&workload, "6285 of 6294 jobs name tasks that the file does not hold"), "{:?}", workload.notes);
     assert_eq!(try_read(&format!("alibaba2018:{path}"), "complete=true").unwrap().jobs.len(), 9);
 }
+
+#[test]
+fn of_a_folder_with_both_tables_of_the_gpu_trace_only_the_pods_are_read() {
+    let samples = Samples::one("in/openb_node_list.csv", "sn,cpu_milli,memory_mib,gpu,model\na,32000,262144,0,\n");
+    samples.add("in/openb_pod_list.csv", "name,cpu_milli\np0,12000,16384,1,460,,LS,Running,5,105,25\n");
+    let workload = samples.read("openb", "in", "").unwrap();
+    assert_eq!((workload.jobs.len(), workload.malformed.count), (1, 0), "{:?}", workload.malformed);
+    assert!(has_note(&workload, "openb_node_list.csv lists nodes and no pods: it was left out"));
+    let error = samples.read("openb", "in/openb_node_list.csv", "").unwrap_err();
+    assert_eq!(error.remedy, "name it behind --nodes, and a file of pods here");
+}

@@ -212,6 +212,7 @@ pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
         expected: None,
         execution: ExecutionType::Auto,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     };

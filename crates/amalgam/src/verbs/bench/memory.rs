@@ -72,6 +72,7 @@ impl Run {
             user: UserId(0),
             queue: QueueId(1),
             resources: vec![Resources::new(1_000, 0)],
+            near: vec![Default::default()],
             default_timeout: None,
             submitted_at: Instant(0),
         });

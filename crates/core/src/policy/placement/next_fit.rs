@@ -1,4 +1,5 @@
-//! The next node, cyclically, that has room. It spreads tasks over the nodes and finds room without visiting the
+//! The next node, cyclically, that has room: next fit of bin packing (Johnson 1973), but for closing the bins that were
+//! passed. It spreads tasks over the nodes and finds room without visiting the
 //! occupied ones.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
@@ -17,5 +18,35 @@ impl PlacementPolicy for NextFit {
             self.next = node.map_or(self.next, |node| node + 1);
             out.push(Decision::on(ask, node));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::placement::tests::{Nodes, one_start};
+
+    #[test]
+    fn next_fit_goes_around_the_nodes_with_room_and_leaves_none_of_them_out() {
+        for seed in 0..50 {
+            let nodes = Nodes::random(seed, 40);
+            let ask = Nodes::ask(500, 300);
+            let fitting: Vec<usize> = nodes.fitting(&ask).collect();
+            let mut policy = NextFit::default();
+            let chosen: Vec<usize> =
+                (0..2 * fitting.len()).filter_map(|_| one_start(&mut policy, &ask, &nodes)).collect();
+            assert_eq!(chosen, [&fitting[..], &fitting].concat(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn next_fit_stays_where_it_is_when_nobody_has_room() {
+        let nodes = Nodes::random(1, 40);
+        let (small, huge) = (Nodes::ask(500, 300), Nodes::ask(99_000, 300));
+        let mut policy = NextFit::default();
+        let fitting: Vec<usize> = nodes.fitting(&small).take(2).collect();
+        assert_eq!(one_start(&mut policy, &small, &nodes), Some(fitting[0]));
+        assert_eq!(one_start(&mut policy, &huge, &nodes), None);
+        assert_eq!(one_start(&mut policy, &small, &nodes), Some(fitting[1]));
     }
 }

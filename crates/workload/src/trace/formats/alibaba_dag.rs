@@ -49,7 +49,7 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         Ok(())
     };
     for file in reading.files(&[".npy", ".tar"])? {
-        let wrong = |error: std::io::Error| input::unreadable(&file, &error);
+        let wrong = |error: std::io::Error| unreadable(&file, &error);
         if half(&file).is_some() {
             take(&file, &mut input::open(&file)?).map_err(wrong)?;
             continue;
@@ -71,6 +71,15 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     }
     reading.note("all instances of a stage take the stage's run time: the trace does not tell them apart");
     Ok(())
+}
+
+/// What is wrong with an archive: its reader tells of an early end only in words.
+fn unreadable(file: &Path, error: &std::io::Error) -> WorkloadError {
+    if error.to_string().contains("failed to read entire block") {
+        let problem = format!("{}: the archive ends too early", file.display());
+        return WorkloadError::new(problem, "the file is truncated: fetch it again");
+    }
+    input::unreadable(file, error)
 }
 
 /// Which half of which job a file holds, by its name.

@@ -2,8 +2,8 @@
 
 use amalgam_core::vocabulary::Duration;
 
-/// No trace is longer: a larger number is in another unit than was taken for granted.
-const LONGEST_SECONDS: f64 = 1e9;
+/// No trace is longer, some 30 years: a larger number is in another unit than was taken for granted.
+pub(crate) const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
 /// A time in seconds.
 pub(crate) fn seconds(text: &str, what: &str) -> Result<Duration, String> {
@@ -25,7 +25,7 @@ fn time(text: &str, what: &str, unit: &str, per_second: f64) -> Result<Duration,
     if number.is_nan() || number < 0.0 {
         return Err(format!("{what} `{text}` is not a time"));
     }
-    if number / per_second > LONGEST_SECONDS {
+    if number / per_second > LONGEST.as_secs_f64() {
         return Err(format!("{what} `{text}` cannot be in {unit}: that is more than 30 years"));
     }
     Ok(Duration::from_micros((number / per_second * 1e6).round() as u64))

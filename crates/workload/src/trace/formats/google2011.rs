@@ -5,7 +5,7 @@
 use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
 use crate::trace::RunTimes;
-use crate::trace::chance::{Distribution, Unit};
+use crate::trace::chance::counts;
 use crate::trace::error::WorkloadError;
 use crate::trace::options::Key;
 use crate::trace::reading::{Draft, DraftStage, Reading};
@@ -31,7 +31,7 @@ struct Open {
 }
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
-    let tasks = reading.options.own("tasks", |text| Distribution::parse(text, Unit::Number))?;
+    let tasks = reading.options.own("tasks", counts)?;
     let any_end = reading.options.own("ends", any_end)?;
     let mut chance = reading.chance("google2011");
     let mut open: BTreeMap<u64, Open> = BTreeMap::new();

@@ -39,8 +39,9 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
                 Some(expected) => RunTimes::Same(expected),
                 None => RunTimes::Each((0..stage.tasks.len()).map(|_| run_time.draw_time(&mut chance)).collect()),
             };
-            let times = reading.timed(times);
-            stage.expected = reading.expected(stage.expected, &times);
+            let wrong = |problem: String| WorkloadError::new(format!("{}: {problem}", file.display()), "shorten it");
+            let times = reading.timed(times).map_err(wrong)?;
+            stage.expected = reading.expected(stage.expected, &times).map_err(wrong)?;
             run_times.push(times);
         }
         reading.note("a job file's tasks take what their stage expects, or else the option `run-time`");

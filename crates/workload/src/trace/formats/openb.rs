@@ -7,10 +7,13 @@ use super::{TraceFormat, fields};
 use crate::quantities::Malformed;
 use crate::trace::RunTimes;
 use crate::trace::error::WorkloadError;
+use crate::trace::input;
 use crate::trace::options::Key;
 use crate::trace::reading::{Draft, DraftStage, Reading};
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{ResourceSpec, Resources};
+use std::ops::ControlFlow;
+use std::path::Path;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "openb",
@@ -34,7 +37,17 @@ pub(crate) const GPU_MILLI: &str = "gpu-milli";
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     let unit = reading.options.own("gpu-unit", gpu_unit)?;
     let (mut pending, mut sharing) = (0u64, 0u64);
-    for file in reading.files(&[".csv"])? {
+    let files = reading.files(&[".csv"])?;
+    let is_only = files.len() == 1;
+    for file in files {
+        if is_node_list(&file)? {
+            let what = format!("{} lists nodes and no pods", file.display());
+            if is_only {
+                return Err(WorkloadError::new(what, "name it behind --nodes, and a file of pods here"));
+            }
+            reading.note(format!("{what}: it was left out"));
+            continue;
+        }
         reading.lines(&file, |reading, line| {
             if line.starts_with("name,") {
                 return Ok(());
@@ -72,6 +85,16 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     }
     reading.note("the user of a pod is its class of service, as the trace names no users");
     Ok(())
+}
+
+/// The trace's other table lies beside that of the pods. Its heading tells it.
+fn is_node_list(file: &Path) -> Result<bool, WorkloadError> {
+    let mut is_node_list = false;
+    input::lines(file, |_, line| {
+        is_node_list = line.is_ok_and(|line| line.starts_with("sn,"));
+        ControlFlow::Break(())
+    })?;
+    Ok(is_node_list)
 }
 
 pub(crate) fn gpu_unit(text: &str) -> Result<GpuUnit, Malformed> {

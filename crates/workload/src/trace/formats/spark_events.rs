@@ -14,7 +14,7 @@ use std::path::Path;
 pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "spark-events", about: "Spark's event logs (JSON lines)", keys: &[], read };
 
-/// The events that matter; the others are not even parsed.
+/// The events that matter; of the others only the name is looked at.
 #[derive(Deserialize)]
 #[serde(tag = "Event")]
 enum Event {
@@ -62,6 +62,57 @@ struct TaskInfo {
     finished: u64,
 }
 
+/// What Spark's `JsonProtocol` writes besides, each after `SparkListener`. Everything else goes by the name of a class.
+const OTHER_EVENTS: [&str; 34] = [
+    "ApplicationEnd",
+    "ApplicationStart",
+    "BlockManagerAdded",
+    "BlockManagerRemoved",
+    "BlockUpdated",
+    "EnvironmentUpdate",
+    "ExecutorAdded",
+    "ExecutorBlacklisted",
+    "ExecutorBlacklistedForStage",
+    "ExecutorExcluded",
+    "ExecutorExcludedForStage",
+    "ExecutorMetricsUpdate",
+    "ExecutorRemoved",
+    "ExecutorUnblacklisted",
+    "ExecutorUnexcluded",
+    "JobEnd",
+    "LogStart",
+    "MiscellaneousProcessAdded",
+    "NodeBlacklisted",
+    "NodeBlacklistedForStage",
+    "NodeExcluded",
+    "NodeExcludedForStage",
+    "NodeUnblacklisted",
+    "NodeUnexcluded",
+    "ResourceProfileAdded",
+    "SpeculativeTaskSubmitted",
+    "StageCompleted",
+    "StageExecutorMetrics",
+    "StageSubmitted",
+    "TaskGettingResult",
+    "TaskStart",
+    "UnpersistRDD",
+    "UnschedulableTaskSetAdded",
+    "UnschedulableTaskSetRemoved",
+];
+
+/// The name of a line's event, which stands first.
+fn event_name(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix('{')?.trim_start().strip_prefix("\"Event\"")?.trim_start();
+    let (name, _) = rest.strip_prefix(':')?.trim_start().strip_prefix('"')?.split_once('"')?;
+    Some(name)
+}
+
+/// Whether it may be the full name of a class, such as `org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd`.
+fn is_class(name: &str) -> bool {
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "_$".contains(c));
+    name.contains('.') && name.split('.').all(is_word)
+}
+
 /// An application's jobs as far as its log was read.
 #[derive(Default)]
 struct Application {
@@ -87,13 +138,13 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
 
 impl Application {
     fn line(&mut self, line: &str) -> Result<(), String> {
-        let is_known = line.contains("\"SparkListenerJobStart\"") || line.contains("\"SparkListenerTaskEnd\"");
-        if !is_known {
-            return if line.is_empty() || line.starts_with('{') {
-                Ok(())
-            } else {
-                Err("the line is no event".to_owned())
-            };
+        if line.is_empty() {
+            return Ok(());
+        }
+        let name = event_name(line).ok_or("the line is no event")?;
+        if !matches!(name, "SparkListenerJobStart" | "SparkListenerTaskEnd") {
+            let is_known = name.strip_prefix("SparkListener").is_some_and(|name| OTHER_EVENTS.contains(&name));
+            return if is_known || is_class(name) { Ok(()) } else { Err(format!("`{name}` is no event of Spark")) };
         }
         match serde_json::from_str(line).map_err(|error| error.to_string())? {
             Event::JobStart { job, submitted, stages } => {

@@ -5,7 +5,7 @@ use super::TraceFormat;
 use crate::quantities::Malformed;
 use crate::suggest;
 use crate::trace::RunTimes;
-use crate::trace::chance::{Distribution, Unit};
+use crate::trace::chance::{Distribution, Unit, counts};
 use crate::trace::error::WorkloadError;
 use crate::trace::options::{Key, count};
 use crate::trace::reading::{Draft, DraftStage, Reading};
@@ -50,10 +50,10 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     let options = reading.options;
     let or_default = |key, default| match options.own_text(key) {
         "" => Ok(default),
-        _ => options.own(key, number_distribution),
+        _ => options.own(key, counts),
     };
     let generator = Generator {
-        tasks: options.own("tasks", number_distribution)?,
+        tasks: options.own("tasks", counts)?,
         run_time: options.own("run-time", |text| Distribution::parse(text, Unit::Time))?,
         drawn_per: options.own("drawn-per", drawn_per)?,
         layers: or_default("layers", layers)?,
@@ -69,10 +69,6 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         reading.add(draft).map_err(|problem| WorkloadError::new(problem, "choose smaller distributions"))?;
     }
     Ok(())
-}
-
-fn number_distribution(text: &str) -> Result<Distribution, Malformed> {
-    Distribution::parse(text, Unit::Number)
 }
 
 fn unknown_shape(shape: &str) -> WorkloadError {

@@ -54,6 +54,10 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
         }
         let Some(number) = query(&file) else { continue };
         let partner = file.with_file_name(format!("task_duration_{number}.npy"));
+        if !partner.exists() {
+            let problem = format!("{}: its companion {} is missing", file.display(), partner.display());
+            return Err(WorkloadError::new(problem, "fetch both: one has the DAG, the other the run times"));
+        }
         let (dag, measured) = (input::content(&file)?, input::content(&partner)?);
         let size =
             file.parent().and_then(Path::file_name).map_or_else(String::new, |size| size.to_string_lossy().into());
