@@ -22,6 +22,7 @@ fn job(arrival: u64, stages: &[Stage<'_>]) -> TraceJob {
         expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: Vec::new(),
+        near: Vec::new(),
         retries: 0,
         timeout: None,
     };
