@@ -17,7 +17,7 @@ pub struct Key {
 }
 
 /// The options that every format takes.
-pub const COMMON_KEYS: [Key; 13] = [
+pub const COMMON_KEYS: [Key; 15] = [
     Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file; a benchmark's queries repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
@@ -41,6 +41,12 @@ pub const COMMON_KEYS: [Key; 13] = [
     },
     Key { name: "constraints", default: "", meaning: "a folder of tables to draw constraints of stages from" },
     Key { name: "constrained", default: "0.5", meaning: "the share of stages that get constraints from those tables" },
+    Key {
+        name: "near",
+        default: "0",
+        meaning: "each stage is near N nodes, drawn from node-0 to node-(M-1) of near-of=M",
+    },
+    Key { name: "near-of", default: "1", meaning: "how many nodes there are to be near" },
     Key { name: "seed", default: "1", meaning: "the seed of all chance" },
     Key { name: "name", default: "", meaning: "a name for the workload" },
 ];
@@ -60,6 +66,8 @@ pub struct Options {
     /// A folder of tables, and the share of the stages that get constraints from them.
     pub constraints: Option<PathBuf>,
     pub constrained: f64,
+    /// How many nodes a stage is near, and of how many.
+    pub near: (u32, u32),
     pub seed: u64,
     pub name: Option<String>,
     values: Values,
@@ -102,6 +110,7 @@ impl Options {
             retries: values.get("retries", number)?,
             constraints: values.optional("constraints", |text| Ok(PathBuf::from(text)))?,
             constrained: values.get("constrained", share)?,
+            near: near(&values)?,
             seed: values.get("seed", whole)?,
             name: values.optional("name", |text| Ok(text.to_owned()))?,
             values,
@@ -200,6 +209,15 @@ pub(crate) fn flag(text: &str) -> Result<bool, Malformed> {
 
 fn number(text: &str) -> Result<u32, Malformed> {
     text.parse().map_err(|_| Malformed::new(format!("`{text}` is not a number"), "write a whole number, such as 3"))
+}
+
+fn near(values: &Values) -> Result<(u32, u32), WorkloadError> {
+    let (near, of) = (values.get("near", number)?, values.get("near-of", number)?);
+    if near < of || near == 0 {
+        return Ok((near, of));
+    }
+    let problem = format!("each stage is to be near {near} of {of} nodes");
+    Err(WorkloadError::new(problem, "say with `near-of` how many nodes there are: more than `near`"))
 }
 
 fn expected(text: &str) -> Result<Expected, Malformed> {

@@ -15,6 +15,7 @@ use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{
     Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,
 };
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,6 +76,8 @@ pub(crate) struct Reading<'a> {
     notes: Vec<String>,
     malformed: MalformedLines,
     demands: Chance,
+    /// Which nodes stages are near.
+    nodes: Chance,
     constraints: Option<(ConstraintTables, Chance)>,
     /// Shared by all stages, as nothing executes it.
     program: Arc<Program>,
@@ -97,6 +100,7 @@ impl<'a> Reading<'a> {
             notes: Vec::new(),
             malformed: MalformedLines::default(),
             demands: Chance::new(options.seed, "demands"),
+            nodes: Chance::new(options.seed, "near"),
             constraints: tables.transpose()?.map(|tables| (tables, Chance::new(options.seed, "constraints"))),
             program: Arc::new(Program {
                 command: vec!["true".to_owned()],
@@ -236,11 +240,21 @@ impl<'a> Reading<'a> {
             expected,
             execution: ExecutionType::Auto,
             constraints,
-            near: Vec::new(),
+            near: self.draw_near(),
             retries: self.options.retries,
             timeout: None,
         };
         Ok((spec, run_times))
+    }
+
+    /// Different nodes by the names that drawn nodes have.
+    fn draw_near(&mut self) -> Vec<String> {
+        let (near, of) = self.options.near;
+        let mut drawn = BTreeSet::new();
+        while drawn.len() < near as usize {
+            drawn.insert(self.nodes.below(of));
+        }
+        drawn.into_iter().map(|node| format!("node-{node}")).collect()
     }
 
     /// Run times as the options want them. Whole seconds are the trace's, so they come before the scale.

@@ -158,6 +158,19 @@ fn times_of_more_than_30_years_are_refused_also_when_they_come_of_a_scale() {
 }
 
 #[test]
+fn stages_may_be_near_drawn_nodes() {
+    let workload = try_read("synthetic:layered", "jobs=50 near=3 near-of=5").unwrap();
+    let mut seen = [0; 5];
+    for stage in workload.jobs.iter().flat_map(|job| &job.spec.stages) {
+        assert_eq!(stage.near.len(), 3);
+        assert!(stage.near.is_sorted_by(|left, right| left < right), "no node twice: {:?}", stage.near);
+        stage.near.iter().for_each(|name| seen[name.strip_prefix("node-").unwrap().parse::<usize>().unwrap()] += 1);
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    assert!(try_read("synthetic", "near=2").unwrap_err().remedy.contains("near-of"));
+}
+
+#[test]
 fn what_only_some_stages_lack_is_counted() {
     let line = |extra: &str| format!(r#"{{"name":"j","stages":[{{"name":"s","tasks":1,"run_times_us":1{extra}}}]}}"#);
     let text = format!("{}\n{}\n{}\n", line(""), line(r#","resources":{"cpu":5}"#), line(""));
@@ -175,7 +188,7 @@ fn every_format_and_option_is_documented() {
         assert!(page.contains(&format!("`{}", key.name)), "{} is not in docs/workloads.md", key.name);
     }
     for key in COMMON_KEYS {
-        assert!(page.contains(&format!("| `{}=", key.name)), "{} is not in docs/workloads.md", key.name);
+        assert!(page.contains(&format!("`{}=", key.name)), "{} is not in docs/workloads.md", key.name);
     }
 }
 

@@ -66,7 +66,9 @@ fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
             break;
         }
         let draft = generator.job(number, &mut chance);
-        reading.add(draft).map_err(|problem| WorkloadError::new(problem, "choose smaller distributions"))?;
+        reading.add(draft).map_err(|problem| {
+            WorkloadError::new(problem, "choose smaller distributions, or a smaller `time-scale`")
+        })?;
     }
     Ok(())
 }
