@@ -339,10 +339,10 @@ fn the_simulator_is_measured_beside_a_bare_agenda() {
     let nowhere = tempfile::tempdir().unwrap();
     let told = told(command(nowhere.path(), &["bench", "sim", "--quick"]).output().unwrap());
     assert_eq!((told.code, told.err.as_str()), (0, ""), "{told:?}");
-    let cases = ["fifo, 5 nodes", "drf, 5 nodes", "drf, 250 nodes", "sparrow, 20 nodes"];
+    let cases = ["fifo, 5 nodes", "drf, 5 nodes", "drf, 250 nodes", "sparrow, 20 nodes", "48 DAGs"];
     assert!(cases.iter().all(|case| told.out.contains(case)), "{}", told.out);
     assert_eq!(told.out.matches("on the bare agenda").count(), 1, "{}", told.out);
-    assert_eq!(told.out.matches("the bare agenda takes").count(), 3, "{}", told.out);
+    assert_eq!(told.out.matches("the bare agenda takes").count(), 4, "{}", told.out);
 }
 
 #[test]

@@ -373,7 +373,8 @@ pub fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 fn tell_gaps(workload: &Workload) {
     workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
     if workload.malformed.count > 0 {
-        show::note(&format!("note: {} malformed lines were left out; the first:", workload.malformed.count));
+        let lines = counted(workload.malformed.count, "malformed line");
+        show::note(&format!("note: left out: {lines}; the first:"));
         workload.malformed.first.iter().for_each(|line| show::note(&format!("  {line}")));
     }
 }
