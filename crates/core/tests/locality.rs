@@ -89,16 +89,11 @@ impl Model {
     fn submit(&mut self) {
         let stage = StageSpec {
             name: "only".to_owned(),
-            after: Vec::new(),
             tasks: TaskSet::Count(1_000),
             program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
             resources: ResourceSpec { basic: CORE, custom: Vec::new() },
-            expected: None,
             execution: ExecutionType::Guaranteed,
-            constraints: Vec::new(),
-            near: Vec::new(),
-            retries: 0,
-            timeout: None,
+            ..StageSpec::default()
         };
         let spec = Arc::new(JobSpec { stages: vec![stage], ..JobSpec::default() });
         let body = ToMaster::Submit { spec, key: None };

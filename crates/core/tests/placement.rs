@@ -91,16 +91,12 @@ impl Model {
         let limited = self.below(2) == 0;
         let stage = StageSpec {
             name: "only".to_owned(),
-            after: Vec::new(),
             tasks: TaskSet::Count(1_000),
             program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
             resources: ResourceSpec { basic: shape, custom: Vec::new() },
-            expected: None,
             execution: ExecutionType::Guaranteed,
             constraints: constraints.clone(),
-            near: Vec::new(),
-            retries: 0,
-            timeout: None,
+            ..StageSpec::default()
         };
         let queue = if limited { "limited" } else { "free" }.to_owned();
         let spec = JobSpec { queue, stages: vec![stage], wait_for_nodes: true, ..JobSpec::default() };

@@ -19,16 +19,12 @@ const NODE: NodeId = NodeId(0);
 fn job(tasks: u32) -> JobSpec {
     let stage = StageSpec {
         name: "s0".to_owned(),
-        after: Vec::new(),
         tasks: TaskSet::Count(tasks),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
-        expected: None,
         execution: ExecutionType::Guaranteed,
-        constraints: Vec::new(),
-        near: Vec::new(),
         retries: 1,
-        timeout: None,
+        ..StageSpec::default()
     };
     JobSpec { stages: vec![stage], ..JobSpec::default() }
 }

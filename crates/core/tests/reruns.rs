@@ -31,16 +31,11 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
     let resources = Resources::new(1_000, 0);
     let stage = StageSpec {
         name: "s0".to_owned(),
-        after: Vec::new(),
         tasks: TaskSet::Count(2),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: resources, custom: Vec::new() },
-        expected: None,
         execution: ExecutionType::Guaranteed,
-        constraints: Vec::new(),
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     };
     let job = AdmittedJob {
         id: JOB,

@@ -18,16 +18,11 @@ pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
 pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
     let stage = StageSpec {
         name: "s0".to_owned(),
-        after: Vec::new(),
         tasks: TaskSet::Count(2),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
-        expected: None,
         execution: ExecutionType::Guaranteed,
-        constraints: Vec::new(),
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     };
     let spec = Arc::new(JobSpec { name: "j0".to_owned(), stages: vec![stage], ..JobSpec::default() });
     let run_times = vec![RunTimes::Same(Duration::from_secs(5))].into();

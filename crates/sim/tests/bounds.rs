@@ -19,12 +19,8 @@ fn job(arrival: u64, stages: &[Stage<'_>]) -> TraceJob {
         tasks: TaskSet::Count(tasks),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000 * cores, mebibytes), custom: Vec::new() },
-        expected: None,
         execution: ExecutionType::Guaranteed,
-        constraints: Vec::new(),
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     };
     let stage_specs = stages.iter().enumerate().map(stage).collect();
     TraceJob {

@@ -1,5 +1,5 @@
-//! The simulator beside the daemons: journals are replayed, costs are measured, waits are compared. Every other test here
-//! replays the journals of its daemons when it ends.
+//! The simulator beside the daemons: journals are replayed, costs are measured, waits are compared. Other tests here
+//! replay the journals of the daemons that serve them when they end.
 
 use crate::support::{Scene, told};
 use std::fs;

@@ -33,7 +33,7 @@ pub struct JobSpec {
     pub wait_for_nodes: bool,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct StageSpec {
     pub name: String,
     /// Indexes of the stages that must have succeeded first; all smaller than this stage's own.
@@ -96,6 +96,12 @@ pub enum TaskSet {
     Indexes(Vec<IndexRange>),
     /// One task per item.
     Each(Items),
+}
+
+impl Default for TaskSet {
+    fn default() -> TaskSet {
+        TaskSet::Count(1)
+    }
 }
 
 /// `first, first + step, ..` up to `last` inclusive.

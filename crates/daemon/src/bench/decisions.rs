@@ -387,16 +387,12 @@ fn random_shape(chance: &mut Chance, constraints: &[Constraint]) -> Resources {
 fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {
     StageSpec {
         name: "only".to_owned(),
-        after: Vec::new(),
         tasks: TaskSet::Count(1_000_000),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: shape, custom: Vec::new() },
-        expected: None,
         execution: ExecutionType::Guaranteed,
         constraints: constraints.to_vec(),
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     }
 }
 

@@ -87,12 +87,9 @@ fn job(tasks: TaskSet, command: &[&str]) -> JobSpec {
         tasks,
         program: Arc::new(Program { command, ..Program::default() }),
         resources: Default::default(),
-        expected: None,
         execution: Default::default(),
         constraints: vec![],
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     };
     JobSpec { name: "test".to_owned(), submit_dir: "/tmp".to_owned(), stages: vec![stage], ..JobSpec::default() }
 }

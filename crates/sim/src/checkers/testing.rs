@@ -60,16 +60,11 @@ pub fn admitted(execution: ExecutionType) -> Happening {
     let resources = Resources::new(1_000, 0);
     let stage = StageSpec {
         name: "s0".to_owned(),
-        after: Vec::new(),
         tasks: TaskSet::Count(1),
         program: Arc::new(Program::default()),
         resources: ResourceSpec { basic: resources, custom: Vec::new() },
-        expected: None,
         execution,
-        constraints: Vec::new(),
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     };
     let job = AdmittedJob {
         id: TASK.job,

@@ -197,7 +197,7 @@ pub fn array(tasks: u32, command: &[&str]) -> JobSpec {
 
 /// A job of `stages` stages, each after the one before it.
 pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
-    use amalgam_core::vocabulary::{ExecutionType, Program, ResourceSpec, Resources, StageSpec, TaskSet};
+    use amalgam_core::vocabulary::{Program, ResourceSpec, Resources, StageSpec, TaskSet};
     let program = std::sync::Arc::new(Program {
         command: command.iter().map(|&word| word.to_owned()).collect(),
         output_cap: 1 << 20,
@@ -209,12 +209,7 @@ pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
         tasks: TaskSet::Count(tasks),
         program: program.clone(),
         resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
-        expected: None,
-        execution: ExecutionType::Auto,
-        constraints: Vec::new(),
-        near: Vec::new(),
-        retries: 0,
-        timeout: None,
+        ..StageSpec::default()
     };
     JobSpec {
         name: "bench".to_owned(),
