@@ -2,12 +2,14 @@
 //! and reports from then on.
 
 use super::devices::Devices;
-use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State, running_entry};
+use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds};
+use crate::vocabulary::{
+    AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds, LaunchOrder, Limits,
+};
 use std::collections::BTreeSet;
 
 impl NodeAgent {
@@ -53,13 +55,13 @@ impl NodeAgent {
         let Executing { order, running_for, .. } = entry;
         let since = now.before(running_for);
         self.devices.hold(&order.limits.devices, &self.kinds);
-        self.running.push(running_entry(order.attempt, &order.carried, since));
-        self.free = self.room_left();
+        self.running.push(order.attempt);
+        self.hold(&order.carried.resources);
         if let Some(timeout) = order.carried.timeout {
             self.due.insert((since + timeout, order.attempt));
         }
-        let attempt =
-            Attempt { task: order.task, carried: order.carried, devices: order.limits.devices, state: State::Running };
+        let LaunchOrder { task, carried, limits: Limits { devices, .. }, .. } = order;
+        let attempt = Attempt { task, carried, devices, since, state: State::Running };
         self.attempts.insert(order.attempt, Box::new(attempt));
     }
 
@@ -121,7 +123,7 @@ impl NodeAgent {
         for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
             self.devices.hold(&attempt.devices, &self.kinds);
         }
-        self.free = self.room_left();
+        self.free = self.held.left_of(&self.capacity);
     }
 
     pub(super) fn report(&self, out: &mut Outbox) {

@@ -17,7 +17,7 @@ use crate::scheduling::NodeQueue;
 use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
 use crate::vocabulary::{
     AttemptId, Attributes, Carried, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, Limits, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId,
+    LaunchOrder, Limits, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, Totals,
 };
 use devices::Devices;
 use probes::Probes;
@@ -43,6 +43,10 @@ pub struct NodeAgent {
     settings: NodeSettings,
     kinds: Kinds,
     capacity: Resources,
+    /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
+    /// it has less than in its earlier life or does not know its custom kinds yet.
+    held: Totals,
+    /// The capacity without what is held.
     free: Resources,
     devices: Devices,
     queue: NodeQueue,
@@ -50,8 +54,8 @@ pub struct NodeAgent {
     probes: Probes,
     /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
-    /// In the order of launch.
-    running: Vec<RunningEntry>,
+    /// Those at the executor, in the order of launch.
+    running: Vec<AttemptId>,
     /// When something is due for an attempt: its timeout, or its kill.
     due: BTreeSet<(Instant, AttemptId)>,
     master: MasterLink,
@@ -91,6 +95,8 @@ struct Attempt {
     task: TaskId,
     carried: Carried,
     devices: Vec<(String, Vec<u32>)>,
+    /// When it was queued, then when it went to the executor.
+    since: Instant,
     state: State,
 }
 
@@ -115,6 +121,7 @@ impl NodeAgent {
             node,
             kinds: Kinds::new(),
             capacity,
+            held: Totals::ZERO,
             free: capacity,
             devices: Devices::new(&capacity),
             queue: NodeQueue::default(),
@@ -227,7 +234,7 @@ impl NodeAgent {
             self.queue.push(entry);
         }
         let task = launch.task;
-        let entry = Attempt { task, carried, devices: Vec::new(), state: State::Queued(launch) };
+        let entry = Attempt { task, carried, devices: Vec::new(), since: now, state: State::Queued(launch) };
         self.attempts.insert(attempt, Box::new(entry));
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
@@ -243,7 +250,8 @@ impl NodeAgent {
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
         while self.executor == ExecutorLink::Known {
-            let picked = self.queue.pick(now, self.queue_policy.as_mut(), &self.running, &self.free);
+            let mut running = self.running.iter().map(|id| self.attempts[id].as_running(*id));
+            let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free);
             let Some(entry) = picked else { return };
             match entry.id {
                 EntryId::Attempt(attempt) => self.start(now, attempt, out),
@@ -258,8 +266,7 @@ impl NodeAgent {
             unreachable!("only queued attempts are in the queue")
         };
         entry.devices = self.devices.take(&launch.resources, &self.kinds);
-        self.free = self.free.saturating_sub(&launch.resources);
-        self.running.push(running_entry(id, &entry.carried, now));
+        entry.since = now;
         let mut variables = launch.variables;
         self.devices.name(&entry.devices, &mut variables);
         let order = LaunchOrder {
@@ -273,6 +280,8 @@ impl NodeAgent {
             carried: entry.carried,
         };
         out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
+        self.running.push(id);
+        self.hold(&launch.resources);
     }
 
     fn on_started(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -304,8 +313,8 @@ impl NodeAgent {
                 // From before this agent's time.
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: ended.clone() });
                 let task = TaskId { job: id.job, ..TaskId::default() };
-                let entry =
-                    Attempt { task, carried: Carried::default(), devices: Vec::new(), state: State::Ended(ended) };
+                let (carried, devices) = (Carried::default(), Vec::new());
+                let entry = Attempt { task, carried, devices, since: now, state: State::Ended(ended) };
                 self.attempts.insert(id, Box::new(entry));
             }
         }
@@ -316,13 +325,13 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let held = entry.is_at_executor();
         entry.state = State::Ended(ended.clone());
-        let devices = std::mem::take(&mut entry.devices);
+        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.carried.resources);
         if held {
             self.devices.give_back(&devices, &self.kinds);
-            if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
+            if let Some(place) = self.running.iter().position(|other| *other == id) {
                 self.running.remove(place);
             }
-            self.free = self.room_left();
+            self.release(&resources);
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {
@@ -335,12 +344,14 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// Counted anew rather than kept up to date: an agent may find more running than it has, because it has less than in
-    /// its earlier life or does not know its custom kinds yet, and then what ends leaves no room.
-    fn room_left(&self) -> Resources {
-        let kept = self.probes.kept_room();
-        let held = self.running.iter().fold(kept, |held, entry| held.saturating_add(&entry.resources));
-        self.capacity.saturating_sub(&held)
+    fn hold(&mut self, resources: &Resources) {
+        self.held.add(resources);
+        self.free = self.held.left_of(&self.capacity);
+    }
+
+    fn release(&mut self, resources: &Resources) {
+        self.held.sub(resources);
+        self.free = self.held.left_of(&self.capacity);
     }
 
     fn on_acknowledge(&mut self, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -432,10 +443,11 @@ impl NodeAgent {
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
         out.send(job, ToJobManager::Live { node: self.node, epoch, number, attempts });
-        for entry in self.running.iter().filter(|entry| claimed.contains(&entry.attempt)) {
-            if !matches!(self.attempts[&entry.attempt].state, State::Starting) {
-                let running_for = now.since(entry.started_at);
-                out.send(job, ToJobManager::Started { attempt: entry.attempt, running_for });
+        for &attempt in self.running.iter().filter(|attempt| claimed.contains(attempt)) {
+            let entry = &self.attempts[&attempt];
+            if !matches!(entry.state, State::Starting) {
+                let running_for = now.since(entry.since);
+                out.send(job, ToJobManager::Started { attempt, running_for });
             }
         }
         let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id)).collect();
@@ -468,10 +480,13 @@ impl NodeAgent {
             return;
         }
         let at_executor = self.attempts.values().filter(|attempt| attempt.is_at_executor()).count();
-        assert_eq!(self.running.len(), at_executor, "running entries and attempts at the executor");
+        assert_eq!(self.running.len(), at_executor, "running attempts and attempts at the executor");
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
-        assert_eq!(self.free, self.room_left(), "what is free is what nothing holds");
+        let mut held = self.probes.kept_room();
+        self.running.iter().for_each(|id| held.add(&self.attempts[id].carried.resources));
+        assert_eq!(self.held, held, "what attempts and probes hold");
+        assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
     }
 }
 
@@ -480,11 +495,11 @@ impl Attempt {
     fn is_at_executor(&self) -> bool {
         matches!(self.state, State::Starting | State::Running | State::Stopping { .. })
     }
-}
 
-fn running_entry(attempt: AttemptId, carried: &Carried, started_at: Instant) -> RunningEntry {
-    let Carried { resources, execution, expected, .. } = *carried;
-    RunningEntry { attempt, resources, execution, started_at, expected }
+    fn as_running(&self, attempt: AttemptId) -> RunningEntry {
+        let Carried { resources, execution, expected, .. } = self.carried;
+        RunningEntry { attempt, resources, execution, started_at: self.since, expected }
+    }
 }
 
 fn named(resources: &Resources, kinds: &Kinds) -> ResourceSpec {
@@ -555,9 +570,9 @@ impl Role for NodeAgent {
     }
 
     fn describe(&self, now: Instant) -> NodeDescription {
-        let running = self.running.iter().map(|entry| {
-            let task = self.attempts[&entry.attempt].task;
-            (entry.attempt, task, entry.resources, now.since(entry.started_at))
+        let running = self.running.iter().map(|id| {
+            let entry = &self.attempts[id];
+            (*id, entry.task, entry.carried.resources, now.since(entry.since))
         });
         let queued = self.queue.entries().iter().map(|entry| (entry.id, entry.resources, now.since(entry.queued_at)));
         let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));

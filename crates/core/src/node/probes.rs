@@ -4,7 +4,7 @@
 use super::NodeAgent;
 use crate::protocol::{Probe, ToJobManager};
 use crate::role::Outbox;
-use crate::vocabulary::{EntryId, Instant, JobId, ProbeId, QueuedEntry, Resources};
+use crate::vocabulary::{EntryId, Instant, JobId, ProbeId, QueuedEntry, Resources, Totals};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Each is either queued or asked about.
@@ -26,8 +26,10 @@ impl Probes {
         queued.chain(self.asked.keys().map(|probe| (*probe, true)))
     }
 
-    pub(super) fn kept_room(&self) -> Resources {
-        self.asked.values().fold(Resources::ZERO, |sum, room| sum.saturating_add(room))
+    pub(super) fn kept_room(&self) -> Totals {
+        let mut kept = Totals::ZERO;
+        self.asked.values().for_each(|room| kept.add(room));
+        kept
     }
 
     fn holds(&self, probe: ProbeId) -> bool {
@@ -48,7 +50,7 @@ impl NodeAgent {
 
     /// It is the turn of the probe: whoever comes after it sees only what room is left.
     pub(super) fn ask_back(&mut self, probe: ProbeId, room: Resources, out: &mut Outbox) {
-        self.free = self.free.saturating_sub(&room);
+        self.hold(&room);
         self.probes.queued.remove(&probe);
         self.probes.asked.insert(probe, room);
         out.send(probe.job, ToJobManager::Ready { probe });
@@ -63,8 +65,8 @@ impl NodeAgent {
 
     /// Takes out a probe; true if room was kept for it, which is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
-        if self.probes.asked.remove(&probe).is_some() {
-            self.free = self.room_left();
+        if let Some(room) = self.probes.asked.remove(&probe) {
+            self.release(&room);
             return true;
         }
         if self.probes.queued.remove(&probe) {

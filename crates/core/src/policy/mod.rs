@@ -246,12 +246,12 @@ impl Decision {
 
 /// Which waiting entry starts next at a node?
 pub trait QueuePolicy: Send {
-    /// The position in `queue` of the entry to start, if one fits into `free`.
+    /// The position in `queue` of the entry to start, if one fits into `free`. What runs is told in the order of launch.
     fn pick(
         &mut self,
         now: Instant,
         queue: &QueueView<'_>,
-        running: &[RunningEntry],
+        running: &mut dyn Iterator<Item = RunningEntry>,
         free: &Resources,
     ) -> Option<usize>;
 }

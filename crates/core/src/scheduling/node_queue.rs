@@ -48,7 +48,7 @@ impl NodeQueue {
         &mut self,
         now: Instant,
         policy: &mut dyn QueuePolicy,
-        running: &[RunningEntry],
+        running: &mut dyn Iterator<Item = RunningEntry>,
         free: &Resources,
     ) -> Option<QueuedEntry> {
         let at = policy.pick(now, &QueueView { entries: self.entries() }, running, free)?;

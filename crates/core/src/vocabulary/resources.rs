@@ -124,6 +124,16 @@ impl Totals {
         }
     }
 
+    /// What remains of `capacity` when this is taken from it: nothing where it is more.
+    #[inline]
+    pub fn left_of(&self, capacity: &Resources) -> Resources {
+        let mut left = *capacity;
+        for kind in 0..WIDTH {
+            left.0[kind] = u64::from(left.0[kind]).saturating_sub(self.0[kind]) as u32;
+        }
+        left
+    }
+
     /// The largest fraction of `capacity` that this total takes in any kind, in millionths (DRF's dominant share).
     /// A kind that the cluster does not have counts as fully used when anything of it is used.
     #[inline]
