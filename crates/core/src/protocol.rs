@@ -16,8 +16,8 @@
 
 use crate::vocabulary::{
     AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
-    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, Program, QueueId, ResourceSpec, Resources,
-    TaskId, UserId, Variables,
+    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources, TaskId,
+    TaskTemplate, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -353,13 +353,11 @@ pub struct Launch {
     pub grant: Option<GrantId>,
     /// The one that said `Ready`, whose room it takes.
     pub probe: Option<ProbeId>,
-    pub execution: ExecutionType,
-    pub resources: Resources,
-    pub program: Arc<Program>,
-    pub submit_dir: String,
-    /// `AMALGAM_JOB_NAME`, `.._STAGE` and all the others that the job's side knows.
-    pub variables: Variables,
-    pub timeout: Option<Duration>,
+    pub template: Arc<TaskTemplate>,
+    /// The user's index value of the task.
+    pub index: u64,
+    /// The user's text for the task, where it has one.
+    pub item: Option<Box<str>>,
     pub expected: Option<Duration>,
 }
 

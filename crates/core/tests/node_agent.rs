@@ -10,8 +10,8 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, Executing, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Carried, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, Limits, NodeId, Program, ResourceSpec, Resources, TaskId, Variables,
+    AttemptId, Attributes, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, Kinds, LaunchOrder, NodeId,
+    ResourceSpec, Resources, TaskId, TaskTemplate,
 };
 use std::sync::Arc;
 
@@ -76,6 +76,11 @@ fn welcome(registration: u64) -> ToNode {
 
 const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: EPOCH, number: 0 };
 
+/// A task of one core.
+fn template() -> Arc<TaskTemplate> {
+    Arc::new(TaskTemplate { resources: CORE, ..TaskTemplate::default() })
+}
+
 /// Whether the node takes a launch.
 fn takes_launch(agent: &mut NodeAgent) -> bool {
     let attempt = ATTEMPT;
@@ -84,12 +89,9 @@ fn takes_launch(agent: &mut NodeAgent) -> bool {
         task: TaskId { job: JobId(1), stage: 0, index: 0 },
         grant: Some(GrantId { epoch: EPOCH, number: 5, slot: 0 }),
         probe: None,
-        execution: ExecutionType::Guaranteed,
-        resources: CORE,
-        program: Arc::new(Program::default()),
-        submit_dir: String::new(),
-        variables: Variables::default(),
-        timeout: None,
+        template: template(),
+        index: 0,
+        item: None,
         expected: None,
     };
     let sent = hear(agent, ToNode::Launch(Box::new(launch)));
@@ -156,11 +158,12 @@ fn executing(number: u32) -> Executing {
         attempt,
         task: TaskId { job: JobId(1), stage: 0, index: number },
         node: NODE,
-        program: Arc::new(Program::default()),
-        variables: Variables::default(),
-        submit_dir: String::new(),
-        limits: Limits::default(),
-        carried: Carried { resources: CORE, ..Carried::default() },
+        template: template(),
+        index: u64::from(number),
+        item: None,
+        devices: Vec::new(),
+        grant: None,
+        expected: None,
     };
     Executing { order, running_for: Duration::from_secs(1), pid: 1 }
 }

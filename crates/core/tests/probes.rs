@@ -8,8 +8,8 @@ use amalgam_core::protocol::{
 };
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, ProbeId, Program,
-    ResourceSpec, Resources, TaskId, Variables,
+    AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, ProbeId,
+    ResourceSpec, Resources, TaskId, TaskTemplate,
 };
 use std::sync::Arc;
 
@@ -95,12 +95,9 @@ impl Node {
             task: TaskId { job: JOB, stage: 0, index: number },
             grant: None,
             probe: probe.map(id),
-            execution: ExecutionType::Guaranteed,
-            resources: Resources::new(cpu_millis, 0),
-            program: Arc::new(Program::default()),
-            submit_dir: String::new(),
-            variables: Variables::default(),
-            timeout: None,
+            template: Arc::new(TaskTemplate { resources: Resources::new(cpu_millis, 0), ..TaskTemplate::default() }),
+            index: 0,
+            item: None,
             expected: None,
         };
         self.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(launch)))

@@ -2,13 +2,12 @@
 
 mod agent;
 
-use agent::{Agent, Home, cgroups_or_skip, exists, order, sh};
+use agent::{Agent, Home, cgroups_or_skip, change, change_program, exists, order, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorFrame, Mechanism, output_path, own_dir};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 const BOTH: [EnforcementChoice; 2] = [EnforcementChoice::Auto, EnforcementChoice::None];
@@ -34,7 +33,7 @@ fn exit_codes_signals_and_output_are_reported() {
 fn output_past_the_cap_is_dropped_and_counted() {
     let home = Home::new(EnforcementChoice::None);
     let mut launch = sh(1, "yes | head -c 5000000");
-    Arc::make_mut(&mut launch.program).output_cap = 100_000;
+    change_program(&mut launch).output_cap = 100_000;
     let ended = home.agent().run(launch);
     assert_eq!(ended.reason, EndReason::Exit(0));
     assert_eq!((ended.usage.stdout_bytes, ended.usage.dropped_bytes), (5_000_000, 4_900_000));
@@ -68,7 +67,7 @@ fn what_cannot_be_launched_says_why() {
     assert!(why(order(2, &["/no/such/program"])).contains("does not exist"));
     assert!(why(order(3, &["/etc/passwd"])).contains("not executable"));
     let mut elsewhere = order(4, &["true"]);
-    elsewhere.submit_dir = "/no/such/dir".to_owned();
+    change(&mut elsewhere).submit_dir = "/no/such/dir".to_owned();
     let no_dir = why(elsewhere);
     assert!(no_dir.contains("no directory /no/such/dir") && no_dir.contains("workdir = \"own\""), "{no_dir}");
     assert!(why(order(5, &[])).contains("empty"));
@@ -180,7 +179,7 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
     let mut agent = home.agent();
     let limited = |number, script: &str| {
         let mut order = sh(number, script);
-        order.limits.resources.basic = Resources::new(1_000, 64);
+        change(&mut order).resources = Resources::new(1_000, 64);
         order
     };
     assert_eq!(agent.run(limited(1, &format!("exec {HOG}"))).reason, EndReason::OutOfMemory);
@@ -199,7 +198,7 @@ fn a_task_over_its_memory_is_found_by_polling() {
     let mut agent = home.agent();
     assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Polling);
     let mut order = sh(1, "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'; exit 1");
-    order.limits.resources.basic = Resources::new(1_000, 64);
+    change(&mut order).resources = Resources::new(1_000, 64);
     assert_eq!(agent.run(order).reason, EndReason::OutOfMemory);
 }
 
@@ -208,7 +207,7 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
     let home = Home::new(EnforcementChoice::Polling);
     let mut agent = home.agent();
     let mut order = sh(1, "ulimit -d");
-    order.limits.resources.basic = Resources::new(1_000, 64);
+    change(&mut order).resources = Resources::new(1_000, 64);
     assert_eq!(agent.run(order).reason, EndReason::Exit(0));
     assert_eq!(home.output(1, Stream::Stdout).trim(), ((64 * 2 + 1_024) << 10).to_string(), "in KiB");
     agent.run(sh(2, "ulimit -d"));
@@ -219,7 +218,7 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
 fn a_task_gets_no_more_cpu_than_it_asked_for() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut order = sh(1, "end=$(($(date +%s%N) + 1000000000)); while [ $(date +%s%N) -lt $end ]; do :; done");
-    order.limits.resources.basic = Resources::new(200, 0);
+    change(&mut order).resources = Resources::new(200, 0);
     let usage = home.agent().run(order).usage;
     let share = usage.cpu.as_secs_f64() / usage.wall.as_secs_f64();
     assert!(share < 0.35, "it used {share} of a core instead of 0.2: {usage:?}");
@@ -247,8 +246,8 @@ fn a_task_sees_its_variables_and_directories() {
         "echo $AMALGAM_JOB_ID $OMP_NUM_THREADS $MINE; [ $TMPDIR = $AMALGAM_TASK_DIR ] && [ -d $TMPDIR ] && \
          echo $AMALGAM_TASK_DIR && touch $TMPDIR/scratch && echo broken wheel > $AMALGAM_ERROR_FILE; exit 1",
     );
-    order.variables = [("AMALGAM_JOB_ID", "1"), ("OMP_NUM_THREADS", "2")].into_iter().collect();
-    Arc::make_mut(&mut order.program).env = vec![
+    change(&mut order).resources = Resources::new(2_000, 0);
+    change_program(&mut order).env = vec![
         ("MINE".into(), "yes".into()),
         ("OMP_NUM_THREADS".into(), "8".into()),
         ("AMALGAM_JOB_ID".into(), "forged".into()),
@@ -265,8 +264,8 @@ fn a_task_sees_its_variables_and_directories() {
 fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
     let home = Home::new(EnforcementChoice::None);
     let mut order = sh(1, "pwd; ls | wc -l; echo kept > file");
-    Arc::make_mut(&mut order.program).workdir = Workdir::Own;
-    order.submit_dir = "/no/such/dir".to_owned();
+    change_program(&mut order).workdir = Workdir::Own;
+    change(&mut order).submit_dir = "/no/such/dir".to_owned();
     let own = own_dir(&home.state, order.attempt);
     assert_eq!(home.agent().run(order).reason, EndReason::Exit(0));
     assert_eq!(home.output(1, Stream::Stdout), format!("{}\n0\n", own.display()));

@@ -2,10 +2,11 @@
 
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, Carried, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, Usage, Variables,
+    AttemptId, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, TaskTemplate, Usage,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 /// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
 #[derive(Default)]
@@ -32,7 +33,7 @@ pub enum Reaction {
     /// The agent is told something.
     Report(ExecutorReport),
     /// A process runs from now on; somebody has to end it.
-    Began { attempt: AttemptId, task: TaskId, carried: Carried },
+    Began { attempt: AttemptId, task: TaskId, template: Arc<TaskTemplate> },
     /// A running process ended before its time.
     Ended { order: Box<LaunchOrder>, reason: EndReason },
 }
@@ -70,7 +71,7 @@ impl Executor {
         }
     }
 
-    fn on_launch(&mut self, now: Instant, mut order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
+    fn on_launch(&mut self, now: Instant, order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
         let attempt = order.attempt;
         match self.attempts.entry(attempt) {
             Entry::Occupied(place) => {
@@ -79,9 +80,7 @@ impl Executor {
                 }
             }
             Entry::Vacant(place) => {
-                out.push(Reaction::Began { attempt, task: order.task, carried: order.carried });
-                // There is no process to find them.
-                order.variables = Variables::default();
+                out.push(Reaction::Began { attempt, task: order.task, template: Arc::clone(&order.template) });
                 place.insert(Attempt::Running(Running { order, since: now, is_stubborn: false, asked: None }));
             }
         }
@@ -126,7 +125,7 @@ impl Executor {
 
     /// CPU that attempts here were given, in thousandths.
     pub fn used_cpu(&self) -> u64 {
-        self.running().map(|running| u64::from(running.order.carried.resources.cpu_millis())).sum()
+        self.running().map(|running| u64::from(running.order.template.resources.cpu_millis())).sum()
     }
 
     /// The process of the attempt has come to its end; `None` when it was ended before.
@@ -140,7 +139,7 @@ impl Executor {
         let Attempt::Running(running) = state else { return None };
         let wall = now.since(running.since);
         let reason = running.asked.take().unwrap_or(reason);
-        let usage = Usage { wall, cpu: used_cpu(wall, &running.order.carried.resources), ..Usage::default() };
+        let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.resources), ..Usage::default() };
         let ended = Ended { reason, usage: Box::new(usage), message: None };
         let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(ended.clone())) else {
             unreachable!("it was running")
@@ -167,8 +166,7 @@ fn used_cpu(wall: Duration, resources: &Resources) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{Epoch, JobId, Limits, NodeId, Program, Variables};
-    use std::sync::Arc;
+    use amalgam_core::vocabulary::{Epoch, JobId, NodeId};
 
     const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: Epoch(1), number: 0 };
 
@@ -177,11 +175,12 @@ mod tests {
             attempt: ATTEMPT,
             task: TaskId::default(),
             node: NodeId(0),
-            program: Arc::new(Program::default()),
-            variables: Variables::default(),
-            submit_dir: String::new(),
-            limits: Limits::default(),
-            carried: Carried::default(),
+            template: Arc::default(),
+            index: 0,
+            item: None,
+            devices: Vec::new(),
+            grant: None,
+            expected: None,
         })
     }
 

@@ -18,8 +18,8 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, Carried, ClientId, Duration, EndReason, Epoch, Instant, JobId, Kinds, LaunchOrder, NodeId, Resources,
-    TaskId, Totals,
+    AttemptId, ClientId, Duration, EndReason, Epoch, Instant, JobId, Kinds, LaunchOrder, NodeId, Resources, TaskId,
+    TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::VecDeque;
@@ -534,15 +534,15 @@ impl Simulation {
         for reaction in reactions.drain(..) {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
-                Reaction::Began { attempt, task, carried } => self.begin_task(node, attempt, task, &carried),
+                Reaction::Began { attempt, task, template } => self.begin_task(node, attempt, task, &template),
                 Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
             }
         }
         self.reactions = reactions;
     }
 
-    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, carried: &Carried) {
-        let Carried { resources, execution, .. } = *carried;
+    fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, template: &TaskTemplate) {
+        let TaskTemplate { resources, execution, .. } = *template;
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         self.metrics.on_began(self.now, node, task, &resources, launch);
@@ -567,7 +567,7 @@ impl Simulation {
 
     pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
         self.last_progress = self.now;
-        self.metrics.on_ended(self.now, node, order.task, &order.carried.resources);
+        self.metrics.on_ended(self.now, node, order.task, &order.template.resources);
         self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
         self.on_moment(Moment::TaskEnds, None);
     }

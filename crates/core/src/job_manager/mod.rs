@@ -4,12 +4,12 @@
 //! Each handler below follows in the order of a job's life.
 
 mod dag;
-mod environment;
 mod estimate;
 mod placing;
 mod questions;
 mod requests;
 mod saved;
+mod templates;
 mod work;
 
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
@@ -30,6 +30,7 @@ use requests::Requests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use templates::Templates;
 use work::WorkLeft;
 
 /// A task that failed through its nodes this often, most likely, takes them down with it or finds none that works; it
@@ -60,6 +61,7 @@ pub struct JobManager {
     /// Places the job's tasks; without it the master does.
     scheduler: Option<LocalScheduler>,
     work: WorkLeft,
+    templates: Templates,
     begun: bool,
     held: bool,
     cancelled: bool,
@@ -148,7 +150,7 @@ impl JobManager {
     ) -> JobManager {
         let dag = Dag::new(&job.spec);
         let requests = Requests::new(&job);
-        let work = WorkLeft::new(&job, &dag);
+        let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
         JobManager {
             job,
@@ -159,6 +161,7 @@ impl JobManager {
             requests,
             scheduler,
             work,
+            templates,
             begun: false,
             held: false,
             cancelled: false,
@@ -280,22 +283,20 @@ impl JobManager {
         let running = RunningAttempt { task, node, launched_at: now, started_at: None, life: Life::Present };
         self.running.insert(attempt, running);
         out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
-        out.send(node, ToNode::Launch(Box::new(self.launch_message(attempt, task, basis))));
+        let launch = self.launch_message(attempt, task, basis);
+        out.send(node, ToNode::Launch(Box::new(launch)));
     }
 
-    fn launch_message(&self, attempt: AttemptId, task: TaskId, basis: Basis) -> Launch {
-        let stage = &self.job.spec.stages[task.stage as usize];
+    fn launch_message(&mut self, attempt: AttemptId, task: TaskId, basis: Basis) -> Launch {
+        let tasks = &self.job.spec.stages[task.stage as usize].tasks;
         Launch {
             attempt,
             task,
             grant: basis.grant(),
             probe: basis.probe(),
-            execution: stage.execution,
-            resources: self.job.resources[task.stage as usize],
-            program: Arc::clone(&stage.program),
-            submit_dir: self.job.spec.submit_dir.clone(),
-            variables: environment::variables(&self.job, task, attempt),
-            timeout: stage.timeout.or(self.job.default_timeout),
+            template: self.templates.of(&self.job, task.stage),
+            index: tasks.index_value(task.index),
+            item: tasks.item(task.index).map(Box::from),
             expected: self.dag.stage(task.stage).estimate.expected(),
         }
     }

@@ -1,15 +1,13 @@
 //! How a node agent joins its cluster: it learns from its executor what runs here, registers with the master, is welcomed,
 //! and reports from then on.
 
-use super::devices::Devices;
+use super::devices::DevicePool;
 use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds, LaunchOrder, Limits,
-};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds, LaunchOrder};
 use std::collections::BTreeSet;
 
 impl NodeAgent {
@@ -54,15 +52,15 @@ impl NodeAgent {
     pub(super) fn adopt(&mut self, now: Instant, entry: Executing) {
         let Executing { order, running_for, .. } = entry;
         let since = now.before(running_for);
-        self.devices.hold(&order.limits.devices, &self.kinds);
+        self.devices.hold(&order.devices, &self.kinds);
         self.running.push(order.attempt);
-        self.hold(&order.carried.resources);
-        if let Some(timeout) = order.carried.timeout {
+        self.hold(&order.template.resources);
+        if let Some(timeout) = order.template.timeout {
             self.due.insert((since + timeout, order.attempt));
         }
-        let LaunchOrder { task, carried, limits: Limits { devices, .. }, .. } = order;
-        let attempt = Attempt { task, carried, devices, since, state: State::Running };
-        self.attempts.insert(order.attempt, Box::new(attempt));
+        let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
+        let entry = Attempt { task, template, grant, expected, devices, since, state: State::Running };
+        self.attempts.insert(attempt, Box::new(entry));
     }
 
     pub(super) fn register(&mut self, now: Instant, out: &mut Outbox) {
@@ -119,7 +117,7 @@ impl NodeAgent {
         offered.custom.retain(|(name, _)| kinds.index(name).is_some());
         self.capacity = kinds.resolve(&offered).unwrap_or(offered.basic);
         self.kinds = kinds;
-        self.devices = Devices::new(&self.capacity);
+        self.devices = DevicePool::new(&self.capacity);
         for attempt in self.attempts.values().filter(|attempt| attempt.is_at_executor()) {
             self.devices.hold(&attempt.devices, &self.kinds);
         }

@@ -14,15 +14,15 @@ use crate::protocol::{
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
-use crate::vocabulary::resources::{FIRST_CUSTOM, WIDTH};
 use crate::vocabulary::{
-    AttemptId, Attributes, Carried, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, Limits, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, Totals,
+    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
+    LaunchOrder, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskTemplate, Totals,
 };
-use devices::Devices;
+use devices::DevicePool;
 use probes::Probes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What a node is and how it behaves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct NodeAgent {
     held: Totals,
     /// The capacity without what is held.
     free: Resources,
-    devices: Devices,
+    devices: DevicePool,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
     probes: Probes,
@@ -93,8 +93,11 @@ enum ExecutorLink {
 
 struct Attempt {
     task: TaskId,
-    carried: Carried,
-    devices: Vec<(String, Vec<u32>)>,
+    template: Arc<TaskTemplate>,
+    /// `None`: no ledger holds its resources.
+    grant: Option<GrantId>,
+    expected: Option<Duration>,
+    devices: Devices,
     /// When it was queued, then when it went to the executor.
     since: Instant,
     state: State,
@@ -123,7 +126,7 @@ impl NodeAgent {
             capacity,
             held: Totals::ZERO,
             free: capacity,
-            devices: Devices::new(&capacity),
+            devices: DevicePool::new(&capacity),
             queue: NodeQueue::default(),
             queue_policy,
             probes: Probes::default(),
@@ -153,8 +156,8 @@ impl NodeAgent {
         let live = self.attempts.iter().filter(|(_, attempt)| !matches!(attempt.state, State::Ended(_)));
         live.map(|(id, attempt)| LiveAttempt {
             attempt: *id,
-            grant: attempt.carried.grant,
-            resources: attempt.carried.resources,
+            grant: attempt.grant,
+            resources: attempt.template.resources,
         })
     }
 
@@ -214,27 +217,22 @@ impl NodeAgent {
             return self.start_what_fits(now, out);
         }
         self.newest_epoch = attempt.epoch;
-        let carried = Carried {
-            grant: launch.grant,
-            resources: launch.resources,
-            execution: launch.execution,
-            timeout: launch.timeout,
-            expected: launch.expected,
-        };
+        let Launch { task, grant, expected, .. } = *launch;
+        let template = Arc::clone(&launch.template);
         let entry = QueuedEntry {
             id: EntryId::Attempt(attempt),
-            resources: carried.resources,
-            execution: carried.execution,
+            resources: template.resources,
+            execution: template.execution,
             queued_at: now,
-            expected: carried.expected,
+            expected,
         };
         if has_kept_room {
             self.queue.push_front(entry);
         } else {
             self.queue.push(entry);
         }
-        let task = launch.task;
-        let entry = Attempt { task, carried, devices: Vec::new(), since: now, state: State::Queued(launch) };
+        let (devices, state) = (Devices::new(), State::Queued(launch));
+        let entry = Attempt { task, template, grant, expected, devices, since: now, state };
         self.attempts.insert(attempt, Box::new(entry));
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
@@ -265,23 +263,23 @@ impl NodeAgent {
         let State::Queued(launch) = std::mem::replace(&mut entry.state, State::Starting) else {
             unreachable!("only queued attempts are in the queue")
         };
-        entry.devices = self.devices.take(&launch.resources, &self.kinds);
+        let resources = entry.template.resources;
+        entry.devices = self.devices.take(&resources, &self.kinds);
         entry.since = now;
-        let mut variables = launch.variables;
-        self.devices.name(&entry.devices, &mut variables);
         let order = LaunchOrder {
             attempt: id,
             task: launch.task,
             node: self.node,
-            program: launch.program,
-            variables,
-            submit_dir: launch.submit_dir,
-            limits: Limits { resources: named(&launch.resources, &self.kinds), devices: entry.devices.clone() },
-            carried: entry.carried,
+            template: launch.template,
+            index: launch.index,
+            item: launch.item,
+            devices: entry.devices.clone(),
+            grant: entry.grant,
+            expected: entry.expected,
         };
         out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
         self.running.push(id);
-        self.hold(&launch.resources);
+        self.hold(&resources);
     }
 
     fn on_started(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -297,7 +295,7 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         if let State::Starting = entry.state {
             entry.state = State::Running;
-            if let Some(timeout) = entry.carried.timeout {
+            if let Some(timeout) = entry.template.timeout {
                 self.due.insert((now.before(running_for) + timeout, id));
             }
         }
@@ -313,8 +311,8 @@ impl NodeAgent {
                 // From before this agent's time.
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: ended.clone() });
                 let task = TaskId { job: id.job, ..TaskId::default() };
-                let (carried, devices) = (Carried::default(), Vec::new());
-                let entry = Attempt { task, carried, devices, since: now, state: State::Ended(ended) };
+                let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
+                let entry = Attempt { task, template, grant: None, expected: None, devices, since: now, state };
                 self.attempts.insert(id, Box::new(entry));
             }
         }
@@ -325,7 +323,7 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let held = entry.is_at_executor();
         entry.state = State::Ended(ended.clone());
-        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.carried.resources);
+        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.resources);
         if held {
             self.devices.give_back(&devices, &self.kinds);
             if let Some(place) = self.running.iter().position(|other| *other == id) {
@@ -338,7 +336,7 @@ impl NodeAgent {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
         out.send(id.job, ToJobManager::Finished { attempt: id, ended });
-        if let Some(grant) = self.attempts[&id].carried.grant {
+        if let Some(grant) = self.attempts[&id].grant {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
         self.start_what_fits(now, out);
@@ -484,7 +482,7 @@ impl NodeAgent {
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
         let mut held = self.probes.kept_room();
-        self.running.iter().for_each(|id| held.add(&self.attempts[id].carried.resources));
+        self.running.iter().for_each(|id| held.add(&self.attempts[id].template.resources));
         assert_eq!(self.held, held, "what attempts and probes hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
     }
@@ -497,20 +495,9 @@ impl Attempt {
     }
 
     fn as_running(&self, attempt: AttemptId) -> RunningEntry {
-        let Carried { resources, execution, expected, .. } = self.carried;
-        RunningEntry { attempt, resources, execution, started_at: self.since, expected }
+        let TaskTemplate { resources, execution, .. } = *self.template;
+        RunningEntry { attempt, resources, execution, started_at: self.since, expected: self.expected }
     }
-}
-
-fn named(resources: &Resources, kinds: &Kinds) -> ResourceSpec {
-    let mut spec = ResourceSpec { basic: *resources, custom: Vec::new() };
-    for kind in FIRST_CUSTOM..WIDTH {
-        let amount = std::mem::take(&mut spec.basic.0[kind]);
-        if let Some(name) = kinds.name(kind).filter(|_| amount > 0) {
-            spec.custom.push((name.to_owned(), amount));
-        }
-    }
-    spec
 }
 
 /// A node's state for people and for a simulator that starts from it.
@@ -572,7 +559,7 @@ impl Role for NodeAgent {
     fn describe(&self, now: Instant) -> NodeDescription {
         let running = self.running.iter().map(|id| {
             let entry = &self.attempts[id];
-            (*id, entry.task, entry.carried.resources, now.since(entry.since))
+            (*id, entry.task, entry.template.resources, now.since(entry.since))
         });
         let queued = self.queue.entries().iter().map(|entry| (entry.id, entry.resources, now.since(entry.queued_at)));
         let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));

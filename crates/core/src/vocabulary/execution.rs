@@ -1,7 +1,9 @@
 //! The execution of an attempt: what is launched under which limits, and how it ended.
 
-use super::{AttemptId, Duration, ExecutionType, GrantId, Items, NodeId, Program, ResourceSpec, Resources, TaskId};
+use super::resources::Cores;
+use super::{AttemptId, Duration, ExecutionType, GrantId, NodeId, Program, Resources, TaskId};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,43 +14,36 @@ pub struct LaunchOrder {
     pub task: TaskId,
     /// The node that owns the attempt; one executor may serve several.
     pub node: NodeId,
-    pub program: Arc<Program>,
-    /// The product's own variables, added after the program's: `AMALGAM_JOB_ID` and the others. Those that name
-    /// directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `TMPDIR`) are the executor's to add.
-    pub variables: Variables,
-    /// The job's directory of submission.
-    pub submit_dir: String,
-    pub limits: Limits,
-    /// What the node agent needs to adopt the attempt again; the executor only keeps it.
-    pub carried: Carried,
-}
-
-/// Environment variables in the order of their setting, all in one allocation.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Variables {
-    /// Each as `NAME=value`.
-    texts: Items,
-}
-
-/// What a node agent knows of an attempt beside its process.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Carried {
+    pub template: Arc<TaskTemplate>,
+    /// The user's index value of the task.
+    pub index: u64,
+    /// The user's text for the task, where it has one.
+    pub item: Option<Box<str>>,
+    pub devices: Devices,
+    // What follows the node agent needs to adopt the attempt again; the executor only keeps it.
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
-    pub resources: Resources,
-    pub execution: ExecutionType,
-    pub timeout: Option<Duration>,
     pub expected: Option<Duration>,
 }
 
-/// What an attempt may use.
+/// What all attempts of a stage have in common; those of one process share it.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Limits {
-    /// CPU, memory and counts of devices; zero CPU or memory means no limit.
-    pub resources: ResourceSpec,
-    /// Indexes of the devices handed out, by kind: `("gpu", [0, 3])`.
-    pub devices: Vec<(String, Vec<u32>)>,
+pub struct TaskTemplate {
+    pub job_name: String,
+    pub stage_name: String,
+    /// How many tasks the stage has.
+    pub tasks: u32,
+    pub program: Arc<Program>,
+    /// The job's directory of submission.
+    pub submit_dir: String,
+    pub execution: ExecutionType,
+    /// What an attempt holds of its node, and may use of CPU and memory: zero means no limit there.
+    pub resources: Resources,
+    pub timeout: Option<Duration>,
 }
+
+/// Indexes of the devices handed out, by kind: `("gpu", [0, 3])`. A kind without indexes hides what the node has of it.
+pub type Devices = Vec<(String, Vec<u32>)>;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Stream {
@@ -101,28 +96,41 @@ pub struct Usage {
     pub dropped_bytes: u64,
 }
 
-impl Variables {
-    /// With room for so many, which take so many bytes together.
-    pub fn with_room(variables: usize, bytes: usize) -> Variables {
-        Variables { texts: Items::with_room(variables, bytes) }
-    }
-
-    /// Names hold no `=`. What would not fit in 4 GiB with the others is left out.
-    pub fn push(&mut self, name: &str, value: impl fmt::Display) {
-        let _ = self.texts.push_shown(format_args!("{name}={value}"));
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts.iter().filter_map(|text| text.split_once('='))
+impl LaunchOrder {
+    /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`,
+    /// `TMPDIR`) are the executor's to add.
+    pub fn variables(&self) -> Vec<(Cow<'static, str>, String)> {
+        let TaskTemplate { job_name, stage_name, tasks, submit_dir, execution, resources, .. } = &*self.template;
+        let cpus = resources.cpu_millis();
+        let memory_bytes = u64::from(resources.memory_mib()) << 20;
+        let always = [
+            ("AMALGAM_JOB_ID", self.task.job.to_string()),
+            ("AMALGAM_JOB_NAME", job_name.clone()),
+            ("AMALGAM_STAGE", stage_name.clone()),
+            ("AMALGAM_TASK_ID", self.task.to_string()),
+            ("AMALGAM_INDEX", self.index.to_string()),
+            ("AMALGAM_COUNT", tasks.to_string()),
+            ("AMALGAM_ATTEMPT", self.attempt.to_string()),
+            ("AMALGAM_CPUS", Cores(cpus).to_string()),
+            ("AMALGAM_MEM_BYTES", memory_bytes.to_string()),
+            ("AMALGAM_EXECUTION", execution.label().to_owned()),
+            ("AMALGAM_SUBMIT_DIR", submit_dir.clone()),
+            // Libraries that would start a thread per core of the machine start as many as the task has.
+            ("OMP_NUM_THREADS", (cpus / 1_000).max(1).to_string()),
+        ];
+        let item = self.item.iter().map(|item| (Cow::from("AMALGAM_ITEM"), item.to_string()));
+        let always = always.into_iter().map(|(name, value)| (Cow::from(name), value));
+        always.chain(item).chain(self.devices.iter().flat_map(|(kind, indexes)| name_devices(kind, indexes))).collect()
     }
 }
 
-impl<'a> FromIterator<(&'a str, &'a str)> for Variables {
-    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(pairs: T) -> Variables {
-        let mut variables = Variables::default();
-        pairs.into_iter().for_each(|(name, value)| variables.push(name, value));
-        variables
-    }
+/// `AMALGAM_RESOURCE_<KIND>` where the task has any, and for GPUs the variable that programs for them heed.
+fn name_devices(kind: &str, indexes: &[u32]) -> impl Iterator<Item = (Cow<'static, str>, String)> {
+    let list = indexes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let own = format!("AMALGAM_RESOURCE_{}", kind.to_ascii_uppercase().replace('-', "_"));
+    let own = (!indexes.is_empty()).then(|| (Cow::from(own), list.clone()));
+    let visible = (kind == "gpu").then(|| (Cow::from("CUDA_VISIBLE_DEVICES"), list));
+    own.into_iter().chain(visible)
 }
 
 impl EndReason {
@@ -190,5 +198,66 @@ impl Ended {
     /// An end without a process behind it.
     pub fn without_run(reason: EndReason) -> Ended {
         Ended { reason, usage: Box::default(), message: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Epoch, JobId};
+
+    fn variables(item: Option<&str>, devices: Devices) -> Vec<(String, String)> {
+        let job = JobId(7);
+        let template = TaskTemplate {
+            resources: Resources::new(1_500, 2),
+            execution: ExecutionType::Auto,
+            ..TaskTemplate::default()
+        };
+        let order = LaunchOrder {
+            attempt: AttemptId { job, epoch: Epoch(1), number: 0 },
+            task: TaskId { job, stage: 0, index: 4 },
+            node: NodeId(0),
+            template: Arc::new(template),
+            index: 40,
+            item: item.map(Box::from),
+            devices,
+            grant: None,
+            expected: None,
+        };
+        order.variables().into_iter().map(|(name, value)| (name.into_owned(), value)).collect()
+    }
+
+    fn value<'a>(of: &'a [(String, String)], name: &str) -> Option<&'a str> {
+        of.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn a_task_is_told_who_it_is_and_what_it_may_use() {
+        let told = variables(Some("a line"), Devices::new());
+        let expected = [
+            ("AMALGAM_JOB_ID", "7"),
+            ("AMALGAM_INDEX", "40"),
+            ("AMALGAM_ITEM", "a line"),
+            ("AMALGAM_CPUS", "1.5"),
+            ("AMALGAM_MEM_BYTES", "2097152"),
+            ("AMALGAM_EXECUTION", "auto"),
+            ("OMP_NUM_THREADS", "1"),
+        ];
+        for (name, expected) in expected {
+            assert_eq!(value(&told, name), Some(expected), "{name}");
+        }
+        assert_eq!(value(&variables(None, Devices::new()), "AMALGAM_ITEM"), None);
+    }
+
+    #[test]
+    fn a_task_sees_the_devices_that_it_was_handed_and_none_of_a_kind_that_is_hidden() {
+        let devices = vec![("gpu".to_owned(), vec![0, 3]), ("fast-disk".to_owned(), vec![1])];
+        let told = variables(None, devices);
+        assert_eq!(value(&told, "CUDA_VISIBLE_DEVICES"), Some("0,3"));
+        assert_eq!(value(&told, "AMALGAM_RESOURCE_GPU"), Some("0,3"));
+        assert_eq!(value(&told, "AMALGAM_RESOURCE_FAST_DISK"), Some("1"));
+        let hidden = variables(None, vec![("gpu".to_owned(), vec![])]);
+        assert_eq!(value(&hidden, "CUDA_VISIBLE_DEVICES"), Some(""));
+        assert_eq!(value(&hidden, "AMALGAM_RESOURCE_GPU"), None);
     }
 }

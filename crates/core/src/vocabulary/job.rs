@@ -2,7 +2,6 @@
 
 use super::{Constraint, Duration, JobId, ResourceSpec};
 use serde::{Deserialize, Serialize};
-use std::fmt::{self, Write};
 use std::sync::Arc;
 
 /// The most tasks that one job may have.
@@ -145,6 +144,16 @@ impl JobSpec {
     }
 }
 
+impl ExecutionType {
+    pub fn label(self) -> &'static str {
+        match self {
+            ExecutionType::Guaranteed => "guaranteed",
+            ExecutionType::Opportunistic => "opportunistic",
+            ExecutionType::Auto => "auto",
+        }
+    }
+}
+
 impl TaskSet {
     pub fn len(&self) -> u32 {
         match self {
@@ -196,32 +205,12 @@ impl Items {
     pub fn push(&mut self, item: &str) -> Result<(), String> {
         let start = self.text.len();
         self.text.push_str(item);
-        self.end_item(start)
-    }
-
-    /// An item as it is shown, without a text of its own on the way.
-    ///
-    /// # Errors
-    /// As those of [`Items::push`]; nothing is added then.
-    pub fn push_shown(&mut self, item: fmt::Arguments<'_>) -> Result<(), String> {
-        let start = self.text.len();
-        // Writing to a text fails only where the item itself does, which then ends there.
-        let _ = self.text.write_fmt(item);
-        self.end_item(start)
-    }
-
-    fn end_item(&mut self, start: usize) -> Result<(), String> {
         let Ok(end) = u32::try_from(self.text.len()) else {
             self.text.truncate(start);
             return Err("the items together are larger than 4 GiB".to_owned());
         };
         self.ends.push(end);
         Ok(())
-    }
-
-    /// With room for so many items of so many bytes together.
-    pub fn with_room(items: usize, bytes: usize) -> Items {
-        Items { text: String::with_capacity(bytes), ends: Vec::with_capacity(items) }
     }
 
     pub fn len(&self) -> u32 {

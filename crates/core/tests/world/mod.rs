@@ -324,7 +324,7 @@ impl World {
                 reports.push(ExecutorReport::Finished { attempt, ended });
             }
             ToExecutor::Launch(order) => {
-                let length = Duration::parse(&order.program.command[1]).expect("a run time");
+                let length = Duration::parse(&order.template.program.command[1]).expect("a run time");
                 let attempt = order.attempt;
                 executor.launched.push((order.task, attempt));
                 executor.running.insert(attempt, (*order, now, now + length));
@@ -417,7 +417,7 @@ impl World {
                 executor.running.iter().filter(|(_, (_, _, end))| *end <= now).map(|(id, _)| *id).collect();
             for attempt in due {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
-                let code = order.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
+                let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
                 let usage = Usage { wall: now.since(since), ..Usage::default() };
                 let ended = Ended { reason: EndReason::Exit(code), usage: Box::new(usage), message: None };
                 executor.ends.insert(attempt, ended.clone());

@@ -4,7 +4,7 @@ use crate::executor::{self, EnforcementChoice, ExecutorConfig, ExecutorFrame, Ex
 use crate::frames::{self, Decoder};
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, Carried, EndReason, Epoch, JobId, LaunchOrder, Limits, NodeId, Program, ResourceSpec, Resources, TaskId,
+    AttemptId, EndReason, Epoch, JobId, LaunchOrder, NodeId, Program, Resources, TaskId, TaskTemplate,
 };
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -67,13 +67,19 @@ pub fn through_executor(
     };
     let stream = executor::ensure_running(program, arguments, &config).map_err(io::Error::other)?;
     let mut run = Run { stream, decoder: Decoder::default(), unsent: Vec::new(), ended: 0, mechanism: None };
-    let program = Arc::new(Program { command: vec![PROGRAM.to_owned()], output_cap: 1 << 20, ..Program::default() });
+    let program = Program { command: vec![PROGRAM.to_owned()], output_cap: 1 << 20, ..Program::default() };
+    let template = Arc::new(TaskTemplate {
+        program: Arc::new(program),
+        submit_dir: "/".to_owned(),
+        resources: Resources::new(1_000, 256),
+        ..TaskTemplate::default()
+    });
     run.receive()?;
     let start = Instant::now();
     let mut started = 0;
     while run.ended < launches {
         while started < launches && started - run.ended < slots {
-            run.send(&ExecutorFrame::Order(ToExecutor::Launch(Box::new(order(started, &program)))))?;
+            run.send(&ExecutorFrame::Order(ToExecutor::Launch(Box::new(order(started, &template)))))?;
             started += 1;
         }
         run.flush()?;
@@ -131,25 +137,17 @@ impl Run {
     }
 }
 
-fn order(number: u32, program: &Arc<Program>) -> LaunchOrder {
+fn order(number: u32, template: &Arc<TaskTemplate>) -> LaunchOrder {
     let job = JobId(1);
-    let variable = |name: &str, value: u32| (format!("AMALGAM_{name}"), value.to_string());
     LaunchOrder {
         attempt: AttemptId { job, epoch: Epoch(1), number },
         task: TaskId { job, stage: 0, index: number },
         node: NodeId(1),
-        program: Arc::clone(program),
-        // About as many as a real launch carries.
-        variables: ["JOB_ID", "STAGE", "TASK_ID", "INDEX", "COUNT", "ATTEMPT", "CPUS", "MEM_BYTES", "EXECUTION"]
-            .map(|name| variable(name, number))
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect(),
-        submit_dir: "/".to_owned(),
-        limits: Limits {
-            resources: ResourceSpec { basic: Resources::new(1_000, 256), custom: Vec::new() },
-            devices: Vec::new(),
-        },
-        carried: Carried::default(),
+        template: Arc::clone(template),
+        index: u64::from(number),
+        item: None,
+        devices: Vec::new(),
+        grant: None,
+        expected: None,
     }
 }

@@ -41,11 +41,11 @@ impl BaseEnvironment {
         let mut environment = self.0.clone();
         let is_set = |name: &str| get(&self.0, name.as_bytes()).is_some();
         // What the user's environment says of threads holds.
-        for (name, value) in order.variables.iter().filter(|(name, _)| *name != "OMP_NUM_THREADS" || !is_set(name)) {
+        for (name, value) in order.variables().iter().filter(|(name, _)| name != "OMP_NUM_THREADS" || !is_set(name)) {
             set(&mut environment, name, value.as_bytes());
         }
         let reserved = |name: &str| name.starts_with("AMALGAM_");
-        for (name, value) in order.program.env.iter().filter(|(name, _)| !reserved(name)) {
+        for (name, value) in order.template.program.env.iter().filter(|(name, _)| !reserved(name)) {
             set(&mut environment, name, value.as_bytes());
         }
         set(&mut environment, MARK, task_dir.as_os_str().as_bytes());
@@ -77,7 +77,7 @@ pub fn prepare(
     state: &Path,
     base: &BaseEnvironment,
 ) -> Result<Prepared, EndReason> {
-    let Some(command) = order.program.command.first().filter(|command| !command.is_empty()) else {
+    let Some(command) = order.template.program.command.first().filter(|command| !command.is_empty()) else {
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
     let directory = working_directory(order, state)?;
@@ -89,7 +89,7 @@ pub fn prepare(
     let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();
     Ok(Prepared {
         program: c_string(program.into_os_string().into_vec())?,
-        arguments: c_strings(order.program.command.iter().cloned().map(String::into_bytes).collect())?,
+        arguments: c_strings(order.template.program.command.iter().cloned().map(String::into_bytes).collect())?,
         environment: c_strings(environment)?,
         directory: c_string(directory.into_os_string().into_vec())?,
     })
@@ -151,8 +151,8 @@ fn make_dir(directory: &Path) -> io::Result<()> {
 }
 
 fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndReason> {
-    match &order.program.workdir {
-        Workdir::Submitted => Ok(PathBuf::from(&order.submit_dir)),
+    match &order.template.program.workdir {
+        Workdir::Submitted => Ok(PathBuf::from(&order.template.submit_dir)),
         Workdir::Path(path) => Ok(PathBuf::from(path)),
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
@@ -214,20 +214,24 @@ fn shortened(search: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{AttemptId, Carried, Epoch, JobId, Limits, NodeId, Program, TaskId};
+    use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, NodeId, Program, Resources, TaskId, TaskTemplate};
     use std::sync::Arc;
 
-    fn order(variables: &[(&str, &str)], env: &[(&str, &str)]) -> LaunchOrder {
-        let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    /// Of two cores.
+    fn order(env: &[(&str, &str)]) -> LaunchOrder {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let program = Arc::new(Program { env, ..Program::default() });
+        let resources = Resources::new(2_000, 0);
         LaunchOrder {
             attempt: AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 },
-            task: TaskId::default(),
+            task: TaskId { job: JobId(1), ..TaskId::default() },
             node: NodeId(1),
-            program: Arc::new(Program { env: owned(env), ..Program::default() }),
-            variables: variables.iter().copied().collect(),
-            submit_dir: "/".to_owned(),
-            limits: Limits::default(),
-            carried: Carried::default(),
+            template: Arc::new(TaskTemplate { program, resources, ..TaskTemplate::default() }),
+            index: 0,
+            item: None,
+            devices: Vec::new(),
+            grant: None,
+            expected: None,
         }
     }
 
@@ -235,10 +239,8 @@ mod tests {
     fn the_later_source_of_a_variable_wins() {
         let base =
             BaseEnvironment(vec![b"HOME=/root".to_vec(), b"TMPDIR=/tmp".to_vec(), b"AMALGAM_TASK_DIR=/x".to_vec()]);
-        let order = order(
-            &[("AMALGAM_JOB_ID", "1"), ("OMP_NUM_THREADS", "2")],
-            &[("OMP_NUM_THREADS", "9"), ("AMALGAM_JOB_ID", "forged"), ("HOME", "/home/me"), ("HOMEPAGE", "h")],
-        );
+        let order =
+            order(&[("OMP_NUM_THREADS", "9"), ("AMALGAM_JOB_ID", "forged"), ("HOME", "/home/me"), ("HOMEPAGE", "h")]);
         let environment = base.for_task(&order, Path::new("/state/tasks/1"));
         let value =
             |name: &str| get(&environment, name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned());
@@ -247,7 +249,11 @@ mod tests {
         assert_eq!(value("AMALGAM_JOB_ID").as_deref(), Some("1"));
         assert_eq!(value("AMALGAM_TASK_DIR").as_deref(), Some("/state/tasks/1"));
         assert_eq!(value("TMPDIR").as_deref(), Some("/state/tasks/1"));
-        assert_eq!(environment.len(), 7);
+        assert_eq!(value("HOMEPAGE").as_deref(), Some("h"));
+        let mut names: Vec<&[u8]> =
+            environment.iter().filter_map(|entry| entry.split(|byte| *byte == b'=').next()).collect();
+        names.sort_unstable();
+        assert!(names.is_sorted_by(|one, next| one < next), "each is set once");
     }
 
     #[test]

@@ -239,16 +239,28 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
         output_cap: 1 << 20,
         ..Program::default()
     };
+    let program = Arc::new(program);
+    let template = TaskTemplate { program, submit_dir: "/".to_owned(), ..TaskTemplate::default() };
     LaunchOrder {
         attempt: attempt(number),
         task: TaskId { job: JobId(1), stage: 0, index: number },
         node: NodeId(1),
-        program: Arc::new(program),
-        variables: amalgam_core::vocabulary::Variables::default(),
-        submit_dir: "/".to_owned(),
-        carried: Default::default(),
-        limits: Limits::default(),
+        template: Arc::new(template),
+        index: u64::from(number),
+        item: None,
+        devices: Vec::new(),
+        grant: None,
+        expected: None,
     }
+}
+
+/// What is different about an order.
+pub fn change(order: &mut LaunchOrder) -> &mut TaskTemplate {
+    Arc::make_mut(&mut order.template)
+}
+
+pub fn change_program(order: &mut LaunchOrder) -> &mut Program {
+    Arc::make_mut(&mut change(order).program)
 }
 
 pub fn sh(number: u32, script: &str) -> LaunchOrder {
