@@ -17,7 +17,7 @@
 use crate::vocabulary::{
     AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
     Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources, TaskId,
-    TaskTemplate, UserId,
+    TaskShape, TaskTemplate, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -327,7 +327,7 @@ pub enum ToNode {
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
     /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
-    Probe(Box<Probe>),
+    Probe(Probe),
     /// There is no task for these any more.
     Cancel { probes: Vec<ProbeId> },
     /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
@@ -365,8 +365,7 @@ pub struct Launch {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Probe {
     pub id: ProbeId,
-    pub execution: ExecutionType,
-    pub resources: Resources,
+    pub shape: Arc<TaskShape>,
 }
 
 // ---- to and from an executor ---------------------------------------------------------------------------------------

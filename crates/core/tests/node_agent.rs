@@ -11,7 +11,7 @@ use amalgam_core::protocol::{Address, Executing, ExecutorReport, Launch, Message
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
     AttemptId, Attributes, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, Kinds, LaunchOrder, NodeId,
-    ResourceSpec, Resources, TaskId, TaskTemplate,
+    ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate,
 };
 use std::sync::Arc;
 
@@ -78,7 +78,8 @@ const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: EPOCH, number: 0 };
 
 /// A task of one core.
 fn template() -> Arc<TaskTemplate> {
-    Arc::new(TaskTemplate { resources: CORE, ..TaskTemplate::default() })
+    let shape = Arc::new(TaskShape { resources: CORE, ..TaskShape::default() });
+    Arc::new(TaskTemplate { shape, ..TaskTemplate::default() })
 }
 
 /// Whether the node takes a launch.

@@ -9,7 +9,7 @@ use amalgam_core::protocol::{
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
     AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, ProbeId,
-    ResourceSpec, Resources, TaskId, TaskTemplate,
+    ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate,
 };
 use std::sync::Arc;
 
@@ -76,8 +76,8 @@ impl Node {
     }
 
     fn probe_for(&mut self, number: u32, resources: Resources) -> Vec<Said> {
-        let probe = Probe { id: id(number), execution: ExecutionType::Guaranteed, resources };
-        self.tell(Address::JobManager(JOB), ToNode::Probe(Box::new(probe)))
+        let probe = Probe { id: id(number), shape: shape(resources) };
+        self.tell(Address::JobManager(JOB), ToNode::Probe(probe))
     }
 
     fn cancel(&mut self, probes: &[u32]) -> Vec<Said> {
@@ -95,7 +95,7 @@ impl Node {
             task: TaskId { job: JOB, stage: 0, index: number },
             grant: None,
             probe: probe.map(id),
-            template: Arc::new(TaskTemplate { resources: Resources::new(cpu_millis, 0), ..TaskTemplate::default() }),
+            template: Arc::new(TaskTemplate { shape: shape(Resources::new(cpu_millis, 0)), ..TaskTemplate::default() }),
             index: 0,
             item: None,
             expected: None,
@@ -106,6 +106,10 @@ impl Node {
     fn free(&self) -> u32 {
         self.0.describe(Instant(0)).free.cpu_millis()
     }
+}
+
+fn shape(resources: Resources) -> Arc<TaskShape> {
+    Arc::new(TaskShape { resources, execution: ExecutionType::Guaranteed })
 }
 
 fn welcome(registration: u64, kinds: Kinds) -> ToNode {

@@ -2,7 +2,7 @@
 
 mod agent;
 
-use agent::{Agent, Home, cgroups_or_skip, change, change_program, exists, order, sh};
+use agent::{Agent, Home, cgroups_or_skip, change, change_program, change_shape, exists, order, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorFrame, Mechanism, output_path, own_dir};
@@ -179,7 +179,7 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
     let mut agent = home.agent();
     let limited = |number, script: &str| {
         let mut order = sh(number, script);
-        change(&mut order).resources = Resources::new(1_000, 64);
+        change_shape(&mut order).resources = Resources::new(1_000, 64);
         order
     };
     assert_eq!(agent.run(limited(1, &format!("exec {HOG}"))).reason, EndReason::OutOfMemory);
@@ -198,7 +198,7 @@ fn a_task_over_its_memory_is_found_by_polling() {
     let mut agent = home.agent();
     assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Polling);
     let mut order = sh(1, "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'; exit 1");
-    change(&mut order).resources = Resources::new(1_000, 64);
+    change_shape(&mut order).resources = Resources::new(1_000, 64);
     assert_eq!(agent.run(order).reason, EndReason::OutOfMemory);
 }
 
@@ -207,7 +207,7 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
     let home = Home::new(EnforcementChoice::Polling);
     let mut agent = home.agent();
     let mut order = sh(1, "ulimit -d");
-    change(&mut order).resources = Resources::new(1_000, 64);
+    change_shape(&mut order).resources = Resources::new(1_000, 64);
     assert_eq!(agent.run(order).reason, EndReason::Exit(0));
     assert_eq!(home.output(1, Stream::Stdout).trim(), ((64 * 2 + 1_024) << 10).to_string(), "in KiB");
     agent.run(sh(2, "ulimit -d"));
@@ -218,7 +218,7 @@ fn without_cgroups_a_fast_task_is_stopped_by_its_data_limit() {
 fn a_task_gets_no_more_cpu_than_it_asked_for() {
     let Some(home) = cgroups_or_skip() else { return };
     let mut order = sh(1, "end=$(($(date +%s%N) + 1000000000)); while [ $(date +%s%N) -lt $end ]; do :; done");
-    change(&mut order).resources = Resources::new(200, 0);
+    change_shape(&mut order).resources = Resources::new(200, 0);
     let usage = home.agent().run(order).usage;
     let share = usage.cpu.as_secs_f64() / usage.wall.as_secs_f64();
     assert!(share < 0.35, "it used {share} of a core instead of 0.2: {usage:?}");
@@ -246,7 +246,7 @@ fn a_task_sees_its_variables_and_directories() {
         "echo $AMALGAM_JOB_ID $OMP_NUM_THREADS $MINE; [ $TMPDIR = $AMALGAM_TASK_DIR ] && [ -d $TMPDIR ] && \
          echo $AMALGAM_TASK_DIR && touch $TMPDIR/scratch && echo broken wheel > $AMALGAM_ERROR_FILE; exit 1",
     );
-    change(&mut order).resources = Resources::new(2_000, 0);
+    change_shape(&mut order).resources = Resources::new(2_000, 0);
     change_program(&mut order).env = vec![
         ("MINE".into(), "yes".into()),
         ("OMP_NUM_THREADS".into(), "8".into()),

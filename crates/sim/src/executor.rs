@@ -125,7 +125,7 @@ impl Executor {
 
     /// CPU that attempts here were given, in thousandths.
     pub fn used_cpu(&self) -> u64 {
-        self.running().map(|running| u64::from(running.order.template.resources.cpu_millis())).sum()
+        self.running().map(|running| u64::from(running.order.template.shape.resources.cpu_millis())).sum()
     }
 
     /// The process of the attempt has come to its end; `None` when it was ended before.
@@ -139,7 +139,7 @@ impl Executor {
         let Attempt::Running(running) = state else { return None };
         let wall = now.since(running.since);
         let reason = running.asked.take().unwrap_or(reason);
-        let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.resources), ..Usage::default() };
+        let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.shape.resources), ..Usage::default() };
         let ended = Ended { reason, usage: Box::new(usage), message: None };
         let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(ended.clone())) else {
             unreachable!("it was running")

@@ -19,7 +19,7 @@ use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecu
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
     AttemptId, ClientId, Duration, EndReason, Epoch, Instant, JobId, Kinds, LaunchOrder, NodeId, Resources, TaskId,
-    TaskTemplate, Totals,
+    TaskShape, TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::VecDeque;
@@ -542,7 +542,7 @@ impl Simulation {
     }
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, template: &TaskTemplate) {
-        let TaskTemplate { resources, execution, .. } = *template;
+        let TaskShape { resources, execution } = *template.shape;
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
         self.metrics.on_began(self.now, node, task, &resources, launch);
@@ -567,7 +567,7 @@ impl Simulation {
 
     pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
         self.last_progress = self.now;
-        self.metrics.on_ended(self.now, node, order.task, &order.template.resources);
+        self.metrics.on_ended(self.now, node, order.task, &order.template.shape.resources);
         self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
         self.on_moment(Moment::TaskEnds, None);
     }

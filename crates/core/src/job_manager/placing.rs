@@ -36,7 +36,7 @@ impl JobManager {
                     let room = Room { node, basis: Basis::Queue, rule: Rule::Sampling, passed_over: 0 };
                     self.bind(now, ask, room, out);
                 }
-                Step::Probe { node, probe } => out.send(node, ToNode::Probe(Box::new(probe))),
+                Step::Probe { node, probe } => out.send(node, ToNode::Probe(probe)),
                 Step::Cancel { node, probes } => out.send(node, ToNode::Cancel { probes }),
             }
         }

@@ -1,7 +1,7 @@
 //! What the launches of each stage have in common, made when the first of them is due.
 
 use crate::protocol::AdmittedJob;
-use crate::vocabulary::TaskTemplate;
+use crate::vocabulary::{TaskShape, TaskTemplate};
 use std::sync::Arc;
 
 /// By stage.
@@ -26,8 +26,7 @@ fn template(job: &AdmittedJob, number: usize) -> TaskTemplate {
         tasks: stage.tasks.len(),
         program: Arc::clone(&stage.program),
         submit_dir: job.spec.submit_dir.clone(),
-        execution: stage.execution,
-        resources: job.resources[number],
+        shape: Arc::new(TaskShape { resources: job.resources[number], execution: stage.execution }),
         timeout: stage.timeout.or(job.default_timeout),
     }
 }

@@ -54,7 +54,7 @@ impl NodeAgent {
         let since = now.before(running_for);
         self.devices.hold(&order.devices, &self.kinds);
         self.running.push(order.attempt);
-        self.hold(&order.template.resources);
+        self.hold(&order.template.shape.resources);
         if let Some(timeout) = order.template.timeout {
             self.due.insert((since + timeout, order.attempt));
         }

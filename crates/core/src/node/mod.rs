@@ -16,7 +16,8 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::{
     AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskTemplate, Totals,
+    LaunchOrder, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape, TaskTemplate,
+    Totals,
 };
 use devices::DevicePool;
 use probes::Probes;
@@ -157,7 +158,7 @@ impl NodeAgent {
         live.map(|(id, attempt)| LiveAttempt {
             attempt: *id,
             grant: attempt.grant,
-            resources: attempt.template.resources,
+            resources: attempt.template.shape.resources,
         })
     }
 
@@ -190,7 +191,7 @@ impl NodeAgent {
                 self.drop_probes(now, out);
             }
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
-            ToNode::Probe(probe) => self.on_probe(now, &probe, out),
+            ToNode::Probe(probe) => self.on_probe(now, probe, out),
             ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
             ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
@@ -219,13 +220,8 @@ impl NodeAgent {
         self.newest_epoch = attempt.epoch;
         let Launch { task, grant, expected, .. } = *launch;
         let template = Arc::clone(&launch.template);
-        let entry = QueuedEntry {
-            id: EntryId::Attempt(attempt),
-            resources: template.resources,
-            execution: template.execution,
-            queued_at: now,
-            expected,
-        };
+        let entry =
+            QueuedEntry { id: EntryId::Attempt(attempt), shape: Arc::clone(&template.shape), queued_at: now, expected };
         if has_kept_room {
             self.queue.push_front(entry);
         } else {
@@ -253,7 +249,7 @@ impl NodeAgent {
             let Some(entry) = picked else { return };
             match entry.id {
                 EntryId::Attempt(attempt) => self.start(now, attempt, out),
-                EntryId::Probe(probe) => self.ask_back(probe, entry.resources, out),
+                EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
             }
         }
     }
@@ -263,7 +259,7 @@ impl NodeAgent {
         let State::Queued(launch) = std::mem::replace(&mut entry.state, State::Starting) else {
             unreachable!("only queued attempts are in the queue")
         };
-        let resources = entry.template.resources;
+        let resources = entry.template.shape.resources;
         entry.devices = self.devices.take(&resources, &self.kinds);
         entry.since = now;
         let order = LaunchOrder {
@@ -323,7 +319,7 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let held = entry.is_at_executor();
         entry.state = State::Ended(ended.clone());
-        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.resources);
+        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.shape.resources);
         if held {
             self.devices.give_back(&devices, &self.kinds);
             if let Some(place) = self.running.iter().position(|other| *other == id) {
@@ -482,7 +478,7 @@ impl NodeAgent {
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
         let mut held = self.probes.kept_room();
-        self.running.iter().for_each(|id| held.add(&self.attempts[id].template.resources));
+        self.running.iter().for_each(|id| held.add(&self.attempts[id].template.shape.resources));
         assert_eq!(self.held, held, "what attempts and probes hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
     }
@@ -495,7 +491,7 @@ impl Attempt {
     }
 
     fn as_running(&self, attempt: AttemptId) -> RunningEntry {
-        let TaskTemplate { resources, execution, .. } = *self.template;
+        let TaskShape { resources, execution } = *self.template.shape;
         RunningEntry { attempt, resources, execution, started_at: self.since, expected: self.expected }
     }
 }
@@ -559,9 +555,10 @@ impl Role for NodeAgent {
     fn describe(&self, now: Instant) -> NodeDescription {
         let running = self.running.iter().map(|id| {
             let entry = &self.attempts[id];
-            (*id, entry.task, entry.template.resources, now.since(entry.since))
+            (*id, entry.task, entry.template.shape.resources, now.since(entry.since))
         });
-        let queued = self.queue.entries().iter().map(|entry| (entry.id, entry.resources, now.since(entry.queued_at)));
+        let queued =
+            self.queue.entries().iter().map(|entry| (entry.id, entry.shape.resources, now.since(entry.queued_at)));
         let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));
         NodeDescription {
             node: self.node,

@@ -38,13 +38,13 @@ impl Probes {
 }
 
 impl NodeAgent {
-    pub(super) fn on_probe(&mut self, now: Instant, probe: &Probe, out: &mut Outbox) {
-        let Probe { id, execution, resources } = *probe;
+    pub(super) fn on_probe(&mut self, now: Instant, probe: Probe, out: &mut Outbox) {
+        let Probe { id, shape } = probe;
         if id.epoch < self.newest_epoch || self.probes.holds(id) {
             return;
         }
         self.probes.queued.insert(id);
-        self.queue.push(QueuedEntry { id: EntryId::Probe(id), resources, execution, queued_at: now, expected: None });
+        self.queue.push(QueuedEntry { id: EntryId::Probe(id), shape, queued_at: now, expected: None });
         self.start_what_fits(now, out);
     }
 

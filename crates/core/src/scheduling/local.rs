@@ -4,7 +4,7 @@
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::protocol::{Ask, ListedNode, Probe};
 use crate::vocabulary::{
-    AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources,
+    AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ pub struct LocalScheduler {
 
 struct LocalAsk {
     ask: Ask,
+    shape: Arc<TaskShape>,
     /// Of the wanted tasks, those that have a node.
     bound: u64,
     /// Probes that are out for it.
@@ -71,6 +72,11 @@ pub enum Step {
 }
 
 impl LocalAsk {
+    fn new(ask: Ask) -> LocalAsk {
+        let shape = Arc::new(TaskShape { resources: ask.resources, execution: ask.execution });
+        LocalAsk { ask, shape, bound: 0, probes: 0 }
+    }
+
     fn open(&self) -> u64 {
         self.ask.wanted - self.bound
     }
@@ -84,7 +90,7 @@ impl LocalScheduler {
         asks: impl Iterator<Item = Ask>,
         placement: Box<dyn PlacementPolicy>,
     ) -> LocalScheduler {
-        let asks: Vec<LocalAsk> = asks.map(|ask| LocalAsk { ask, bound: 0, probes: 0 }).collect();
+        let asks: Vec<LocalAsk> = asks.map(LocalAsk::new).collect();
         let classes = asks.iter().map(|entry| Arc::clone(&entry.ask.constraints)).collect();
         LocalScheduler {
             job,
@@ -231,8 +237,7 @@ impl LocalScheduler {
         let id = ProbeId { job: self.job, epoch: self.epoch, number: self.next_probe };
         self.next_probe += 1;
         self.probes.insert(id.number, SentProbe { ask: number as u32, node });
-        let Ask { execution, resources, .. } = entry.ask;
-        Step::Probe { node, probe: Probe { id, execution, resources } }
+        Step::Probe { node, probe: Probe { id, shape: Arc::clone(&entry.shape) } }
     }
 
     /// In tests and debug builds.

@@ -76,12 +76,12 @@ impl NodeQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{Chance, ExecutionType, JobId, ProbeId};
+    use crate::vocabulary::{Chance, JobId, ProbeId};
+    use std::sync::Arc;
 
     fn entry(number: u32) -> QueuedEntry {
         let id = EntryId::Probe(ProbeId { job: JobId(1), number, ..ProbeId::default() });
-        let (resources, execution) = (Resources::ZERO, ExecutionType::Guaranteed);
-        QueuedEntry { id, resources, execution, queued_at: Instant::ZERO, expected: None }
+        QueuedEntry { id, shape: Arc::default(), queued_at: Instant::ZERO, expected: None }
     }
 
     #[test]

@@ -36,10 +36,16 @@ pub struct TaskTemplate {
     pub program: Arc<Program>,
     /// The job's directory of submission.
     pub submit_dir: String,
-    pub execution: ExecutionType,
-    /// What an attempt holds of its node, and may use of CPU and memory: zero means no limit there.
-    pub resources: Resources,
+    pub shape: Arc<TaskShape>,
     pub timeout: Option<Duration>,
+}
+
+/// What each task of a stage wants of a node, and on which terms.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TaskShape {
+    /// What an attempt holds, and may use of CPU and memory: zero means no limit there.
+    pub resources: Resources,
+    pub execution: ExecutionType,
 }
 
 /// Indexes of the devices handed out, by kind: `("gpu", [0, 3])`. A kind without indexes hides what the node has of it.
@@ -100,7 +106,8 @@ impl LaunchOrder {
     /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`,
     /// `TMPDIR`) are the executor's to add.
     pub fn variables(&self) -> Vec<(Cow<'static, str>, String)> {
-        let TaskTemplate { job_name, stage_name, tasks, submit_dir, execution, resources, .. } = &*self.template;
+        let TaskTemplate { job_name, stage_name, tasks, submit_dir, shape, .. } = &*self.template;
+        let TaskShape { resources, execution } = &**shape;
         let cpus = resources.cpu_millis();
         let memory_bytes = u64::from(resources.memory_mib()) << 20;
         let always = [
@@ -208,11 +215,8 @@ mod tests {
 
     fn variables(item: Option<&str>, devices: Devices) -> Vec<(String, String)> {
         let job = JobId(7);
-        let template = TaskTemplate {
-            resources: Resources::new(1_500, 2),
-            execution: ExecutionType::Auto,
-            ..TaskTemplate::default()
-        };
+        let shape = TaskShape { resources: Resources::new(1_500, 2), execution: ExecutionType::Auto };
+        let template = TaskTemplate { shape: Arc::new(shape), ..TaskTemplate::default() };
         let order = LaunchOrder {
             attempt: AttemptId { job, epoch: Epoch(1), number: 0 },
             task: TaskId { job, stage: 0, index: 4 },

@@ -1,7 +1,8 @@
 //! Read-only pictures that policies are shown: of nodes, and of a node's queue.
 
 use super::resources::WIDTH;
-use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, NodeId, Resources};
+use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, NodeId, Resources, TaskShape};
+use std::sync::Arc;
 
 /// What a scheduler believes of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,8 +142,7 @@ impl ClassTable {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueuedEntry {
     pub id: EntryId,
-    pub resources: Resources,
-    pub execution: ExecutionType,
+    pub shape: Arc<TaskShape>,
     pub queued_at: Instant,
     pub expected: Option<Duration>,
 }

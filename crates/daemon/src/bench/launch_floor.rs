@@ -4,7 +4,7 @@ use crate::executor::{self, EnforcementChoice, ExecutorConfig, ExecutorFrame, Ex
 use crate::frames::{self, Decoder};
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, EndReason, Epoch, JobId, LaunchOrder, NodeId, Program, Resources, TaskId, TaskTemplate,
+    AttemptId, EndReason, Epoch, JobId, LaunchOrder, NodeId, Program, Resources, TaskId, TaskShape, TaskTemplate,
 };
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -71,7 +71,7 @@ pub fn through_executor(
     let template = Arc::new(TaskTemplate {
         program: Arc::new(program),
         submit_dir: "/".to_owned(),
-        resources: Resources::new(1_000, 256),
+        shape: Arc::new(TaskShape { resources: Resources::new(1_000, 256), ..TaskShape::default() }),
         ..TaskTemplate::default()
     });
     run.receive()?;

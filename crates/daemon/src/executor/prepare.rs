@@ -214,19 +214,21 @@ fn shortened(search: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, NodeId, Program, Resources, TaskId, TaskTemplate};
+    use amalgam_core::vocabulary::{
+        AttemptId, Epoch, JobId, NodeId, Program, Resources, TaskId, TaskShape, TaskTemplate,
+    };
     use std::sync::Arc;
 
     /// Of two cores.
     fn order(env: &[(&str, &str)]) -> LaunchOrder {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let program = Arc::new(Program { env, ..Program::default() });
-        let resources = Resources::new(2_000, 0);
+        let shape = Arc::new(TaskShape { resources: Resources::new(2_000, 0), ..TaskShape::default() });
         LaunchOrder {
             attempt: AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 },
             task: TaskId { job: JobId(1), ..TaskId::default() },
             node: NodeId(1),
-            template: Arc::new(TaskTemplate { program, resources, ..TaskTemplate::default() }),
+            template: Arc::new(TaskTemplate { program, shape, ..TaskTemplate::default() }),
             index: 0,
             item: None,
             devices: Vec::new(),

@@ -175,7 +175,7 @@ impl Tasks {
         };
         let serial = self.next_serial;
         self.next_serial += 1;
-        let limits_memory = order.template.resources.memory_mib() > 0;
+        let limits_memory = order.template.shape.resources.memory_mib() > 0;
         if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
             self.next_census = Some(launched + CENSUS_INTERVAL);
         }
@@ -227,7 +227,7 @@ impl Tasks {
     /// Between two looks at its memory a task must not take all that the machine has. Programs map more than they use,
     /// so the limit is wide: twice what was asked for and 1 GiB.
     fn backstop(&self, order: &LaunchOrder) -> Option<libc::rlimit> {
-        let memory_mib = order.template.resources.memory_mib();
+        let memory_mib = order.template.shape.resources.memory_mib();
         if memory_mib == 0 || !matches!(self.enforcer, Enforcer::Census) {
             return None;
         }
@@ -416,7 +416,7 @@ impl Tasks {
         if self.next_census.is_none_or(|due| due > Instant::now()) {
             return;
         }
-        let limited = |attempt: &&mut Attempt| attempt.order.template.resources.memory_mib() > 0;
+        let limited = |attempt: &&mut Attempt| attempt.order.template.shape.resources.memory_mib() > 0;
         let mut watched: Vec<&mut Attempt> = self.table.by_serial.values_mut().filter(limited).collect();
         if watched.is_empty() {
             self.next_census = None;
@@ -425,7 +425,7 @@ impl Tasks {
         let mains: Vec<i32> = watched.iter().map(|attempt| attempt.pid).collect();
         let resident = Census::take().resident_bytes(&mains);
         for (attempt, bytes) in watched.iter_mut().zip(resident) {
-            if bytes > u64::from(attempt.order.template.resources.memory_mib()) << 20 && !attempt.over_memory {
+            if bytes > u64::from(attempt.order.template.shape.resources.memory_mib()) << 20 && !attempt.over_memory {
                 attempt.over_memory = true;
                 attempt.kill();
             }
@@ -545,7 +545,7 @@ fn token(serial: u64, place: usize) -> u64 {
 }
 
 fn shape(order: &LaunchOrder) -> Shape {
-    let basic = &order.template.resources;
+    let basic = &order.template.shape.resources;
     Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib() }
 }
 

@@ -259,6 +259,10 @@ pub fn change(order: &mut LaunchOrder) -> &mut TaskTemplate {
     Arc::make_mut(&mut order.template)
 }
 
+pub fn change_shape(order: &mut LaunchOrder) -> &mut TaskShape {
+    Arc::make_mut(&mut change(order).shape)
+}
+
 pub fn change_program(order: &mut LaunchOrder) -> &mut Program {
     Arc::make_mut(&mut change(order).program)
 }

@@ -106,8 +106,8 @@ impl Preemption {
             let used = running.values().filter(|(_, guaranteed)| counts(*guaranteed));
             used.fold(*capacity, |left, (resources, _)| left.saturating_sub(resources))
         };
-        let fits = entry.resources.fits_in(&left(&|_| true));
-        let would_fit = entry.resources.fits_in(&left(&|guaranteed| guaranteed));
+        let fits = entry.shape.resources.fits_in(&left(&|_| true));
+        let would_fit = entry.shape.resources.fits_in(&left(&|guaranteed| guaranteed));
         if fits || !would_fit {
             self.held_up.remove(&attempt);
             return Ok(());
@@ -146,7 +146,7 @@ impl Checker for Preemption {
                 self.queues.remove(&node);
                 continue;
             };
-            for entry in agent.queued().iter().filter(|entry| is_guaranteed(entry.execution)) {
+            for entry in agent.queued().iter().filter(|entry| is_guaranteed(entry.shape.execution)) {
                 // Resources of a probe are nobody's before its job has a task for them.
                 let EntryId::Attempt(attempt) = entry.id else { continue };
                 if !self.booked.contains(&attempt) {
@@ -169,6 +169,7 @@ fn is_guaranteed(execution: ExecutionType) -> bool {
 mod tests {
     use super::*;
     use crate::checkers::testing::{admitted, attempt, began, finished, launched, quiet_world};
+    use amalgam_core::vocabulary::TaskShape;
 
     const GRACE: Duration = Duration::from_secs(11);
 
@@ -212,8 +213,7 @@ mod tests {
         checker.running.entry(0).or_default().insert(attempt(1), (capacity, other_is_guaranteed));
         let entry = QueuedEntry {
             id: EntryId::Attempt(attempt(2)),
-            resources: Resources::new(1_000, 0),
-            execution: ExecutionType::Guaranteed,
+            shape: Arc::new(TaskShape { resources: Resources::new(1_000, 0), execution: ExecutionType::Guaranteed }),
             queued_at: Instant(0),
             expected: None,
         };

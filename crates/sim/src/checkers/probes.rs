@@ -106,7 +106,8 @@ mod tests {
     use amalgam_core::hosting::Letter;
     use amalgam_core::preset::Preset;
     use amalgam_core::protocol::{Address, Probe, ToJobManager};
-    use amalgam_core::vocabulary::{AskId, Epoch, ExecutionType, JobId, Resources};
+    use amalgam_core::vocabulary::{AskId, Epoch, ExecutionType, JobId, Resources, TaskShape};
+    use std::sync::Arc;
 
     /// A world in which two tasks run and nobody else wants to, after this message out of nowhere was taken.
     fn check_after_lie(to: Place, from: Address, address: Address, message: Message) -> Result<(), Breach> {
@@ -120,8 +121,8 @@ mod tests {
 
     fn probe(cpu_millis: u32) -> Message {
         let id = ProbeId { job: JobId(1), epoch: Epoch(1), number: 99 };
-        let (execution, resources) = (ExecutionType::Guaranteed, Resources::new(cpu_millis, 0));
-        Message::ToNode(ToNode::Probe(Box::new(Probe { id, execution, resources })))
+        let shape = TaskShape { resources: Resources::new(cpu_millis, 0), execution: ExecutionType::Guaranteed };
+        Message::ToNode(ToNode::Probe(Probe { id, shape: Arc::new(shape) }))
     }
 
     const NODE: Address = Address::Node(NodeId(0));

@@ -33,7 +33,7 @@ impl Room {
         }
         let running = self.running.entry(node).or_default();
         let used = running.values().fold(Resources::ZERO, |used, more| used.saturating_add(more));
-        if !next.resources.fits_in(&capacity.saturating_sub(&used)) {
+        if !next.shape.resources.fits_in(&capacity.saturating_sub(&used)) {
             self.held_up.remove(&node);
             return Ok(());
         }
@@ -96,15 +96,15 @@ impl Checker for Room {
 mod tests {
     use super::*;
     use crate::checkers::testing::attempt;
-    use amalgam_core::vocabulary::ExecutionType;
+    use amalgam_core::vocabulary::{ExecutionType, TaskShape};
+    use std::sync::Arc;
 
     #[test]
     fn an_attempt_that_does_not_start_although_there_is_room_is_noticed() {
         let mut checker = Room::default();
         let entry = QueuedEntry {
             id: EntryId::Attempt(attempt(2)),
-            resources: Resources::new(1_000, 0),
-            execution: ExecutionType::Opportunistic,
+            shape: Arc::new(TaskShape { resources: Resources::new(1_000, 0), execution: ExecutionType::Opportunistic }),
             queued_at: Instant(0),
             expected: None,
         };

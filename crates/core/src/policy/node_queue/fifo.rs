@@ -14,6 +14,6 @@ impl QueuePolicy for Fifo {
         _: &mut dyn Iterator<Item = RunningEntry>,
         free: &Resources,
     ) -> Option<usize> {
-        queue.entries.first().filter(|entry| entry.resources.fits_in(free)).map(|_| 0)
+        queue.entries.first().filter(|entry| entry.shape.resources.fits_in(free)).map(|_| 0)
     }
 }
