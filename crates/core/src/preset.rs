@@ -1,11 +1,13 @@
 //! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
 //! them.
 
-use crate::job_manager::{JobManager, JobManagerSettings};
-use crate::master::{Master, MasterSettings, Publish};
+use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
+use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings};
 use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
-use crate::policy::{InterJobPolicy, IntraJobPolicy, PlacementPolicy, intra_job, node_queue, placement};
+use crate::policy::{
+    InterJobPolicy, IntraJobPolicy, Mix, PlacementPolicy, QueuePolicy, Quota, intra_job, node_queue, placement,
+};
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Delays, Scheduler, SchedulerSettings};
 use crate::vocabulary::{Chance, Duration, Epoch, NodeId};
@@ -20,6 +22,8 @@ pub struct Preset {
     pub intra_job: IntraJob,
     pub placement: Placement,
     pub places: Places,
+    /// Means something where opportunistic tasks have a place of their own.
+    pub opportunistic: Opportunistic,
     /// How long asks hold out for room near their input.
     pub delays: Delays,
     /// From which the generators of policies that need chance are split.
@@ -85,6 +89,10 @@ pub enum Placement {
     BatchSampling {
         ratio: u32,
     },
+    /// One of the k nodes where it would wait least. Only job managers know the ranking.
+    TopRanked {
+        k: u32,
+    },
 }
 
 /// Who places tasks.
@@ -94,6 +102,22 @@ pub enum Places {
     Master,
     /// Each job manager by itself, at nodes' queues. The order of jobs, their shares and limits mean nothing then.
     JobManagers,
+    /// Guaranteed tasks by the master, opportunistic ones by their job managers.
+    ByKind,
+}
+
+/// What becomes of opportunistic tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Opportunistic {
+    /// Which tasks are.
+    pub mix: Mix,
+    pub placement: Placement,
+    pub quota: Quota,
+    pub steering: Steering,
+    /// Nodes start the tasks of the job first that was submitted first.
+    pub reorder: bool,
+    /// The most that may wait at a node.
+    pub queue_limit: Option<u32>,
 }
 
 impl Placement {
@@ -110,6 +134,20 @@ impl Placement {
     /// A sentence that lists those there are.
     pub fn parse(name: &str) -> Result<Placement, String> {
         choose("placement", name, &Placement::NAMES)
+    }
+
+    fn policy(self, seed: u64, component: &str) -> Box<dyn PlacementPolicy> {
+        let chance = Chance::new(seed, component);
+        match self {
+            Placement::NextFit => Box::new(placement::NextFit::default()),
+            Placement::BestFit => Box::new(placement::BestFit),
+            Placement::WorstFit => Box::new(placement::WorstFit),
+            Placement::Random => Box::new(placement::Random::new(chance)),
+            Placement::PowerOfTwo => Box::new(placement::PowerOfTwo::new(chance)),
+            Placement::Aligned => Box::new(placement::Aligned::default()),
+            Placement::BatchSampling { ratio } => Box::new(placement::BatchSampling::new(chance, ratio)),
+            Placement::TopRanked { k } => Box::new(placement::TopRanked::new(chance, k)),
+        }
     }
 }
 
@@ -140,6 +178,16 @@ const DELAYS: Delays = Delays { node: Duration::from_secs(3), rack: Duration::fr
 /// Three of four jobs are considered: close to packing freely. In millionths.
 const TETRIS_FAIRNESS: u32 = 250_000;
 
+/// Of the paper's section 7.
+const OPPORTUNISTIC: Opportunistic = Opportunistic {
+    mix: Mix { shorter_than: Some(Duration::from_secs(10)), opportunistic: 700_000 },
+    placement: Placement::TopRanked { k: 50 },
+    quota: Quota { absolute: None, relative: None },
+    steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything },
+    reorder: true,
+    queue_limit: None,
+};
+
 /// An ask that found no room for so long gets a node kept free for it.
 const RESERVE_AFTER: Duration = Duration::from_secs(30);
 
@@ -166,6 +214,13 @@ impl Preset {
         ..Preset::of("sparrow", InterJob::Fifo)
     };
 
+    /// Karanasos et al. 2015: Mercury, as its section 7 found it best: k = 50, queues no longer than the mean and two standard
+    /// deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
+    pub const MERCURY: Preset = Preset { places: Places::ByKind, ..Preset::of("mercury", InterJob::Capacity) };
+
+    /// Those in which opportunistic tasks have a place of their own.
+    pub const HYBRID: [Preset; 1] = [Preset::MERCURY];
+
     /// Those in which the master places tasks, in an order of jobs.
     pub const CENTRAL: [Preset; 6] =
         [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
@@ -181,7 +236,7 @@ impl Preset {
     pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
 
     pub fn all() -> impl Iterator<Item = Preset> {
-        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED)
+        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED).chain(Preset::HYBRID)
     }
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
@@ -191,6 +246,7 @@ impl Preset {
             intra_job: IntraJob::BreadthFirst,
             placement: Placement::NextFit,
             places: Places::Master,
+            opportunistic: OPPORTUNISTIC,
             delays: DELAYS,
             seed: 0,
         }
@@ -221,25 +277,29 @@ impl Preset {
 
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let settings = SchedulerSettings { reserve_after: Some(RESERVE_AFTER), delays: self.delays };
-        Scheduler::new(self.inter_job(queues), self.placement("placement"), settings)
+        Scheduler::new(self.inter_job(queues), self.placement.policy(self.seed, "placement"), settings)
     }
 
-    fn placement(self, component: &str) -> Box<dyn PlacementPolicy> {
-        let chance = Chance::new(self.seed, component);
-        match self.placement {
-            Placement::NextFit => Box::new(placement::NextFit::default()),
-            Placement::BestFit => Box::new(placement::BestFit),
-            Placement::WorstFit => Box::new(placement::WorstFit),
-            Placement::Random => Box::new(placement::Random::new(chance)),
-            Placement::PowerOfTwo => Box::new(placement::PowerOfTwo::new(chance)),
-            Placement::Aligned => Box::new(placement::Aligned::default()),
-            Placement::BatchSampling { ratio } => Box::new(placement::BatchSampling::new(chance, ratio)),
+    /// What its job managers place by themselves.
+    fn own_placement(self, component: &str) -> Option<OwnPlacement> {
+        let policy = |placement: Placement| placement.policy(self.seed, &format!("placement {component}"));
+        match self.places {
+            Places::Master => None,
+            Places::JobManagers => {
+                Some(OwnPlacement { placement: policy(self.placement), mix: None, quota: Quota::default() })
+            }
+            Places::ByKind => {
+                let Opportunistic { mix, placement, quota, .. } = self.opportunistic;
+                let chance = Chance::new(self.seed, &format!("mix {component}"));
+                Some(OwnPlacement { placement: policy(placement), mix: Some((mix, chance)), quota })
+            }
         }
     }
 
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree) -> Master {
         let scheduler = self.scheduler(queues.clone());
-        let settings = MasterSettings { publish: self.publishes(), ..settings };
+        let steer = (self.places == Places::ByKind).then_some(self.opportunistic.steering);
+        let settings = MasterSettings { publish: self.publishes(), steer, ..settings };
         Master::new(epoch, settings, queues, scheduler)
     }
 
@@ -250,10 +310,15 @@ impl Preset {
     }
 
     fn publishes(self) -> Publish {
-        match (self.places, self.placement) {
-            (Places::Master, _) => Publish::Nothing,
-            (Places::JobManagers, Placement::BatchSampling { .. } | Placement::Random) => Publish::Nodes,
-            (Places::JobManagers, _) => Publish::Load,
+        let placement = match self.places {
+            Places::Master => return Publish::Nothing,
+            Places::JobManagers => self.placement,
+            Places::ByKind => self.opportunistic.placement,
+        };
+        match placement {
+            Placement::BatchSampling { .. } | Placement::Random => Publish::Nodes,
+            Placement::TopRanked { .. } => Publish::Ranking,
+            _ => Publish::Load,
         }
     }
 
@@ -263,14 +328,16 @@ impl Preset {
             IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
             IntraJob::Tetris => Box::new(intra_job::Tetris),
         };
-        let placement = match self.places {
-            Places::Master => None,
-            Places::JobManagers => Some(self.placement(&format!("placement of job {}", job.id))),
-        };
-        JobManager::new(job, epoch, settings, intra_job, placement)
+        let own = self.own_placement(&format!("of job {}", job.id));
+        JobManager::new(job, epoch, settings, intra_job, own)
     }
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings) -> NodeAgent {
-        NodeAgent::new(node, settings, Box::new(node_queue::Fifo))
+        let Opportunistic { reorder, queue_limit, .. } = self.opportunistic;
+        let (queue, queue_limit): (Box<dyn QueuePolicy>, _) = match self.places {
+            Places::Master | Places::JobManagers => (Box::new(node_queue::Fifo), None),
+            Places::ByKind => (Box::new(node_queue::ByKind { reorder }), queue_limit),
+        };
+        NodeAgent::new(node, settings, queue, queue_limit)
     }
 }

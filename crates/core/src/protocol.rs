@@ -151,8 +151,19 @@ pub struct NodeReport {
     pub free: Resources,
     pub running: u32,
     pub queued: u32,
-    /// What a new entry would wait for.
+    /// The expected run times of what waits, one after the other.
     pub expected_wait: Duration,
+    /// What remains of the expected run times of all that runs.
+    pub running_work: Duration,
+    /// For how long nothing opportunistic has started although something waits.
+    pub stalled: Duration,
+}
+
+impl NodeReport {
+    /// How long an opportunistic task might wait there, to compare nodes by (Mercury, section 4.2).
+    pub fn rank(&self) -> Duration {
+        self.expected_wait + self.running_work + self.stalled
+    }
 }
 
 /// A counted request: `wanted` such tasks have been asked for since the job began. What is still open is `wanted`
@@ -217,7 +228,7 @@ pub enum ToJobManager {
     Act(JobAction),
     /// All nodes by number, for a job manager that places its tasks itself; replaces what it was told before.
     Nodes {
-        nodes: Arc<Vec<ListedNode>>,
+        list: Arc<NodeList>,
     },
     /// Resources for tasks of an ask; unused ones go back with `Return`.
     Granted {
@@ -268,6 +279,14 @@ pub struct RefusedClaim {
     pub placement: Placement,
     /// What the node's owner knows of it now.
     pub state: NodeReport,
+}
+
+/// Nodes as the master publishes them.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NodeList {
+    pub nodes: Vec<ListedNode>,
+    /// The numbers of those that take work and where it would wait least, best first; as many as somebody may choose among.
+    pub best: Vec<u32>,
 }
 
 /// A node as the master publishes it.
@@ -324,6 +343,8 @@ pub enum ToNode {
     Welcome { node: NodeId, registration: u64, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
+    /// How much opportunistic work the node is to take from now on, until it is told otherwise.
+    Steer(Box<Steer>),
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
     /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
@@ -359,6 +380,22 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<Box<str>>,
     pub expected: Option<Duration>,
+}
+
+/// Limits of a node's opportunistic work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Steer {
+    /// Of more expected work than this in its queue, the node sheds what is over.
+    pub longest_wait: Option<Duration>,
+    /// What may be held at once.
+    pub room: Resources,
+}
+
+impl Default for Steer {
+    /// No limits.
+    fn default() -> Steer {
+        Steer { longest_wait: None, room: Resources::MAX }
+    }
 }
 
 /// A place in a node's queue for whichever task its job manager has when it is its turn.

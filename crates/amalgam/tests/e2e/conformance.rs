@@ -35,10 +35,10 @@ fn what_is_no_journal_is_said() {
     let path = journals.to_str().unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("has no journals"), "{said:?}");
-    fs::write(journals.join("a.journal"), "amalgam journal 2\n").unwrap();
+    fs::write(journals.join("a.journal"), "amalgam journal 3\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("a.journal is not a journal of this version"), "{said:?}");
-    fs::write(journals.join("a.journal"), "amalgam journal 3\n").unwrap();
+    fs::write(journals.join("a.journal"), "amalgam journal 4\n").unwrap();
     let said = scene.run(&["sim", "replay", path]);
     assert!(said.code == 1 && said.err.contains("nothing was compared"), "{said:?}");
     fs::remove_dir_all(&journals).unwrap();

@@ -17,15 +17,18 @@ pub use estimate::Estimate;
 pub use questions::{JobDescription, RunningDescription};
 pub use saved::SavedProgress;
 
-use crate::policy::{IntraJobPolicy, PlacementPolicy};
+use crate::policy::{IntraJobPolicy, Quota};
 use crate::protocol::{
-    Address, AdmittedJob, Grant, JobAction, JobOutcome, Launch, Rule, TheMaster, ToJobManager, ToMaster, ToNode,
+    Address, AdmittedJob, Ask, Grant, JobAction, JobOutcome, Launch, Rule, TheMaster, ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, ProbeId, TaskId,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, NodeId, ProbeId,
+    TaskId,
 };
+use placing::Outstanding;
+pub use placing::OwnPlacement;
 use requests::Requests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,8 +61,10 @@ pub struct JobManager {
     intra_job: Box<dyn IntraJobPolicy>,
     dag: Dag,
     requests: Requests,
-    /// Places the job's tasks; without it the master does.
+    /// Places the job's tasks, or those that are opportunistic; without it the master does.
     scheduler: Option<LocalScheduler>,
+    quota: Quota,
+    outstanding: Outstanding,
     work: WorkLeft,
     templates: Templates,
     begun: bool,
@@ -83,6 +88,8 @@ pub struct JobManager {
 struct RunningAttempt {
     task: TaskId,
     node: NodeId,
+    /// A ledger holds its resources.
+    booked: bool,
     launched_at: Instant,
     started_at: Option<Instant>,
     life: Life,
@@ -146,10 +153,12 @@ impl JobManager {
         epoch: Epoch,
         settings: JobManagerSettings,
         intra_job: Box<dyn IntraJobPolicy>,
-        placement: Option<Box<dyn PlacementPolicy>>,
+        own: Option<OwnPlacement>,
     ) -> JobManager {
         let dag = Dag::new(&job.spec);
-        let requests = Requests::new(&job);
+        let (placement, mix, quota) =
+            own.map_or((None, None, Quota::default()), |own| (Some(own.placement), own.mix, own.quota));
+        let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
         JobManager {
@@ -160,6 +169,8 @@ impl JobManager {
             dag,
             requests,
             scheduler,
+            quota,
+            outstanding: Outstanding::default(),
             work,
             templates,
             begun: false,
@@ -184,7 +195,7 @@ impl JobManager {
         match body {
             ToJobManager::Begin { .. } => self.on_begin(now, out),
             ToJobManager::Act(action) => self.on_act(now, action, out),
-            ToJobManager::Nodes { nodes } => self.on_nodes(now, nodes, out),
+            ToJobManager::Nodes { list } => self.on_nodes(now, list, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
@@ -215,11 +226,12 @@ impl JobManager {
             return;
         }
         let asks = self.requests.update(now, &self.job, &self.dag, self.intra_job.as_mut(), self.held);
-        if self.scheduler.is_some() {
-            self.schedule(now, &asks, out);
-        } else if !asks.is_empty() {
+        let is_for_master = |ask: &Ask| self.scheduler.is_none() || self.requests.is_for_master(ask.execution);
+        let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
+        if !asks.is_empty() {
             out.send(TheMaster, ToMaster::Demand { job: self.id(), asks, work: self.work.tell() });
         }
+        self.schedule(now, &own, out);
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
@@ -266,39 +278,51 @@ impl JobManager {
 
     /// Launches the next task of an ask; false if none is left.
     fn bind(&mut self, now: Instant, ask: AskId, room: Room, out: &mut Outbox) -> bool {
-        let stage = self.requests.on_grant(ask, &self.dag).filter(|_| !self.held);
-        let task = stage.and_then(|stage| Some((stage, self.dag.take_next(stage)?)));
-        if let Some((stage, index)) = task {
-            self.launch(now, room, stage, index, out);
+        let stage = self.requests.on_grant(ask, &self.dag, self.held);
+        let task = stage.and_then(|(stage, execution)| Some((stage, self.dag.take_next(stage)?, execution)));
+        if let Some((stage, index, execution)) = task {
+            let task = TaskId { job: self.id(), stage, index };
+            self.launch(now, room, task, execution, out);
         }
         task.is_some()
     }
 
-    fn launch(&mut self, now: Instant, room: Room, stage: u32, index: u32, out: &mut Outbox) {
+    fn launch(&mut self, now: Instant, room: Room, task: TaskId, execution: ExecutionType, out: &mut Outbox) {
         let Room { node, basis, rule, passed_over } = room;
         let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
         self.next_attempt += 1;
-        let task = TaskId { job: self.id(), stage, index };
-        self.dag.launched(stage, index, attempt, node, now);
-        let running = RunningAttempt { task, node, launched_at: now, started_at: None, life: Life::Present };
-        self.running.insert(attempt, running);
+        self.dag.launched(task.stage, task.index, attempt, node, now);
+        let booked = basis.grant().is_some();
+        let running = RunningAttempt { task, node, booked, launched_at: now, started_at: None, life: Life::Present };
+        self.insert_running(attempt, running);
         out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
-        let launch = self.launch_message(attempt, task, basis);
+        let launch = self.launch_message(attempt, task, execution, basis);
         out.send(node, ToNode::Launch(Box::new(launch)));
     }
 
-    fn launch_message(&mut self, attempt: AttemptId, task: TaskId, basis: Basis) -> Launch {
+    fn launch_message(&mut self, attempt: AttemptId, task: TaskId, execution: ExecutionType, basis: Basis) -> Launch {
         let tasks = &self.job.spec.stages[task.stage as usize].tasks;
         Launch {
             attempt,
             task,
             grant: basis.grant(),
             probe: basis.probe(),
-            template: self.templates.of(&self.job, task.stage),
+            template: self.templates.of(&self.job, task.stage, execution),
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(Box::from),
             expected: self.dag.stage(task.stage).estimate.expected(),
         }
+    }
+
+    fn insert_running(&mut self, attempt: AttemptId, running: RunningAttempt) {
+        *self.outstanding.counter(running.booked) += 1;
+        self.running.insert(attempt, running);
+    }
+
+    fn remove_running(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
+        let running = self.running.remove(&attempt)?;
+        *self.outstanding.counter(running.booked) -= 1;
+        Some(running)
     }
 
     fn on_started(&mut self, now: Instant, from: Address, attempt: AttemptId, running_for: Duration, out: &mut Outbox) {
@@ -332,12 +356,16 @@ impl JobManager {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
-        let Some(running) = self.running.remove(&attempt) else {
+        let Some(running) = self.remove_running(attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
-        let RunningAttempt { task, node, .. } = running;
+        let RunningAttempt { task, node, booked, .. } = running;
         let last = self.is_last(task, &ended.reason);
-        if let EndReason::NodeFault(_) = ended.reason {
+        if !last {
+            self.requests.came_back(task.stage, !booked);
+        }
+        // A node that sheds has a longer queue than its load as it was published says.
+        if let EndReason::NodeFault(_) | EndReason::Shed = ended.reason {
             self.close_node(now, node, out);
         }
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
@@ -355,6 +383,8 @@ impl JobManager {
         // A success that frees no stage changes nothing that is asked for.
         if !succeeded || !ready.is_empty() || self.running.is_empty() {
             self.update_demand(now, out);
+        } else if self.quota.is_set() {
+            self.place(now, out);
         }
         self.tell_work(out);
     }
@@ -388,9 +418,12 @@ impl JobManager {
     }
 
     fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
-        let Some(RunningAttempt { task, node, .. }) = self.running.remove(&attempt) else { return };
+        let Some(RunningAttempt { task, node, booked, .. }) = self.remove_running(attempt) else { return };
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
         self.dag.lost(task.stage, task.index, cause, last, now);
+        if !last {
+            self.requests.came_back(task.stage, !booked);
+        }
         self.work.review(task.stage, &self.job, &self.dag);
         if cause == LostCause::NodeLost {
             self.estranged.insert(node);
@@ -543,6 +576,7 @@ impl JobManager {
         }
         let running: u32 = self.dag.stages.iter().map(|stage| stage.running).sum();
         assert_eq!(running as usize, self.running.len(), "running tasks and running attempts");
+        assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.booked)));
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
             assert_eq!(counted, stage.total, "tasks of stage {index} are each in one state");

@@ -1,16 +1,44 @@
-//! A job manager that places its tasks itself: it probes nodes, or sends tasks to their queues.
+//! A job manager that places tasks itself: it probes nodes, or sends tasks to their queues.
 
 use super::{Basis, JobManager, Room};
-use crate::protocol::{Address, Ask, ListedNode, Rule, ToNode};
+use crate::policy::{Mix, PlacementPolicy, Quota};
+use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::Outbox;
 use crate::scheduling::Step;
-use crate::vocabulary::{AskId, Instant, NodeId, ProbeId};
+use crate::vocabulary::{AskId, Chance, Instant, NodeId, ProbeId};
 use std::sync::Arc;
 
+/// What a job manager that places tasks itself is given.
+pub struct OwnPlacement {
+    pub placement: Box<dyn PlacementPolicy>,
+    /// With it only opportunistic tasks are its own, and the master places the others.
+    pub mix: Option<(Mix, Chance)>,
+    pub quota: Quota,
+}
+
+/// Attempts that have not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Outstanding {
+    booked: u64,
+    unbooked: u64,
+}
+
+impl Outstanding {
+    pub(super) fn of(booked: impl Iterator<Item = bool>) -> Outstanding {
+        let mut all = Outstanding::default();
+        booked.for_each(|booked| *all.counter(booked) += 1);
+        all
+    }
+
+    pub(super) fn counter(&mut self, booked: bool) -> &mut u64 {
+        if booked { &mut self.booked } else { &mut self.unbooked }
+    }
+}
+
 impl JobManager {
-    pub(super) fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>, out: &mut Outbox) {
+    pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            let steps = scheduler.on_nodes(now, nodes);
+            let steps = scheduler.on_nodes(now, list);
             self.take(now, steps, out);
         }
         self.place(now, out);
@@ -25,7 +53,8 @@ impl JobManager {
 
     /// Does what the scheduler decides.
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
-        let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now)).unwrap_or_default();
+        let left = self.quota.left(self.outstanding.booked, self.outstanding.unbooked);
+        let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
     }
 

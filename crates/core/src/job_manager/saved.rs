@@ -6,13 +6,22 @@ use crate::vocabulary::{AttemptId, Instant, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct SavedAttempt {
+    attempt: AttemptId,
+    task: TaskId,
+    node: NodeId,
+    booked: bool,
+    launched_at: Instant,
+}
+
 /// A job's progress as a snapshot keeps it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SavedProgress {
     dag: Dag,
     cancelled: bool,
     stopping: bool,
-    running: Vec<(AttemptId, TaskId, NodeId, Instant)>,
+    running: Vec<SavedAttempt>,
     estranged: BTreeSet<NodeId>,
 }
 
@@ -22,12 +31,13 @@ impl JobManager {
         match change {
             Change::JobBegun { .. } => self.begun = true,
             Change::JobHeld { held, .. } => self.held = *held,
-            Change::Launched { attempt, task, node, at, .. } => {
+            Change::Launched { attempt, task, node, grant, at, .. } => {
                 self.dag.launched(task.stage, task.index, *attempt, *node, *at);
-                self.recover_running(*attempt, *task, *node, *at);
+                let (attempt, task, node, launched_at) = (*attempt, *task, *node, *at);
+                self.recover_running(SavedAttempt { attempt, task, node, booked: grant.is_some(), launched_at });
             }
             Change::Finished { attempt, task, ended, last, at, .. } => {
-                let was_running = self.running.remove(attempt).is_some();
+                let was_running = self.remove_running(*attempt).is_some();
                 if was_running {
                     self.dag.ended(task.stage, task.index, ended, *last, *at);
                     let failed = *last && !ended.reason.is_success() && !self.cancelled;
@@ -35,7 +45,7 @@ impl JobManager {
                 }
             }
             Change::Lost { attempt, task, node, cause, last, at } => {
-                let was_running = self.running.remove(attempt).is_some();
+                let was_running = self.remove_running(*attempt).is_some();
                 if was_running {
                     self.dag.lost(task.stage, task.index, *cause, *last, *at);
                     if *cause == LostCause::NodeLost {
@@ -60,16 +70,17 @@ impl JobManager {
                 let SavedProgress { dag, cancelled, stopping, running, estranged } = progress.as_ref().clone();
                 (self.dag, self.estranged) = (dag, estranged);
                 (self.cancelled, self.stopping) = (cancelled, stopping);
-                for (attempt, task, node, at) in running {
-                    self.recover_running(attempt, task, node, at);
-                }
+                running.into_iter().for_each(|saved| self.recover_running(saved));
             }
             _ => {}
         }
     }
 
     pub(super) fn progress(&self) -> SavedProgress {
-        let running = self.running.iter().map(|(attempt, run)| (*attempt, run.task, run.node, run.launched_at));
+        let running = self.running.iter().map(|(&attempt, running)| {
+            let RunningAttempt { task, node, booked, launched_at, .. } = *running;
+            SavedAttempt { attempt, task, node, booked, launched_at }
+        });
         SavedProgress {
             dag: self.dag.clone(),
             cancelled: self.cancelled,
@@ -79,9 +90,10 @@ impl JobManager {
         }
     }
 
-    fn recover_running(&mut self, attempt: AttemptId, task: TaskId, node: NodeId, launched_at: Instant) {
-        let running = RunningAttempt { task, node, launched_at, started_at: None, life: Life::Earlier };
-        self.running.insert(attempt, running);
+    fn recover_running(&mut self, saved: SavedAttempt) {
+        let SavedAttempt { attempt, task, node, booked, launched_at } = saved;
+        let running = RunningAttempt { task, node, booked, launched_at, started_at: None, life: Life::Earlier };
+        self.insert_running(attempt, running);
     }
 
     fn recover_failure(&mut self, failed: bool, stage: u32) {

@@ -1,24 +1,25 @@
 //! What the launches of each stage have in common, made when the first of them is due.
 
 use crate::protocol::AdmittedJob;
-use crate::vocabulary::{TaskShape, TaskTemplate};
+use crate::vocabulary::{ExecutionType, TaskShape, TaskTemplate};
 use std::sync::Arc;
 
-/// By stage.
-pub(super) struct Templates(Vec<Option<Arc<TaskTemplate>>>);
+/// By stage, and by whether its tasks are opportunistic.
+pub(super) struct Templates(Vec<[Option<Arc<TaskTemplate>>; 2]>);
 
 impl Templates {
     pub(super) fn new(job: &AdmittedJob) -> Templates {
-        Templates(vec![None; job.spec.stages.len()])
+        Templates(vec![[None, None]; job.spec.stages.len()])
     }
 
-    pub(super) fn of(&mut self, job: &AdmittedJob, stage: u32) -> Arc<TaskTemplate> {
-        let known = self.0[stage as usize].get_or_insert_with(|| Arc::new(template(job, stage as usize)));
-        Arc::clone(known)
+    pub(super) fn of(&mut self, job: &AdmittedJob, stage: u32, execution: ExecutionType) -> Arc<TaskTemplate> {
+        let place = usize::from(execution == ExecutionType::Opportunistic);
+        let known = &mut self.0[stage as usize][place];
+        Arc::clone(known.get_or_insert_with(|| Arc::new(template(job, stage as usize, execution))))
     }
 }
 
-fn template(job: &AdmittedJob, number: usize) -> TaskTemplate {
+fn template(job: &AdmittedJob, number: usize, execution: ExecutionType) -> TaskTemplate {
     let stage = &job.spec.stages[number];
     TaskTemplate {
         job_name: job.spec.name.clone(),
@@ -26,7 +27,7 @@ fn template(job: &AdmittedJob, number: usize) -> TaskTemplate {
         tasks: stage.tasks.len(),
         program: Arc::clone(&stage.program),
         submit_dir: job.spec.submit_dir.clone(),
-        shape: Arc::new(TaskShape { resources: job.resources[number], execution: stage.execution }),
+        shape: Arc::new(TaskShape { resources: job.resources[number], execution }),
         timeout: stage.timeout.or(job.default_timeout),
     }
 }

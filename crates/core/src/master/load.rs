@@ -1,7 +1,9 @@
 //! Duty: know the nodes: who is there, how loaded, and who is gone for good.
 
 use super::Master;
-use crate::protocol::{LiveAttempt, NodeReport, RefusalKind, Registration, ToClient, ToJobManager, ToNode};
+use super::steer::Queues;
+use crate::policy::Forecast;
+use crate::protocol::{LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, NodeState};
 use crate::vocabulary::{Attributes, ClientId, Duration, Instant, JobId, NodeId, QueueId, Resources};
@@ -17,6 +19,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 pub(super) struct Nodes {
     entries: Vec<NodeEntry>,
     by_name: BTreeMap<String, NodeId>,
+    queues: Queues,
     /// When silence is looked at next.
     review_at: Option<Instant>,
 }
@@ -31,6 +34,11 @@ struct NodeEntry {
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
     pause: Option<Pause>,
+    /// The length of its queue as it counts among all.
+    queue: Option<Duration>,
+    forecast: Option<Box<Forecast>>,
+    /// What it was told last on its present connection.
+    steer: Option<Steer>,
 }
 
 /// A node could not launch an attempt. Once over, it is remembered for a while: should it fail again, the next is longer.
@@ -158,6 +166,32 @@ impl Nodes {
         self.entries.get(node.0 as usize).map(|entry| &entry.report)
     }
 
+    fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport) {
+        self.count_queue(node, Some(report.expected_wait));
+        let entry = self.entry(node);
+        entry.last_heard = Some(now);
+        entry.report = report;
+    }
+
+    /// From now on the queue of the node counts as this; that of one that is away does not.
+    fn count_queue(&mut self, node: NodeId, queue: Option<Duration>) {
+        let old = std::mem::replace(&mut self.entry(node).queue, queue);
+        self.queues.replace(old, queue);
+    }
+
+    pub(super) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    pub(super) fn forecast(&mut self, node: NodeId) -> &mut Forecast {
+        self.entry(node).forecast.get_or_insert_default()
+    }
+
+    /// Whether the node has not been told this; it counts as told.
+    pub(super) fn is_new_steer(&mut self, node: NodeId, steer: Steer) -> bool {
+        self.entry(node).steer.replace(steer) != Some(steer)
+    }
+
     pub(super) fn next_review(&self) -> Option<Instant> {
         self.review_at
     }
@@ -190,6 +224,7 @@ impl Master {
         self.ledger.join(node, capacity, registration.attributes);
         self.reconcile(node, &registration.live, out);
         let entry = self.nodes.entry(node);
+        entry.steer = None;
         self.ledger.set_open(node, entry.takes_work());
         entry.enforcement = enforcement;
         entry.last_heard = Some(now);
@@ -249,9 +284,8 @@ impl Master {
     }
 
     pub(super) fn on_report(&mut self, now: Instant, node: NodeId, report: NodeReport, out: &mut Outbox) {
-        let entry = self.nodes.entry(node);
-        entry.last_heard = Some(now);
-        entry.report = report;
+        self.nodes.take_report(now, node, report);
+        self.steer(node, out);
         match self.ledger.state(node) {
             Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
             // It was silent, but its connection held, so nothing was lost.

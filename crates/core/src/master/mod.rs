@@ -1,17 +1,19 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
-//! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there and [`publish`] tells of
-//! them, [`claims`] confirms placements against the ledger, [`central`] decides placements itself.
+//! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there, [`publish`] tells of them and
+//! [`steer`] limits what is done there without the master, [`claims`] confirms placements against the ledger, [`central`] decides placements itself.
 
 mod admit;
 mod central;
 mod claims;
 mod load;
 mod publish;
+mod steer;
 
 pub use admit::JobState;
 pub use load::{NodeStatus, PauseStatus, QueueStatus};
 pub use publish::Publish;
+pub use steer::{OpportunisticLimit, Steering};
 
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
@@ -33,6 +35,8 @@ pub struct MasterSettings {
     pub node_grace: Duration,
     pub decide: Decide,
     pub publish: Publish,
+    /// `None`: there is no opportunistic work, or nobody steers it.
+    pub steer: Option<Steering>,
     /// Ended jobs that are remembered.
     pub kept_jobs: usize,
 }
@@ -54,6 +58,7 @@ impl Default for MasterSettings {
             node_grace: Duration::from_secs(30),
             decide: Decide::OnEvents,
             publish: Publish::Nothing,
+            steer: None,
             kept_jobs: 10_000,
         }
     }

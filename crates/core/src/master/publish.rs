@@ -2,7 +2,7 @@
 //! when they begin and another soon after it has changed.
 
 use super::Master;
-use crate::protocol::{ListedNode, ToJobManager};
+use crate::protocol::{ListedNode, NodeList, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{Duration, Instant, JobId, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 /// Changes within so long go into one list: a cluster that starts is not told of node by node.
 const TOGETHER: Duration = Duration::from_millis(100);
+
+/// As many of the best nodes are told as a policy may choose among, with some to spare for those that do not suit.
+const BEST: usize = 1_024;
 
 /// What the master tells schedulers elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,11 +22,13 @@ pub enum Publish {
     Nodes,
     /// How loaded they are, too, on every heartbeat.
     Load,
+    /// And which of them are the best.
+    Ranking,
 }
 
 #[derive(Default)]
 pub(super) struct Publication {
-    nodes: Arc<Vec<ListedNode>>,
+    list: Arc<NodeList>,
     /// The ledger's count of changes to nodes when the list was made.
     changes: u64,
     /// When the next list is sent.
@@ -44,7 +49,8 @@ impl Master {
             return;
         }
         let next_load = now + self.settings.heartbeat;
-        self.publication.due = (self.settings.publish == Publish::Load).then_some(next_load);
+        let tells_load = matches!(self.settings.publish, Publish::Load | Publish::Ranking);
+        self.publication.due = tells_load.then_some(next_load);
         self.make_list();
         for (job, _) in self.admission.running() {
             out.send(job.id, self.list_message());
@@ -62,13 +68,15 @@ impl Master {
     }
 
     fn list_message(&self) -> ToJobManager {
-        ToJobManager::Nodes { nodes: Arc::clone(&self.publication.nodes) }
+        ToJobManager::Nodes { list: Arc::clone(&self.publication.list) }
     }
 
     fn make_list(&mut self) {
         self.publication.changes = self.ledger.node_changes();
         let nodes = (0..self.ledger.len()).map(|index| self.listed(NodeId(index as u32)));
-        self.publication.nodes = Arc::new(nodes.collect());
+        let nodes: Vec<ListedNode> = nodes.collect();
+        let best = if self.settings.publish == Publish::Ranking { best(&nodes) } else { Vec::new() };
+        self.publication.list = Arc::new(NodeList { nodes, best });
     }
 
     fn listed(&self, node: NodeId) -> ListedNode {
@@ -78,5 +86,60 @@ impl Master {
             attributes: Arc::clone(self.ledger.attributes(node)),
             report: self.nodes.report(node).cloned().unwrap_or_default(),
         }
+    }
+}
+
+/// The numbers of those that take work, the shortest wait first, and of equals the smaller number.
+fn best(nodes: &[ListedNode]) -> Vec<u32> {
+    let open = nodes.iter().enumerate().filter(|(_, listed)| listed.open);
+    let mut ranked: Vec<(Duration, u32)> = open.map(|(number, listed)| (listed.report.rank(), number as u32)).collect();
+    if ranked.len() > BEST {
+        ranked.select_nth_unstable(BEST);
+        ranked.truncate(BEST);
+    }
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(_, number)| number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::NodeReport;
+
+    #[test]
+    fn open_nodes_are_ranked_by_all_that_makes_a_task_wait() {
+        let seconds = Duration::from_secs;
+        let node = |open, [expected_wait, running_work, stalled]: [u64; 3]| ListedNode {
+            open,
+            capacity: Default::default(),
+            attributes: Arc::default(),
+            report: NodeReport {
+                expected_wait: seconds(expected_wait),
+                running_work: seconds(running_work),
+                stalled: seconds(stalled),
+                ..NodeReport::default()
+            },
+        };
+        let nodes = [
+            node(true, [3, 0, 0]),
+            node(true, [0, 2, 0]),
+            node(false, [0; 3]),
+            node(true, [0, 0, 4]),
+            node(true, [1, 1, 0]),
+        ];
+        assert_eq!(best(&nodes), [1, 4, 0, 3]);
+    }
+
+    #[test]
+    fn of_very_many_nodes_the_best_are_told() {
+        let node = |number: u64| ListedNode {
+            open: true,
+            capacity: Default::default(),
+            attributes: Arc::default(),
+            report: NodeReport { expected_wait: Duration(number * 7_919 % 5_003), ..NodeReport::default() },
+        };
+        let nodes: Vec<ListedNode> = (0..5_003).map(node).collect();
+        let waits: Vec<u64> = best(&nodes).iter().map(|node| nodes[*node as usize].report.expected_wait.0).collect();
+        assert_eq!(waits, (0..BEST as u64).collect::<Vec<_>>());
     }
 }

@@ -60,6 +60,9 @@ impl NodeAgent {
         }
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
         let entry = Attempt { task, template, grant, expected, devices, since, state: State::Running };
+        if entry.is_opportunistic() {
+            self.opportunistic.add(&entry.template.shape.resources);
+        }
         self.attempts.insert(attempt, Box::new(entry));
     }
 
@@ -108,7 +111,7 @@ impl NodeAgent {
         }
         // A probe that came before may want kinds that were not known.
         self.start_what_fits(now, out);
-        self.report(out);
+        self.report(now, out);
     }
 
     /// The places of custom kinds are known now: capacity and devices are resolved anew.
@@ -124,10 +127,15 @@ impl NodeAgent {
         self.free = self.held.left_of(&self.capacity);
     }
 
-    pub(super) fn report(&self, out: &mut Outbox) {
+    pub(super) fn report(&self, now: Instant, out: &mut Outbox) {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
         let expected_wait = self.queue.expected_work();
-        out.send(TheMaster, ToMaster::Report(NodeReport { free: self.free, running, queued, expected_wait }));
+        let left = |entry: &Attempt| entry.expected.map(|expected| expected - now.since(entry.since));
+        let running_work =
+            self.running.iter().filter_map(|id| left(&self.attempts[id])).fold(Duration::ZERO, |a, b| a + b);
+        let stalled = self.stalled_since.filter(|_| queued > 0).map_or(Duration::ZERO, |since| now.since(since));
+        let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
+        out.send(TheMaster, ToMaster::Report(report));
     }
 }

@@ -3,13 +3,14 @@
 //!
 //! The executor owns the processes and outlives the agent; a new agent begins by asking what there is.
 
+mod conflicts;
 mod devices;
 mod joining;
 mod probes;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
-    Address, ExecutorReport, Launch, LiveAttempt, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager,
+    Address, ExecutorReport, Launch, LiveAttempt, Steer, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager,
     ToMaster, ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
@@ -47,11 +48,19 @@ pub struct NodeAgent {
     /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
     /// it has less than in its earlier life or does not know its custom kinds yet.
     held: Totals,
+    /// Of that, what opportunistic attempts hold.
+    opportunistic: Totals,
     /// The capacity without what is held.
     free: Resources,
     devices: DevicePool,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
+    /// Opportunistic launches that come when so many wait go back at once.
+    queue_limit: Option<u32>,
+    /// What the master allows.
+    steer: Steer,
+    /// Since when something opportunistic waits and none has started.
+    stalled_since: Option<Instant>,
     probes: Probes,
     /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
@@ -119,17 +128,26 @@ enum State {
 }
 
 impl NodeAgent {
-    pub fn new(node: NodeId, settings: NodeSettings, queue_policy: Box<dyn QueuePolicy>) -> NodeAgent {
+    pub fn new(
+        node: NodeId,
+        settings: NodeSettings,
+        queue_policy: Box<dyn QueuePolicy>,
+        queue_limit: Option<u32>,
+    ) -> NodeAgent {
         let capacity = settings.capacity.basic;
         NodeAgent {
             node,
             kinds: Kinds::new(),
             capacity,
             held: Totals::ZERO,
+            opportunistic: Totals::ZERO,
             free: capacity,
             devices: DevicePool::new(&capacity),
             queue: NodeQueue::default(),
             queue_policy,
+            queue_limit,
+            steer: Steer::default(),
+            stalled_since: None,
             probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
@@ -190,6 +208,7 @@ impl NodeAgent {
                 self.register(now, out);
                 self.drop_probes(now, out);
             }
+            ToNode::Steer(steer) => self.on_steer(now, *steer, out),
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
             ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
@@ -233,6 +252,12 @@ impl NodeAgent {
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
+            if grant.is_some() {
+                self.make_room(now, out);
+            } else {
+                self.stalled_since.get_or_insert(now);
+                self.keep_queue_short(now, attempt, out);
+            }
         }
     }
 
@@ -245,7 +270,8 @@ impl NodeAgent {
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
         while self.executor == ExecutorLink::Known {
             let mut running = self.running.iter().map(|id| self.attempts[id].as_running(*id));
-            let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free);
+            let room = self.opportunistic_room();
+            let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room);
             let Some(entry) = picked else { return };
             match entry.id {
                 EntryId::Attempt(attempt) => self.start(now, attempt, out),
@@ -276,6 +302,10 @@ impl NodeAgent {
         out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
         self.running.push(id);
         self.hold(&resources);
+        if self.attempts[&id].is_opportunistic() {
+            self.opportunistic.add(&resources);
+            self.stalled_since = (!self.queue.is_empty()).then_some(now);
+        }
     }
 
     fn on_started(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
@@ -317,7 +347,7 @@ impl NodeAgent {
     /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
     fn finish(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
-        let held = entry.is_at_executor();
+        let (held, is_opportunistic) = (entry.is_at_executor(), entry.is_opportunistic());
         entry.state = State::Ended(ended.clone());
         let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.shape.resources);
         if held {
@@ -326,6 +356,9 @@ impl NodeAgent {
                 self.running.remove(place);
             }
             self.release(&resources);
+            if is_opportunistic {
+                self.opportunistic.sub(&resources);
+            }
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {
@@ -386,7 +419,7 @@ impl NodeAgent {
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
                 *next_report = now + *heartbeat;
-                self.report(out);
+                self.report(now, out);
             }
             MasterLink::Down { orphans_at } if orphans_at.is_some_and(|at| at <= now) => {
                 *orphans_at = None;
@@ -480,6 +513,11 @@ impl NodeAgent {
         let mut held = self.probes.kept_room();
         self.running.iter().for_each(|id| held.add(&self.attempts[id].template.shape.resources));
         assert_eq!(self.held, held, "what attempts and probes hold");
+        let mut opportunistic = Totals::ZERO;
+        let at_executor = self.running.iter().map(|id| &self.attempts[id]);
+        let shapes = at_executor.filter(|entry| entry.is_opportunistic()).map(|entry| &entry.template.shape);
+        shapes.for_each(|shape| opportunistic.add(&shape.resources));
+        assert_eq!(self.opportunistic, opportunistic, "what opportunistic attempts hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
     }
 }

@@ -2,17 +2,21 @@
 //! sends no messages. Which policies a cluster uses is said in `preset.rs`.
 
 mod alignment;
+mod forecast;
 pub mod inter_job;
 pub mod intra_job;
+mod mix;
 pub mod node_queue;
 pub mod placement;
 
 pub use alignment::Alignment;
+pub use forecast::Forecast;
+pub use mix::{Mix, Quota};
 
 use crate::protocol::Rule;
 use crate::vocabulary::{
-    ClassTable, Duration, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, Resources, RunningEntry, Totals,
-    UserId,
+    ClassTable, Duration, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, QueuedEntry, Resources, RunningEntry,
+    Totals, UserId,
 };
 use crate::why::Why;
 
@@ -254,4 +258,9 @@ pub trait QueuePolicy: Send {
         running: &mut dyn Iterator<Item = RunningEntry>,
         free: &Resources,
     ) -> Option<usize>;
+
+    /// The position of the opportunistic entry that is given up first where the queue is too long.
+    fn last(&self, queue: &QueueView<'_>) -> Option<usize> {
+        queue.entries.iter().rposition(QueuedEntry::is_opportunistic)
+    }
 }

@@ -2,7 +2,7 @@
 //! No ledger confirms what it decides: a task waits at the node, or a probe waits there and the node asks back.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
-use crate::protocol::{Ask, ListedNode, Probe};
+use crate::protocol::{Ask, NodeList, Probe};
 use crate::vocabulary::{
     AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
 };
@@ -118,8 +118,8 @@ impl LocalScheduler {
     }
 
     /// The master's latest list. Probes at nodes that take no new work any more are taken back.
-    pub fn on_nodes(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) -> Vec<Step> {
-        self.view.replace(now, nodes);
+    pub fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>) -> Vec<Step> {
+        self.view.replace(now, list);
         self.take_back(|_, probe, view| !view.is_open(probe.node))
     }
 
@@ -186,14 +186,16 @@ impl LocalScheduler {
 
     // ---- decisions -------------------------------------------------------------------------------------------------
 
-    /// Places what is open and takes back what is not needed any more.
-    pub fn decide(&mut self, now: Instant) -> Vec<Step> {
+    /// Places what is open, so many tasks at most, and takes back what is not needed any more.
+    pub fn decide(&mut self, now: Instant, mut most: u64) -> Vec<Step> {
         let mut steps = Vec::new();
         self.view.now = now;
         self.view.closed.retain(|_, until| *until > now);
         self.cancel_idle_probes(&mut steps);
         for number in 0..self.asks.len() {
-            while self.place(now, number, &mut steps) {}
+            while most > 0 && self.place(now, number, &mut steps) {
+                most -= 1;
+            }
         }
         steps
     }
@@ -253,7 +255,7 @@ impl LocalScheduler {
 /// The nodes as the master published them last, and what this job has seen since.
 #[derive(Default)]
 struct PublishedView {
-    nodes: Arc<Vec<ListedNode>>,
+    list: Arc<NodeList>,
     published_at: Instant,
     now: Instant,
     /// By the numbers of asks.
@@ -265,8 +267,8 @@ struct PublishedView {
 }
 
 impl PublishedView {
-    fn replace(&mut self, now: Instant, nodes: Arc<Vec<ListedNode>>) {
-        (self.nodes, self.published_at) = (nodes, now);
+    fn replace(&mut self, now: Instant, list: Arc<NodeList>) {
+        (self.list, self.published_at) = (list, now);
         self.closed.clear();
         self.sent.clear();
     }
@@ -276,17 +278,21 @@ impl PublishedView {
     }
 
     fn is_open(&self, node: NodeId) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
+        self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
     }
 }
 
 impl NodeViews for PublishedView {
     fn len(&self) -> usize {
-        self.nodes.len()
+        self.list.nodes.len()
+    }
+
+    fn best(&self) -> &[u32] {
+        &self.list.best
     }
 
     fn view(&self, index: usize) -> NodeView {
-        let (listed, node) = (&self.nodes[index], NodeId(index as u32));
+        let (listed, node) = (&self.list.nodes[index], NodeId(index as u32));
         NodeView {
             node,
             capacity: listed.capacity,
@@ -300,7 +306,7 @@ impl NodeViews for PublishedView {
 
     /// A task that does not fit now waits at the node, so room is what the empty node has.
     fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
-        let listed = &self.nodes[index];
+        let listed = &self.list.nodes[index];
         let meets = |constraint: &Constraint| constraint.is_met_by(&listed.attributes);
         self.is_open(NodeId(index as u32))
             && shape.fits_in(&listed.capacity)

@@ -50,9 +50,17 @@ impl NodeQueue {
         policy: &mut dyn QueuePolicy,
         running: &mut dyn Iterator<Item = RunningEntry>,
         free: &Resources,
+        opportunistic_room: Resources,
     ) -> Option<QueuedEntry> {
-        let at = policy.pick(now, &QueueView { entries: self.entries() }, running, free)?;
+        let queue = QueueView { entries: self.entries(), opportunistic_room };
+        let at = policy.pick(now, &queue, running, free)?;
         Some(self.take(at))
+    }
+
+    /// Takes out the opportunistic entry that is given up first.
+    pub fn drop_last(&mut self, policy: &dyn QueuePolicy) -> Option<QueuedEntry> {
+        let queue = QueueView { entries: self.entries(), opportunistic_room: Resources::ZERO };
+        policy.last(&queue).map(|at| self.take(at))
     }
 
     pub fn len(&self) -> usize {

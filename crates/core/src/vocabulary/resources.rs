@@ -27,6 +27,7 @@ pub struct Totals(pub [u64; WIDTH]);
 
 impl Resources {
     pub const ZERO: Resources = Resources([0; WIDTH]);
+    pub const MAX: Resources = Resources([u32::MAX; WIDTH]);
 
     pub const fn new(cpu_millis: u32, memory_mib: u32) -> Resources {
         let mut amounts = [0; WIDTH];
@@ -79,6 +80,16 @@ impl Resources {
         sum
     }
 
+    /// The smaller of the two in every kind.
+    #[inline]
+    pub fn smaller_of(&self, other: &Resources) -> Resources {
+        let mut smallest = *self;
+        for kind in 0..WIDTH {
+            smallest.0[kind] = smallest.0[kind].min(other.0[kind]);
+        }
+        smallest
+    }
+
     /// The larger of the two in every kind.
     #[inline]
     pub fn larger_of(&self, other: &Resources) -> Resources {
@@ -122,6 +133,11 @@ impl Totals {
             self.0[kind] =
                 self.0[kind].checked_sub(u64::from(amount.0[kind])).expect("freed more than was taken from a total");
         }
+    }
+
+    #[inline]
+    pub fn fits_in(&self, room: &Totals) -> bool {
+        (0..WIDTH).all(|kind| self.0[kind] <= room.0[kind])
     }
 
     /// What remains of `capacity` when this is taken from it: nothing where it is more.

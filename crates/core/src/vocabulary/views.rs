@@ -23,6 +23,11 @@ pub struct NodeView {
 
 /// Nodes as a placement policy sees them: by dense index, with a search that does not visit every node.
 pub trait NodeViews {
+    /// The nodes with the shortest waits as they were ranked last, best first; empty where nobody ranks them.
+    fn best(&self) -> &[u32] {
+        &[]
+    }
+
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -147,6 +152,12 @@ pub struct QueuedEntry {
     pub expected: Option<Duration>,
 }
 
+impl QueuedEntry {
+    pub fn is_opportunistic(&self) -> bool {
+        self.shape.execution == ExecutionType::Opportunistic
+    }
+}
+
 /// One attempt that runs at a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunningEntry {
@@ -161,4 +172,6 @@ pub struct RunningEntry {
 #[derive(Clone, Copy, Debug)]
 pub struct QueueView<'a> {
     pub entries: &'a [QueuedEntry],
+    /// What opportunistic work may hold beside what it holds.
+    pub opportunistic_room: Resources,
 }

@@ -552,7 +552,8 @@ fn show_message(message: &Message) -> String {
             )
         }
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
-        Message::ToJobManager(ToJobManager::Nodes { nodes }) => {
+        Message::ToJobManager(ToJobManager::Nodes { list }) => {
+            let nodes = &list.nodes;
             let open = nodes.iter().filter(|node| node.open).count();
             format!("nodes: {open} of {} open", nodes.len())
         }

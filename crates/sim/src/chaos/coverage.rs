@@ -97,6 +97,8 @@ fn of_change(change: &Change) -> Option<&'static str> {
             _ => None,
         },
         Change::Finished { ended, .. } => match ended.reason {
+            EndReason::Preempted => Some("attempt preempted"),
+            EndReason::Shed => Some("attempt shed"),
             EndReason::Timeout => Some("attempt timed out"),
             EndReason::Cancelled => Some("attempt cancelled"),
             EndReason::NodeFault(_) => Some("attempt not launched"),

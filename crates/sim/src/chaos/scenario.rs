@@ -5,9 +5,10 @@ use super::{cluster, jobs, misfortune, queues};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
 use crate::settings::{Costs, NetworkSettings, Settings};
-use amalgam_core::master::{Decide, MasterSettings};
+use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{InterJob, IntraJob, Placement, Places, Preset};
+use amalgam_core::policy::{Mix, Quota};
+use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset};
 use amalgam_core::vocabulary::{Chance, Duration};
 use amalgam_workload::trace::{Node, Workload};
 
@@ -66,7 +67,8 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
 fn preset(chance: &mut Chance) -> Preset {
     let central = one_of(chance, &Preset::CENTRAL);
     let distributed = one_of(chance, &Preset::DISTRIBUTED);
-    let mut preset = one_of(chance, &[central, distributed]);
+    let hybrid = one_of(chance, &Preset::HYBRID);
+    let mut preset = one_of(chance, &[central, distributed, hybrid]);
     preset.seed = chance.below(u64::MAX);
     if is_one_in(3, chance) {
         preset.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]);
@@ -81,6 +83,10 @@ fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
             preset.placement = Placement::BatchSampling { ratio: one_of(chance, &[1, 2, 4]) };
         }
         (Places::JobManagers, _) => {}
+        (Places::ByKind, _) => {
+            preset.opportunistic = opportunistic(chance);
+            preset.inter_job = one_of(chance, &[InterJob::Capacity, InterJob::Drf { strict: false }]);
+        }
         (Places::Master, _) => {
             let placements = [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo];
             preset.placement = one_of(chance, &placements);
@@ -88,6 +94,31 @@ fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
                 *strict = true;
             }
         }
+    }
+}
+
+fn opportunistic(chance: &mut Chance) -> Opportunistic {
+    let few = Quota { absolute: Some(2), relative: None };
+    let as_many = Quota { absolute: None, relative: Some(100) };
+    Opportunistic {
+        mix: Mix {
+            shorter_than: one_of(chance, &[None, Some(Duration::from_secs(10))]),
+            opportunistic: one_of(chance, &[0, 500_000, 1_000_000]),
+        },
+        placement: one_of(
+            chance,
+            &[Placement::TopRanked { k: 2 }, Placement::TopRanked { k: 50 }, Placement::PowerOfTwo],
+        ),
+        quota: one_of(chance, &[Quota::default(), few, as_many]),
+        steering: Steering {
+            deviations: one_of(chance, &[None, Some(0), Some(2_000)]),
+            limit: one_of(
+                chance,
+                &[OpportunisticLimit::Everything, OpportunisticLimit::Part(500_000), OpportunisticLimit::Forecast],
+            ),
+        },
+        reorder: is_one_in(2, chance),
+        queue_limit: one_of(chance, &[None, Some(2)]),
     }
 }
 

@@ -81,7 +81,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(agreement::Agreement::default()),
         Box::new(preemption::Preemption::new(preset.preempts_for_shares(), STOP_GRACE + HAND_OVER)),
         Box::new(probes::Probes::default()),
-        Box::new(room::Room::default()),
+        Box::new(room::Room::new(preset)),
         Box::new(limits::Limits::default()),
         Box::new(submissions::Submissions::default()),
         Box::new(endings::Endings::default()),

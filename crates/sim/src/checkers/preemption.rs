@@ -83,15 +83,16 @@ impl Preemption {
     }
 
     fn check_preempted(&self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
-        if !self.preempts_for_shares && self.is_of_guaranteed_stage(task) {
+        let is_guaranteed = self.booked.contains(&attempt) || self.accepts_only_guaranteed(task);
+        if !self.preempts_for_shares && is_guaranteed {
             return Err(Breach::of_task(task, format!("guaranteed attempt {attempt} was preempted")));
         }
         Ok(())
     }
 
-    fn is_of_guaranteed_stage(&self, task: TaskId) -> bool {
+    fn accepts_only_guaranteed(&self, task: TaskId) -> bool {
         let stage = self.jobs.get(&task.job).and_then(|job| job.spec.stages.get(task.stage as usize));
-        stage.is_some_and(|stage| is_guaranteed(stage.execution))
+        stage.is_some_and(|stage| stage.execution == ExecutionType::Guaranteed)
     }
 
     fn check_queue(
@@ -168,24 +169,27 @@ fn is_guaranteed(execution: ExecutionType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::testing::{admitted, attempt, began, finished, launched, quiet_world};
-    use amalgam_core::vocabulary::TaskShape;
+    use crate::checkers::testing::{admitted, attempt, began, finished, launched, launched_under, quiet_world};
+    use amalgam_core::vocabulary::{GrantId, TaskShape};
 
     const GRACE: Duration = Duration::from_secs(11);
 
     #[test]
     fn a_preempted_guaranteed_attempt_is_noticed_unless_the_preset_declares_it() {
         let world = quiet_world();
-        let check = |preempts_for_shares, execution| {
+        let check = |preempts_for_shares, accepts, grant| {
             let mut checker = Preemption::new(preempts_for_shares, GRACE);
             let preempted = finished(attempt(1), EndReason::Preempted, false);
-            let checked = checker.check(&world, &[admitted(execution), launched(attempt(1)), preempted]);
+            let checked = checker.check(&world, &[admitted(accepts), launched_under(attempt(1), grant), preempted]);
             assert_eq!(checker.subjects(), 1, "one preemption");
             checked
         };
-        assert_eq!(check(false, ExecutionType::Opportunistic), Ok(()));
-        assert!(check(false, ExecutionType::Guaranteed).is_err());
-        assert_eq!(check(true, ExecutionType::Guaranteed), Ok(()));
+        let (unbooked, booked) = (None, Some(GrantId::default()));
+        assert_eq!(check(false, ExecutionType::Opportunistic, unbooked), Ok(()));
+        assert_eq!(check(false, ExecutionType::Auto, unbooked), Ok(()));
+        assert!(check(false, ExecutionType::Auto, booked).is_err());
+        assert!(check(false, ExecutionType::Guaranteed, unbooked).is_err());
+        assert_eq!(check(true, ExecutionType::Guaranteed, booked), Ok(()));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
-use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
+use amalgam_core::preset::{Places, Preset};
+use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, JobId, QueuedEntry, Resources};
 use std::collections::BTreeMap;
 
 /// From the end of a process to the start of the next, at a node that does nothing else.
@@ -11,6 +12,8 @@ const HAND_OVER: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub struct Room {
+    /// Where guaranteed work goes first: whether jobs then go by their submission.
+    by_kind: Option<bool>,
     /// What runs, by node.
     running: BTreeMap<usize, BTreeMap<AttemptId, Resources>>,
     /// Who is next at a node although there is room, and since when.
@@ -21,11 +24,22 @@ pub struct Room {
 }
 
 impl Room {
+    pub fn new(preset: Preset) -> Room {
+        let reorder = preset.opportunistic.reorder;
+        Room { by_kind: (preset.places == Places::ByKind).then_some(reorder), ..Room::default() }
+    }
+
+    fn next<'a>(&self, queue: &'a [QueuedEntry]) -> Option<&'a QueuedEntry> {
+        let Some(reorder) = self.by_kind else { return queue.first() };
+        queue.iter().min_by_key(|entry| (entry.is_opportunistic(), reorder.then(|| job(entry.id))))
+    }
+
     fn check_next(
         &mut self,
         now: Instant,
         node: usize,
         capacity: &Resources,
+        room: &Resources,
         next: &QueuedEntry,
     ) -> Result<(), Breach> {
         if self.last_seen.insert(node, next.id) != Some(next.id) {
@@ -33,7 +47,7 @@ impl Room {
         }
         let running = self.running.entry(node).or_default();
         let used = running.values().fold(Resources::ZERO, |used, more| used.saturating_add(more));
-        if !next.shape.resources.fits_in(&capacity.saturating_sub(&used)) {
+        if !next.shape.resources.fits_in(&room.smaller_of(&capacity.saturating_sub(&used))) {
             self.held_up.remove(&node);
             return Ok(());
         }
@@ -44,11 +58,10 @@ impl Room {
         if now.since(held_up.1) <= HAND_OVER {
             return Ok(());
         }
-        let job = match next.id {
-            EntryId::Attempt(attempt) => attempt.job,
-            EntryId::Probe(probe) => probe.job,
-        };
-        Err(Breach::of_job(job, format!("{:?} is next on n{node}, which has room for it, and does not start", next.id)))
+        Err(Breach::of_job(
+            job(next.id),
+            format!("{:?} is next on n{node}, which has room for it, and does not start", next.id),
+        ))
     }
 }
 
@@ -79,9 +92,11 @@ impl Checker for Room {
             // probe is free again when its job manager has answered.
             let agent = world.agent(node).filter(|agent| agent.is_welcomed());
             let agent = agent.filter(|agent| agent.probes().all(|(_, keeps_room)| !keeps_room));
-            match agent.and_then(|agent| agent.queued().first()) {
-                Some(next) if world.is_idle(node) => {
-                    self.check_next(world.now(), node, &world.capacity(node), next)?;
+            match agent.and_then(|agent| Some((agent, self.next(agent.queued())?))) {
+                Some((agent, next)) if world.is_idle(node) => {
+                    // It may be told to keep more back than runs, and that is not checked here.
+                    let room = if next.is_opportunistic() { agent.opportunistic_room() } else { Resources::MAX };
+                    self.check_next(world.now(), node, &world.capacity(node), &room, next)?;
                 }
                 _ => {
                     self.held_up.remove(&node);
@@ -89,6 +104,13 @@ impl Checker for Room {
             }
         }
         Ok(())
+    }
+}
+
+fn job(id: EntryId) -> JobId {
+    match id {
+        EntryId::Attempt(attempt) => attempt.job,
+        EntryId::Probe(probe) => probe.job,
     }
 }
 
@@ -111,10 +133,10 @@ mod tests {
         let capacity = Resources::new(1_500, 0);
         let at = |seconds: u64| Instant(seconds * 1_000_000);
         checker.running.entry(0).or_default().insert(attempt(1), Resources::new(1_000, 0));
-        assert_eq!(checker.check_next(at(0), 0, &capacity, &entry), Ok(()));
-        assert_eq!(checker.check_next(at(9), 0, &capacity, &entry), Ok(()), "another runs");
+        assert_eq!(checker.check_next(at(0), 0, &capacity, &Resources::MAX, &entry), Ok(()));
+        assert_eq!(checker.check_next(at(9), 0, &capacity, &Resources::MAX, &entry), Ok(()), "another runs");
         checker.running.clear();
-        assert_eq!(checker.check_next(at(10), 0, &capacity, &entry), Ok(()));
-        assert!(checker.check_next(at(12), 0, &capacity, &entry).is_err());
+        assert_eq!(checker.check_next(at(10), 0, &capacity, &Resources::MAX, &entry), Ok(()));
+        assert!(checker.check_next(at(12), 0, &capacity, &Resources::MAX, &entry).is_err());
     }
 }

@@ -42,8 +42,12 @@ fn told(change: Change) -> Happening {
 }
 
 pub fn launched(attempt: AttemptId) -> Happening {
-    let (node, grant, rule) = (NodeId(0), GrantId::default(), Rule::Submission);
-    told(Change::Launched { attempt, task: TASK, node, grant: Some(grant), rule, passed_over: 0, at: Instant(0) })
+    launched_under(attempt, Some(GrantId::default()))
+}
+
+pub fn launched_under(attempt: AttemptId, grant: Option<GrantId>) -> Happening {
+    let (node, rule) = (NodeId(0), Rule::Submission);
+    told(Change::Launched { attempt, task: TASK, node, grant, rule, passed_over: 0, at: Instant(0) })
 }
 
 pub fn finished(attempt: AttemptId, reason: EndReason, last: bool) -> Happening {

@@ -5,12 +5,14 @@ mod batch_sampling;
 mod by_room;
 mod next_fit;
 mod random;
+mod top_ranked;
 
 pub use aligned::Aligned;
 pub use batch_sampling::BatchSampling;
 pub use by_room::{BestFit, WorstFit};
 pub use next_fit::NextFit;
 pub use random::{PowerOfTwo, Random};
+pub use top_ranked::TopRanked;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,121 @@
+//! Duty: know the nodes, and steer opportunistic work at them: how long their queues may be, and how much it may hold. A
+//! node is told when it reports.
+
+use super::Master;
+use crate::policy::Forecast;
+use crate::protocol::Steer;
+use crate::role::Outbox;
+use crate::vocabulary::resources::WIDTH;
+use crate::vocabulary::{Duration, NodeId, Resources};
+use serde::{Deserialize, Serialize};
+
+/// How opportunistic work is steered.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Steering {
+    /// A queue may be longer than the mean of all by so many standard deviations, in thousandths; `None` for any length.
+    pub deviations: Option<u32>,
+    pub limit: OpportunisticLimit,
+}
+
+/// How much of a node opportunistic work may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum OpportunisticLimit {
+    /// All that is free.
+    #[default]
+    Everything,
+    /// A fixed part of each kind, in millionths.
+    Part(u32),
+    /// What guaranteed work will probably leave.
+    Forecast,
+}
+
+/// Sums over the queues that nodes reported last.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Queues {
+    nodes: u64,
+    sum: u128,
+    squares: u128,
+}
+
+impl Queues {
+    /// A node's queue changed from one length to another; `None` for one that does not count.
+    pub(super) fn replace(&mut self, old: Option<Duration>, new: Option<Duration>) {
+        if let Some(old) = old {
+            self.nodes -= 1;
+            self.sum -= u128::from(old.0);
+            self.squares -= u128::from(old.0) * u128::from(old.0);
+        }
+        if let Some(new) = new {
+            self.nodes += 1;
+            self.sum += u128::from(new.0);
+            self.squares += u128::from(new.0) * u128::from(new.0);
+        }
+    }
+
+    /// Their mean and so many thousandths of their standard deviation.
+    fn beyond(&self, deviations: u32) -> Option<Duration> {
+        let nodes = u128::from(self.nodes);
+        let mean = self.sum.checked_div(nodes)?;
+        let variance = (self.squares / nodes).saturating_sub(mean * mean);
+        let over = variance.isqrt() * u128::from(deviations) / 1_000;
+        Some(Duration(u64::try_from(mean + over).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Master {
+    /// The answer to a report.
+    pub(super) fn steer(&mut self, node: NodeId, out: &mut Outbox) {
+        let Some(Steering { deviations, limit }) = self.settings.steer else { return };
+        let (capacity, free) = (self.ledger.node_capacity(node), self.ledger.node_free(node));
+        let forecast = self.nodes.forecast(node);
+        forecast.learn(&capacity.saturating_sub(&free));
+        let room = room(limit, &capacity, forecast);
+        let longest_wait = deviations.and_then(|deviations| self.nodes.queues().beyond(deviations));
+        let steer = Steer { longest_wait, room };
+        if self.nodes.is_new_steer(node, steer) {
+            out.send(node, crate::protocol::ToNode::Steer(Box::new(steer)));
+        }
+    }
+}
+
+fn room(limit: OpportunisticLimit, capacity: &Resources, forecast: &Forecast) -> Resources {
+    match limit {
+        OpportunisticLimit::Everything => Resources::MAX,
+        OpportunisticLimit::Part(millionths) => {
+            let mut part = *capacity;
+            for kind in 0..WIDTH {
+                part.0[kind] = (u64::from(capacity.0[kind]) * u64::from(millionths.min(1_000_000)) / 1_000_000) as u32;
+            }
+            part
+        }
+        OpportunisticLimit::Forecast => capacity.saturating_sub(&forecast.demand()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_the_mean_and_some_deviations_of_what_was_reported_last() {
+        let mut queues = Queues::default();
+        assert_eq!(queues.beyond(2_000), None);
+        for (old, new) in [(None, Some(100)), (None, Some(8)), (Some(100), Some(2)), (None, Some(9)), (Some(9), None)] {
+            queues.replace(old.map(Duration), new.map(Duration));
+        }
+        // 8 and 2 are left.
+        assert_eq!(queues.beyond(0), Some(Duration(5)));
+        assert_eq!(queues.beyond(2_000), Some(Duration(11)));
+        assert_eq!(queues.beyond(1_500), Some(Duration(9)));
+    }
+
+    #[test]
+    fn opportunistic_work_has_everything_a_part_or_what_is_left_over() {
+        let capacity = Resources::new(32_000, 1_000);
+        let mut forecast = Forecast::default();
+        forecast.learn(&Resources::new(22_000, 1_500));
+        assert_eq!(room(OpportunisticLimit::Everything, &capacity, &forecast), Resources::MAX);
+        assert_eq!(room(OpportunisticLimit::Part(200_000), &capacity, &forecast), Resources::new(6_400, 200));
+        assert_eq!(room(OpportunisticLimit::Forecast, &capacity, &forecast), Resources::new(10_000, 0));
+    }
+}

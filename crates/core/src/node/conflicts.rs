@@ -1,0 +1,97 @@
+//! Where guaranteed and opportunistic work want the same room: the second gives way, and keeps to the limits that the master
+//! sets it.
+
+use super::{Attempt, NodeAgent, State};
+use crate::protocol::Steer;
+use crate::role::{Outbox, Record};
+use crate::vocabulary::{AttemptId, EndReason, Ended, EntryId, ExecutionType, Instant, Resources, Totals};
+
+impl Attempt {
+    /// Nobody booked its resources, and it gives way to what is booked.
+    pub(super) fn is_opportunistic(&self) -> bool {
+        self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
+    }
+
+    fn gives_way(&self) -> bool {
+        self.is_opportunistic() && matches!(self.state, State::Starting | State::Running)
+    }
+}
+
+impl NodeAgent {
+    /// What opportunistic work may hold beside what it holds. One attempt may always run, or a task that is larger than the
+    /// limit would wait for ever.
+    pub fn opportunistic_room(&self) -> Resources {
+        if self.opportunistic == Totals::ZERO { Resources::MAX } else { self.opportunistic.left_of(&self.steer.room) }
+    }
+
+    pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
+        self.steer = steer;
+        self.shed(now, out);
+        self.start_what_fits(now, out);
+    }
+
+    /// Gives up what waits beyond the limits of the queue: its job manager finds another place for it.
+    fn shed(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(longest) = self.steer.longest_wait else { return };
+        let mut wait = self.queue.expected_work();
+        while wait > longest {
+            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref()) else { return };
+            wait -= entry.expected.unwrap_or_default();
+            match entry.id {
+                EntryId::Attempt(attempt) => self.finish(now, attempt, Ended::without_run(EndReason::Shed), out),
+                EntryId::Probe(probe) => drop(self.take_probe(probe)),
+            }
+        }
+    }
+
+    /// An opportunistic launch that finds the queue full goes back at once.
+    pub(super) fn keep_queue_short(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
+        let is_over = self.queue_limit.is_some_and(|limit| self.queue.len() > limit as usize);
+        if is_over && self.attempts.get(&id).is_some_and(|entry| entry.is_opportunistic()) {
+            self.queue.remove(EntryId::Attempt(id));
+            self.finish(now, id, Ended::without_run(EndReason::Shed), out);
+        }
+    }
+
+    /// Ends opportunistic attempts for booked ones that wait: those that lose least, the newest, and no more than needed.
+    pub(super) fn make_room(&mut self, now: Instant, out: &mut Outbox) {
+        let mut wanted = Totals::ZERO;
+        for entry in self.queue.entries() {
+            if let EntryId::Attempt(id) = entry.id
+                && self.attempts[&id].grant.is_some()
+            {
+                wanted.add(&entry.shape.resources);
+            }
+        }
+        let mut coming = Totals::ZERO;
+        coming.add(&self.free);
+        for id in &self.running {
+            let entry = &self.attempts[id];
+            if let State::Stopping { .. } = entry.state {
+                coming.add(&entry.template.shape.resources);
+            }
+        }
+        let mut victims = Vec::new();
+        for &id in self.running.iter().rev().filter(|id| self.attempts[*id].gives_way()) {
+            if wanted.fits_in(&coming) {
+                break;
+            }
+            coming.add(&self.attempts[&id].template.shape.resources);
+            victims.push(id);
+        }
+        // Of those that were taken on the way, some may not be needed any more: the one that would lose most stays first.
+        for at in (0..victims.len()).rev() {
+            let mut without = coming;
+            without.sub(&self.attempts[&victims[at]].template.shape.resources);
+            if wanted.fits_in(&without) {
+                coming = without;
+                victims.remove(at);
+            }
+        }
+        for id in victims {
+            let (task, node, reason) = (self.attempts[&id].task, self.node, EndReason::Preempted);
+            out.record(Record::Stopping { task, attempt: id, node, reason: reason.clone() });
+            self.on_stop(now, id, reason, self.settings.stop_grace, out);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How much of a node guaranteed work will take: resource policing (Karanasos et al. 2015: Mercury, sections 4.3 and 7.2.3).
+//! The paper says that the forecast comes from history and not how. Here it is the smoothed mean and some smoothed mean
+//! deviations on top, as a transport foresees the time of its answers (Jacobson 1988, appendix A).
+
+use crate::vocabulary::Resources;
+use crate::vocabulary::resources::WIDTH;
+
+/// A sample counts for one part in so many of the mean, and of the deviation.
+const MEAN_PARTS: i64 = 8;
+const DEVIATION_PARTS: i64 = 4;
+/// Deviations on top of the mean.
+const DEVIATIONS: i64 = 2;
+/// Fractions that are kept of an amount.
+const SCALE: i64 = 16;
+
+#[derive(Clone, Default, Debug)]
+pub struct Forecast {
+    /// In parts of [`SCALE`]; `None` before the first sample.
+    mean: Option<[i64; WIDTH]>,
+    deviation: [i64; WIDTH],
+}
+
+impl Forecast {
+    /// What guaranteed work holds now.
+    pub fn learn(&mut self, held: &Resources) {
+        let sample = held.0.map(|amount| i64::from(amount) * SCALE);
+        let Some(mean) = &mut self.mean else {
+            self.mean = Some(sample);
+            return;
+        };
+        for kind in 0..WIDTH {
+            let error = sample[kind] - mean[kind];
+            mean[kind] += error / MEAN_PARTS;
+            self.deviation[kind] += (error.abs() - self.deviation[kind]) / DEVIATION_PARTS;
+        }
+    }
+
+    /// What it will probably not exceed.
+    pub fn demand(&self) -> Resources {
+        let mut demand = Resources::ZERO;
+        let known = self.mean.iter().flatten().zip(&self.deviation);
+        for (demand, (mean, deviation)) in demand.0.iter_mut().zip(known) {
+            let expected = (mean + DEVIATIONS * deviation + SCALE - 1) / SCALE;
+            *demand = expected.clamp(0, i64::from(u32::MAX)) as u32;
+        }
+        demand
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::Chance;
+
+    fn after(samples: impl Iterator<Item = u32>) -> u32 {
+        let mut forecast = Forecast::default();
+        samples.for_each(|cpu| forecast.learn(&Resources::new(cpu, 0)));
+        forecast.demand().cpu_millis()
+    }
+
+    #[test]
+    fn steady_demand_is_foreseen_as_it_is_and_nothing_without_history() {
+        assert_eq!(after(std::iter::empty()), 0);
+        assert_eq!(after((0..50).map(|_| 700)), 700);
+    }
+
+    #[test]
+    fn demand_that_varies_is_seldom_above_what_was_foreseen() {
+        let mut chance = Chance::new(1, "demand");
+        let mut forecast = Forecast::default();
+        let mut above = 0;
+        for _ in 0..2_000 {
+            let held = 5_000 + chance.below(4_000_u32);
+            above += u32::from(held > forecast.demand().cpu_millis());
+            forecast.learn(&Resources::new(held, 0));
+        }
+        assert!(above < 200, "{above} of 2,000");
+    }
+
+    #[test]
+    fn a_change_of_demand_is_followed() {
+        let changed = after((0..50).map(|_| 1_000).chain((0..50).map(|_| 9_000)));
+        assert!((8_900..=9_200).contains(&changed), "{changed}");
+        let ended = after((0..50).map(|_| 9_000).chain((0..80).map(|_| 0)));
+        assert!(ended < 50, "{ended}");
+    }
+}

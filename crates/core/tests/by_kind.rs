@@ -1,0 +1,206 @@
+//! Clusters with guaranteed and opportunistic work, as promised: who places what, who gives way to whom, and that nothing
+//! that gives way is lost.
+
+#[allow(dead_code)]
+mod world;
+
+use amalgam_core::master::{OpportunisticLimit, Steering};
+use amalgam_core::policy::{Mix, Quota};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::JobOutcome;
+use amalgam_core::role::{Change, Role};
+use amalgam_core::vocabulary::{Duration, EndReason, ExecutionType, JobId, Resources, StageSpec, TaskId};
+use world::{World, job, stage};
+
+const CORE: Resources = Resources::new(1_000, 0);
+const FOUR: Resources = Resources::new(4_000, 0);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Nobody sheds, and all tasks of `auto` stages are opportunistic.
+fn preset() -> Preset {
+    let mut preset = Preset::MERCURY;
+    preset.opportunistic.mix = Mix::ONLY_OPPORTUNISTIC;
+    preset.opportunistic.steering = Steering::default();
+    preset
+}
+
+fn of_kind(execution: ExecutionType, tasks: u32, length: &str, cpu_millis: u32) -> StageSpec {
+    let mut stage = stage("only", tasks, length, cpu_millis);
+    stage.execution = execution;
+    stage.expected = Some(Duration::parse(length).unwrap());
+    stage
+}
+
+use ExecutionType::{Auto, Guaranteed, Opportunistic};
+
+/// How often attempts ended for this reason, by task.
+fn ended(world: &World, reason: &EndReason) -> Vec<TaskId> {
+    let of_reason = |change: &Change| match change {
+        Change::Finished { task, ended, .. } if ended.reason == *reason => Some(*task),
+        _ => None,
+    };
+    world.disk.iter().filter_map(of_reason).collect()
+}
+
+fn running_of(world: &World, job: JobId) -> usize {
+    world.running_tasks().iter().filter(|task| task.job == job).count()
+}
+
+#[test]
+fn opportunistic_tasks_are_placed_without_the_master_and_are_not_booked() {
+    let mut world = World::with_nodes(preset(), 4, CORE);
+    world.verbose = true;
+    let id = world.submit(job(vec![of_kind(Auto, 6, "2s", 1_000)]));
+    world.run_for(seconds(1));
+    assert!(!world.log.iter().any(|line| line.contains("demand j1")), "{}", world.log.join("\n"));
+    let server = world.server.as_ref().unwrap();
+    assert!(server.master.describe(world.now).nodes.iter().all(|node| node.bookings == 0));
+    world.run_for(seconds(20));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn guaranteed_work_ends_the_newest_opportunistic_attempts_and_no_more_than_it_needs() {
+    let mut world = World::with_nodes(preset(), 1, FOUR);
+    let mut all = Vec::new();
+    for _ in 0..4 {
+        all.push(world.submit(job(vec![of_kind(Opportunistic, 1, "60s", 1_000)])));
+        world.run_for(seconds(1));
+    }
+    let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 2, "5s", 1_000)]));
+    world.run_for(seconds(1));
+    assert_eq!(running_of(&world, guaranteed), 2, "{}", world.log.join("\n"));
+    let preempted: Vec<JobId> = ended(&world, &EndReason::Preempted).iter().map(|task| task.job).collect();
+    assert_eq!(preempted, [all[3], all[2]]);
+    assert_eq!((running_of(&world, all[0]), running_of(&world, all[1])), (1, 1));
+    world.run_for(seconds(200));
+    for job in all.into_iter().chain([guaranteed]) {
+        assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded));
+    }
+}
+
+#[test]
+fn one_large_attempt_is_ended_rather_than_small_ones_that_would_not_do() {
+    let mut world = World::with_nodes(preset(), 1, FOUR);
+    let large = world.submit(job(vec![of_kind(Opportunistic, 1, "60s", 3_000)]));
+    world.run_for(seconds(1));
+    let small = world.submit(job(vec![of_kind(Opportunistic, 1, "60s", 1_000)]));
+    world.run_for(seconds(1));
+    world.submit(job(vec![of_kind(Guaranteed, 1, "5s", 3_000)]));
+    world.run_for(seconds(1));
+    assert_eq!((running_of(&world, large), running_of(&world, small)), (0, 1), "the small one need not go");
+}
+
+#[test]
+fn guaranteed_work_is_never_preempted_and_opportunistic_work_waits_for_it() {
+    let mut world = World::with_nodes(preset(), 1, FOUR);
+    let first = world.submit(job(vec![of_kind(Guaranteed, 4, "5s", 1_000)]));
+    world.run_for(seconds(1));
+    let waits = world.submit(job(vec![of_kind(Opportunistic, 2, "1s", 1_000)]));
+    let second = world.submit(job(vec![of_kind(Guaranteed, 3, "5s", 1_000)]));
+    world.run_for(seconds(3));
+    assert_eq!((running_of(&world, first), running_of(&world, waits), running_of(&world, second)), (4, 0, 0));
+    world.run_for(seconds(3));
+    assert_eq!((running_of(&world, waits), running_of(&world, second)), (0, 3), "{}", world.log.join("\n"));
+    world.run_for(seconds(20));
+    assert_eq!(world.outcome(waits), Some(JobOutcome::Succeeded));
+    assert!(ended(&world, &EndReason::Preempted).iter().all(|task| task.job == waits));
+}
+
+#[test]
+fn a_stage_that_accepts_only_guaranteed_work_gets_nothing_else() {
+    let mut world = World::with_nodes(preset(), 2, FOUR);
+    let id = world.submit(job(vec![of_kind(Guaranteed, 8, "1s", 1_000)]));
+    world.run_for(seconds(5));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    let all_booked = |change: &Change| !matches!(change, Change::Launched { grant: None, .. });
+    assert!(world.disk.iter().all(all_booked));
+}
+
+#[test]
+fn the_mix_says_how_many_of_the_tasks_are_opportunistic() {
+    let mut preset = preset();
+    preset.opportunistic.mix = Mix { shorter_than: Some(seconds(10)), opportunistic: 250_000 };
+    for (length, expected) in [("1s", 10), ("30s", 0)] {
+        let mut world = World::with_nodes(preset, 4, FOUR);
+        let id = world.submit(job(vec![of_kind(Auto, 40, length, 1_000)]));
+        world.run_for(seconds(400));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        let unbooked = |change: &&Change| matches!(change, Change::Launched { grant: None, .. });
+        let preempted = ended(&world, &EndReason::Preempted).len();
+        assert_eq!(world.disk.iter().filter(unbooked).count() - preempted, expected, "tasks of {length}");
+    }
+}
+
+#[test]
+fn a_quota_bounds_the_opportunistic_attempts_of_a_job() {
+    let mut preset = preset();
+    preset.opportunistic.quota = Quota { absolute: Some(3), relative: None };
+    let mut world = World::with_nodes(preset, 4, FOUR);
+    let id = world.submit(job(vec![of_kind(Auto, 10, "2s", 1_000)]));
+    for _ in 0..8 {
+        world.run_for(seconds(1));
+        let manager = world.server.as_ref().unwrap().jobs.get(&id);
+        assert!(manager.is_none_or(|manager| manager.running().count() <= 3));
+    }
+    world.run_for(seconds(3));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn queues_longer_than_the_target_are_shed_and_their_tasks_run_elsewhere() {
+    let mut preset = preset();
+    preset.opportunistic.steering.deviations = Some(0);
+    let mut world = World::with_nodes(preset, 1, CORE);
+    let id = world.submit(job(vec![of_kind(Auto, 12, "4s", 1_000)]));
+    world.run_for(seconds(2));
+    (0..3).for_each(|_| world.add_node(CORE, &[]));
+    world.run_for(seconds(30));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert!(!ended(&world, &EndReason::Shed).is_empty(), "{}", world.log.join("\n"));
+    let used = world.nodes.iter().filter(|host| !host.executor.launched.is_empty()).count();
+    assert_eq!(used, 4);
+    assert!(world.nodes.iter().map(|host| host.executor.launched.len()).sum::<usize>() == 12, "shed before they ran");
+}
+
+#[test]
+fn opportunistic_work_keeps_to_its_part_of_a_node() {
+    let mut preset = preset();
+    preset.opportunistic.steering.limit = OpportunisticLimit::Part(500_000);
+    let mut world = World::with_nodes(preset, 1, FOUR);
+    world.run_for(seconds(3));
+    let id = world.submit(job(vec![of_kind(Auto, 4, "3s", 1_000)]));
+    world.run_for(seconds(2));
+    assert_eq!(running_of(&world, id), 2);
+    world.run_for(seconds(6));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn a_full_queue_sends_launches_back_and_nothing_is_lost() {
+    let mut preset = preset();
+    preset.opportunistic.queue_limit = Some(2);
+    let mut world = World::with_nodes(preset, 2, CORE);
+    let id = world.submit(job(vec![of_kind(Auto, 9, "1s", 1_000)]));
+    world.run_for(seconds(20));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn what_runs_opportunistically_survives_its_agent_and_gives_way_to_booked_work_afterwards() {
+    let mut world = World::with_nodes(preset(), 1, CORE);
+    let id = world.submit(job(vec![of_kind(Auto, 1, "30s", 1_000)]));
+    world.run_for(seconds(2));
+    world.kill_agent(0);
+    world.start_agent(0);
+    world.run_for(seconds(2));
+    assert_eq!(running_of(&world, id), 1);
+    let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 1, "2s", 1_000)]));
+    world.run_for(seconds(1));
+    assert_eq!((running_of(&world, id), running_of(&world, guaranteed)), (0, 1));
+    world.run_for(seconds(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
