@@ -113,6 +113,8 @@ pub struct Opportunistic {
     pub mix: Mix,
     pub placement: Placement,
     pub quota: Quota,
+    /// Attempts that have run for so long ask to be guaranteed; `None` if none do.
+    pub promote_after: Option<Duration>,
     pub steering: Steering,
     /// Nodes start the tasks of the job first that was submitted first.
     pub reorder: bool,
@@ -183,6 +185,7 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     mix: Mix { shorter_than: Some(Duration::from_secs(10)), opportunistic: 700_000 },
     placement: Placement::TopRanked { k: 50 },
     quota: Quota { absolute: None, relative: None },
+    promote_after: None,
     steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything },
     reorder: true,
     queue_limit: None,
@@ -285,13 +288,16 @@ impl Preset {
         let policy = |placement: Placement| placement.policy(self.seed, &format!("placement {component}"));
         match self.places {
             Places::Master => None,
-            Places::JobManagers => {
-                Some(OwnPlacement { placement: policy(self.placement), mix: None, quota: Quota::default() })
-            }
+            Places::JobManagers => Some(OwnPlacement {
+                placement: policy(self.placement),
+                mix: None,
+                quota: Quota::default(),
+                promote_after: None,
+            }),
             Places::ByKind => {
-                let Opportunistic { mix, placement, quota, .. } = self.opportunistic;
+                let Opportunistic { mix, placement, quota, promote_after, .. } = self.opportunistic;
                 let chance = Chance::new(self.seed, &format!("mix {component}"));
-                Some(OwnPlacement { placement: policy(placement), mix: Some((mix, chance)), quota })
+                Some(OwnPlacement { placement: policy(placement), mix: Some((mix, chance)), quota, promote_after })
             }
         }
     }

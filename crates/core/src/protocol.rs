@@ -110,6 +110,9 @@ pub enum ToMaster {
     Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager has no use for a grant.
     Return { grants: Vec<GrantId> },
+    /// A job manager asks that an opportunistic attempt which runs be booked. Where no limit stands against it the node is
+    /// told so, and says `Promoted`; else there is no answer, and it is asked again later.
+    Promote { attempt: AttemptId, node: NodeId, resources: Resources },
     /// A job has come to its end.
     JobEnded { job: JobId, outcome: JobOutcome },
 }
@@ -247,6 +250,11 @@ pub enum ToJobManager {
         attempt: AttemptId,
         ended: Ended,
     },
+    /// The attempt is booked from now on and gives way to nobody.
+    Promoted {
+        attempt: AttemptId,
+        grant: GrantId,
+    },
     /// The node did not take the launch, and holds nothing for it.
     NotTaken {
         attempt: AttemptId,
@@ -347,6 +355,8 @@ pub enum ToNode {
     Steer(Box<Steer>),
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
     Launch(Box<Launch>),
+    /// The attempt's resources are booked under this grant. Answered by `Promoted`, or by `Freed` if it does not run any more.
+    Promote { attempt: AttemptId, grant: GrantId },
     /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
     Probe(Probe),
     /// There is no task for these any more.
@@ -416,6 +426,8 @@ pub enum ToExecutor {
     /// Sends a signal to every process of the attempt, whose end is then due to `reason`: the executor says so even
     /// to an agent that never heard of it. Ignored for one that has ended.
     Signal { attempt: AttemptId, signal: TaskSignal, reason: EndReason },
+    /// The attempt is booked now, which its agent will want to know after a restart.
+    Promote { attempt: AttemptId, grant: GrantId },
     /// The end of the attempt is safe elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
     /// Answered by `Executing`.

@@ -151,6 +151,14 @@ pub enum Change {
         last: bool,
         at: Instant,
     },
+    /// An opportunistic attempt became a guaranteed one.
+    Promoted {
+        attempt: AttemptId,
+        task: TaskId,
+        node: NodeId,
+        grant: GrantId,
+        at: Instant,
+    },
     /// No task of the job starts any more.
     Cancelled {
         job: JobId,
@@ -290,15 +298,19 @@ impl Change {
             | Change::Cancelled { job, .. }
             | Change::Rerun { job }
             | Change::Progress { job, .. } => Some(*job),
-            Change::Launched { attempt, .. } | Change::Finished { attempt, .. } | Change::Lost { attempt, .. } => {
-                Some(attempt.job)
-            }
+            Change::Launched { attempt, .. }
+            | Change::Finished { attempt, .. }
+            | Change::Lost { attempt, .. }
+            | Change::Promoted { attempt, .. } => Some(attempt.job),
         }
     }
 
     pub fn task(&self) -> Option<TaskId> {
         match self {
-            Change::Launched { task, .. } | Change::Finished { task, .. } | Change::Lost { task, .. } => Some(*task),
+            Change::Launched { task, .. }
+            | Change::Finished { task, .. }
+            | Change::Lost { task, .. }
+            | Change::Promoted { task, .. } => Some(*task),
             _ => None,
         }
     }
@@ -310,6 +322,7 @@ impl Change {
             Change::Launched { .. }
                 | Change::Finished { .. }
                 | Change::Lost { .. }
+                | Change::Promoted { .. }
                 | Change::Cancelled { .. }
                 | Change::Rerun { .. }
                 | Change::Progress { .. }

@@ -204,3 +204,56 @@ fn what_runs_opportunistically_survives_its_agent_and_gives_way_to_booked_work_a
     world.run_for(seconds(60));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
+
+#[test]
+fn what_runs_long_is_promoted_where_there_is_room_and_then_gives_way_to_nobody() {
+    let mut preset = preset();
+    preset.opportunistic.promote_after = Some(seconds(5));
+    let mut world = World::with_nodes(preset, 1, FOUR);
+    let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 3, "20s", 1_000)]));
+    let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
+    world.run_for(seconds(4));
+    let bookings = |world: &World| world.server.as_ref().unwrap().master.describe(world.now).nodes[0].bookings;
+    assert_eq!(bookings(&world), 3);
+    world.run_for(seconds(3));
+    assert_eq!(bookings(&world), 4);
+    let next = world.submit(job(vec![of_kind(Guaranteed, 2, "8s", 1_000)]));
+    world.run_for(seconds(1));
+    assert_eq!((running_of(&world, guaranteed), running_of(&world, long), running_of(&world, next)), (3, 1, 0));
+    world.run_for(seconds(100));
+    assert!(ended(&world, &EndReason::Preempted).is_empty(), "{}", world.log.join("\n"));
+    assert_eq!((world.outcome(long), world.outcome(next)), (Some(JobOutcome::Succeeded), Some(JobOutcome::Succeeded)));
+    assert_eq!(bookings(&world), 0);
+}
+
+#[test]
+fn a_promotion_outlives_the_agent_and_the_server() {
+    let mut preset = preset();
+    preset.opportunistic.promote_after = Some(seconds(2));
+    let mut world = World::with_nodes(preset, 1, CORE);
+    let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
+    world.run_for(seconds(4));
+    world.kill_agent(0);
+    world.start_agent(0);
+    world.settle();
+    world.kill_server();
+    world.start_server();
+    world.settle();
+    let next = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 1_000)]));
+    world.run_for(seconds(20));
+    assert_eq!((running_of(&world, long), running_of(&world, next)), (1, 0), "{}", world.log.join("\n"));
+    world.run_for(seconds(60));
+    assert_eq!((world.outcome(long), world.outcome(next)), (Some(JobOutcome::Succeeded), Some(JobOutcome::Succeeded)));
+}
+
+#[test]
+fn a_promotion_that_comes_too_late_is_given_back() {
+    let mut preset = preset();
+    preset.opportunistic.promote_after = Some(seconds(2));
+    let mut world = World::with_nodes(preset, 1, CORE);
+    // Its end and the promotion cross on their way.
+    let short = world.submit(job(vec![of_kind(Auto, 1, "2s", 1_000)]));
+    world.run_for(seconds(10));
+    assert_eq!(world.outcome(short), Some(JobOutcome::Succeeded));
+    assert_eq!(world.server.as_ref().unwrap().master.describe(world.now).nodes[0].bookings, 0);
+}

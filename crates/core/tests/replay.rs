@@ -68,7 +68,7 @@ fn journal(preset: Preset) -> Vec<Entry> {
                 let reason = EndReason::Exit(u8::from(tried.insert(order.task)));
                 ExecutorReport::Finished { attempt: order.attempt, ended: Ended::without_run(reason) }
             }
-            ToExecutor::Signal { .. } | ToExecutor::Acknowledge { .. } => continue,
+            ToExecutor::Signal { .. } | ToExecutor::Promote { .. } | ToExecutor::Acknowledge { .. } => continue,
         };
         let message = Message::ToNode(ToNode::Executor(report));
         let letter = Letter { from: Address::Executor(NODE), to: Address::Node(NODE), message };

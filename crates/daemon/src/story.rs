@@ -110,6 +110,11 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             let text = format!("{} {}{message} after {}{again}", names.task(*task), ended.reason, ended.usage.wall);
             of_attempt("ended", *task, *attempt, *node, text)
         }
+        Change::Promoted { attempt, task, node, .. } => {
+            let text =
+                format!("{} is guaranteed from now on: {} has room for it", names.task(*task), names.node(*node));
+            of_attempt("promoted", *task, *attempt, *node, text)
+        }
         Change::Lost { attempt, task, node, cause, last, .. } => {
             let why = match cause {
                 LostCause::NodeLost => format!("{} stayed away too long", names.node(*node)),

@@ -53,6 +53,11 @@ impl Executor {
                     out.push(Reaction::Report(ended));
                 }
             }
+            ToExecutor::Promote { attempt, grant } => {
+                if let Some(Attempt::Running(running)) = self.attempts.get_mut(&attempt) {
+                    running.order.grant = Some(grant);
+                }
+            }
             ToExecutor::Acknowledge { attempt } => {
                 if let Entry::Occupied(place) = self.attempts.entry(attempt)
                     && let Attempt::Ended(_) = place.get()

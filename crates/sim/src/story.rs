@@ -131,6 +131,9 @@ fn describe_change(change: &Change) -> String {
             let more = if *last { "" } else { ", to be tried again" };
             format!("task {task} ended as {attempt}: {}{more}", ended.reason)
         }
+        Change::Promoted { attempt, task, node, grant, .. } => {
+            format!("task {task} guaranteed on {node} as {attempt} with {grant}")
+        }
         Change::Lost { attempt, task, cause, last, .. } => {
             let more = if *last { "" } else { ", to be tried again" };
             format!("task {task} lost as {attempt}: {cause:?}{more}")

@@ -35,7 +35,17 @@ fn cores() -> usize {
 /// Of 200 seeds, at least so many meet each of these.
 const MET: [(u64, &[&str]); 3] = [
     (1, &["job rerun", "strict fair share bound", "node kept for another"]),
-    (5, &["attempt not launched", "attempt not taken by its node", "constraint met by no node", "drf", "tetris"]),
+    (
+        5,
+        &[
+            "attempt promoted",
+            "attempt not launched",
+            "attempt not taken by its node",
+            "constraint met by no node",
+            "drf",
+            "tetris",
+        ],
+    ),
     (
         20,
         &[

@@ -6,6 +6,7 @@
 mod dag;
 mod estimate;
 mod placing;
+mod promotion;
 mod questions;
 mod requests;
 mod saved;
@@ -29,6 +30,7 @@ use crate::vocabulary::{
 };
 use placing::Outstanding;
 pub use placing::OwnPlacement;
+use promotion::Promotions;
 use requests::Requests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +67,7 @@ pub struct JobManager {
     scheduler: Option<LocalScheduler>,
     quota: Quota,
     outstanding: Outstanding,
+    promotions: Promotions,
     work: WorkLeft,
     templates: Templates,
     begun: bool,
@@ -88,7 +91,9 @@ pub struct JobManager {
 struct RunningAttempt {
     task: TaskId,
     node: NodeId,
-    /// A ledger holds its resources.
+    /// It was launched without a grant.
+    opportunistic: bool,
+    /// A ledger holds its resources: from the beginning, or since it was promoted.
     booked: bool,
     launched_at: Instant,
     started_at: Option<Instant>,
@@ -156,8 +161,10 @@ impl JobManager {
         own: Option<OwnPlacement>,
     ) -> JobManager {
         let dag = Dag::new(&job.spec);
-        let (placement, mix, quota) =
-            own.map_or((None, None, Quota::default()), |own| (Some(own.placement), own.mix, own.quota));
+        let (placement, mix, quota, promote_after) = match own {
+            Some(OwnPlacement { placement, mix, quota, promote_after }) => (Some(placement), mix, quota, promote_after),
+            None => (None, None, Quota::default(), None),
+        };
         let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
@@ -171,6 +178,7 @@ impl JobManager {
             scheduler,
             quota,
             outstanding: Outstanding::default(),
+            promotions: Promotions::after(promote_after),
             work,
             templates,
             begun: false,
@@ -201,6 +209,7 @@ impl JobManager {
             ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
             ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
+            ToJobManager::Promoted { attempt, grant } => self.on_promoted(now, attempt, grant, out),
             ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
             ToJobManager::Live { node, epoch, number, attempts } => {
@@ -293,7 +302,8 @@ impl JobManager {
         self.next_attempt += 1;
         self.dag.launched(task.stage, task.index, attempt, node, now);
         let booked = basis.grant().is_some();
-        let running = RunningAttempt { task, node, booked, launched_at: now, started_at: None, life: Life::Present };
+        let (opportunistic, launched_at, life) = (!booked, now, Life::Present);
+        let running = RunningAttempt { task, node, opportunistic, booked, launched_at, started_at: None, life };
         self.insert_running(attempt, running);
         out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
         let launch = self.launch_message(attempt, task, execution, basis);
@@ -330,7 +340,11 @@ impl JobManager {
             return out.record(Record::Stale { from, attempt });
         };
         if running.started_at.is_none() {
-            running.started_at = Some(now.before(running_for));
+            let since = now.before(running_for);
+            running.started_at = Some(since);
+            if !running.booked {
+                self.promotions.on_started(since, attempt);
+            }
             // Of a recovered attempt the record was written in an earlier life.
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
@@ -359,10 +373,10 @@ impl JobManager {
         let Some(running) = self.remove_running(attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
-        let RunningAttempt { task, node, booked, .. } = running;
+        let RunningAttempt { task, node, opportunistic, .. } = running;
         let last = self.is_last(task, &ended.reason);
         if !last {
-            self.requests.came_back(task.stage, !booked);
+            self.requests.came_back(task.stage, opportunistic);
         }
         // A node that sheds has a longer queue than its load as it was published says.
         if let EndReason::NodeFault(_) | EndReason::Shed = ended.reason {
@@ -418,11 +432,11 @@ impl JobManager {
     }
 
     fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
-        let Some(RunningAttempt { task, node, booked, .. }) = self.remove_running(attempt) else { return };
+        let Some(RunningAttempt { task, node, opportunistic, .. }) = self.remove_running(attempt) else { return };
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
         self.dag.lost(task.stage, task.index, cause, last, now);
         if !last {
-            self.requests.came_back(task.stage, !booked);
+            self.requests.came_back(task.stage, opportunistic);
         }
         self.work.review(task.stage, &self.job, &self.dag);
         if cause == LostCause::NodeLost {
@@ -504,6 +518,7 @@ impl JobManager {
             self.claims.remove(&node);
             self.claim(now, node, out);
         }
+        self.ask_for_promotions(now, out);
         self.place(now, out);
     }
 
@@ -610,7 +625,7 @@ impl Role for JobManager {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
-        self.claims.values().map(|claim| claim.repeat_at).chain(opening).min()
+        self.claims.values().map(|claim| claim.repeat_at).chain(opening).chain(self.promotions.next()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

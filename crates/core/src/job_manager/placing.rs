@@ -5,7 +5,7 @@ use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::Outbox;
 use crate::scheduling::Step;
-use crate::vocabulary::{AskId, Chance, Instant, NodeId, ProbeId};
+use crate::vocabulary::{AskId, Chance, Duration, Instant, NodeId, ProbeId};
 use std::sync::Arc;
 
 /// What a job manager that places tasks itself is given.
@@ -14,6 +14,8 @@ pub struct OwnPlacement {
     /// With it only opportunistic tasks are its own, and the master places the others.
     pub mix: Option<(Mix, Chance)>,
     pub quota: Quota,
+    /// Attempts of its own that have run for so long are asked to be booked, and again each time that they have not been.
+    pub promote_after: Option<Duration>,
 }
 
 /// Attempts that have not ended.

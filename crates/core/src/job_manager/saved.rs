@@ -11,6 +11,7 @@ struct SavedAttempt {
     attempt: AttemptId,
     task: TaskId,
     node: NodeId,
+    opportunistic: bool,
     booked: bool,
     launched_at: Instant,
 }
@@ -34,8 +35,10 @@ impl JobManager {
             Change::Launched { attempt, task, node, grant, at, .. } => {
                 self.dag.launched(task.stage, task.index, *attempt, *node, *at);
                 let (attempt, task, node, launched_at) = (*attempt, *task, *node, *at);
-                self.recover_running(SavedAttempt { attempt, task, node, booked: grant.is_some(), launched_at });
+                let (opportunistic, booked) = (grant.is_none(), grant.is_some());
+                self.recover_running(SavedAttempt { attempt, task, node, opportunistic, booked, launched_at });
             }
+            Change::Promoted { attempt, .. } => self.book(*attempt),
             Change::Finished { attempt, task, ended, last, at, .. } => {
                 let was_running = self.remove_running(*attempt).is_some();
                 if was_running {
@@ -78,8 +81,8 @@ impl JobManager {
 
     pub(super) fn progress(&self) -> SavedProgress {
         let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt { task, node, booked, launched_at, .. } = *running;
-            SavedAttempt { attempt, task, node, booked, launched_at }
+            let RunningAttempt { task, node, opportunistic, booked, launched_at, .. } = *running;
+            SavedAttempt { attempt, task, node, opportunistic, booked, launched_at }
         });
         SavedProgress {
             dag: self.dag.clone(),
@@ -91,8 +94,9 @@ impl JobManager {
     }
 
     fn recover_running(&mut self, saved: SavedAttempt) {
-        let SavedAttempt { attempt, task, node, booked, launched_at } = saved;
-        let running = RunningAttempt { task, node, booked, launched_at, started_at: None, life: Life::Earlier };
+        let SavedAttempt { attempt, task, node, opportunistic, booked, launched_at } = saved;
+        let life = Life::Earlier;
+        let running = RunningAttempt { task, node, opportunistic, booked, launched_at, started_at: None, life };
         self.insert_running(attempt, running);
     }
 

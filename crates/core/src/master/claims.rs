@@ -1,10 +1,10 @@
 //! Duty: confirm placements against the ledger. The master's own scheduler and schedulers elsewhere come the same way.
 
 use super::Master;
-use crate::protocol::{Grant, NodeReport, Placement, RefusedClaim, Rule, ToJobManager};
+use crate::protocol::{Grant, NodeReport, Placement, RefusedClaim, Rule, ToJobManager, ToNode};
 use crate::role::Outbox;
-use crate::scheduling::{Booking, ClaimError, Granting, Ledger};
-use crate::vocabulary::{Epoch, GrantId, JobId};
+use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState};
+use crate::vocabulary::{AttemptId, Epoch, GrantId, JobId, NodeId, Resources};
 
 /// Numbers grants, and collects those of one event.
 pub(super) struct Claims {
@@ -28,12 +28,23 @@ impl Claims {
     }
 
     pub(super) fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
-        let id = GrantId { epoch: self.epoch, number: self.next, slot: ledger.next_slot() };
         let Granting { ask, node, resources, rule, passed_over } = *proposal;
-        ledger.claim(Booking { grant: id, job: ask.job, node, resources })?;
-        self.next += 1;
+        let id = self.book(ledger, ask.job, node, resources)?;
         self.confirmed.push(Grant { id, ask, node, rule, passed_over });
         Ok(id)
+    }
+
+    fn book(
+        &mut self,
+        ledger: &mut Ledger,
+        job: JobId,
+        node: NodeId,
+        resources: Resources,
+    ) -> Result<GrantId, ClaimError> {
+        let grant = GrantId { epoch: self.epoch, number: self.next, slot: ledger.next_slot() };
+        ledger.claim(Booking { grant, job, node, resources })?;
+        self.next += 1;
+        Ok(grant)
     }
 
     /// Sends what was confirmed, one message per job.
@@ -66,6 +77,19 @@ impl Master {
             }
         }
         self.claims.announce(out);
+    }
+
+    /// A job manager wants an attempt booked that runs already: only where that displaces nobody and passes no limit.
+    pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: Resources, out: &mut Outbox) {
+        let is_up = self.ledger.state(node) == Some(NodeState::Up);
+        let has_room = is_up && resources.fits_in(&self.ledger.offer(node));
+        if has_room
+            && self.scheduler.may_hold(attempt.job, &resources)
+            && let Ok(grant) = self.claims.book(&mut self.ledger, attempt.job, node, resources)
+        {
+            self.scheduler.on_adopted(attempt.job, resources);
+            out.send(node, ToNode::Promote { attempt, grant });
+        }
     }
 
     /// What the ledger knows of the node now; queue and wait are as last reported.

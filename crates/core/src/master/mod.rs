@@ -132,6 +132,9 @@ impl Master {
             (Address::JobManager(sender), ToMaster::Claim { job, placements }) if sender == job => {
                 self.on_claim(job, &placements, out);
             }
+            (Address::JobManager(sender), ToMaster::Promote { attempt, node, resources }) if sender == attempt.job => {
+                self.on_promote(attempt, node, resources, out);
+            }
             (Address::JobManager(sender), ToMaster::JobEnded { job, outcome }) if sender == job => {
                 self.on_job_ended(now, job, outcome, out);
             }

@@ -2,9 +2,9 @@
 //! sets it.
 
 use super::{Attempt, NodeAgent, State};
-use crate::protocol::Steer;
+use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, EndReason, Ended, EntryId, ExecutionType, Instant, Resources, Totals};
+use crate::vocabulary::{AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, Resources, Totals};
 
 impl Attempt {
     /// Nobody booked its resources, and it gives way to what is booked.
@@ -51,6 +51,30 @@ impl NodeAgent {
             self.queue.remove(EntryId::Attempt(id));
             self.finish(now, id, Ended::without_run(EndReason::Shed), out);
         }
+    }
+
+    /// An opportunistic attempt is booked while it runs, or the grant goes back.
+    pub(super) fn on_promote(&mut self, now: Instant, id: AttemptId, grant: GrantId, out: &mut Outbox) {
+        if !self.honours(Some(grant)) {
+            return;
+        }
+        let held = match self.attempts.get_mut(&id) {
+            Some(entry) if entry.gives_way() => {
+                entry.grant = Some(grant);
+                self.opportunistic.sub(&entry.template.shape.resources);
+                out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant });
+                Some(grant)
+            }
+            Some(entry) if entry.is_at_executor() => entry.grant,
+            _ => None,
+        };
+        if let Some(held) = held {
+            out.send(id.job, ToJobManager::Promoted { attempt: id, grant: held });
+        }
+        if held != Some(grant) {
+            out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+        }
+        self.start_what_fits(now, out);
     }
 
     /// Ends opportunistic attempts for booked ones that wait: those that lose least, the newest, and no more than needed.

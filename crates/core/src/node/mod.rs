@@ -215,6 +215,7 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
             ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
+            ToNode::Promote { attempt, grant } => self.on_promote(now, attempt, grant, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
             ToNode::Claim { job, epoch, number, attempts } => {

@@ -44,6 +44,9 @@ pub trait InterJobPolicy: Send {
     /// Which limit keeps the ask from starting, if one does.
     fn limit_on(&self, ask: AskSlot) -> Option<Why>;
 
+    /// Which limit keeps the job from holding so much more, if one does.
+    fn limit_for(&self, job: JobSlot, more: &Resources) -> Option<Why>;
+
     /// Jobs with open asks that come before this one's: how many, and the first of them.
     fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)>;
 

@@ -175,6 +175,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether no limit keeps the job from holding so much more.
+    pub fn may_hold(&self, id: JobId, more: &Resources) -> bool {
+        self.queue.job_slot(id).is_some_and(|job| self.inter_job.limit_for(job, more).is_none())
+    }
+
     /// The job holds resources that this scheduler did not give it.
     pub fn on_adopted(&mut self, id: JobId, resources: Resources) {
         if let Some(job) = self.queue.job_slot(id) {

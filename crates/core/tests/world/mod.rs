@@ -330,6 +330,11 @@ impl World {
                 executor.running.insert(attempt, (*order, now, now + length));
                 reports.push(ExecutorReport::Started { attempt, pid: 1 });
             }
+            ToExecutor::Promote { attempt, grant } => {
+                if let Some((order, ..)) = executor.running.get_mut(&attempt) {
+                    order.grant = Some(grant);
+                }
+            }
             ToExecutor::Signal { attempt, reason, .. } => {
                 if executor.running.remove(&attempt).is_some() {
                     let ended = Ended::without_run(reason);
@@ -586,6 +591,7 @@ fn show_message(message: &Message) -> String {
             format!("executing {}", attempts.len())
         }
         Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
+        Message::ToExecutor(ToExecutor::Promote { attempt, .. }) => format!("promote {attempt}"),
         Message::ToExecutor(ToExecutor::Signal { attempt, signal, .. }) => format!("{signal:?} {attempt}"),
         Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
         Message::ToExecutor(ToExecutor::List { .. }) => "list".to_owned(),
@@ -616,6 +622,7 @@ fn show_change(change: &Change) -> Option<String> {
             let more = if *last { "" } else { ", to be tried again" };
             Some(format!("task {task} ended as {attempt}: {}{more}", ended.reason))
         }
+        Change::Promoted { task, attempt, node, .. } => Some(format!("task {task} guaranteed on {node} as {attempt}")),
         Change::Lost { task, attempt, cause, .. } => Some(format!("task {task} lost as {attempt}: {cause:?}")),
         Change::JobEnded { job, outcome, .. } => Some(format!("job {job} ended: {outcome:?}")),
         _ => None,

@@ -133,6 +133,11 @@ impl Tasks {
         match order {
             ToExecutor::Launch(order) => self.on_launch(*order),
             ToExecutor::Signal { attempt, signal, reason } => self.on_signal(attempt, signal, reason),
+            ToExecutor::Promote { attempt, grant } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.order.grant = Some(grant);
+                }
+            }
             ToExecutor::Acknowledge { attempt } => {
                 self.ends.remove(&attempt);
             }
@@ -491,6 +496,10 @@ impl Attempt {
 impl Table {
     fn get(&self, attempt: AttemptId) -> Option<&Attempt> {
         self.by_serial.get(self.serial_of.get(&attempt)?)
+    }
+
+    fn get_mut(&mut self, attempt: AttemptId) -> Option<&mut Attempt> {
+        self.by_serial.get_mut(self.serial_of.get(&attempt)?)
     }
 
     fn is_running_main(&self, pid: i32) -> bool {

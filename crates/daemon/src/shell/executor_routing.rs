@@ -23,7 +23,7 @@ impl ExecutorRouting {
                 self.owners.remove(attempt);
             }
             ToExecutor::List { node } => self.listing.push_back(*node),
-            ToExecutor::Signal { .. } => {}
+            ToExecutor::Signal { .. } | ToExecutor::Promote { .. } => {}
         }
     }
 

@@ -106,6 +106,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             EndReason::Exit(code) if code > 0 => Some("attempt failed"),
             _ => None,
         },
+        Change::Promoted { .. } => Some("attempt promoted"),
         Change::Lost { cause, .. } => match cause {
             LostCause::NodeLost => Some("attempt written off with its node"),
             LostCause::Unknown => Some("attempt unknown to its node"),

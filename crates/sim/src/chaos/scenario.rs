@@ -110,6 +110,7 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
             &[Placement::TopRanked { k: 2 }, Placement::TopRanked { k: 50 }, Placement::PowerOfTwo],
         ),
         quota: one_of(chance, &[Quota::default(), few, as_many]),
+        promote_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),
         steering: Steering {
             deviations: one_of(chance, &[None, Some(0), Some(2_000)]),
             limit: one_of(

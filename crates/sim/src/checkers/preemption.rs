@@ -67,7 +67,7 @@ impl Preemption {
             (Some(Change::JobAdmitted { job, .. }), _) => {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
-            (Some(Change::Launched { attempt, grant: Some(_), .. }), _) => {
+            (Some(Change::Launched { attempt, grant: Some(_), .. } | Change::Promoted { attempt, .. }), _) => {
                 self.booked.insert(*attempt);
             }
             (Some(Change::Finished { attempt, task, ended, .. }), _) if ended.reason == EndReason::Preempted => {

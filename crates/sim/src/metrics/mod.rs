@@ -156,6 +156,7 @@ impl Metrics {
                     _ => self.counters.failed += 1,
                 }
             }
+            Change::Promoted { .. } => self.counters.promoted += 1,
             Change::Lost { cause, .. } => {
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);

@@ -84,7 +84,7 @@ pub struct Jain {
     pub min: Option<f64>,
 }
 
-/// `shed`, `promoted`, `duplicated` and `repartitioned` count what no preset of today does.
+/// `duplicated` and `repartitioned` count what no preset of today does.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counters {
     pub launched: u64,

@@ -521,6 +521,10 @@ impl Accounts {
         self.limit_hit(self.job(ask.job), &ask.shape)
     }
 
+    pub fn limit_for(&self, job: JobSlot, more: &Resources) -> Option<Why> {
+        self.limit_hit(self.job(job), more)
+    }
+
     pub fn queue_usage(&self, queue: QueueId) -> QueueUsage {
         let account = &self.queues[queue.0 as usize];
         QueueUsage { used: account.used, maximum: account.maximum, dominant_share: account.share }

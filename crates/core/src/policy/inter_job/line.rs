@@ -6,7 +6,7 @@ use super::accounts::JobAccount;
 use super::{Accounts, QueueTree};
 use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
-use crate::vocabulary::{JobId, QueueId, Totals};
+use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -120,6 +120,10 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {
         self.accounts.limit_on(ask)
+    }
+
+    fn limit_for(&self, job: JobSlot, more: &Resources) -> Option<Why> {
+        self.accounts.limit_for(job, more)
     }
 
     fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)> {

@@ -15,7 +15,7 @@ use super::queue_tree::WHOLE;
 use super::{Accounts, QueueTree};
 use crate::policy::{Alignment, AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
-use crate::vocabulary::{JobId, QueueId, Totals};
+use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -217,6 +217,10 @@ impl InterJobPolicy for Tetris {
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {
         self.accounts.limit_on(ask)
+    }
+
+    fn limit_for(&self, job: JobSlot, more: &Resources) -> Option<Why> {
+        self.accounts.limit_for(job, more)
     }
 
     /// Jobs that are further below their fair share. (Which of those that are considered goes first depends on the

@@ -1,0 +1,64 @@
+//! What runs opportunistically for long is asked to be booked, so that it is not lost to guaranteed work.
+
+use super::JobManager;
+use crate::protocol::{TheMaster, ToMaster};
+use crate::role::{Change, Outbox};
+use crate::vocabulary::{AttemptId, Duration, GrantId, Instant};
+use std::collections::BTreeSet;
+
+/// When attempts ask for it, and ask again.
+#[derive(Default)]
+pub(super) struct Promotions {
+    /// Attempts that have run for so long; `None` if none ask.
+    after: Option<Duration>,
+    due: BTreeSet<(Instant, AttemptId)>,
+}
+
+impl Promotions {
+    pub(super) fn after(after: Option<Duration>) -> Promotions {
+        Promotions { after, due: BTreeSet::new() }
+    }
+
+    /// The process of an attempt that nobody booked runs since then.
+    pub(super) fn on_started(&mut self, since: Instant, attempt: AttemptId) {
+        if let Some(after) = self.after {
+            self.due.insert((since + after, attempt));
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+}
+
+impl JobManager {
+    pub(super) fn ask_for_promotions(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(again) = self.promotions.after else { return };
+        while let Some(&(at, attempt)) = self.promotions.due.first().filter(|(at, _)| *at <= now) {
+            self.promotions.due.remove(&(at, attempt));
+            let running = self.running.get(&attempt).filter(|running| !running.booked && !self.stopping);
+            let Some(running) = running else { continue };
+            let resources = self.job.resources[running.task.stage as usize];
+            out.send(TheMaster, ToMaster::Promote { attempt, node: running.node, resources });
+            self.promotions.due.insert((now + again, attempt));
+        }
+    }
+
+    pub(super) fn on_promoted(&mut self, now: Instant, attempt: AttemptId, grant: GrantId, out: &mut Outbox) {
+        let Some(running) = self.running.get(&attempt).filter(|running| !running.booked) else { return };
+        let (task, node) = (running.task, running.node);
+        self.book(attempt);
+        out.persist(Change::Promoted { attempt, task, node, grant, at: now });
+        // A quota may have become wider.
+        self.place(now, out);
+    }
+
+    /// From now on a ledger holds the resources of the attempt.
+    pub(super) fn book(&mut self, attempt: AttemptId) {
+        if let Some(running) = self.running.get_mut(&attempt).filter(|running| !running.booked) {
+            running.booked = true;
+            *self.outstanding.counter(false) -= 1;
+            *self.outstanding.counter(true) += 1;
+        }
+    }
+}
