@@ -53,8 +53,8 @@ pub struct JournalArgs {
 /// What a server goes by. The command line comes before the file.
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {
-    /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random or sparrow-power-of-two
-    /// [default: drf]
+    /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random, sparrow-power-of-two or
+    /// mercury [default: drf]
     #[arg(long, value_parser = parse_preset)]
     preset: Option<Preset>,
     /// Queues and other settings
@@ -77,7 +77,9 @@ pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
 impl ServerSettings {
     pub fn read(self) -> Result<Config> {
         let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
-        config.preset = self.preset.unwrap_or(config.preset);
+        // The one that the file names keeps what the file sets of it.
+        let other = self.preset.filter(|preset| preset.name() != config.preset.name());
+        config.preset = other.unwrap_or(config.preset);
         config.listen = self.listen.unwrap_or(config.listen);
         Ok(config)
     }

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::Duration;
-use amalgam_daemon::api::{StageDetail, TaskCounts, Timestamp};
+use amalgam_daemon::api::{AttemptCounts, StageDetail, TaskCounts, Timestamp};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -84,6 +84,22 @@ pub fn counts(tasks: &TaskCounts) -> String {
     format!("{}/{}{failed}", tasks.succeeded, tasks.total)
 }
 
+/// `1 guaranteed and 3 opportunistic run, 2 wait at nodes; 4 preempted and 1 shed so far`; empty where there is nothing to
+/// tell apart.
+pub fn attempts(counts: &AttemptCounts) -> String {
+    let AttemptCounts { guaranteed, opportunistic, at_nodes, preempted, shed } = counts;
+    let waiting = if *at_nodes > 0 { format!(", {at_nodes} at nodes and not started") } else { String::new() };
+    let now = match guaranteed + opportunistic + at_nodes {
+        0 => "none run".to_owned(),
+        _ => format!("{guaranteed} guaranteed and {opportunistic} opportunistic run{waiting}"),
+    };
+    match (preempted + shed, opportunistic + at_nodes) {
+        (0, 0) if *guaranteed == 0 => String::new(),
+        (0, _) => now,
+        _ => format!("{now}; {preempted} preempted and {shed} shed so far"),
+    }
+}
+
 /// `2 cpu, 256 MiB memory`
 pub fn amounts(amounts: &BTreeMap<String, f64>) -> String {
     let shown = amounts.iter().filter(|(_, amount)| **amount != 0.0).map(|(kind, amount)| match kind.as_str() {
@@ -140,6 +156,18 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [vec!["1".to_owned(), "long name".to_owned()], vec!["12".to_owned(), "x".to_owned()]];
         assert_eq!(table(&["ID", "NAME"], &rows), "ID  NAME\n1   long name\n12  x\n");
+    }
+
+    #[test]
+    fn attempts_are_told_apart_as_far_as_there_are_any() {
+        let counts = |guaranteed, opportunistic, at_nodes, preempted| {
+            attempts(&AttemptCounts { guaranteed, opportunistic, at_nodes, preempted, shed: 0 })
+        };
+        assert_eq!(counts(0, 0, 0, 0), "");
+        assert_eq!(counts(2, 0, 0, 0), "2 guaranteed and 0 opportunistic run");
+        assert_eq!(counts(0, 0, 0, 1), "none run; 1 preempted and 0 shed so far");
+        let all = "1 guaranteed and 3 opportunistic run, 2 at nodes and not started; 4 preempted and 0 shed so far";
+        assert_eq!(counts(1, 3, 2, 4), all);
     }
 
     #[test]

@@ -304,9 +304,14 @@ impl Preset {
 
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree) -> Master {
         let scheduler = self.scheduler(queues.clone());
-        let steer = (self.places == Places::ByKind).then_some(self.opportunistic.steering);
+        let steer = self.has_kinds().then_some(self.opportunistic.steering);
         let settings = MasterSettings { publish: self.publishes(), steer, ..settings };
         Master::new(epoch, settings, queues, scheduler)
+    }
+
+    /// Whether tasks are guaranteed or opportunistic, and the second give way to the first.
+    pub fn has_kinds(self) -> bool {
+        self.places == Places::ByKind
     }
 
     /// Whether guaranteed work may be preempted where another queue has less than its share. None of today's does; without

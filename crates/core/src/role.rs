@@ -279,6 +279,13 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
+    /// The node ends a running opportunistic attempt for the sake of a guaranteed one that found no room.
+    Preempting {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        by: AttemptId,
+    },
 }
 
 impl Change {
@@ -349,7 +356,8 @@ impl Record {
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }
             | Record::Retried { task, .. }
-            | Record::Orphaned { task, .. } => Some(*task),
+            | Record::Orphaned { task, .. }
+            | Record::Preempting { task, .. } => Some(*task),
             _ => None,
         }
     }

@@ -52,9 +52,25 @@ wire! {
         cancelled: u64,
     }
 
+    /// Attempts that were launched, by what they are.
+    pub struct AttemptCounts {
+        /// Running, in room that is booked for them.
+        guaranteed: u64,
+        /// Running, in room that nobody has booked: guaranteed ones may preempt them.
+        opportunistic: u64,
+        /// Sent to a node and not started.
+        at_nodes: u64,
+        /// How often one was preempted so far, in the jobs that are still known.
+        preempted: u64,
+        /// How often one was shed from an overlong queue, likewise.
+        shed: u64,
+    }
+
     pub struct JobDetail {
         #[serde(flatten)]
         summary: JobSummary,
+        #[serde(default)]
+        attempts: AttemptCounts,
         stages: Vec<StageDetail>,
         /// Everything that keeps it from running.
         reasons: Vec<String>,
@@ -127,7 +143,17 @@ wire! {
         /// By kind, in the units of the kinds: cores, MiB, MB/s, devices.
         capacity: BTreeMap<String, f64>,
         free: BTreeMap<String, f64>,
+        /// Attempts for which room is booked.
         running: u32,
+        /// Opportunistic attempts that run in room that nobody has booked.
+        #[serde(default)]
+        opportunistic: u32,
+        /// Opportunistic attempts that were sent there and have not started.
+        #[serde(default)]
+        opportunistic_waiting: u32,
+        /// What the running ones of them hold; `free` does not count it.
+        #[serde(default)]
+        opportunistic_used: BTreeMap<String, f64>,
         last_heard_seconds: f64,
     }
 
@@ -149,6 +175,11 @@ wire! {
     pub struct RunningAttempt {
         attempt: String,
         task: String,
+        #[serde(default)]
+        guarantee: Guarantee,
+        /// Whether its process has not started.
+        #[serde(default)]
+        waiting: bool,
         running_seconds: f64,
     }
 
@@ -166,6 +197,8 @@ wire! {
         pending_jobs: u64,
         running_tasks: u64,
         pending_tasks: u64,
+        #[serde(default)]
+        attempts: AttemptCounts,
     }
 
     pub struct ClusterSummary {
@@ -175,9 +208,15 @@ wire! {
         nodes_up: u32,
         nodes_total: u32,
         capacity: BTreeMap<String, f64>,
+        /// What guaranteed work holds.
         used: BTreeMap<String, f64>,
+        /// What opportunistic work holds.
+        #[serde(default)]
+        opportunistic_used: BTreeMap<String, f64>,
         jobs: BTreeMap<String, u64>,
         tasks: TaskCounts,
+        #[serde(default)]
+        attempts: AttemptCounts,
         tasks_per_second: f64,
         queues: Vec<QueueSummary>,
     }
@@ -299,6 +338,13 @@ words! {
         Lost = "lost",
     }
 
+    /// Whether an attempt gives way to others.
+    pub enum Guarantee {
+        #[default]
+        Guaranteed = "guaranteed",
+        Opportunistic = "opportunistic",
+    }
+
     pub enum Action {
         #[default]
         Cancel = "cancel",
@@ -361,6 +407,16 @@ impl TaskState {
 impl TaskCounts {
     pub const fn ended(&self) -> u64 {
         self.succeeded + self.failed + self.cancelled
+    }
+}
+
+impl AttemptCounts {
+    pub const fn add(&mut self, other: &AttemptCounts) {
+        self.guaranteed += other.guaranteed;
+        self.opportunistic += other.opportunistic;
+        self.at_nodes += other.at_nodes;
+        self.preempted += other.preempted;
+        self.shed += other.shed;
     }
 }
 

@@ -1,9 +1,12 @@
 //! The server's configuration file: TOML, every key optional.
 
+mod opportunistic;
+
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
+use opportunistic::OpportunisticKeys;
 use serde::{Deserialize, Deserializer};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,6 +87,7 @@ struct Policies {
     strict_shares: Option<bool>,
     /// The knob f of the preset tetris.
     fairness: Option<f64>,
+    opportunistic: Option<OpportunisticKeys>,
 }
 
 #[derive(Deserialize)]
@@ -179,6 +183,9 @@ impl Policies {
             }
             *fairness = ((value * 1e6).round() as u32).min(999_999);
         }
+        if let Some(keys) = self.opportunistic {
+            keys.apply(preset)?;
+        }
         Ok(())
     }
 }
@@ -257,6 +264,7 @@ mod tests {
             ("[policies]\nfairness = 0.5", "of the preset tetris"),
             ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
+            ("[policies.opportunistic]\nreorder = false", "of the preset mercury, and not of drf"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

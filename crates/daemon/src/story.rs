@@ -5,7 +5,7 @@ use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record};
-use amalgam_core::vocabulary::{AttemptId, Instant, JobId, Kinds, NodeId, TaskId};
+use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId};
 use amalgam_core::why::counted;
 use std::sync::Arc;
 
@@ -14,13 +14,16 @@ pub struct Names {
     job: Arc<AdmittedJob>,
     nodes: Vec<String>,
     kinds: Kinds,
+    /// Whether it matters that a task is guaranteed or opportunistic.
+    tells_guarantees: bool,
 }
 
 impl Names {
     pub fn of(roles: &Roles, job: JobId, now: Instant) -> Option<Names> {
         let master = roles.master.as_ref()?;
         let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
-        Some(Names { job: Arc::clone(master.job(job)?.0), nodes, kinds: master.kinds().clone() })
+        let tells_guarantees = roles.preset.has_kinds();
+        Some(Names { job: Arc::clone(master.job(job)?.0), nodes, kinds: master.kinds().clone(), tells_guarantees })
     }
 
     fn node(&self, node: NodeId) -> String {
@@ -31,6 +34,16 @@ impl Names {
         match self.job.spec.stages.get(task.stage as usize) {
             Some(stage) => task_name(stage, task.index),
             None => task.to_string(),
+        }
+    }
+
+    /// As what a task was launched.
+    fn guarantee(&self, grant: Option<GrantId>) -> &'static str {
+        match (self.tells_guarantees, grant) {
+            (true, Some(_)) => "granted as guaranteed work",
+            (true, None) => "sent as opportunistic work",
+            (false, Some(_)) => "granted",
+            (false, None) => "sent",
         }
     }
 
@@ -96,19 +109,18 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             of_job("ended", format!("job {how}"))
         }
         Change::Cancelled { .. } => of_job("cancelled", "cancelled: nothing more of it starts"),
-        Change::Launched { attempt, task, node, rule, passed_over, .. } => {
+        Change::Launched { attempt, task, node, grant, rule, passed_over, .. } => {
             let passed = match passed_over {
                 0 => String::new(),
                 &jobs => format!(", past {} that did not fit", counted(u64::from(jobs), "job")),
             };
-            let text = format!("{} granted on {} by {rule}{passed}", names.task(*task), names.node(*node));
+            let how = names.guarantee(*grant);
+            let place = if grant.is_some() { "on" } else { "to" };
+            let text = format!("{} {how} {place} {} by {rule}{passed}", names.task(*task), names.node(*node));
             of_attempt("launched", *task, *attempt, *node, text)
         }
         Change::Finished { attempt, task, node, ended, last, .. } => {
-            let again = if *last { "" } else { "; it will be tried again" };
-            let message = ended.message.as_ref().map(|text| format!(" ({})", text.trim_end())).unwrap_or_default();
-            let text = format!("{} {}{message} after {}{again}", names.task(*task), ended.reason, ended.usage.wall);
-            of_attempt("ended", *task, *attempt, *node, text)
+            of_attempt("ended", *task, *attempt, *node, format!("{} {}", names.task(*task), of_end(ended, *last)))
         }
         Change::Promoted { attempt, task, node, .. } => {
             let text =
@@ -128,6 +140,22 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
     }
 }
 
+fn of_end(ended: &Ended, last: bool) -> String {
+    let gave_way = matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
+    let again = match (last, gave_way) {
+        (true, _) => "",
+        (false, true) => "; it waits again by itself",
+        (false, false) => "; it will be tried again",
+    };
+    let message = ended.message.as_ref().map(|text| format!(" ({})", text.trim_end())).unwrap_or_default();
+    // What was shed never ran.
+    let ran = match ended.reason {
+        EndReason::Shed => String::new(),
+        _ => format!(" after {}", ended.usage.wall),
+    };
+    format!("{}{message}{ran}{again}", ended.reason)
+}
+
 fn of_record(record: &Record, names: &Names) -> Option<Told> {
     match record {
         Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds, |node| names.node(node))),
@@ -135,11 +163,11 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             of_job("stage-ready", format!("stage {} has all its inputs", names.stage(*stage)))
         }
         Record::Queued { task, attempt, node } => {
-            let text = format!("{} waits at {}", names.task(*task), names.node(*node));
+            let text = format!("{} waits at {} for room", names.task(*task), names.node(*node));
             of_attempt("queued", *task, *attempt, *node, text)
         }
         Record::Started { task, attempt, node, waited } => {
-            let text = format!("{} started on {}, {waited} after it was granted", names.task(*task), names.node(*node));
+            let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));
             of_attempt("started", *task, *attempt, *node, text)
         }
         Record::Adopted { task, attempt, node } => {
@@ -149,6 +177,14 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         Record::Stopping { task, attempt, node, reason } => {
             let text = format!("{} on {} is told to end: {reason}", names.task(*task), names.node(*node));
             of_attempt("stopping", *task, *attempt, *node, text)
+        }
+        Record::Preempting { task, attempt, node, by } => {
+            let (task_name, node_name) = (names.task(*task), names.node(*node));
+            let text = format!(
+                "{task_name} on {node_name} is told to end to make room for attempt {by} of job {}, which is guaranteed",
+                by.job
+            );
+            of_attempt("preempting", *task, *attempt, *node, text)
         }
         Record::Orphaned { task, attempt, node } => {
             let text =

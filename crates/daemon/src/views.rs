@@ -1,12 +1,12 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    ClusterSummary, JobDetail, JobState, JobSummary, NodeDetail, NodeState, NodeSummary, QueueSummary, RunningAttempt,
-    StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    AttemptCounts, ClusterSummary, Guarantee, JobDetail, JobState, JobSummary, NodeDetail, NodeState, NodeSummary,
+    QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
 use amalgam_core::hosting::Roles;
-use amalgam_core::job_manager::{self, JobManager, Stage};
+use amalgam_core::job_manager::{self, JobManager, OpenAttempt, Stage};
 use amalgam_core::master::{self, Master, NodeStatus, QueueStatus};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
@@ -206,6 +206,7 @@ impl Job<'_> {
         let expected_end = (!summary.state.has_ended()).then(|| self.expected_end(&stages)).flatten();
         JobDetail {
             summary,
+            attempts: self.manager.map(attempt_counts).unwrap_or_default(),
             stages,
             reasons,
             after_jobs: self.job.spec.after_jobs.iter().map(|job| job.0).collect(),
@@ -279,6 +280,23 @@ fn stage_counts(stage: &Stage) -> TaskCounts {
         (true, _) => counts.cancelled += waiting,
         (false, 0) => counts.queued = waiting,
         (false, _) => counts.waiting = waiting,
+    }
+    counts
+}
+
+/// A job's attempts by what they are.
+pub fn attempt_counts(manager: &JobManager) -> AttemptCounts {
+    let mut counts = AttemptCounts::default();
+    for OpenAttempt { booked, started_at, .. } in manager.open_attempts() {
+        match (started_at, booked) {
+            (None, _) => counts.at_nodes += 1,
+            (Some(_), true) => counts.guaranteed += 1,
+            (Some(_), false) => counts.opportunistic += 1,
+        }
+    }
+    for stage in &manager.dag().stages {
+        counts.preempted += u64::from(stage.preempted);
+        counts.shed += u64::from(stage.shed);
     }
     counts
 }
@@ -422,7 +440,9 @@ fn describe_end(reason: &EndReason) -> String {
 
 pub fn nodes(roles: &Roles, now: Instant) -> Vec<NodeSummary> {
     let Some(master) = &roles.master else { return Vec::new() };
-    master.node_statuses(now).iter().map(|status| node_summary(status, master.kinds())).collect()
+    let opportunistic = opportunistic(roles);
+    let summary = |status: &NodeStatus| node_summary(status, opportunistic.get(&status.node), master.kinds());
+    master.node_statuses(now).iter().map(summary).collect()
 }
 
 pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
@@ -432,13 +452,11 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
     let mechanism = if enforcement.is_empty() { String::new() } else { enforcement.remove(0) };
     let mut attempts: Vec<RunningAttempt> = Vec::new();
     for manager in roles.jobs.values() {
-        for (attempt, task, _) in manager.running().filter(|(_, _, on)| *on == node) {
-            let running_seconds = manager.started_at(attempt).map_or(0.0, |at| now.since(at).as_secs_f64());
-            attempts.push(RunningAttempt { attempt: attempt.to_string(), task: task.to_string(), running_seconds });
-        }
+        attempts
+            .extend(manager.open_attempts().filter(|open| open.node == node).map(|open| running_attempt(&open, now)));
     }
     Some(NodeDetail {
-        summary: node_summary(&status, master.kinds()),
+        summary: node_summary(&status, opportunistic(roles).get(&node), master.kinds()),
         attributes: status.attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
         enforcement: mechanism,
         notes: enforcement,
@@ -448,7 +466,42 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
     })
 }
 
-fn node_summary(status: &NodeStatus, kinds: &Kinds) -> NodeSummary {
+fn running_attempt(open: &OpenAttempt, now: Instant) -> RunningAttempt {
+    RunningAttempt {
+        attempt: open.attempt.to_string(),
+        task: open.task.to_string(),
+        guarantee: if open.booked { Guarantee::Guaranteed } else { Guarantee::Opportunistic },
+        waiting: open.started_at.is_none(),
+        running_seconds: open.started_at.map_or(0.0, |at| now.since(at).as_secs_f64()),
+    }
+}
+
+/// A node's opportunistic attempts. They are in no ledger: only their job managers know them.
+#[derive(Clone, Copy, Default)]
+struct AtNode {
+    running: u32,
+    waiting: u32,
+    used: Totals,
+}
+
+fn opportunistic(roles: &Roles) -> BTreeMap<NodeId, AtNode> {
+    let mut nodes: BTreeMap<NodeId, AtNode> = BTreeMap::new();
+    for manager in roles.jobs.values() {
+        for open in manager.open_attempts().filter(|open| !open.booked) {
+            let at = nodes.entry(open.node).or_default();
+            if open.started_at.is_some() {
+                at.running += 1;
+                at.used.add(&manager.job().resources[open.task.stage as usize]);
+            } else {
+                at.waiting += 1;
+            }
+        }
+    }
+    nodes
+}
+
+fn node_summary(status: &NodeStatus, opportunistic: Option<&AtNode>, kinds: &Kinds) -> NodeSummary {
+    let opportunistic = opportunistic.copied().unwrap_or_default();
     NodeSummary {
         id: status.node.0,
         name: status.name.clone(),
@@ -456,6 +509,9 @@ fn node_summary(status: &NodeStatus, kinds: &Kinds) -> NodeSummary {
         capacity: named(&status.capacity, kinds),
         free: named(&status.free, kinds),
         running: status.bookings,
+        opportunistic: opportunistic.running,
+        opportunistic_waiting: opportunistic.waiting,
+        opportunistic_used: named_totals(&opportunistic.used, kinds),
         last_heard_seconds: status.silent_for.map_or(0.0, Duration::as_secs_f64),
     }
 }
@@ -473,17 +529,18 @@ pub fn node_state(status: &NodeStatus) -> NodeState {
 
 pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
     let Some(master) = &roles.master else { return Vec::new() };
-    let mut tasks: BTreeMap<QueueId, (u64, u64)> = BTreeMap::new();
+    let mut work: BTreeMap<QueueId, QueueWork> = BTreeMap::new();
     for (id, manager) in &roles.jobs {
         let Some(queue) = master.queue_of(*id) else { continue };
-        let entry = tasks.entry(queue).or_default();
+        let entry = work.entry(queue).or_default();
+        entry.attempts.add(&attempt_counts(manager));
         for stage in &manager.dag().stages {
-            entry.0 += u64::from(stage.running);
-            entry.1 += if stage.abandoned { 0 } else { u64::from(stage.waiting()) };
+            entry.running += u64::from(stage.running);
+            entry.pending += if stage.abandoned { 0 } else { u64::from(stage.waiting()) };
         }
     }
     let statuses = master.queue_statuses();
-    let summary = |status: &QueueStatus| queue_summary(status, master.kinds(), tasks.get(&status.queue));
+    let summary = |status: &QueueStatus| queue_summary(status, master.kinds(), work.get(&status.queue));
     let mut summaries: Vec<QueueSummary> = statuses.iter().map(summary).collect();
     // A queue stands before those below it, so from the end on every sum is complete when it is passed up.
     for index in (1..summaries.len()).rev() {
@@ -493,14 +550,23 @@ pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
             parent.pending_jobs += below.pending_jobs;
             parent.running_tasks += below.running_tasks;
             parent.pending_tasks += below.pending_tasks;
+            parent.attempts.add(&below.attempts);
         }
     }
     summaries
 }
 
-fn queue_summary(status: &QueueStatus, kinds: &Kinds, tasks: Option<&(u64, u64)>) -> QueueSummary {
+/// The tasks of a queue's jobs.
+#[derive(Clone, Default)]
+struct QueueWork {
+    running: u64,
+    pending: u64,
+    attempts: AttemptCounts,
+}
+
+fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) -> QueueSummary {
     let share = |millionths: u32| f64::from(millionths) / 1e6;
-    let (running_tasks, pending_tasks) = tasks.copied().unwrap_or_default();
+    let QueueWork { running, pending, attempts } = work.cloned().unwrap_or_default();
     QueueSummary {
         name: status.spec.name.clone(),
         parent: status.spec.name.rsplit_once('.').map(|(parent, _)| parent.to_owned()),
@@ -512,8 +578,9 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, tasks: Option<&(u64, u64)>
         dominant_share: status.usage.dominant_share as f64 / 1e6,
         running_jobs: u64::from(status.running_jobs),
         pending_jobs: u64::from(status.pending_jobs),
-        running_tasks,
-        pending_tasks,
+        running_tasks: running,
+        pending_tasks: pending,
+        attempts,
     }
 }
 
@@ -526,6 +593,12 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         capacity.add(&status.capacity);
         used.add(&status.capacity.saturating_sub(&status.free));
     }
+    let mut opportunistic_used = Totals::ZERO;
+    for at in opportunistic(roles).values() {
+        (0..WIDTH).for_each(|kind| opportunistic_used.0[kind] += at.used.0[kind]);
+    }
+    let mut attempts = AttemptCounts::default();
+    roles.jobs.values().for_each(|manager| attempts.add(&attempt_counts(manager)));
     let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
     let mut tasks = TaskCounts::default();
     for id in master.jobs_from(JobId(0)).map(|(job, _)| job.id) {
@@ -551,8 +624,10 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         nodes_total: statuses.len() as u32,
         capacity: named_totals(&capacity, master.kinds()),
         used: named_totals(&used, master.kinds()),
+        opportunistic_used: named_totals(&opportunistic_used, master.kinds()),
         jobs,
         tasks,
+        attempts,
         tasks_per_second: ended_lately,
         queues: queues(roles),
     })

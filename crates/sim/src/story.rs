@@ -155,6 +155,9 @@ fn describe_record(record: &Record) -> String {
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
+        Record::Preempting { task, attempt, node, by } => {
+            format!("{attempt} (task {task}) on {node} is told to end to make room for {by}")
+        }
         Record::Stale { from, attempt } => format!("late word about {attempt} from {from:?}"),
         Record::StaleGrant { from, grant } => format!("late word about {grant} from {from:?}"),
         other => format!("{other:?}"),

@@ -83,6 +83,7 @@ fn describe(job: &JobDetail) -> String {
     line("ended", summary.ended_at.map(show::time).unwrap_or_default());
     line("expected end", job.expected_end.map(show::time).unwrap_or_default());
     line("tasks", show::counts(&summary.tasks));
+    line("attempts", show::attempts(&job.attempts));
     line("after jobs", job.after_jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     line("max fails", job.max_fails.map(|count| count.to_string()).unwrap_or_default());
     line("exit code", job.exit_code.map(|code| code.to_string()).unwrap_or_default());

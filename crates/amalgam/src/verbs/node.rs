@@ -4,7 +4,7 @@ use crate::arguments::Connection;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
-use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeSummary};
+use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeSummary, RunningAttempt};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -97,12 +97,16 @@ pub fn table(nodes: &[NodeSummary]) -> String {
             node.name.clone(),
             node.state.to_string(),
             node.running.to_string(),
+            match node.opportunistic_waiting {
+                0 => node.opportunistic.to_string(),
+                waiting => format!("{} ({waiting} waiting)", node.opportunistic),
+            },
             show::amounts(&node.free),
             show::amounts(&node.capacity),
             format!("{} ago", show::seconds(node.last_heard_seconds)),
         ]
     };
-    let headings = ["ID", "NAME", "STATE", "RUNNING", "FREE", "CAPACITY", "HEARD"];
+    let headings = ["ID", "NAME", "STATE", "RUNNING", "OPPORTUNISTIC", "FREE", "CAPACITY", "HEARD"];
     show::table(&headings, &nodes.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -121,9 +125,17 @@ fn describe(node: &NodeDetail) -> String {
     for (name, value) in &node.attributes {
         let _ = writeln!(text, "attribute    {name}={value}");
     }
+    if node.summary.opportunistic > 0 {
+        let held = show::amounts(&node.summary.opportunistic_used);
+        let _ = writeln!(text, "in use       {held} by opportunistic attempts, beside what is booked");
+    }
     for attempt in &node.attempts {
         let age = show::seconds(attempt.running_seconds);
-        let _ = writeln!(text, "running      {} as {} for {age}", attempt.task, attempt.attempt);
+        let (RunningAttempt { attempt, task, guarantee, .. }, waiting) = (attempt, attempt.waiting);
+        let _ = match waiting {
+            true => writeln!(text, "waiting      {task} as {attempt}, {guarantee}"),
+            false => writeln!(text, "running      {task} as {attempt} for {age}, {guarantee}"),
+        };
     }
     text
 }

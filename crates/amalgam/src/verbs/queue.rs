@@ -48,9 +48,25 @@ pub fn table(queues: &[QueueSummary]) -> String {
             show::percent(queue.dominant_share),
             format!("{}+{}", queue.running_jobs, queue.pending_jobs),
             format!("{}+{}", queue.running_tasks, queue.pending_tasks),
+            queue.attempts.opportunistic.to_string(),
+            queue.attempts.preempted.to_string(),
+            queue.attempts.shed.to_string(),
             show::amounts(&queue.used),
         ]
     };
-    let headings = ["QUEUE", "WEIGHT", "GUARANTEED", "MAXIMUM", "PER USER", "SHARE", "JOBS", "TASKS", "USED"];
+    let headings = [
+        "QUEUE",
+        "WEIGHT",
+        "GUARANTEED",
+        "MAXIMUM",
+        "PER USER",
+        "SHARE",
+        "JOBS",
+        "TASKS",
+        "OPPORTUNISTIC",
+        "PREEMPTED",
+        "SHED",
+        "USED",
+    ];
     show::table(&headings, &queues.iter().map(row).collect::<Vec<_>>())
 }

@@ -59,19 +59,30 @@ fn picture(client: &Client) -> Result<String> {
         cluster.nodes_up,
         cluster.nodes_total
     );
-    let _ = writeln!(text, "used {} of {}", show::amounts(&cluster.used), show::amounts(&cluster.capacity));
+    let capacity = show::amounts(&cluster.capacity);
+    let _ = writeln!(text, "used {} of {capacity}{}", show::amounts(&cluster.used), opportunistic_use(&cluster));
     let _ = writeln!(
         text,
-        "tasks: {} running, {} queued, {} waiting; {}/s\n",
+        "tasks: {} running, {} queued, {} waiting; {}/s",
         cluster.tasks.running,
         cluster.tasks.queued,
         cluster.tasks.waiting,
         show::number(cluster.tasks_per_second)
     );
+    let attempts = show::attempts(&cluster.attempts);
+    let _ = writeln!(text, "attempts: {}\n", if attempts.is_empty() { "none run" } else { &attempts });
     text.push_str(&super::queue::table(&cluster.queues[..cluster.queues.len().min(ROWS)]));
     text.push('\n');
     text.push_str(&super::node::table(&nodes[..nodes.len().min(ROWS)]));
     text.push('\n');
     text.push_str(&super::list::table(&jobs));
     Ok(text)
+}
+
+/// What is used beside what is booked.
+fn opportunistic_use(cluster: &ClusterSummary) -> String {
+    match cluster.opportunistic_used.values().any(|amount| *amount > 0.0) {
+        true => format!(", and {} opportunistically", show::amounts(&cluster.opportunistic_used)),
+        false => String::new(),
+    }
 }

@@ -40,6 +40,10 @@ pub struct Stage {
     pub cancelled: u32,
     /// Output of its attempts that was not kept.
     pub dropped_bytes: u64,
+    /// Attempts that gave way to guaranteed work.
+    pub preempted: u32,
+    /// Attempts that came back from overlong queues.
+    pub shed: u32,
     /// When its first task was launched.
     pub first_launch: Option<Instant>,
     /// Never to run: a stage before it failed, or the job was cancelled.
@@ -152,6 +156,8 @@ impl Dag {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
         entry.dropped_bytes = entry.dropped_bytes.saturating_add(ended.usage.dropped_bytes);
+        entry.preempted = entry.preempted.saturating_add(u32::from(ended.reason == EndReason::Preempted));
+        entry.shed = entry.shed.saturating_add(u32::from(ended.reason == EndReason::Shed));
         entry.keep_message(index, message(ended));
         let record = &mut entry.records[index as usize];
         record.at = at;
@@ -301,6 +307,8 @@ impl Stage {
             failed: 0,
             cancelled: 0,
             dropped_bytes: 0,
+            preempted: 0,
+            shed: 0,
             first_launch: None,
             abandoned: false,
             estimate: Estimate::new(expected),

@@ -15,7 +15,7 @@ mod work;
 
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::Estimate;
-pub use questions::{JobDescription, RunningDescription};
+pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
 
 use crate::policy::{IntraJobPolicy, Quota};

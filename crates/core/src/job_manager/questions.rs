@@ -1,6 +1,6 @@
 //! What a job manager answers without changing anything: for the interface, for its host, for a simulator.
 
-use super::{Dag, JobManager};
+use super::{Dag, JobManager, RunningAttempt};
 use crate::protocol::{AdmittedJob, JobOutcome};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};
@@ -26,6 +26,18 @@ pub struct RunningDescription {
     pub age: Duration,
     /// Since its process started; `None` while it waits at the node.
     pub running_for: Option<Duration>,
+}
+
+/// An attempt that was launched and has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenAttempt {
+    pub attempt: AttemptId,
+    pub task: TaskId,
+    pub node: NodeId,
+    /// A ledger holds its resources: it is guaranteed, and otherwise opportunistic.
+    pub booked: bool,
+    /// When its process started; `None` while it waits at the node.
+    pub started_at: Option<Instant>,
 }
 
 impl JobManager {
@@ -60,6 +72,14 @@ impl JobManager {
     /// The running attempts.
     pub fn running(&self) -> impl Iterator<Item = (AttemptId, TaskId, NodeId)> {
         self.running.iter().map(|(attempt, running)| (*attempt, running.task, running.node))
+    }
+
+    /// The running attempts, and what holds their resources.
+    pub fn open_attempts(&self) -> impl Iterator<Item = OpenAttempt> {
+        self.running.iter().map(|(attempt, running)| {
+            let RunningAttempt { task, node, booked, started_at, .. } = *running;
+            OpenAttempt { attempt: *attempt, task, node, booked, started_at }
+        })
     }
 
     /// The part that places its tasks, where the master does not.

@@ -17,6 +17,10 @@ impl Attempt {
     }
 }
 
+fn shed_because(why: String) -> Ended {
+    Ended { message: Some(why), ..Ended::without_run(EndReason::Shed) }
+}
+
 impl NodeAgent {
     /// What opportunistic work may hold beside what it holds. One attempt may always run, or a task that is larger than the
     /// limit would wait for ever.
@@ -36,20 +40,21 @@ impl NodeAgent {
         let mut wait = self.queue.expected_work();
         while wait > longest {
             let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref()) else { return };
-            wait -= entry.expected.unwrap_or_default();
+            let why = || format!("{wait} of work waited there, {longest} may");
             match entry.id {
-                EntryId::Attempt(attempt) => self.finish(now, attempt, Ended::without_run(EndReason::Shed), out),
+                EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),
                 EntryId::Probe(probe) => drop(self.take_probe(probe)),
             }
+            wait -= entry.expected.unwrap_or_default();
         }
     }
 
     /// An opportunistic launch that finds the queue full goes back at once.
     pub(super) fn keep_queue_short(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let is_over = self.queue_limit.is_some_and(|limit| self.queue.len() > limit as usize);
-        if is_over && self.attempts.get(&id).is_some_and(|entry| entry.is_opportunistic()) {
+        let Some(limit) = self.queue_limit.filter(|limit| self.queue.len() > *limit as usize) else { return };
+        if self.attempts.get(&id).is_some_and(|entry| entry.is_opportunistic()) {
             self.queue.remove(EntryId::Attempt(id));
-            self.finish(now, id, Ended::without_run(EndReason::Shed), out);
+            self.finish(now, id, shed_because(format!("{limit} waited there, and no more may")), out);
         }
     }
 
@@ -77,8 +82,9 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
-    /// Ends opportunistic attempts for booked ones that wait: those that lose least, the newest, and no more than needed.
-    pub(super) fn make_room(&mut self, now: Instant, out: &mut Outbox) {
+    /// Ends opportunistic attempts for booked ones that wait, `by` the last of them: those that lose least, the newest, and
+    /// no more than needed.
+    pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
         let mut wanted = Totals::ZERO;
         for entry in self.queue.entries() {
             if let EntryId::Attempt(id) = entry.id
@@ -113,9 +119,9 @@ impl NodeAgent {
             }
         }
         for id in victims {
-            let (task, node, reason) = (self.attempts[&id].task, self.node, EndReason::Preempted);
-            out.record(Record::Stopping { task, attempt: id, node, reason: reason.clone() });
-            self.on_stop(now, id, reason, self.settings.stop_grace, out);
+            let (task, node) = (self.attempts[&id].task, self.node);
+            out.record(Record::Preempting { task, attempt: id, node, by });
+            self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
         }
     }
 }

@@ -254,7 +254,7 @@ impl NodeAgent {
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
             if grant.is_some() {
-                self.make_room(now, out);
+                self.make_room(now, attempt, out);
             } else {
                 self.stalled_since.get_or_insert(now);
                 self.keep_queue_short(now, attempt, out);

@@ -609,6 +609,9 @@ fn show_record(record: &Record) -> String {
             format!("job {job} blocked: {}", why.describe(&Kinds::new(), |node| node.to_string()))
         }
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
+        Record::Preempting { task, attempt, node, by } => {
+            format!("task {task} as {attempt} makes room on {node} for {by}")
+        }
         other => format!("{other:?}"),
     }
 }

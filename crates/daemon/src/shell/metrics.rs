@@ -1,10 +1,12 @@
 //! Counts and distributions for Prometheus. No label names a job: their number has no bound.
 
+use crate::api::AttemptCounts;
+use crate::views::attempt_counts;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::Instant;
+use amalgam_core::vocabulary::{EndReason, Instant};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,6 +25,8 @@ pub struct Metrics {
     attempts_launched: Counter,
     attempts_ended: Family<Label, Counter>,
     attempts_lost: Counter,
+    attempts_preempted: Counter,
+    attempts_shed: Counter,
     tasks_retried: Counter,
     ended: AtomicU64,
     launch_seconds: Histogram,
@@ -30,6 +34,8 @@ pub struct Metrics {
     commit_seconds: Histogram,
     open_tasks: Gauge,
     running_attempts: Gauge,
+    running_by_kind: Family<Label, Gauge>,
+    waiting_at_nodes: Gauge,
     jobs: Family<Label, Gauge>,
     nodes: Family<Label, Gauge>,
 }
@@ -44,6 +50,8 @@ impl Default for Metrics {
             attempts_launched: Counter::default(),
             attempts_ended: Family::default(),
             attempts_lost: Counter::default(),
+            attempts_preempted: Counter::default(),
+            attempts_shed: Counter::default(),
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
             launch_seconds: seconds(0.0001),
@@ -51,6 +59,8 @@ impl Default for Metrics {
             commit_seconds: seconds(0.00002),
             open_tasks: Gauge::default(),
             running_attempts: Gauge::default(),
+            running_by_kind: Family::default(),
+            waiting_at_nodes: Gauge::default(),
             jobs: Family::default(),
             nodes: Family::default(),
         };
@@ -67,6 +77,9 @@ impl Metrics {
         registry.register("attempts_launched", "Attempts launched", self.attempts_launched.clone());
         registry.register("attempts_ended", "Attempts ended, by reason", self.attempts_ended.clone());
         registry.register("attempts_lost", "Attempts written off", self.attempts_lost.clone());
+        let preempted = "Opportunistic attempts ended to make room for guaranteed ones";
+        registry.register("attempts_preempted", preempted, self.attempts_preempted.clone());
+        registry.register("attempts_shed", "Opportunistic attempts shed from queues", self.attempts_shed.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
         let mut histogram = |name, help, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -76,6 +89,10 @@ impl Metrics {
         histogram("commit", "Making a group of facts durable", &self.commit_seconds);
         registry.register("open_tasks", "Tasks asked for and not granted", self.open_tasks.clone());
         registry.register("running_attempts", "Attempts launched and not ended", self.running_attempts.clone());
+        let by_kind = "Attempts whose processes run, guaranteed or opportunistic";
+        registry.register("running_attempts_by_kind", by_kind, self.running_by_kind.clone());
+        let waiting = "Attempts sent to nodes whose processes have not started";
+        registry.register("waiting_attempts", waiting, self.waiting_at_nodes.clone());
         registry.register("jobs", "Jobs known, by state", self.jobs.clone());
         registry.register("nodes", "Nodes known, by state", self.nodes.clone());
     }
@@ -96,6 +113,15 @@ impl Metrics {
                     self.ended.fetch_add(1, Ordering::Relaxed);
                     self.attempts_ended.get_or_create(&vec![("reason", ended.reason.label())]).inc();
                     self.run_seconds.observe(ended.usage.wall.as_secs_f64());
+                    match ended.reason {
+                        EndReason::Preempted => {
+                            self.attempts_preempted.inc();
+                        }
+                        EndReason::Shed => {
+                            self.attempts_shed.inc();
+                        }
+                        _ => {}
+                    }
                 }
                 Fact::Change(Change::Lost { .. }) => {
                     self.attempts_lost.inc();
@@ -140,6 +166,13 @@ impl Metrics {
             }
         }
         self.running_attempts.set(roles.jobs.values().map(|manager| manager.running().count() as i64).sum());
+        let mut attempts = AttemptCounts::default();
+        roles.jobs.values().for_each(|manager| attempts.add(&attempt_counts(manager)));
+        let AttemptCounts { guaranteed, opportunistic, at_nodes, .. } = attempts;
+        for (kind, count) in [("guaranteed", guaranteed), ("opportunistic", opportunistic)] {
+            self.running_by_kind.get_or_create(&vec![("kind", kind)]).set(count as i64);
+        }
+        self.waiting_at_nodes.set(at_nodes as i64);
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);

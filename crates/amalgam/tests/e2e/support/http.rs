@@ -40,6 +40,12 @@ impl Http {
         answer(self.agent.get(format!("{}{path}", self.base)).header("Authorization", self.bearer()).call().unwrap())
     }
 
+    /// What is not JSON.
+    pub fn text(&self, path: &str) -> String {
+        let call = self.agent.get(format!("{}{path}", self.base)).header("Authorization", self.bearer());
+        call.call().unwrap().body_mut().read_to_string().unwrap()
+    }
+
     pub fn post(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
         let mut request = self.agent.post(format!("{}{path}", self.base)).header("Authorization", self.bearer());
         for (name, value) in headers {

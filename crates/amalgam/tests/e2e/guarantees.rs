@@ -1,0 +1,167 @@
+//! Guaranteed and opportunistic work on the same machines: who gives way, what becomes of it, and what is said about it.
+
+use crate::running::AWAIT_GO;
+use crate::support::{Scene, until, until_true};
+use amalgam_daemon::api::{ClusterSummary, Guarantee, JobDetail, NodeDetail, NodeSummary, QueueSummary, StoryLine};
+use std::time::{Duration, Instant};
+
+/// As [`AWAIT_GO`], and each start leaves a line.
+const AWAIT_GO_EACH: &str = "echo start >> starts-$AMALGAM_INDEX; while [ ! -e go ]; do sleep 0.02; done";
+
+/// What the story of a job says in lines of one kind.
+fn told(story: &[StoryLine], kind: &str) -> Vec<String> {
+    story.iter().filter(|line| line.kind == kind).map(|line| line.text.clone()).collect()
+}
+
+fn submit(scene: &Scene, execution: &str, arguments: &[&str], script: &str) -> String {
+    let common = ["--execution", execution, "-r", "cpu=1"];
+    scene.submit(&[&common, arguments, &["--", "sh", "-c", script]].concat())
+}
+
+fn running(scene: &Scene, id: &str) -> (u64, u64) {
+    let attempts = scene.job(id).attempts;
+    (attempts.guaranteed, attempts.opportunistic)
+}
+
+/// Two CPUs that two opportunistic tasks of this script hold.
+fn filled(script: &str) -> (Scene, String) {
+    let scene = Scene::dev(&["--preset", "mercury"]);
+    let id = submit(&scene, "opportunistic", &["--array", "0-1"], script);
+    until_true("two opportunistic attempts", || running(&scene, &id) == (0, 2));
+    (scene, id)
+}
+
+#[test]
+fn guaranteed_work_starts_at_once_and_what_gave_way_runs_again_by_itself() {
+    let (scene, opportunistic) = filled(&format!("trap 'echo $AMALGAM_INDEX >> terms; exit 1' TERM; {AWAIT_GO_EACH}"));
+    let submitted = Instant::now();
+    let guaranteed = submit(&scene, "guaranteed", &[], &format!("echo here > arrived; {AWAIT_GO}"));
+    scene.line_in("arrived");
+    let took = submitted.elapsed();
+    assert!(took < Duration::from_secs(5), "far below the kill grace of 10 s: {took:?}");
+    let gave_way = scene.read("terms").trim().to_owned();
+    assert!(["0", "1"].contains(&gave_way.as_str()), "one of the two gave way: {gave_way}");
+
+    until_true("both kinds at once", || {
+        running(&scene, &guaranteed) == (1, 0) && running(&scene, &opportunistic) == (0, 1)
+    });
+    until_true("the other one at its node again", || scene.job(&opportunistic).attempts.at_nodes == 1);
+    both_kinds_are_shown(&scene, &opportunistic);
+
+    scene.write("go", "");
+    scene.ok(&["wait", &guaranteed, &opportunistic]);
+    let starts = |index: &str| scene.read(&format!("starts-{index}")).lines().count();
+    let kept = if gave_way == "0" { "1" } else { "0" };
+    assert_eq!((starts(&gave_way), starts(kept)), (2, 1));
+    preemption_is_told(&scene, &opportunistic, &guaranteed);
+}
+
+fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
+    let job: JobDetail = scene.job(opportunistic);
+    assert_eq!((job.attempts.preempted, job.attempts.shed), (1, 0));
+    let said = scene.ok(&["info", opportunistic]);
+    let attempts = "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 preempted and 0 shed so far";
+    assert!(said.contains(attempts), "{said}");
+
+    let node = &scene.json::<Vec<NodeSummary>>(&["node", "list"])[0];
+    assert_eq!((node.running, node.opportunistic, node.opportunistic_waiting), (1, 1, 1));
+    assert_eq!(node.opportunistic_used.get("cpu"), Some(&1.0));
+    assert!(scene.ok(&["node", "list"]).contains("1 (1 waiting)"));
+    let detail: NodeDetail = scene.json(&["node", "info", "0"]);
+    let of = |guarantee, waiting| {
+        detail.attempts.iter().filter(|one| (one.guarantee, one.waiting) == (guarantee, waiting)).count()
+    };
+    let (guaranteed, opportunistic) = (Guarantee::Guaranteed, Guarantee::Opportunistic);
+    assert_eq!((of(guaranteed, false), of(opportunistic, false), of(opportunistic, true)), (1, 1, 1));
+
+    let queues: Vec<QueueSummary> = scene.json(&["queue", "list"]);
+    for queue in queues.iter().filter(|queue| ["root", "root.default"].contains(&queue.name.as_str())) {
+        let attempts = &queue.attempts;
+        assert_eq!((attempts.guaranteed, attempts.opportunistic, attempts.preempted), (1, 1, 1), "{}", queue.name);
+    }
+    let cluster: ClusterSummary = scene.json(&["top"]);
+    assert_eq!((cluster.attempts.guaranteed, cluster.attempts.opportunistic), (1, 1));
+    let picture = scene.ok(&["top"]);
+    assert!(picture.contains("and 1 cpu opportunistically"), "{picture}");
+    let metrics = scene.http().text("/metrics");
+    for line in [
+        "amalgam_running_attempts_by_kind{kind=\"guaranteed\"} 1",
+        "amalgam_running_attempts_by_kind{kind=\"opportunistic\"} 1",
+        "amalgam_waiting_attempts 1",
+        "amalgam_attempts_preempted_total 1",
+        "amalgam_attempts_shed_total 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+}
+
+fn preemption_is_told(scene: &Scene, opportunistic: &str, guaranteed: &str) {
+    let story = scene.story(opportunistic);
+    let launched = told(&story, "launched");
+    assert!(launched.len() == 3 && launched.iter().all(|text| text.contains("sent as opportunistic work to")));
+    let preempting = told(&story, "preempting").join("\n");
+    let cause = format!("is told to end to make room for attempt {guaranteed}-");
+    assert!(preempting.contains(&cause) && preempting.contains(&format!("of job {guaranteed},")), "{preempting}");
+    let ended = told(&story, "ended").join("\n");
+    assert!(ended.contains("preempted by guaranteed work after"), "{ended}");
+    assert!(ended.contains("it waits again by itself"), "{ended}");
+    assert!(told(&story, "queued").join("\n").contains("for room"));
+    let own = told(&scene.story(guaranteed), "launched").join("\n");
+    assert!(own.contains("granted as guaranteed work on"), "{own}");
+}
+
+#[test]
+fn who_ignores_the_request_to_end_is_killed_after_the_grace_and_runs_again() {
+    let (scene, opportunistic) = filled(&format!("trap '' TERM; {AWAIT_GO_EACH}"));
+    let submitted = Instant::now();
+    let guaranteed = submit(&scene, "guaranteed", &[], "true");
+    scene.ok(&["wait", &guaranteed]);
+    let took = submitted.elapsed();
+    assert!(took >= Duration::from_secs(9), "the grace is 10 s, and not {took:?}");
+    scene.write("go", "");
+    scene.ok(&["wait", &opportunistic]);
+    let starts: usize = (0..2).map(|index| scene.read(&format!("starts-{index}")).lines().count()).sum();
+    assert_eq!((starts, scene.job(&opportunistic).attempts.preempted), (3, 1));
+}
+
+#[test]
+fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "preset = 'mercury'\n[policies.opportunistic]\nqueue_limit = 1\n");
+    scene.start_dev(&["--cpus", "1", "--config", config.to_str().unwrap()]);
+    let id = submit(&scene, "opportunistic", &["--array", "0-3"], AWAIT_GO);
+    let shed = until("a shed attempt", || {
+        let ended = told(&scene.story(&id), "ended").join("\n");
+        ended.contains("shed").then_some(ended)
+    });
+    assert!(shed.contains("shed from an overlong queue (1 waited there, and no more may)"), "{shed}");
+    assert!(shed.contains("it waits again by itself"), "{shed}");
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
+    let job = scene.job(&id);
+    assert_eq!((job.summary.tasks.succeeded, job.attempts.shed > 0), (4, true));
+}
+
+#[test]
+fn where_the_preset_knows_no_kinds_opportunistic_work_just_runs() {
+    let scene = Scene::dev(&[]);
+    assert_eq!(scene.run(&["run", "--execution", "opportunistic", "--array", "0-9", "--", "true"]).code, 0);
+    let launched = told(&scene.story("last"), "launched");
+    assert!(launched.iter().all(|text| text.contains(" granted on ")), "{launched:?}");
+    assert_eq!(scene.job("last").attempts.preempted, 0);
+}
+
+#[test]
+fn a_configuration_of_opportunistic_work_is_checked_by_line() {
+    let scene = Scene::new();
+    let check = |keys: &str| {
+        let text = format!("preset = 'mercury'\n[policies.opportunistic]\n{keys}\n");
+        scene.run(&["config", "check", "--server-config", scene.write("server.toml", &text).to_str().unwrap()])
+    };
+    assert_eq!(check("quota = 5\nlimit = 'forecast'").code, 0);
+    for (keys, said) in [("percent = 101", "from 0 (all"), ("quota = 0", "a whole number from 1 on")] {
+        let told = check(keys);
+        assert!(told.code == 2 && told.err.contains("server.toml") && told.err.contains("line 3"), "{told:?}");
+        assert!(told.err.contains(said), "{told:?}");
+    }
+}
