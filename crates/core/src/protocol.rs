@@ -113,8 +113,8 @@ pub enum ToMaster {
     /// A job manager asks that an opportunistic attempt which runs be booked. Where no limit stands against it the node is
     /// told so, and says `Promoted`; else there is no answer, and it is asked again later.
     Promote { attempt: AttemptId, node: NodeId, resources: Resources },
-    /// A job has come to its end.
-    JobEnded { job: JobId, outcome: JobOutcome },
+    /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks.
+    JobEnded { job: JobId, outcome: JobOutcome, stated: Option<Duration>, measured: Duration },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -510,6 +510,8 @@ pub struct AdmittedJob {
     pub near: Vec<Arc<Vec<Holder>>>,
     /// For stages that state no timeout.
     pub default_timeout: Option<Duration>,
+    /// Its user's estimates are not believed: all its tasks are guaranteed.
+    pub only_guaranteed: bool,
     pub submitted_at: Instant,
 }
 

@@ -235,6 +235,12 @@ pub enum Record {
         /// The fault was not the task's.
         costs_none: bool,
     },
+    /// Its user stated run times that were far too low in some jobs: from now on all tasks of that user are guaranteed; or
+    /// no longer, after as many jobs with better estimates.
+    EstimatesJudged {
+        job: JobId,
+        believed: bool,
+    },
     /// A stage's inputs are there.
     StageReady {
         job: JobId,
@@ -343,6 +349,7 @@ impl Record {
             Record::Submitted { job, .. }
             | Record::Held { job, .. }
             | Record::Blocked { job, .. }
+            | Record::EstimatesJudged { job, .. }
             | Record::StageReady { job, .. } => Some(*job),
             Record::Stale { attempt, .. } => Some(attempt.job),
             _ => self.task().map(|task| task.job),

@@ -257,3 +257,27 @@ fn a_promotion_that_comes_too_late_is_given_back() {
     assert_eq!(world.outcome(short), Some(JobOutcome::Succeeded));
     assert_eq!(world.server.as_ref().unwrap().master.describe(world.now).nodes[0].bookings, 0);
 }
+
+#[test]
+fn who_understates_run_times_again_and_again_gets_guaranteed_work_until_estimates_are_better() {
+    let mut world = World::with_nodes(preset(), 2, FOUR);
+    let one_job = |world: &mut World, stated: &str, run: &str| {
+        let mut stage = of_kind(Auto, 2, run, 1_000);
+        stage.expected = Some(Duration::parse(stated).unwrap());
+        let from = world.disk.len();
+        let id = world.submit(job(vec![stage]));
+        world.run_for(seconds(10));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        let launched = |change: &Change| matches!(change, Change::Launched { grant: Some(_), .. });
+        world.disk[from..].iter().filter(|change| launched(change)).count()
+    };
+    for _ in 0..3 {
+        assert_eq!(one_job(&mut world, "1s", "3s"), 0, "opportunistic");
+    }
+    for _ in 0..3 {
+        assert_eq!(one_job(&mut world, "3s", "3s"), 2, "guaranteed");
+    }
+    assert_eq!(one_job(&mut world, "3s", "3s"), 0, "opportunistic again");
+    let judged = |believed| world.log.iter().filter(|line| line.contains(&format!("believed: {believed}"))).count();
+    assert_eq!((judged(false), judged(true)), (1, 1), "{}", world.log.join("\n"));
+}

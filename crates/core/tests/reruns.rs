@@ -45,6 +45,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         resources: vec![resources],
         near: vec![Default::default()],
         default_timeout: None,
+        only_guaranteed: false,
         submitted_at: Instant(0),
     };
     let mut log = vec![Change::JobAdmitted { job: Arc::new(job), key: None }, Change::JobBegun { job: JOB }];

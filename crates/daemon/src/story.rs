@@ -191,6 +191,13 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
                 format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));
             of_attempt("orphaned", *task, *attempt, *node, text)
         }
+        Record::EstimatesJudged { believed: false, .. } => of_job(
+            "estimates",
+            "ran far longer than stated, as its user's last jobs did: that user's next jobs are guaranteed",
+        ),
+        Record::EstimatesJudged { believed: true, .. } => {
+            of_job("estimates", "ran about as long as stated: its user's next jobs may be opportunistic again")
+        }
         Record::Retried { task, failures, retries, costs_none } => {
             let cost = match costs_none {
                 true => "which costs none of its retries".to_owned(),

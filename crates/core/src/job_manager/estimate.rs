@@ -48,6 +48,13 @@ impl Estimate {
         Some(upper_edge(bucket).min(self.longest))
     }
 
+    /// What the finished tasks were said to take together, and what they took; `None` where nothing was
+    /// said, or has finished.
+    pub fn stated_and_measured(&self) -> Option<(Duration, Duration)> {
+        let stated = self.prior.filter(|_| self.finished > 0)?;
+        Some((Duration(stated.0.saturating_mul(u64::from(self.finished))), self.sum))
+    }
+
     pub fn finished(&self) -> u32 {
         self.finished
     }

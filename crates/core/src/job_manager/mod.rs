@@ -244,8 +244,17 @@ impl JobManager {
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
-            out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome });
+            let (stated, measured) = self.estimated();
+            out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome, stated, measured });
         }
+    }
+
+    /// What those of its tasks that succeeded were said to take, where something was said, and what they took.
+    fn estimated(&self) -> (Option<Duration>, Duration) {
+        let stages = self.dag.stages.iter().filter_map(|stage| stage.estimate.stated_and_measured());
+        stages.fold((None, Duration::ZERO), |(stated, measured), (more_stated, more_measured)| {
+            (Some(stated.unwrap_or_default() + more_stated), measured + more_measured)
+        })
     }
 
     /// Tells the master how much work is left when what it knows is too far off.

@@ -65,7 +65,7 @@ impl Requests {
         let mut requests = Requests { asks: Vec::new(), stages: Vec::new(), runnable: Vec::new(), mix };
         let mut known = BTreeMap::new();
         for (number, stage) in job.spec.stages.iter().enumerate() {
-            let accepts = stage.execution;
+            let accepts = if job.only_guaranteed { ExecutionType::Guaranteed } else { stage.execution };
             let (guaranteed, opportunistic) = match (&requests.mix, accepts) {
                 (None, _) => (accepts, accepts),
                 (Some(_), ExecutionType::Auto) => (ExecutionType::Guaranteed, ExecutionType::Opportunistic),

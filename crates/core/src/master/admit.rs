@@ -2,11 +2,14 @@
 
 use super::{JobEnd, Master, refuse};
 use crate::policy::inter_job::QueueTree;
+use crate::policy::{Estimated, Trust};
 use crate::protocol::{AdmittedJob, Holder, JobAction, JobOutcome, RefusalKind, ToClient, ToJobManager};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
 use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId};
+use crate::vocabulary::{
+    ClientId, Duration, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId,
+};
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +19,8 @@ pub(super) struct Admission {
     jobs: BTreeMap<JobId, JobEntry>,
     next_job: u64,
     users: BTreeMap<String, UserId>,
+    /// In users' estimates; in all that are not here. It does not outlive the master.
+    trust: BTreeMap<UserId, Trust>,
     /// By user and the user's own key.
     by_key: BTreeMap<(String, String), JobId>,
     /// In the order of their ends.
@@ -59,6 +64,7 @@ impl Admission {
             jobs: BTreeMap::new(),
             next_job: 1,
             users: BTreeMap::new(),
+            trust: BTreeMap::new(),
             by_key: BTreeMap::new(),
             ended: Default::default(),
             awaited: BTreeMap::new(),
@@ -323,8 +329,19 @@ impl Master {
         let job = JobId(self.admission.next_job);
         let default_timeout = self.admission.queues.spec(queue).default_timeout;
         let tasks = spec.task_count();
-        let admitted =
-            Arc::new(AdmittedJob { id: job, spec, user, queue, resources, near, default_timeout, submitted_at: now });
+        // Where nothing is opportunistic, estimates harm nobody.
+        let trust = self.admission.trust.get(&user).filter(|_| self.settings.steer.is_some());
+        let admitted = Arc::new(AdmittedJob {
+            id: job,
+            spec,
+            user,
+            queue,
+            resources,
+            near,
+            default_timeout,
+            only_guaranteed: trust.is_some_and(Trust::is_lost),
+            submitted_at: now,
+        });
         out.persist(Change::JobAdmitted { job: Arc::clone(&admitted), key: key.clone() });
         out.record(Record::Submitted { job, tasks });
         self.admission.insert(admitted, key);
@@ -560,6 +577,22 @@ impl Master {
         self.publish_to(job, out);
         if reruns {
             out.send(job, ToJobManager::Act(JobAction::RerunFailed));
+        }
+    }
+
+    /// A job that ended says how good its user's estimates were. One that ends again was judged before.
+    pub(super) fn judge_estimates(
+        &mut self,
+        job: JobId,
+        stated: Option<Duration>,
+        measured: Duration,
+        out: &mut Outbox,
+    ) {
+        let (Some(stated), true) = (stated, self.admission.is_running(job)) else { return };
+        let user = self.admission.jobs[&job].job.user;
+        let trust = self.admission.trust.entry(user).or_default();
+        if trust.learn(Estimated { stated, measured }) {
+            out.record(Record::EstimatesJudged { job, believed: !trust.is_lost() });
         }
     }
 

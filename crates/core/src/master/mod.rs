@@ -135,7 +135,8 @@ impl Master {
             (Address::JobManager(sender), ToMaster::Promote { attempt, node, resources }) if sender == attempt.job => {
                 self.on_promote(attempt, node, resources, out);
             }
-            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome }) if sender == job => {
+            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, stated, measured }) if sender == job => {
+                self.judge_estimates(job, stated, measured, out);
                 self.on_job_ended(now, job, outcome, out);
             }
             (Address::Client(client), _) => {

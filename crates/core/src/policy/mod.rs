@@ -8,10 +8,12 @@ pub mod intra_job;
 mod mix;
 pub mod node_queue;
 pub mod placement;
+mod trust;
 
 pub use alignment::Alignment;
 pub use forecast::Forecast;
 pub use mix::{Mix, Quota};
+pub use trust::{Estimated, Trust};
 
 use crate::protocol::Rule;
 use crate::vocabulary::{

@@ -78,6 +78,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         resources: vec![resources],
         near: vec![Default::default()],
         default_timeout: None,
+        only_guaranteed: false,
         submitted_at: Instant(0),
     };
     told(Change::JobAdmitted { job: Arc::new(job), key: None })

@@ -74,6 +74,7 @@ impl Run {
             resources: vec![Resources::new(1_000, 0)],
             near: vec![Default::default()],
             default_timeout: None,
+            only_guaranteed: false,
             submitted_at: Instant(0),
         });
         let manager = Preset::DRF.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default());

@@ -1,0 +1,74 @@
+//! Whose estimates are believed. Work is placed and queues are shed by estimated run times, so a user who understates them
+//! again and again gets ahead of others. Mercury (Karanasos et al. 2015, section 4.3) says that such users can be detected and
+//! handed guaranteed work, and not how; here some jobs in a row cost the trust and as many honest ones bring it back.
+
+use crate::vocabulary::Duration;
+use serde::{Deserialize, Serialize};
+
+/// Estimates are wrong when the tasks ran for more than so many times as long.
+const FACTOR: u64 = 2;
+/// Jobs with wrong estimates, less those with right ones, that cost the trust.
+const STRIKES: u32 = 3;
+
+/// What the tasks of a job were said to take together, and what those that succeeded took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Estimated {
+    pub stated: Duration,
+    pub measured: Duration,
+}
+
+/// In one user.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Trust {
+    strikes: u32,
+    lost: bool,
+}
+
+impl Trust {
+    /// A job of the user ended. Whether that changed what is thought of the user.
+    pub fn learn(&mut self, job: Estimated) -> bool {
+        let is_wrong = job.measured.0 > job.stated.0.saturating_mul(FACTOR);
+        self.strikes = if is_wrong { STRIKES.min(self.strikes + 1) } else { self.strikes.saturating_sub(1) };
+        let lost = if self.lost { self.strikes > 0 } else { self.strikes == STRIKES };
+        std::mem::replace(&mut self.lost, lost) != lost
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(measured: u64) -> Estimated {
+        Estimated { stated: Duration::from_secs(10), measured: Duration::from_secs(measured) }
+    }
+
+    #[test]
+    fn trust_is_lost_by_understating_again_and_again_and_comes_back_as_slowly() {
+        let mut trust = Trust::default();
+        let mut lost = Vec::new();
+        for measured in [21, 30, 20, 50, 50, 9, 21, 5, 5, 5, 90] {
+            trust.learn(job(measured));
+            lost.push(trust.is_lost());
+        }
+        let expected = [false, false, false, false, true, true, true, true, true, false, false];
+        assert_eq!(lost, expected);
+    }
+
+    #[test]
+    fn who_states_too_much_harms_nobody_else() {
+        let mut trust = Trust::default();
+        assert!((0..9).all(|_| !trust.learn(job(1))) && !trust.is_lost());
+    }
+
+    #[test]
+    fn a_change_of_mind_is_told_once() {
+        let mut trust = Trust::default();
+        let told: Vec<bool> =
+            [30, 30, 30, 30, 1, 1, 1].into_iter().map(|measured| trust.learn(job(measured))).collect();
+        assert_eq!(told, [false, false, true, false, false, false, true]);
+    }
+}
