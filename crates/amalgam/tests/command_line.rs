@@ -193,7 +193,7 @@ fn jobs_come_after_those_that_selectors_name() {
 fn the_cluster_is_shown_and_nodes_are_drained() {
     let cluster = Cluster::start();
     let nodes = cluster.run(&["node", "list"]).out;
-    assert!(nodes.contains("1   fake  up     0        2 cpu, 4 GiB memory"), "{nodes}");
+    assert!(nodes.contains("1   fake  up     0        0              2 cpu, 4 GiB memory"), "{nodes}");
     assert_eq!(cluster.run(&["node", "drain", "fake"]), says(0, "node fake is draining\n", ""));
     assert!(cluster.run(&["node", "info", "n1"]).out.contains("drained"));
     assert_eq!(cluster.run(&["node", "undrain", "1"]).code, 0);

@@ -281,3 +281,25 @@ fn who_understates_run_times_again_and_again_gets_guaranteed_work_until_estimate
     let judged = |believed| world.log.iter().filter(|line| line.contains(&format!("believed: {believed}"))).count();
     assert_eq!((judged(false), judged(true)), (1, 1), "{}", world.log.join("\n"));
 }
+
+#[test]
+fn who_gives_way_says_for_whom_and_is_counted_also_after_a_restart() {
+    let mut world = World::with_nodes(preset(), 1, CORE);
+    let id = world.submit(job(vec![of_kind(Opportunistic, 1, "30s", 1_000)]));
+    world.run_for(seconds(2));
+    let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 1, "2s", 1_000)]));
+    world.run_for(seconds(1));
+    let said = world.disk.iter().find_map(|change| match change {
+        Change::Finished { ended, .. } if ended.reason == EndReason::Preempted => ended.message.clone(),
+        _ => None,
+    });
+    assert_eq!(said, Some(format!("to make room for attempt {guaranteed}-1-0 of job {guaranteed}")));
+    let counted = |world: &World| {
+        let stage = world.server.as_ref().unwrap().jobs[&id].dag().stage(0);
+        (stage.preempted, stage.shed)
+    };
+    assert_eq!(counted(&world), (1, 0));
+    world.kill_server();
+    world.start_server();
+    assert_eq!(counted(&world), (1, 0));
+}

@@ -1,7 +1,7 @@
 //! Guaranteed and opportunistic work on the same machines: who gives way, what becomes of it, and what is said about it.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Scene, until, until_true};
+use crate::support::{Cluster, Scene, until, until_true};
 use amalgam_daemon::api::{ClusterSummary, Guarantee, JobDetail, NodeDetail, NodeSummary, QueueSummary, StoryLine};
 use std::time::{Duration, Instant};
 
@@ -103,11 +103,26 @@ fn preemption_is_told(scene: &Scene, opportunistic: &str, guaranteed: &str) {
     let cause = format!("is told to end to make room for attempt {guaranteed}-");
     assert!(preempting.contains(&cause) && preempting.contains(&format!("of job {guaranteed},")), "{preempting}");
     let ended = told(&story, "ended").join("\n");
-    assert!(ended.contains("preempted by guaranteed work after"), "{ended}");
+    let cause = format!("preempted by guaranteed work (to make room for attempt {guaranteed}-");
+    assert!(ended.contains(&cause), "{ended}");
     assert!(ended.contains("it waits again by itself"), "{ended}");
     assert!(told(&story, "queued").join("\n").contains("for room"));
     let own = told(&scene.story(guaranteed), "launched").join("\n");
     assert!(own.contains("granted as guaranteed work on"), "{own}");
+}
+
+#[test]
+fn an_agent_of_its_own_says_for_whom_its_attempts_give_way() {
+    let cluster = Cluster::start(1, 1, "preset = 'mercury'\n");
+    let scene = &cluster.scene;
+    let opportunistic = submit(scene, "opportunistic", &[], AWAIT_GO);
+    until_true("an opportunistic attempt", || running(scene, &opportunistic) == (0, 1));
+    let guaranteed = submit(scene, "guaranteed", &[], "true");
+    scene.ok(&["wait", &guaranteed]);
+    scene.write("go", "");
+    scene.ok(&["wait", &opportunistic]);
+    let ended = told(&scene.story(&opportunistic), "ended").join("\n");
+    assert!(ended.contains(&format!("(to make room for attempt {guaranteed}-")), "{ended}");
 }
 
 #[test]

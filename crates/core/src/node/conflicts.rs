@@ -82,6 +82,15 @@ impl NodeAgent {
         self.start_what_fits(now, out);
     }
 
+    /// The end of an attempt, which says for whom it made way if it did.
+    pub(super) fn with_cause(&mut self, id: AttemptId, mut ended: Ended) -> Ended {
+        let by = self.making_way.remove(&id).filter(|_| ended.reason == EndReason::Preempted);
+        if let Some(by) = by {
+            ended.message.get_or_insert_with(|| format!("to make room for attempt {by} of job {}", by.job));
+        }
+        ended
+    }
+
     /// Ends opportunistic attempts for booked ones that wait, `by` the last of them: those that lose least, the newest, and
     /// no more than needed.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
@@ -121,6 +130,7 @@ impl NodeAgent {
         for id in victims {
             let (task, node) = (self.attempts[&id].task, self.node);
             out.record(Record::Preempting { task, attempt: id, node, by });
+            self.making_way.insert(id, by);
             self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
         }
     }

@@ -59,6 +59,8 @@ pub struct NodeAgent {
     queue_limit: Option<u32>,
     /// What the master allows.
     steer: Steer,
+    /// Running attempts that are to end, and for whose sake.
+    making_way: BTreeMap<AttemptId, AttemptId>,
     /// Since when something opportunistic waits and none has started.
     stalled_since: Option<Instant>,
     probes: Probes,
@@ -147,6 +149,7 @@ impl NodeAgent {
             queue_policy,
             queue_limit,
             steer: Steer::default(),
+            making_way: BTreeMap::new(),
             stalled_since: None,
             probes: Probes::default(),
             attempts: BTreeMap::new(),
@@ -347,6 +350,7 @@ impl NodeAgent {
 
     /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
     fn finish(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
+        let ended = self.with_cause(id, ended);
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let (held, is_opportunistic) = (entry.is_at_executor(), entry.is_opportunistic());
         entry.state = State::Ended(ended.clone());

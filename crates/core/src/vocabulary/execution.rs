@@ -63,7 +63,7 @@ pub struct Ended {
     pub reason: EndReason,
     /// Boxed: every message has room for the largest one, and this would make an end the largest by far.
     pub usage: Box<Usage>,
-    /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB; of one that was shed, from what queue.
+    /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB; of one that gave way, for whom or from what queue.
     pub message: Option<String>,
 }
 
