@@ -1,12 +1,13 @@
 //! The scheduler beside a job manager: it places one job's tasks on nodes that it knows from what the master publishes.
 //! No ledger confirms what it decides: a task waits at the node, or a probe waits there and the node asks back.
 
+use super::locality::local_nodes;
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::protocol::{Ask, NodeList, Probe};
 use crate::vocabulary::{
     AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// As long as a node's first pause at the master, of which a list tells long before that.
@@ -92,11 +93,12 @@ impl LocalScheduler {
     ) -> LocalScheduler {
         let asks: Vec<LocalAsk> = asks.map(LocalAsk::new).collect();
         let classes = asks.iter().map(|entry| Arc::clone(&entry.ask.constraints)).collect();
+        let local = asks.iter().map(|entry| local_nodes(&entry.ask.locality)).collect();
         LocalScheduler {
             job,
             epoch,
             placement,
-            view: PublishedView { classes, ..PublishedView::default() },
+            view: PublishedView { classes, local, ..PublishedView::default() },
             asks,
             probes: BTreeMap::new(),
             next_probe: 0,
@@ -260,6 +262,9 @@ struct PublishedView {
     now: Instant,
     /// By the numbers of asks.
     classes: Vec<Arc<Vec<Constraint>>>,
+    /// By the same: the nodes with the input, and the racks that they are in.
+    local: Vec<Vec<NodeId>>,
+    racks: Vec<BTreeSet<String>>,
     /// Nodes that could not launch, and until when nothing goes there.
     closed: BTreeMap<NodeId, Instant>,
     /// Tasks sent to nodes since, which no report shows.
@@ -271,6 +276,12 @@ impl PublishedView {
         (self.list, self.published_at) = (list, now);
         self.closed.clear();
         self.sent.clear();
+        self.racks =
+            self.local.iter().map(|nodes| nodes.iter().filter_map(|node| self.rack(*node)).collect()).collect();
+    }
+
+    fn rack(&self, node: NodeId) -> Option<String> {
+        self.list.nodes.get(node.0 as usize)?.attributes.get("rack").map(str::to_owned)
     }
 
     fn on_sent(&mut self, node: NodeId) {
@@ -289,6 +300,20 @@ impl NodeViews for PublishedView {
 
     fn best(&self) -> &[u32] {
         &self.list.best
+    }
+
+    fn rank(&self, index: usize) -> Duration {
+        self.list.nodes[index].report.rank()
+    }
+
+    fn local(&self, class: u32) -> &[NodeId] {
+        &self.local[class as usize]
+    }
+
+    fn is_rack_local(&self, index: usize, class: u32) -> bool {
+        let racks = self.racks.get(class as usize).filter(|racks| !racks.is_empty());
+        let rack = self.list.nodes[index].attributes.get("rack");
+        racks.is_some_and(|racks| rack.is_some_and(|rack| racks.contains(rack)))
     }
 
     fn view(&self, index: usize) -> NodeView {

@@ -28,6 +28,21 @@ pub trait NodeViews {
         &[]
     }
 
+    /// What that ranking compared the node by.
+    fn rank(&self, index: usize) -> Duration {
+        self.view(index).expected_wait
+    }
+
+    /// The nodes with the input of asks of this class; empty where that does not matter.
+    fn local(&self, _class: u32) -> &[NodeId] {
+        &[]
+    }
+
+    /// Whether the node is in a rack with the input of asks of this class.
+    fn is_rack_local(&self, _index: usize, _class: u32) -> bool {
+        false
+    }
+
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0

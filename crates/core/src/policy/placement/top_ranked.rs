@@ -2,6 +2,8 @@
 //! be chosen by everybody who knows the same ranking.
 //!
 //! Nodes that do not suit the ask are passed over in favour of the next best. Where nothing is ranked, any node that suits.
+//! "While respecting locality": a node with the input is preferred if its wait is no longer than that of the k-th, then one of
+//! the k that is in a rack with the input.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use crate::vocabulary::{Chance, Instant, NodeViews};
@@ -25,6 +27,10 @@ impl TopRanked {
         if among == 0 {
             return self.anywhere(ask, view);
         }
+        let near = if view.local(ask.class).is_empty() { None } else { self.near(ask, view, among) };
+        if near.is_some() {
+            return near;
+        }
         for _ in 0..DRAWS {
             let node = best[self.chance.below(among) as usize] as usize;
             if suits(node) {
@@ -35,6 +41,23 @@ impl TopRanked {
         match suitable().count() as u32 {
             0 => self.anywhere(ask, view),
             count => suitable().nth(self.chance.below(count) as usize),
+        }
+    }
+
+    /// A node with the input or in its rack, if it is as good as the best so many.
+    fn near(&mut self, ask: &OpenAsk, view: &dyn NodeViews, among: u32) -> Option<usize> {
+        let best = &view.best()[..among as usize];
+        let longest = best.last().map(|last| view.rank(*last as usize))?;
+        let suits = |node: &usize| view.has_room(*node, ask.class, &ask.shape);
+        let local = view.local(ask.class).iter().map(|node| node.0 as usize).filter(|node| *node < view.len());
+        let mut near: Vec<usize> = local.filter(|node| view.rank(*node) <= longest && suits(node)).collect();
+        if near.is_empty() {
+            let best = best.iter().map(|node| *node as usize);
+            near.extend(best.filter(|node| view.is_rack_local(*node, ask.class) && suits(node)));
+        }
+        match near.len() as u32 {
+            0 => None,
+            count => Some(near[self.chance.below(count) as usize]),
         }
     }
 
@@ -56,10 +79,11 @@ impl PlacementPolicy for TopRanked {
 mod tests {
     use super::*;
     use crate::policy::placement::tests::Nodes;
-    use crate::vocabulary::{NodeView, Resources};
+    use crate::vocabulary::{Duration, NodeId, NodeView, Resources};
+    use std::collections::BTreeSet;
 
-    /// Nodes and their ranking.
-    struct Ranked(Nodes, Vec<u32>);
+    /// Nodes and their ranking: they wait for as many seconds as they stand behind. Some have the input; racks have ten.
+    struct Ranked(Nodes, Vec<u32>, Vec<NodeId>);
 
     impl NodeViews for Ranked {
         fn len(&self) -> usize {
@@ -68,6 +92,19 @@ mod tests {
 
         fn best(&self) -> &[u32] {
             &self.1
+        }
+
+        fn rank(&self, index: usize) -> Duration {
+            let place = self.1.iter().position(|node| *node as usize == index);
+            Duration::from_secs(place.map_or(u64::MAX / 1_000_000, |place| place as u64))
+        }
+
+        fn local(&self, _: u32) -> &[NodeId] {
+            &self.2
+        }
+
+        fn is_rack_local(&self, index: usize, _: u32) -> bool {
+            self.2.iter().any(|local| local.0 as usize / 10 == index / 10)
         }
 
         fn view(&self, index: usize) -> NodeView {
@@ -99,7 +136,7 @@ mod tests {
             let ask = Nodes::ask(500, 500);
             let suitable: Vec<usize> = nodes.fitting(&ask).collect();
             let best: Vec<u32> = suitable.iter().rev().map(|node| *node as u32).collect();
-            let ranked = Ranked(nodes, best.clone());
+            let ranked = Ranked(nodes, best.clone(), Vec::new());
             let k = 5.min(best.len());
             let chosen = chosen(5, &ask, &ranked);
             assert_eq!(chosen.len(), 4_000);
@@ -118,11 +155,30 @@ mod tests {
             let suitable: Vec<usize> = nodes.fitting(&ask).collect();
             let all: Vec<u32> = (0..60).collect();
             for best in [all, Vec::new()] {
-                let ranked = Ranked(Nodes::random(seed, 60), best);
+                let ranked = Ranked(Nodes::random(seed, 60), best, Vec::new());
                 let chosen = chosen(3, &ask, &ranked);
                 assert_eq!(chosen.len(), if suitable.is_empty() { 0 } else { 4_000 });
                 assert!(chosen.iter().all(|node| suitable.contains(node)));
             }
+        }
+    }
+
+    #[test]
+    fn the_input_is_near_where_that_costs_no_wait() {
+        for seed in 0..20 {
+            let ask = Nodes::ask(100, 100);
+            let suitable: Vec<usize> = Nodes::random(seed, 60).fitting(&ask).collect();
+            let best: Vec<u32> = suitable.iter().map(|node| *node as u32).collect();
+            let on = |local: usize| {
+                let ranked = Ranked(Nodes::random(seed, 60), best.clone(), vec![NodeId(suitable[local] as u32)]);
+                chosen(10, &ask, &ranked).into_iter().collect::<BTreeSet<usize>>()
+            };
+            assert_eq!(on(7), BTreeSet::from([suitable[7]]), "one of the ten best has it");
+            // Too busy itself: who is in its rack is taken if there is one of the ten, else any of them.
+            let rack: BTreeSet<usize> =
+                suitable[..10].iter().copied().filter(|node| node / 10 == suitable[10] / 10).collect();
+            let all: BTreeSet<usize> = suitable[..10].iter().copied().collect();
+            assert_eq!(on(10), if rack.is_empty() { all } else { rack });
         }
     }
 }
