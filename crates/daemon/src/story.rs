@@ -93,7 +93,11 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
     match change {
         Change::JobAdmitted { job, .. } => {
             let tasks = counted(job.spec.task_count(), "task");
-            of_job("submitted", format!("submitted by {} with {tasks}", job.spec.user))
+            let guaranteed = match job.only_guaranteed {
+                true => ", all guaranteed: its user's last jobs ran far longer than stated",
+                false => "",
+            };
+            of_job("submitted", format!("submitted by {} with {tasks}{guaranteed}", job.spec.user))
         }
         Change::JobHeld { held: true, .. } => of_job("held", "held"),
         Change::JobHeld { held: false, .. } => of_job("released", "released"),

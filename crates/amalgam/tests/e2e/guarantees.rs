@@ -140,6 +140,26 @@ fn who_ignores_the_request_to_end_is_killed_after_the_grace_and_runs_again() {
 }
 
 #[test]
+fn what_runs_long_is_promoted_and_gives_way_to_nobody() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "preset = 'mercury'\n[policies.opportunistic]\npromote_after = '500ms'\n");
+    scene.start_dev(&["--cpus", "1", "--config", config.to_str().unwrap()]);
+    let long = submit(&scene, "opportunistic", &[], AWAIT_GO);
+    until_true("an attempt that became guaranteed", || running(&scene, &long) == (1, 0));
+    let node = &scene.json::<Vec<NodeSummary>>(&["node", "list"])[0];
+    assert_eq!((node.running, node.opportunistic), (1, 0));
+    let next = submit(&scene, "guaranteed", &[], "true");
+    until_true("the next job waits", || {
+        scene.job(&next).summary.reason.is_some_and(|reason| reason.contains("no room"))
+    });
+    scene.write("go", "");
+    scene.ok(&["wait", &long, &next]);
+    let promoted = told(&scene.story(&long), "promoted").join("\n");
+    assert!(promoted.contains("is guaranteed from now on"), "{promoted}");
+    assert_eq!(scene.job(&long).attempts.preempted, 0);
+}
+
+#[test]
 fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
     let scene = Scene::new();
     let config = scene.write("server.toml", "preset = 'mercury'\n[policies.opportunistic]\nqueue_limit = 1\n");

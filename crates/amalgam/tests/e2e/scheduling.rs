@@ -22,7 +22,7 @@ fn waits_because(scene: &Scene, id: &str, words: &str) -> String {
 
 #[test]
 fn priorities_order_jobs() {
-    for preset in ["fifo", "capacity", "drf", "sjf", "srtf", "tetris"] {
+    for preset in ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "mercury"] {
         let scene = Scene::dev(&["--cpus", "1", "--preset", preset]);
         let blocker = scene.submit(&["--", "sh", "-c", AWAIT_GO]);
         until_true("a busy node", || scene.job(&blocker).summary.tasks.running == 1);
