@@ -80,6 +80,8 @@ pub enum Verb {
     Workload(verbs::workload::WorkloadArgs),
     /// Simulate a cluster of any size with the same policies
     Sim(verbs::sim::SimArgs),
+    /// Run the figures of the papers and compare
+    Paper(verbs::paper::PaperArgs),
     /// Print a shell's completions
     Completions(verbs::shell::CompletionsArgs),
     /// Print the manual page, or write one per verb

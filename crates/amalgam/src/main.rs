@@ -71,6 +71,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),
         Verb::Sim(args) => verbs::sim::execute(args),
+        Verb::Paper(args) => verbs::paper::execute(&args).map(|()| ExitCode::SUCCESS),
         Verb::Completions(args) => verbs::shell::completions(args),
         Verb::Man(args) => verbs::shell::man(args),
         Verb::Dev(args) => verbs::dev::execute(args, &connection),

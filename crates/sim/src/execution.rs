@@ -1,7 +1,6 @@
 //! How long an attempt really runs and whether it fails: what the workload says, changed by chance and by its neighbours.
 
-use amalgam_core::vocabulary::Chance;
-use amalgam_core::vocabulary::{Duration, EndReason};
+use amalgam_core::vocabulary::{Chance, Duration, EndReason, ExecutionType};
 use std::collections::BTreeMap;
 
 /// What befalls attempts beyond what the workload says; by default nothing.
@@ -17,11 +16,25 @@ pub struct ExecutionSettings {
     pub failures: f64,
     /// The probability that an attempt heeds no request to end.
     pub stubborn: f64,
+    /// How long it takes on average until an attempt does its work, and to clear up after it: room is taken meanwhile, and
+    /// the node's other attempts go on. Uniformly drawn from the half to three halves of this.
+    pub start_up: Duration,
+    /// The room of a guaranteed attempt is taken for up to so long before its owner asks what it was given, as owners
+    /// that ask on heartbeats do. Uniformly drawn.
+    pub grant_delay: Duration,
 }
 
 impl Default for ExecutionSettings {
     fn default() -> ExecutionSettings {
-        ExecutionSettings { slowdown: 0.0, stragglers: 0.0, straggler_factor: 5.0, failures: 0.0, stubborn: 0.0 }
+        ExecutionSettings {
+            slowdown: 0.0,
+            stragglers: 0.0,
+            straggler_factor: 5.0,
+            failures: 0.0,
+            stubborn: 0.0,
+            start_up: Duration::ZERO,
+            grant_delay: Duration::ZERO,
+        }
     }
 }
 
@@ -62,12 +75,13 @@ impl Execution {
 
     /// The next try of a task that takes `run_time` when nothing befalls it; others use `busy` of its node's CPUs, a
     /// share in 0..=1.
-    pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64) -> Course {
-        let ExecutionSettings { slowdown, stragglers, straggler_factor, failures, stubborn } = self.settings;
+    pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64, execution: ExecutionType) -> Course {
+        let ExecutionSettings { slowdown, stragglers, straggler_factor, failures, stubborn, .. } = self.settings;
         let mut factor = 1.0 + slowdown * busy;
         let mut reason = EndReason::Exit(0);
         let mut is_stubborn = false;
-        if stragglers > 0.0 || failures > 0.0 || stubborn > 0.0 {
+        let mut before = Duration::ZERO;
+        if stragglers > 0.0 || failures > 0.0 || stubborn > 0.0 || self.settings.takes_time_before() {
             let tries = self.tries.entry(task).or_default();
             let WorkloadTask { job, stage, index } = task;
             let mut chance = Chance::new(self.seed, &format!("try {tries} of {job}.{stage}.{index}"));
@@ -80,9 +94,25 @@ impl Execution {
                 reason = EndReason::Exit(1);
             }
             is_stubborn = stubborn > 0.0 && chance.unit() < stubborn;
+            before = self.settings.time_before(execution, &mut chance);
         }
         let length = if factor == 1.0 { run_time } else { scaled(run_time, factor) };
-        Course { length, reason, is_stubborn }
+        Course { length: before + length, reason, is_stubborn }
+    }
+}
+
+impl ExecutionSettings {
+    fn takes_time_before(&self) -> bool {
+        self.start_up > Duration::ZERO || self.grant_delay > Duration::ZERO
+    }
+
+    /// How long an attempt takes its room beside the time that its work takes.
+    fn time_before(&self, execution: ExecutionType, chance: &mut Chance) -> Duration {
+        let start_up = scaled(self.start_up, 0.5 + chance.unit());
+        match execution {
+            ExecutionType::Opportunistic => start_up,
+            ExecutionType::Guaranteed | ExecutionType::Auto => start_up + scaled(self.grant_delay, chance.unit()),
+        }
     }
 }
 
@@ -94,6 +124,8 @@ fn scaled(time: Duration, factor: f64) -> Duration {
 mod tests {
     use super::*;
 
+    use ExecutionType::{Guaranteed, Opportunistic};
+
     const TASK: WorkloadTask = WorkloadTask { job: 1, stage: 0, index: 7 };
     const OTHER: WorkloadTask = WorkloadTask { index: 8, ..TASK };
     const SECOND: Duration = Duration::from_secs(1);
@@ -103,7 +135,8 @@ mod tests {
         let settings = ExecutionSettings { stragglers: 0.5, failures: 0.5, ..ExecutionSettings::default() };
         let tries = |order: &[WorkloadTask]| {
             let mut execution = Execution::new(settings, 7);
-            let mut courses: Vec<_> = order.iter().map(|&task| (task, execution.course(task, SECOND, 0.0))).collect();
+            let mut courses: Vec<_> =
+                order.iter().map(|&task| (task, execution.course(task, SECOND, 0.0, Guaranteed))).collect();
             courses.sort_by_key(|(task, _)| *task);
             courses
         };
@@ -116,7 +149,7 @@ mod tests {
     fn stragglers_and_failures_come_as_often_as_asked_for() {
         let settings = ExecutionSettings { stragglers: 0.2, failures: 0.1, ..ExecutionSettings::default() };
         let mut execution = Execution::new(settings, 1);
-        let courses: Vec<Course> = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0)).collect();
+        let courses: Vec<Course> = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0, Guaranteed)).collect();
         let failed = courses.iter().filter(|course| course.reason == EndReason::Exit(1)).count();
         let slow = courses.iter().filter(|course| course.length == Duration::from_secs(5)).count();
         assert!((150..250).contains(&failed), "{failed}");
@@ -126,7 +159,30 @@ mod tests {
     #[test]
     fn neighbours_slow_a_task_down_and_nothing_else_changes_it_by_default() {
         let slowed = ExecutionSettings { slowdown: 0.5, ..ExecutionSettings::default() };
-        assert_eq!(Execution::new(slowed, 1).course(TASK, SECOND, 0.5).length, Duration::from_millis(1_250));
-        assert_eq!(Execution::new(ExecutionSettings::default(), 1).course(TASK, SECOND, 1.0).length, SECOND);
+        assert_eq!(
+            Execution::new(slowed, 1).course(TASK, SECOND, 0.5, Guaranteed).length,
+            Duration::from_millis(1_250)
+        );
+        assert_eq!(
+            Execution::new(ExecutionSettings::default(), 1).course(TASK, SECOND, 1.0, Guaranteed).length,
+            SECOND
+        );
+    }
+
+    #[test]
+    fn an_attempt_takes_its_room_while_it_starts_and_a_guaranteed_one_from_its_grant_on() {
+        let settings = ExecutionSettings {
+            start_up: Duration::from_secs(4),
+            grant_delay: Duration::from_secs(2),
+            ..ExecutionSettings::default()
+        };
+        let mean = |kind| {
+            let mut execution = Execution::new(settings, 1);
+            let lengths = (0..2_000).map(|_| execution.course(TASK, SECOND, 0.0, kind).length.as_secs_f64());
+            lengths.sum::<f64>() / 2_000.0
+        };
+        let (opportunistic, guaranteed) = (mean(Opportunistic), mean(Guaranteed));
+        assert!((4.9..5.1).contains(&opportunistic), "{opportunistic}");
+        assert!((5.9..6.1).contains(&guaranteed), "{guaranteed}");
     }
 }

@@ -2,7 +2,7 @@
 
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Instant, LaunchOrder, Resources, TaskId, TaskTemplate, Usage,
+    AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, LaunchOrder, Resources, TaskId, TaskTemplate, Usage,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -131,6 +131,13 @@ impl Executor {
     /// CPU that attempts here were given, in thousandths.
     pub fn used_cpu(&self) -> u64 {
         self.running().map(|running| u64::from(running.order.template.shape.resources.cpu_millis())).sum()
+    }
+
+    /// Of that, what opportunistic attempts were given.
+    pub fn opportunistic_cpu(&self) -> u64 {
+        let shapes = self.running().map(|running| &running.order.template.shape);
+        let opportunistic = shapes.filter(|shape| shape.execution == ExecutionType::Opportunistic);
+        opportunistic.map(|shape| u64::from(shape.resources.cpu_millis())).sum()
     }
 
     /// The process of the attempt has come to its end; `None` when it was ended before.

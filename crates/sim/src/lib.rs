@@ -32,10 +32,11 @@ pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_see
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
-    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, WINDOW, Window,
+    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, WINDOW, Watched,
+    Window,
 };
 pub use parallel::in_order;
 pub use reference::Reference;
-pub use settings::{Costs, NetworkSettings, Settings};
+pub use settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
 pub use simulation::{Place, Simulation, capacity};
 pub use story::Subject;

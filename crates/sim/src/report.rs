@@ -43,12 +43,7 @@ pub fn html(title: &str, command: &str, notes: &[String], runs: &[Outcome]) -> R
 }
 
 fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], runs: &[Outcome]) -> Plot {
-    let title = escape(title);
-    write!(
-        page,
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>"
-    )?;
-    write!(page, "<h1>{title}</h1><p><code>{}</code></p>", escape(command))?;
+    begin_page(page, &escape(title), command)?;
     table(page, runs)?;
     for note in notes {
         write!(page, "<p class=\"note\">{}</p>", escape(note))?;
@@ -75,6 +70,88 @@ fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], r
         }
     }
     Ok(page.write_str("</html>\n")?)
+}
+
+// ---- pages about figures of papers --------------------------------------------------------------------------------
+
+/// How values are spread, as a box with whiskers.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spread {
+    pub name: String,
+    /// The percentiles 5, 25, 50, 75 and 95.
+    pub percentiles: [f64; 5],
+    pub mean: f64,
+}
+
+/// A plot of a page.
+pub enum Figure {
+    /// Beside each other: heading, the name of the values, the boxes.
+    Boxes(String, String, Vec<Spread>),
+    /// The distribution of each name's values: heading, the name of the values.
+    Distributions(String, String, Vec<(String, Vec<f64>)>),
+    /// Shares over seconds.
+    OverTime(String, String, Vec<(String, Vec<(f64, f64)>)>),
+}
+
+/// A page with a table and plots; `notes` come below the table.
+///
+/// # Errors
+/// When a plot cannot be drawn, which would be a defect.
+pub fn figure_html(
+    title: &str,
+    command: &str,
+    heads: &[&str],
+    rows: &[Vec<String>],
+    notes: &[String],
+    figures: &[Figure],
+) -> Result<String, String> {
+    let mut page = String::new();
+    write_figure_page(&mut page, (title, command), (heads, rows), notes, figures).map_err(|error| error.to_string())?;
+    Ok(page)
+}
+
+fn write_figure_page(
+    page: &mut String,
+    (title, command): (&str, &str),
+    (heads, rows): (&[&str], &[Vec<String>]),
+    notes: &[String],
+    figures: &[Figure],
+) -> Plot {
+    begin_page(page, &escape(title), command)?;
+    page.write_str("<table><tr>")?;
+    heads.iter().try_for_each(|head| write!(page, "<th>{}</th>", escape(head)))?;
+    for row in rows {
+        page.write_str("</tr><tr>")?;
+        row.iter().try_for_each(|cell| write!(page, "<td>{}</td>", escape(cell)))?;
+    }
+    page.write_str("</tr></table>")?;
+    for note in notes {
+        write!(page, "<p class=\"note\">{}</p>", escape(note))?;
+    }
+    for figure in figures {
+        match figure {
+            Figure::Boxes(heading, values, spreads) => {
+                section(page, &escape(heading), HEIGHT, &|area| boxes(area, values, spreads))?;
+            }
+            Figure::Distributions(heading, values, samples) => {
+                let curves: Vec<Line> =
+                    samples.iter().map(|(name, values)| (name.clone(), distribution(values.clone()))).collect();
+                section(page, &escape(heading), HEIGHT, &|area| lines(area, values, "share", &curves))?;
+            }
+            Figure::OverTime(heading, values, courses) => {
+                section(page, &escape(heading), HEIGHT, &|area| lines(area, "seconds", values, courses))?;
+            }
+        }
+    }
+    Ok(page.write_str("</html>\n")?)
+}
+
+fn begin_page(page: &mut String, title: &str, command: &str) -> fmt::Result {
+    write!(
+        page,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>"
+    )?;
+    write!(page, "<h1>{title}</h1><p><code>{}</code></p>", escape(command))
 }
 
 fn table(page: &mut String, runs: &[Outcome]) -> fmt::Result {
@@ -139,16 +216,18 @@ fn section(page: &mut String, heading: &str, height: u32, draw: &dyn Fn(&Area<'_
 // ---- what is plotted -----------------------------------------------------------------------------------------------
 
 fn completion_curves(runs: &[Outcome]) -> Vec<Line> {
-    let of_run = |run: &Outcome| {
-        let mut times: Vec<f64> = run.jobs.iter().filter_map(|job| job.jct_s).collect();
-        times.sort_by(f64::total_cmp);
-        let count = times.len() as f64;
-        // At most as many points as can be seen.
-        let step = times.len().div_ceil(400).max(1);
-        let points = times.iter().enumerate().filter(|(rank, _)| (rank + 1) % step == 0 || rank + 1 == times.len());
-        points.map(|(rank, time)| (*time, (rank + 1) as f64 / count)).collect()
-    };
+    let of_run = |run: &Outcome| distribution(run.jobs.iter().filter_map(|job| job.jct_s).collect());
     runs.iter().map(|run| (run.results.preset.clone(), of_run(run))).collect()
+}
+
+/// The share of the values that are at most so large.
+fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    // At most as many points as can be seen.
+    let step = values.len().div_ceil(400).max(1);
+    let points = values.iter().enumerate().filter(|(rank, _)| (rank + 1) % step == 0 || rank + 1 == values.len());
+    points.map(|(rank, value)| (*value, (rank + 1) as f64 / count)).collect()
 }
 
 fn wait_curves(runs: &[Outcome]) -> Vec<Line> {
@@ -209,6 +288,36 @@ fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.2))
         .draw()?;
+    Ok(())
+}
+
+/// From the 25th to the 75th percentile, with the median across; whiskers to the 5th and 95th; the mean is a dot.
+fn boxes(area: &Area<'_>, y_name: &str, spreads: &[Spread]) -> Plot {
+    let highest = spreads.iter().map(|spread| spread.percentiles[4].max(spread.mean)).fold(0.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .x_label_area_size(30)
+        .y_label_area_size(65)
+        .build_cartesian_2d(0.0..spreads.len().max(1) as f64, 0.0..(highest * 1.05).max(1e-3))?;
+    chart.configure_mesh().light_line_style(TRANSPARENT).disable_x_mesh().x_labels(0).y_desc(y_name).draw()?;
+    let bottom = HEIGHT as i32 - 30;
+    for (number, spread) in spreads.iter().enumerate() {
+        let middle = number as f64 + 0.5;
+        let [lowest, low, median, high, highest] = spread.percentiles;
+        let colour = colour(number);
+        let line = |from, to| PathElement::new([from, to], colour.stroke_width(2));
+        chart.draw_series([
+            line((middle, lowest), (middle, low)),
+            line((middle, high), (middle, highest)),
+            line((middle - 0.1, lowest), (middle + 0.1, lowest)),
+            line((middle - 0.1, highest), (middle + 0.1, highest)),
+            line((middle - 0.2, median), (middle + 0.2, median)),
+        ])?;
+        chart.draw_series([Rectangle::new([(middle - 0.2, low), (middle + 0.2, high)], colour.stroke_width(2))])?;
+        chart.draw_series([Circle::new((middle, spread.mean), 4, colour.filled())])?;
+        let (x, _) = chart.plotting_area().map_coordinate(&(middle, 0.0));
+        area.draw(&Text::new(spread.name.clone(), (x, bottom), text().pos(Pos::new(HPos::Center, VPos::Center))))?;
+    }
     Ok(())
 }
 

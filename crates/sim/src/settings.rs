@@ -19,12 +19,34 @@ pub struct Settings {
     pub costs: Costs,
     /// How long an agent waits for its master before it ends what runs.
     pub orphan_lease: Duration,
+    /// A job that ends is followed by the next one of its queue whose arrival is [`ONCE_ANOTHER_ENDED`].
+    pub closed_loop: bool,
+    /// Nodes join one after the other within so long, so that their heartbeats do not come at once.
+    pub join_over: Duration,
+    /// Nodes that report less than waits there.
+    pub understating: Understating,
+    /// The node whose limits are written down.
+    pub watched: Option<usize>,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
     /// The simulation ends as soon as there is a job that can never run.
     pub strict: bool,
     /// Whose story to keep.
     pub story: Option<Subject>,
+}
+
+/// The arrival of a job in a closed loop that waits for its turn.
+pub const ONCE_ANOTHER_ENDED: Duration = Duration(u64::MAX);
+
+/// The first `nodes` of all report only one part in `divisor` of the work that waits and runs there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Understating {
+    pub nodes: usize,
+    pub divisor: u64,
+}
+
+impl Understating {
+    pub const NOBODY: Understating = Understating { nodes: 0, divisor: 1 };
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -93,6 +115,10 @@ impl Default for Settings {
             costs: Costs::default(),
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),
+            closed_loop: false,
+            join_over: Duration::ZERO,
+            understating: Understating::NOBODY,
+            watched: None,
             until: None,
             strict: false,
             story: None,

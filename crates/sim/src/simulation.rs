@@ -7,11 +7,11 @@ use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::Reaction;
 use crate::faults::{Faults, Happening, Moment, Turn};
-use crate::metrics::{Metrics, Outcome, Results, WINDOW};
+use crate::metrics::{Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
-use crate::settings::{Costs, NetworkSettings, Settings};
+use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -22,7 +22,7 @@ use amalgam_core::vocabulary::{
     TaskShape, TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How long a cluster without a running task is watched for something to begin.
@@ -55,6 +55,9 @@ pub struct Simulation {
     /// Where something is to go wrong.
     pub(crate) faults: Option<Box<Faults>>,
     story: Option<Story>,
+    watched: Vec<Watched>,
+    /// In a closed loop, the jobs that follow one of their queue, by queues.
+    followers: BTreeMap<String, VecDeque<u32>>,
 }
 
 /// Something on the agenda, whose places are used again: a message needs no allocation of its own.
@@ -147,10 +150,13 @@ impl Simulation {
             reactions: Vec::new(),
             faults: None,
             story: settings.story.map(Story::of),
+            watched: Vec::new(),
+            followers: BTreeMap::new(),
             settings,
         };
         for node in 0..nodes.len() {
-            simulation.agenda.note(Instant::ZERO, Occurrence::Starts { place: Place::Node(node) });
+            let at = Instant(simulation.settings.join_over.as_micros() * node as u64 / nodes.len() as u64);
+            simulation.agenda.note(at, Occurrence::Starts { place: Place::Node(node) });
         }
         simulation
     }
@@ -158,6 +164,10 @@ impl Simulation {
     /// From here on jobs arrive.
     pub(crate) fn open(&mut self) {
         for (number, job) in self.jobs.iter().enumerate() {
+            if self.settings.closed_loop && job.arrival == ONCE_ANOTHER_ENDED {
+                self.followers.entry(job.spec.queue.clone()).or_default().push_back(number as u32);
+                continue;
+            }
             self.agenda.note(Instant::ZERO + job.arrival, Occurrence::Arrives { job: number as u32 });
         }
         self.agenda.note(Instant::ZERO + WINDOW, Occurrence::WindowEnds);
@@ -414,12 +424,25 @@ impl Simulation {
                 self.kinds = kinds.clone();
             }
             self.metrics.on_fact(self.now, fact);
+            self.follow(fact);
             if let Some(faults) = &mut self.faults {
                 faults.tell(place, fact);
             }
             if let Some(story) = &mut self.story {
                 story.tell(self.now, place, fact);
             }
+        }
+    }
+
+    /// Whoever ends in a closed loop makes room for the next.
+    fn follow(&mut self, fact: &Fact) {
+        if let Fact::Change(Change::JobEnded { job, .. }) = fact
+            && self.settings.closed_loop
+            && let Some(ended) = self.metrics.job_of(*job)
+            && let Some(job) =
+                self.followers.get_mut(&self.jobs[ended as usize].spec.queue).and_then(VecDeque::pop_front)
+        {
+            self.agenda.note(self.now, Occurrence::Arrives { job });
         }
     }
 
@@ -469,7 +492,7 @@ impl Simulation {
 
     // ---- messages --------------------------------------------------------------------------------------------------
 
-    fn leave(&mut self, from: Place, at: Instant, letter: Letter) {
+    fn leave(&mut self, from: Place, at: Instant, mut letter: Letter) {
         let (node, direction, place) = match (from, letter.to) {
             (Place::Node(node), Address::Executor(_)) => {
                 if let Message::ToExecutor(order) = letter.message {
@@ -477,7 +500,10 @@ impl Simulation {
                 }
                 return;
             }
-            (Place::Node(node), _) => (node, Direction::ToServer, Place::Server),
+            (Place::Node(node), _) => {
+                self.understate(node, &mut letter.message);
+                (node, Direction::ToServer, Place::Server)
+            }
             (Place::Server, Address::Node(NodeId(node))) => {
                 let node = node as usize;
                 (node, Direction::ToNode, Place::Node(node))
@@ -487,6 +513,18 @@ impl Simulation {
         };
         if let Some((arrival, life)) = self.network.send(at, node, direction) {
             self.agenda.note(arrival, Occurrence::Delivered { place, life, sent: at, letter });
+        }
+    }
+
+    /// What the node reports is less than the truth, where the settings want it so.
+    fn understate(&self, node: usize, message: &mut Message) {
+        let Understating { nodes, divisor } = self.settings.understating;
+        if node < nodes
+            && let Message::ToMaster(ToMaster::Report(report)) = message
+        {
+            for work in [&mut report.expected_wait, &mut report.running_work, &mut report.stalled] {
+                *work = Duration::from_micros(work.as_micros() / divisor.max(1));
+            }
         }
     }
 
@@ -503,7 +541,21 @@ impl Simulation {
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
             self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
         }
+        if let Message::ToNode(ToNode::Steer(steer)) = &letter.message
+            && self.settings.watched == Some(node)
+        {
+            self.watch(node, &steer.room);
+        }
         self.put(place, Input::Letter(letter));
+    }
+
+    /// Writes down what opportunistic work may hold at a node and holds there.
+    fn watch(&mut self, node: usize, room: &Resources) {
+        let node = &self.nodes[node];
+        let of_capacity = |cpu: u64| cpu as f64 / f64::from(node.capacity().cpu_millis().max(1));
+        let limit = of_capacity(u64::from(room.cpu_millis())).min(1.0);
+        let held = of_capacity(node.executor.opportunistic_cpu());
+        self.watched.push(Watched { at_s: self.now.0 as f64 / 1e6, limit, held });
     }
 
     // ---- executors -------------------------------------------------------------------------------------------------
@@ -545,29 +597,29 @@ impl Simulation {
         let TaskShape { resources, execution } = *template.shape;
         self.last_progress = self.now;
         let launch = Duration::from_micros(self.settings.costs.launch / 1_000);
-        self.metrics.on_began(self.now, node, task, &resources, launch);
+        self.metrics.on_began(self.now, node, task, &template.shape, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskBegins, None);
-        let Course { length, reason, is_stubborn } = self.course(node, task, &resources);
+        let Course { length, reason, is_stubborn } = self.course(node, task, &template.shape);
         if is_stubborn {
             self.nodes[node].executor.make_stubborn(attempt);
         }
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
-    fn course(&mut self, node: usize, task: TaskId, resources: &Resources) -> Course {
+    fn course(&mut self, node: usize, task: TaskId, shape: &TaskShape) -> Course {
         let TaskId { stage, index, .. } = task;
         let Some(job) = self.metrics.job_of(task.job) else {
             return Course { length: Duration::ZERO, reason: EndReason::Exit(0), is_stubborn: false };
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
-        let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(resources) } else { 0.0 };
-        self.execution.course(WorkloadTask { job, stage, index }, run_time, busy)
+        let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };
+        self.execution.course(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
     }
 
     pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
         self.last_progress = self.now;
-        self.metrics.on_ended(self.now, node, order.task, &order.template.shape.resources);
+        self.metrics.on_ended(self.now, node, order.task, &order.template.shape);
         self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
         self.on_moment(Moment::TaskEnds, None);
     }
@@ -610,7 +662,7 @@ impl Simulation {
             ..outcome.results
         };
         let story = self.story.map(Story::into_lines).unwrap_or_default();
-        Outcome { results, story, ..outcome }
+        Outcome { results, story, watched: self.watched, ..outcome }
     }
 }
 

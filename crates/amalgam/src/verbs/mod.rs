@@ -10,6 +10,7 @@ pub mod info;
 pub mod list;
 pub mod logs;
 pub mod node;
+pub mod paper;
 pub mod queue;
 pub mod run;
 pub mod server;

@@ -35,6 +35,8 @@ pub struct MasterSettings {
     pub node_grace: Duration,
     pub decide: Decide,
     pub publish: Publish,
+    /// How often job managers are told how loaded nodes are; `None` for as often as these report.
+    pub publish_every: Option<Duration>,
     /// `None`: there is no opportunistic work, or nobody steers it.
     pub steer: Option<Steering>,
     /// Ended jobs that are remembered.
@@ -58,6 +60,7 @@ impl Default for MasterSettings {
             node_grace: Duration::from_secs(30),
             decide: Decide::OnEvents,
             publish: Publish::Nothing,
+            publish_every: None,
             steer: None,
             kept_jobs: 10_000,
         }

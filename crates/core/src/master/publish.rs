@@ -48,7 +48,7 @@ impl Master {
         if self.publication.due.is_none_or(|due| now < due) {
             return;
         }
-        let next_load = now + self.settings.heartbeat;
+        let next_load = now + self.settings.publish_every.unwrap_or(self.settings.heartbeat);
         let tells_load = matches!(self.settings.publish, Publish::Load | Publish::Ranking);
         self.publication.due = tells_load.then_some(next_load);
         self.make_list();

@@ -60,6 +60,7 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
         until: None,
         strict: false,
         story: None,
+        ..Settings::default()
     }
 }
 

@@ -4,14 +4,14 @@ mod results;
 mod usage;
 
 pub use results::{
-    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Window,
+    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
 };
 use usage::ClusterUsage;
 
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
-use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId};
+use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId, TaskShape};
 use amalgam_workload::trace::TraceJob;
 
 /// The length of the windows over which fairness and utilisation are taken.
@@ -70,7 +70,7 @@ struct AllocationSums {
 impl Metrics {
     pub fn new(jobs: &[TraceJob], nodes: &[Resources]) -> Metrics {
         let measure = |job: &TraceJob| JobMeasure {
-            arrival: Instant::ZERO + job.arrival,
+            arrival: Instant(job.arrival.as_micros()),
             begun: Instant::ZERO,
             ended: None,
             refused: None,
@@ -106,6 +106,7 @@ impl Metrics {
     }
 
     pub fn on_arrival(&mut self, now: Instant, job: u32) {
+        self.jobs[job as usize].arrival = now;
         self.usage.activate(now, job);
     }
 
@@ -148,7 +149,10 @@ impl Metrics {
                 }
             }
             Change::Finished { ended, .. } => {
-                self.tasks_succeeded += u64::from(ended.reason.is_success());
+                if ended.reason.is_success() {
+                    self.tasks_succeeded += 1;
+                    self.usage.on_succeeded();
+                }
                 match ended.reason {
                     EndReason::Exit(0) => {}
                     EndReason::Preempted => self.counters.preempted += 1,
@@ -221,18 +225,18 @@ impl Metrics {
 
     // ---- what runs -------------------------------------------------------------------------------------------------
 
-    pub fn on_began(&mut self, now: Instant, node: usize, task: TaskId, resources: &Resources, launch: Duration) {
+    pub fn on_began(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape, launch: Duration) {
         self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
-            self.usage.on_began(now, job, node, resources);
+            self.usage.on_began(now, job, node, shape);
             let span = self.span(job, task.stage);
             span.0 = span.0.min(now);
         }
     }
 
-    pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, resources: &Resources) {
+    pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
-            self.usage.on_ended(now, job, node, resources);
+            self.usage.on_ended(now, job, node, shape);
             self.span(job, task.stage).1 = now;
         }
     }

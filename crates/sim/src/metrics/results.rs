@@ -74,6 +74,8 @@ pub struct AllocationParts {
 pub struct Utilization {
     pub cpu: f64,
     pub memory: f64,
+    /// Of the CPUs, what opportunistic attempts held.
+    pub opportunistic: f64,
 }
 
 /// Jain's index over windows of 60 s in which at least two jobs were active and something ran, of the mean dominant usage
@@ -111,6 +113,8 @@ pub struct Window {
     /// Tasks that ran at its end.
     pub running: u64,
     pub active_jobs: u64,
+    /// Tasks whose success was told in it.
+    pub succeeded_tasks: u64,
     pub jain: Option<f64>,
 }
 
@@ -126,6 +130,16 @@ pub struct Outcome {
     pub gantt: Option<Gantt>,
     /// Of the subject that was asked for.
     pub story: Vec<String>,
+    /// Of the node that was watched.
+    pub watched: Vec<Watched>,
+}
+
+/// What a node was told that opportunistic work may hold, and what it held then; shares of its CPUs.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Watched {
+    pub at_s: f64,
+    pub limit: f64,
+    pub held: f64,
 }
 
 /// The share of the nodes' CPUs in use, by groups of nodes and windows.
@@ -228,6 +242,7 @@ impl Metrics {
             utilization: Utilization {
                 cpu: self.usage.utilization(CPU, now),
                 memory: self.usage.utilization(MEMORY, now),
+                opportunistic: self.usage.opportunistic(now),
             },
             jain: Jain::of(&windows),
             counters: self.counters,
@@ -245,6 +260,7 @@ impl Metrics {
             heat,
             gantt: self.gantt(jobs),
             story: Vec::new(),
+            watched: Vec::new(),
         }
     }
 

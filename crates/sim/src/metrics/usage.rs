@@ -2,7 +2,7 @@
 
 use super::results::{Heat, Window};
 use amalgam_core::vocabulary::resources::{CPU, MEMORY, WIDTH};
-use amalgam_core::vocabulary::{Instant, Resources, Totals};
+use amalgam_core::vocabulary::{ExecutionType, Instant, Resources, TaskShape, Totals};
 use std::collections::BTreeSet;
 
 pub struct ClusterUsage {
@@ -11,8 +11,12 @@ pub struct ClusterUsage {
     /// Microseconds times what was used, per kind, since the beginning and since the window began.
     integral: [u128; WIDTH],
     window_integral: [u128; WIDTH],
+    /// Of the CPUs in use those that opportunistic attempts hold, and microseconds times these.
+    opportunistic: u64,
+    opportunistic_integral: u128,
     since: Instant,
     window_began: Instant,
+    succeeded_tasks: u64,
     jobs: Vec<JobUsage>,
     active: BTreeSet<u32>,
     /// Jobs that ended in this window, and when.
@@ -89,8 +93,11 @@ impl ClusterUsage {
             used: Totals::default(),
             integral: [0; WIDTH],
             window_integral: [0; WIDTH],
+            opportunistic: 0,
+            opportunistic_integral: 0,
             since: Instant::ZERO,
             window_began: Instant::ZERO,
+            succeeded_tasks: 0,
             jobs: vec![JobUsage::default(); jobs],
             active: BTreeSet::new(),
             ended: Vec::new(),
@@ -120,7 +127,8 @@ impl ClusterUsage {
         !self.active.is_empty()
     }
 
-    pub fn on_began(&mut self, now: Instant, job: u32, node: usize, resources: &Resources) {
+    pub fn on_began(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
+        let resources = &shape.resources;
         self.heat.row(now, node).used += u64::from(resources.cpu_millis());
         self.take_in(now);
         self.take_in_job(now, job);
@@ -128,10 +136,12 @@ impl ClusterUsage {
             self.used.0[kind] += u64::from(resources.0[kind]);
             self.jobs[job as usize].used.0[kind] += u64::from(resources.0[kind]);
         }
+        self.opportunistic += opportunistic_cpu(shape);
         self.running += 1;
     }
 
-    pub fn on_ended(&mut self, now: Instant, job: u32, node: usize, resources: &Resources) {
+    pub fn on_ended(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
+        let resources = &shape.resources;
         self.heat.row(now, node).used -= u64::from(resources.cpu_millis());
         self.take_in(now);
         self.take_in_job(now, job);
@@ -139,13 +149,19 @@ impl ClusterUsage {
             self.used.0[kind] -= u64::from(resources.0[kind]);
             self.jobs[job as usize].used.0[kind] -= u64::from(resources.0[kind]);
         }
+        self.opportunistic -= opportunistic_cpu(shape);
         self.running -= 1;
+    }
+
+    pub fn on_succeeded(&mut self) {
+        self.succeeded_tasks += 1;
     }
 
     fn take_in(&mut self, now: Instant) {
         let passed = u128::from(now.since(self.since).as_micros());
         self.since = now;
         if passed > 0 {
+            self.opportunistic_integral += passed * u128::from(self.opportunistic);
             for kind in [CPU, MEMORY] {
                 self.window_integral[kind] += passed * u128::from(self.used.0[kind]);
             }
@@ -186,6 +202,7 @@ impl ClusterUsage {
             memory: mean(MEMORY),
             running: self.running,
             active_jobs: active.len() as u64,
+            succeeded_tasks: std::mem::take(&mut self.succeeded_tasks),
             jain: jain(&shares),
         });
         for kind in [CPU, MEMORY] {
@@ -200,6 +217,11 @@ impl ClusterUsage {
         share(self.integral[kind], self.capacity.0[kind], until.0)
     }
 
+    /// The mean share of the CPUs that opportunistic attempts held, from the beginning to an instant.
+    pub fn opportunistic(&self, until: Instant) -> f64 {
+        share(self.opportunistic_integral, self.capacity.0[CPU], until.0)
+    }
+
     pub fn take_windows(&mut self) -> Vec<Window> {
         std::mem::take(&mut self.windows)
     }
@@ -208,6 +230,10 @@ impl ClusterUsage {
         let rows = self.heat.rows.iter_mut().map(|row| std::mem::take(&mut row.means));
         Heat { nodes_in_row: self.heat.nodes_in_row, rows: rows.collect() }
     }
+}
+
+fn opportunistic_cpu(shape: &TaskShape) -> u64 {
+    if shape.execution == ExecutionType::Opportunistic { u64::from(shape.resources.cpu_millis()) } else { 0 }
 }
 
 fn share(integral: u128, capacity: u64, micros: u64) -> f64 {
@@ -230,6 +256,10 @@ fn jain(shares: &[f64]) -> Option<f64> {
 mod tests {
     use super::*;
 
+    fn shape(cpu_millis: u32) -> TaskShape {
+        TaskShape { resources: Resources::new(cpu_millis, 0), execution: ExecutionType::Opportunistic }
+    }
+
     #[test]
     fn jains_index_is_one_for_equal_shares_and_one_nth_for_a_monopoly() {
         assert_eq!(jain(&[0.2, 0.2, 0.2, 0.2]), Some(1.0));
@@ -241,7 +271,7 @@ mod tests {
     fn a_window_holds_the_mean_of_what_was_used_in_it() {
         let mut usage = ClusterUsage::new(2, &[Resources::new(1_000, 0), Resources::new(3_000, 0)]);
         (0..2).for_each(|job| usage.activate(Instant(0), job));
-        let task = Resources::new(1_000, 0);
+        let task = shape(1_000);
         usage.on_began(Instant(0), 0, 0, &task);
         usage.on_began(Instant(30_000_000), 1, 1, &task);
         usage.end_window(Instant(60_000_000));
@@ -253,6 +283,7 @@ mod tests {
         assert_eq!(windows[0].jain.map(|index| (index * 1e6).round()), Some(900_000.0));
         assert_eq!(windows[1].jain, Some(0.5));
         assert_eq!(usage.utilization(CPU, Instant(120_000_000)), 0.3125);
+        assert_eq!(usage.opportunistic(Instant(120_000_000)), 0.3125);
         let sixth = 0.5_f32 / 3.0;
         assert_eq!(usage.take_heat().rows, [vec![1.0, 0.0], vec![sixth, sixth * 2.0]]);
     }
@@ -260,7 +291,7 @@ mod tests {
     #[test]
     fn whoever_was_active_for_a_part_of_a_window_counts_with_that_part() {
         let mut usage = ClusterUsage::new(3, &[Resources::new(1_000, 0)]);
-        let task = Resources::new(500, 0);
+        let task = shape(500);
         // Each has half of the node while it is there: until 20 s, from 40 s on, and all the time.
         for (job, from) in [(0, 0), (2, 0)] {
             usage.activate(Instant(from), job);

@@ -7,7 +7,7 @@ mod run;
 mod scenario;
 mod tables;
 
-pub use run::peak_memory;
+pub use run::{cannot_write, create, peak_memory};
 
 use crate::arguments::Verb;
 use crate::failure::Result;
@@ -58,7 +58,7 @@ fn with_scenario(args: SimArgs) -> Result<SimArgs> {
 }
 
 /// `1..200`, the last one included.
-fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
+pub fn parse_seeds(text: &str) -> std::result::Result<RangeInclusive<u64>, String> {
     let (first, last) = text.split_once("..").ok_or("write it as 1..200")?;
     let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| format!("`{text}` is no seed"));
     let seeds = number(first)?..=number(last)?;

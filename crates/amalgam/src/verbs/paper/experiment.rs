@@ -1,0 +1,340 @@
+//! Runs the cases of a figure, each with every seed, and keeps of a run what figures are about.
+
+use super::scenario::{Case, Drawn, FigureScenario, JobClass, Scenario, Setup};
+use crate::failure::{Failure, Result};
+use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
+use amalgam_core::policy::Mix;
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::{Opportunistic, Placement, Preset};
+use amalgam_core::vocabulary::{
+    Attributes, Chance, Duration, JobSpec, Program, QueueSpec, ResourceSpec, Resources, StageSpec, TaskSet,
+};
+use amalgam_sim::{
+    ExecutionSettings, ONCE_ANOTHER_ENDED, Outcome, Settings, Simulation, Understating, WINDOW, Watched,
+};
+use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// How much of the work is done.
+#[derive(Clone)]
+pub struct Extent {
+    pub seeds: RangeInclusive<u64>,
+    pub threads: usize,
+    /// The simulated time, where it is not the scenario's.
+    pub length_s: Option<f64>,
+    /// The part of the nodes and of the jobs, with k, that is left: one in so many.
+    pub one_in: u32,
+}
+
+/// What is kept of a run. The first window is the warm-up, and in nothing of this.
+pub struct Run {
+    pub tasks_per_second: f64,
+    pub jobs_per_second: f64,
+    /// Of windows.
+    pub task_throughput: Vec<f64>,
+    pub job_throughput: Vec<f64>,
+    /// In seconds, with the names of the jobs' classes.
+    pub latencies: Vec<(String, f64)>,
+    pub preempted_per_node: f64,
+    /// Attempts that were shed, of all that were launched.
+    pub shed: f64,
+    /// The share of the CPUs that opportunistic tasks held.
+    pub opportunistic: f64,
+    pub utilization: f64,
+    pub watched: Vec<Watched>,
+}
+
+/// The runs of a case, in the order of the seeds.
+pub struct CaseRuns {
+    pub case: Case,
+    pub runs: Vec<Run>,
+}
+
+/// Every case with every seed, in the order of the cases.
+pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Result<Vec<CaseRuns>> {
+    let seeds: Vec<u64> = extent.seeds.clone().collect();
+    let worlds =
+        figure.case.iter().map(|case| World::of(scenario, figure, case, extent)).collect::<Result<Vec<_>>>()?;
+    let count = worlds.len() * seeds.len();
+    let mut runs = Vec::with_capacity(count);
+    let work = |number: u64| {
+        let number = number as usize;
+        worlds[number / seeds.len()].run(seeds[number % seeds.len()])
+    };
+    if let Some(last) = count.checked_sub(1) {
+        amalgam_sim::in_order(0..=last as u64, extent.threads, work, |run| runs.push(run));
+    }
+    let mut runs = runs.into_iter();
+    let of_case = |case: &Case| CaseRuns { case: case.clone(), runs: runs.by_ref().take(seeds.len()).collect() };
+    Ok(figure.case.iter().map(of_case).collect())
+}
+
+/// A case with all that it leaves to the defaults.
+struct World {
+    setup: Setup,
+    start_up_s: f64,
+    settings: Settings,
+    nodes: Vec<Node>,
+    groups: Vec<Group>,
+}
+
+/// Jobs of one queue, so many at once.
+struct Group {
+    queue: String,
+    classes: Vec<JobClass>,
+    at_once: u32,
+    /// More than can end in the time.
+    count: usize,
+}
+
+impl World {
+    fn of(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &Extent) -> Result<World> {
+        let mut setup = scenario.setup;
+        setup.nodes = (setup.nodes / extent.one_in).max(1);
+        setup.length_s = extent.length_s.unwrap_or(setup.length_s);
+        let classes = case.jobs.as_ref().unwrap_or(&figure.jobs);
+        let at_once = match case.at_once {
+            None if case.opportunistic == Some(0.0) => scenario.free.jobs_of_only_g,
+            at_once => at_once.unwrap_or(scenario.defaults.at_once),
+        };
+        let (own, shared): (Vec<_>, Vec<_>) = classes.iter().cloned().partition(|class| class.at_once.is_some());
+        let mut groups: Vec<(String, Vec<JobClass>, u32)> = Vec::new();
+        if !shared.is_empty() {
+            groups.push(("root.default".to_owned(), shared, at_once));
+        }
+        for class in own {
+            groups.push((format!("root.{}", class.name), vec![class.clone()], class.at_once.unwrap_or(at_once)));
+        }
+        let group = |(queue, classes, at_once): (String, Vec<JobClass>, u32)| {
+            let at_once = (at_once / extent.one_in).max(1);
+            let count = at_once as usize + most_jobs(&setup, scenario.free.start_up_s, &classes);
+            Group { queue, classes, at_once, count }
+        };
+        let groups: Vec<Group> = groups.into_iter().map(group).collect();
+        let queues = QueueTree::new(groups.iter().map(queue_spec).collect());
+        let queues = queues.map_err(|error| Failure::new(format!("the scenario file: {error}"), ""))?;
+        let settings = settings(scenario, figure, case, extent, queues);
+        let settings = Settings { until: Some(seconds(setup.length_s)), ..settings };
+        Ok(World { setup, start_up_s: scenario.free.start_up_s, settings, nodes: nodes(&setup), groups })
+    }
+
+    fn run(&self, seed: u64) -> Run {
+        let mut settings = Settings { seed, ..self.settings.clone() };
+        settings.preset.seed = seed;
+        let mut jobs: Vec<TraceJob> = self.groups.iter().flat_map(|group| self.jobs(group, seed)).collect();
+        jobs.sort_by_key(|job| job.arrival);
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+        Run::of(&Simulation::new(settings, &self.nodes, &workload).run(), self.nodes.len())
+    }
+
+    fn jobs(&self, group: &Group, seed: u64) -> Vec<TraceJob> {
+        /// The first jobs come one after the other within so long, or they would go on in step.
+        const RAMP: f64 = 10.0;
+        let mut chance = Chance::new(seed, &group.queue);
+        let ready = 2.0 * self.setup.heartbeat_s;
+        let job = |number: usize| {
+            let class = draw_class(&group.classes, &mut chance);
+            let run_times = self.run_times(class, &mut chance);
+            let arrival = match number < group.at_once as usize {
+                true => seconds(ready + RAMP * number as f64 / f64::from(group.at_once)),
+                false => ONCE_ANOTHER_ENDED,
+            };
+            TraceJob { arrival, spec: Arc::new(self.spec(class, &group.queue)), run_times: [run_times].into() }
+        };
+        (0..group.count).map(job).collect()
+    }
+
+    fn run_times(&self, class: &JobClass, chance: &mut Chance) -> RunTimes {
+        match class.drawn {
+            Drawn::Fixed => RunTimes::Same(seconds(class.run_time_s)),
+            Drawn::Exponential => {
+                let draw = |_| seconds(-class.run_time_s * (1.0 - chance.unit()).ln());
+                RunTimes::Each((0..self.setup.tasks_in_job).map(draw).collect())
+            }
+        }
+    }
+
+    fn spec(&self, class: &JobClass, queue: &str) -> JobSpec {
+        let Setup { tasks_in_job, task_cpus, task_memory_gib, .. } = self.setup;
+        let stage = StageSpec {
+            name: "tasks".to_owned(),
+            tasks: TaskSet::Count(tasks_in_job),
+            program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+            resources: resources(task_cpus, task_memory_gib),
+            // As job managers that learn from finished tasks see it.
+            expected: Some(seconds(class.run_time_s + self.start_up_s)),
+            execution: class.execution.of_core(),
+            ..StageSpec::default()
+        };
+        JobSpec {
+            name: class.name.clone(),
+            queue: queue.to_owned(),
+            user: "paper".to_owned(),
+            submit_dir: "/".to_owned(),
+            stages: vec![stage],
+            ..JobSpec::default()
+        }
+    }
+}
+
+fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &Extent, queues: QueueTree) -> Settings {
+    let Scenario { free, setup, .. } = scenario;
+    let heartbeat = seconds(setup.heartbeat_s);
+    let one_in = extent.one_in as usize;
+    Settings {
+        preset: preset(scenario, case, extent.one_in),
+        queues,
+        master: MasterSettings {
+            heartbeat,
+            decide: Decide::OnHeartbeats,
+            publish_every: Some(seconds(setup.job_manager_heartbeat_s)),
+            ..MasterSettings::default()
+        },
+        execution: ExecutionSettings {
+            start_up: seconds(free.start_up_s),
+            grant_delay: seconds(setup.job_manager_heartbeat_s),
+            ..ExecutionSettings::default()
+        },
+        closed_loop: true,
+        join_over: heartbeat,
+        understating: Understating {
+            nodes: figure.understating_nodes.div_ceil(one_in),
+            divisor: figure.understating_divisor,
+        },
+        watched: figure.watched_node.map(|node| node / one_in),
+        ..Settings::default()
+    }
+}
+
+fn preset(scenario: &Scenario, case: &Case, one_in: u32) -> Preset {
+    let defaults = scenario.defaults;
+    let shaping = case.shaping.unwrap_or(defaults.shaping);
+    let deviations = shaping.then(|| thousandths(case.deviations.unwrap_or(defaults.deviations)));
+    let limit = match case.limit {
+        _ if case.forecast => OpportunisticLimit::Forecast,
+        Some(part) => OpportunisticLimit::Part(millionths(part)),
+        None => OpportunisticLimit::Everything,
+    };
+    let mix = Mix {
+        // What is expected of a task begins with its start-up.
+        shorter_than: case.shorter_than_s.map(|limit| seconds(limit + scenario.free.start_up_s)),
+        opportunistic: millionths(case.opportunistic.unwrap_or(defaults.opportunistic)),
+    };
+    let k = (case.k.unwrap_or(defaults.k) / one_in).max(1);
+    let mut preset = Preset::MERCURY;
+    preset.opportunistic = Opportunistic {
+        mix,
+        placement: Placement::TopRanked { k },
+        steering: Steering { deviations, limit },
+        reorder: shaping && case.reorder.unwrap_or(defaults.reorder),
+        ..preset.opportunistic
+    };
+    preset
+}
+
+fn queue_spec(group: &Group) -> QueueSpec {
+    let share = group.classes.first().and_then(|class| class.share);
+    QueueSpec { maximum: millionths(share.unwrap_or(1.0)), ..QueueSpec::named(&group.queue) }
+}
+
+fn nodes(setup: &Setup) -> Vec<Node> {
+    let node = |number: u32| Node {
+        name: format!("node-{number}"),
+        resources: resources(setup.cpus, setup.memory_gib),
+        attributes: Attributes::new([("rack".to_owned(), (number / setup.nodes_in_rack).to_string())]),
+    };
+    (0..setup.nodes).map(node).collect()
+}
+
+fn resources(cpus: u32, memory_gib: u32) -> ResourceSpec {
+    ResourceSpec { basic: Resources::new(cpus * 1_000, memory_gib * 1_024), custom: Vec::new() }
+}
+
+/// What would end if nothing was ever idle, and somewhat more: chance may draw many short jobs.
+fn most_jobs(setup: &Setup, start_up_s: f64, classes: &[JobClass]) -> usize {
+    let weights: u64 = classes.iter().map(|class| class.weight).sum();
+    let work: f64 = classes.iter().map(|class| class.weight as f64 * (class.run_time_s + start_up_s)).sum();
+    let mean = work / weights.max(1) as f64;
+    let at_once = f64::from(setup.nodes) * f64::from(setup.cpus) / f64::from(setup.task_cpus);
+    (1.3 * at_once * setup.length_s / mean / f64::from(setup.tasks_in_job)).ceil() as usize
+}
+
+fn draw_class<'a>(classes: &'a [JobClass], chance: &mut Chance) -> &'a JobClass {
+    let weights: u64 = classes.iter().map(|class| class.weight).sum();
+    let mut drawn = chance.below(weights.max(1));
+    let found = classes.iter().find(|class| {
+        let is_it = drawn < class.weight;
+        drawn = drawn.saturating_sub(class.weight);
+        is_it
+    });
+    found.unwrap_or(&classes[0])
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_micros((seconds * 1e6).round() as u64)
+}
+
+fn thousandths(value: f64) -> u32 {
+    (value * 1e3).round() as u32
+}
+
+fn millionths(value: f64) -> u32 {
+    (value * 1e6).round() as u32
+}
+
+impl Run {
+    fn of(outcome: &Outcome, nodes: usize) -> Run {
+        let window = WINDOW.as_secs_f64();
+        let end = outcome.results.simulated_seconds;
+        // A run that is shorter than two windows has no warm-up.
+        let from = if end >= 2.0 * window { window } else { 0.0 };
+        let measured = outcome.windows.iter().filter(|window| window.begins_s >= from);
+        let lengths = measured.clone().map(|one| (end - one.begins_s).min(window));
+        let task_throughput: Vec<f64> =
+            measured.zip(lengths).map(|(one, length)| one.succeeded_tasks as f64 / length).collect();
+        let ended: Vec<_> = outcome.jobs.iter().filter(|job| job.ended_s.is_some_and(|at| at > from)).collect();
+        let mut job_throughput = vec![0.0; ((end - from) / window).ceil().max(1.0) as usize];
+        let last = job_throughput.len() - 1;
+        for at in ended.iter().filter_map(|job| job.ended_s) {
+            job_throughput[(((at - from) / window) as usize).min(last)] += 1.0 / window;
+        }
+        let counters = outcome.results.counters;
+        Run {
+            tasks_per_second: mean(&task_throughput),
+            jobs_per_second: ended.len() as f64 / (end - from),
+            task_throughput,
+            job_throughput,
+            latencies: ended.iter().filter_map(|job| Some((job.name.clone(), job.jct_s?))).collect(),
+            preempted_per_node: counters.preempted as f64 / nodes as f64,
+            shed: counters.shed as f64 / counters.launched.max(1) as f64,
+            opportunistic: outcome.results.utilization.opportunistic,
+            utilization: outcome.results.utilization.cpu,
+            watched: outcome.watched.clone(),
+        }
+    }
+
+    /// Of all jobs, or of a class.
+    pub fn mean_latency(&self, class: Option<&str>) -> f64 {
+        let of_class = self.latencies.iter().filter(|(name, _)| class.is_none_or(|class| class == name));
+        mean(&of_class.map(|(_, latency)| *latency).collect::<Vec<f64>>())
+    }
+
+    pub fn latency_percentile(&self, class: Option<&str>, percent: usize) -> f64 {
+        let of_class = self.latencies.iter().filter(|(name, _)| class.is_none_or(|class| class == name));
+        let mut sorted: Vec<f64> = of_class.map(|(_, latency)| *latency).collect();
+        sorted.sort_by(f64::total_cmp);
+        percentile(&sorted, percent)
+    }
+}
+
+/// Zero for none.
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// Of sorted values; zero for none.
+pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last * percent + 50) / 100).copied().unwrap_or(0.0)
+}

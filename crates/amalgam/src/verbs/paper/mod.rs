@@ -1,0 +1,177 @@
+//! `amalgam paper`: the figures of the papers, run in the simulator and laid beside the papers' numbers.
+
+mod experiment;
+mod figure;
+mod mercury;
+mod page;
+mod scenario;
+
+use crate::failure::{Failure, Result};
+use crate::show;
+use crate::verbs::sim::{cannot_write, create, parse_seeds};
+use clap::{Args, Subcommand};
+use experiment::Extent;
+use figure::{Findings, Row};
+use scenario::Scenario;
+use serde::Serialize;
+use std::io::Write;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam paper list
+  amalgam paper run mercury-6 --quick
+  amalgam paper run mercury-6 --json --report mercury-6.html")]
+pub struct PaperArgs {
+    #[command(subcommand)]
+    verb: PaperVerb,
+}
+
+#[derive(Subcommand)]
+enum PaperVerb {
+    /// List the figures and tables that can be run
+    List {
+        /// Print them as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a figure and lay the results beside the paper's numbers
+    Run(RunArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// Such as mercury-6; see `amalgam paper list`
+    figure: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// End within a minute, with fewer seeds and a shorter time, and say what was cut
+    #[arg(long)]
+    quick: bool,
+    /// Write a page with boxes and distributions
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Run with each of these seeds, the last one included [default: 1..5]
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Option<RangeInclusive<u64>>,
+    /// How many runs go on at once; all cores by default. The results do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Run with this scenario file instead of the frozen one, whose form it has; the results say so
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// For tests: a small cluster for a moment
+    #[arg(long, hide = true, conflicts_with = "quick")]
+    smoke: bool,
+}
+
+/// The stable form.
+#[derive(Serialize)]
+struct Found<'a> {
+    figure: &'a str,
+    seeds: Vec<u64>,
+    rows: &'a [Row],
+    departures: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Listed {
+    figure: &'static str,
+    title: &'static str,
+}
+
+pub fn execute(args: &PaperArgs) -> Result<()> {
+    match &args.verb {
+        PaperVerb::List { json } => list(*json),
+        PaperVerb::Run(args) => run(args),
+    }
+}
+
+fn list(json: bool) -> Result<()> {
+    let listed: Vec<Listed> = figure::all().map(|figure| Listed { figure: figure.name, title: figure.title }).collect();
+    if json {
+        return show::json(&listed);
+    }
+    let rows: Vec<Vec<String>> =
+        listed.iter().map(|listed| vec![listed.figure.to_owned(), listed.title.to_owned()]).collect();
+    show::print(&show::table(&["FIGURE", "WHAT IT SHOWS"], &rows))
+}
+
+fn run(args: &RunArgs) -> Result<()> {
+    let figure = figure::find(&args.figure).map_err(|(what, remedy)| Failure::usage(what, remedy))?;
+    let (extent, cut) = extent(args);
+    if let Some(cut) = &cut {
+        show::note(&format!("note: {cut}"));
+    }
+    // Before the work, so that a place that cannot be written costs no time.
+    let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
+    let scenario = args.scenario.as_deref().map_or_else(|| Scenario::parse(figure.scenario), read)?;
+    let mut findings = (figure.find)(figure.name, &scenario, &extent)?;
+    let other = args.scenario.as_deref().map(|path| format!("not the frozen scenario but {}", path.display()));
+    findings.departures.splice(0..0, cut.into_iter().chain(other));
+    if let Some((path, mut file)) = report {
+        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let page = page::html(figure.title, &command, &findings).map_err(|error| Failure::new(error, ""))?;
+        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
+    }
+    match args.json {
+        true => show::json(&Found {
+            figure: figure.name,
+            seeds: extent.seeds.clone().collect(),
+            rows: &findings.rows,
+            departures: &findings.departures,
+        }),
+        false => show::print(&text(figure.title, &findings, &extent.seeds)),
+    }
+}
+
+fn read(path: &Path) -> Result<Scenario> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display()), "name a scenario file"))?;
+    Scenario::parse(&text)
+}
+
+/// How much of the work is done, and what was cut.
+fn extent(args: &RunArgs) -> (Extent, Option<String>) {
+    const SEEDS: RangeInclusive<u64> = 1..=5;
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or_else(cores);
+    let seeds = |default: RangeInclusive<u64>| args.seeds.clone().unwrap_or(default);
+    if args.smoke {
+        let extent = Extent { seeds: seeds(1..=1), threads, length_s: Some(40.0), one_in: 16 };
+        return (extent, Some("cut: one seed, 40 simulated seconds, a sixteenth of the cluster".to_owned()));
+    }
+    if args.quick {
+        let extent = Extent { seeds: seeds(1..=2), threads, length_s: Some(QUICK_S), one_in: 1 };
+        let cut =
+            format!("cut: {} seeds of 5, {} of 30 simulated minutes", extent.seeds.clone().count(), QUICK_S / 60.0);
+        return (extent, Some(cut));
+    }
+    let extent = Extent { seeds: seeds(SEEDS), threads, length_s: None, one_in: 1 };
+    let count = extent.seeds.clone().count();
+    let few = (count < 5).then(|| format!("low and high are of {count} seeds, not of five"));
+    (extent, few)
+}
+
+/// So many simulated seconds, for people in a hurry.
+const QUICK_S: f64 = 180.0;
+
+fn text(title: &str, findings: &Findings, seeds: &RangeInclusive<u64>) -> String {
+    let rows: Vec<Vec<String>> = findings.rows.iter().map(cells).collect();
+    let mut text = format!("{title}\n\n");
+    text += &show::table(&HEADINGS, &rows);
+    text += &format!("\nmeans over the seeds {} to {}, the least and the most\n", seeds.start(), seeds.end());
+    findings.departures.iter().for_each(|departure| text += &format!("- {departure}\n"));
+    text
+}
+
+const HEADINGS: [&str; 6] = ["CASE", "METRIC", "PAPER", "OURS", "LOW", "HIGH"];
+
+/// A row as people read it.
+fn cells(row: &Row) -> Vec<String> {
+    let number = |value: f64| format!("{value:.3}");
+    let paper = row.paper.map_or_else(|| "-".to_owned(), number);
+    vec![row.case.clone(), row.metric.clone(), paper, number(row.ours), number(row.low), number(row.high)]
+}

@@ -1,0 +1,59 @@
+//! A figure's page: the table, boxes as in the papers, and how latencies are distributed.
+
+use super::experiment::{CaseRuns, Run, mean, percentile};
+use super::figure::Findings;
+use super::{HEADINGS, cells};
+use amalgam_sim::report::{Figure, Spread, figure_html};
+use std::collections::BTreeSet;
+
+/// # Errors
+/// When a plot cannot be drawn, which would be a defect.
+pub fn html(title: &str, command: &str, findings: &Findings) -> Result<String, String> {
+    let rows: Vec<Vec<String>> = findings.rows.iter().map(cells).collect();
+    figure_html(title, command, &HEADINGS, &rows, &findings.departures, &plots(&findings.cases))
+}
+
+fn plots(cases: &[CaseRuns]) -> Vec<Figure> {
+    let boxes = |heading: &str, values: &str, of_run: fn(&Run) -> Vec<f64>| {
+        let spreads = cases.iter().map(|of| spread(of, of_run)).collect();
+        Figure::Boxes(heading.to_owned(), values.to_owned(), spreads)
+    };
+    let mut plots = vec![
+        boxes("Task throughput, of minutes", "tasks per second", |run| run.task_throughput.clone()),
+        boxes("Job throughput, of minutes", "jobs per second", |run| run.job_throughput.clone()),
+        boxes("Job latency", "seconds", |run| run.latencies.iter().map(|(_, latency)| *latency).collect()),
+    ];
+    plots.extend(classes(cases).into_iter().map(|class| {
+        let latencies = |of: &CaseRuns| {
+            let all = of.runs.iter().flat_map(|run| &run.latencies);
+            all.filter(|(name, _)| *name == class).map(|(_, latency)| *latency).collect()
+        };
+        let samples = cases.iter().map(|of| (of.case.name.clone(), latencies(of))).collect();
+        Figure::Distributions(format!("Latency of the jobs {class}"), "seconds".to_owned(), samples)
+    }));
+    plots.extend(cases.iter().filter_map(over_time));
+    plots
+}
+
+fn classes(cases: &[CaseRuns]) -> BTreeSet<String> {
+    let runs = cases.iter().flat_map(|of| &of.runs);
+    runs.flat_map(|run| &run.latencies).map(|(class, _)| class.clone()).collect()
+}
+
+fn spread(of: &CaseRuns, of_run: fn(&Run) -> Vec<f64>) -> Spread {
+    let mut values: Vec<f64> = of.runs.iter().flat_map(of_run).collect();
+    values.sort_by(f64::total_cmp);
+    let percentiles = [5, 25, 50, 75, 95].map(|percent| percentile(&values, percent));
+    Spread { name: of.case.name.clone(), percentiles, mean: mean(&values) }
+}
+
+/// At the watched node, with the first seed.
+fn over_time(of: &CaseRuns) -> Option<Figure> {
+    let watched = &of.runs.first()?.watched;
+    let line = |name: &str, value: fn(&amalgam_sim::Watched) -> f64| {
+        (name.to_owned(), watched.iter().map(|at| (at.at_s, value(at))).collect())
+    };
+    let lines = vec![line("allowed", |at| at.limit), line("held", |at| at.held)];
+    let heading = format!("What opportunistic work may hold at a node and holds, {}", of.case.name);
+    (!watched.is_empty()).then(|| Figure::OverTime(heading, "share of the node".to_owned(), lines))
+}
