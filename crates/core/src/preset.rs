@@ -138,7 +138,8 @@ impl Placement {
         choose("placement", name, &Placement::NAMES)
     }
 
-    fn policy(self, seed: u64, component: &str) -> Box<dyn PlacementPolicy> {
+    /// The policy; one that needs chance takes it from the seed, split for this component.
+    pub fn policy(self, seed: u64, component: &str) -> Box<dyn PlacementPolicy> {
         let chance = Chance::new(seed, component);
         match self {
             Placement::NextFit => Box::new(placement::NextFit::default()),

@@ -4,5 +4,6 @@ pub mod decisions;
 pub mod disk_floor;
 pub mod launch_floor;
 mod on_core;
+pub mod placement;
 
 pub use on_core::OnCore;

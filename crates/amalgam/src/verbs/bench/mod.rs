@@ -11,6 +11,7 @@ mod journals;
 mod latency;
 mod launch;
 mod memory;
+mod placement;
 mod sim;
 
 use crate::failure::{Failure, Result};
@@ -36,6 +37,8 @@ enum Bench {
     Memory(memory::MemoryArgs),
     /// Placement decisions of the core per second
     Decisions(decisions::DecisionsArgs),
+    /// What the scheduler beside a job manager takes for a decision, and for a new list of nodes
+    Placement(placement::PlacementArgs),
     /// What events, messages, launches and exits cost here: the constants of the simulator
     Costs(costs::CostsArgs),
     /// Whether the simulator waits as the daemons do
@@ -56,6 +59,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Arrays(args) => arrays::execute(&args)?,
         Bench::Memory(args) => memory::execute(&args)?,
         Bench::Decisions(args) => decisions::execute(&args)?,
+        Bench::Placement(args) => placement::execute(&args)?,
         Bench::Costs(args) => costs::execute(&args)?,
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,

@@ -1,0 +1,189 @@
+//! What the scheduler beside a job manager takes for a decision on a large cluster, and what a new list of its nodes costs:
+//! to the master that makes it, and to everybody who gets it.
+
+use super::OnCore;
+use amalgam_core::master::{Master, MasterSettings};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::protocol::{
+    Address, Ask, Message, NodeList, NodeReport, Registration, ToClient, ToJobManager, ToMaster,
+};
+use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::scheduling::LocalScheduler;
+use amalgam_core::vocabulary::{
+    AskId, Attributes, Chance, ClientId, Duration as Length, Epoch, ExecutionType, Instant, JobId, JobSpec, NodeId,
+    Program, ResourceSpec, Resources, StageSpec, TaskSet,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+const JOB: JobId = JobId(1);
+const CORE: Resources = Resources::new(1_000, 1_024);
+const CAPACITY: Resources = Resources::new(32_000, 131_072);
+
+/// Of the median round each.
+#[derive(Clone, Debug)]
+pub struct Placing {
+    /// To place one task, and to draw a node of as many and test the fit without any scheduler.
+    pub decision: Duration,
+    pub draw: Duration,
+    /// To make a list of the nodes, ranked, from what they reported last.
+    pub list: Duration,
+    /// For one job manager to work by it from now on.
+    pub applied: Duration,
+}
+
+/// Places so many tasks on so many nodes in each round.
+///
+/// # Panics
+/// When the master does not publish its nodes, which is our own bug.
+pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
+    let mut master = Publisher::new(nodes);
+    let Placement::TopRanked { k } = Preset::MERCURY.opportunistic.placement else {
+        unreachable!("the preset ranks its nodes")
+    };
+    let mut scheduler = scheduler();
+    let mut samples: [Vec<Duration>; 4] = Default::default();
+    for round in 0..rounds {
+        let (list, made) = master.publish();
+        let watch = OnCore::start();
+        black_box(scheduler.on_nodes(master.now, Arc::clone(&list)));
+        let applied = watch.elapsed();
+        // Each task is one more than were wanted before.
+        let wanted = u64::from(tasks) * (round as u64 + 1);
+        scheduler.on_ask(&Ask { wanted, ..ask() });
+        let watch = OnCore::start();
+        black_box(scheduler.decide(master.now, u64::from(tasks)));
+        let decision = watch.elapsed() / tasks;
+        for (all, one) in samples.iter_mut().zip([decision, draw(&list, k, tasks), made, applied]) {
+            all.push(one);
+        }
+    }
+    let [decision, draw, list, applied] = samples.map(|mut of| {
+        of.sort_unstable();
+        of[of.len() / 2]
+    });
+    Placing { decision, draw, list, applied }
+}
+
+fn ask() -> Ask {
+    Ask {
+        id: AskId { job: JOB, number: 0 },
+        resources: CORE,
+        constraints: Arc::default(),
+        execution: ExecutionType::Opportunistic,
+        wanted: 0,
+        rank: 1,
+        locality: Arc::default(),
+    }
+}
+
+fn scheduler() -> LocalScheduler {
+    let policy = Preset::MERCURY.opportunistic.placement.policy(1, "benchmark");
+    LocalScheduler::new(JOB, Epoch(1), std::iter::once(ask()), policy)
+}
+
+/// What a decision cannot avoid.
+fn draw(list: &NodeList, k: u32, tasks: u32) -> Duration {
+    let (mut chance, mut fitting) = (Chance::new(1, "floor"), 0_u32);
+    let watch = OnCore::start();
+    for _ in 0..tasks {
+        let node = list.best[chance.below(k) as usize];
+        fitting += u32::from(black_box(CORE).fits_in(&list.nodes[node as usize].capacity));
+    }
+    black_box(fitting);
+    watch.elapsed() / tasks
+}
+
+/// A master with its nodes, which report at random, and one job that wants to know of them.
+struct Publisher {
+    master: Master,
+    nodes: u32,
+    now: Instant,
+    out: Outbox,
+    chance: Chance,
+}
+
+impl Publisher {
+    fn new(nodes: u32) -> Publisher {
+        let master = Preset::MERCURY.master(Epoch(1), MasterSettings::default(), QueueTree::single());
+        let chance = Chance::new(1, "benchmark");
+        let mut publisher = Publisher { master, nodes, now: Instant(1), out: Outbox::default(), chance };
+        for number in 0..nodes {
+            publisher.join(number);
+        }
+        let stage = StageSpec {
+            name: "only".to_owned(),
+            tasks: TaskSet::Count(1),
+            program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+            resources: ResourceSpec { basic: CORE, custom: Vec::new() },
+            ..StageSpec::default()
+        };
+        let spec = JobSpec { name: "benchmark".to_owned(), stages: vec![stage], ..JobSpec::default() };
+        let submit = ToMaster::Submit { spec: Arc::new(spec), key: None };
+        publisher.tell(Address::Client(ClientId(1)), submit);
+        let refused = publisher.out.sends.iter().find_map(|(_, message)| match message {
+            Message::ToClient(ToClient::Refused(refusal)) => Some(&refusal.message),
+            _ => None,
+        });
+        assert_eq!(refused, None, "the job is admitted");
+        publisher
+    }
+
+    fn join(&mut self, number: u32) {
+        let name = format!("n{number}");
+        let node = self.master.name_node(&name, &mut self.out);
+        let connected = Event::Connected { peer: Address::Node(node), incarnation: 0 };
+        self.master.handle(self.now, connected, &mut self.out);
+        let registration = Registration {
+            number: 1,
+            node,
+            name,
+            capacity: ResourceSpec { basic: CAPACITY, custom: Vec::new() },
+            attributes: Attributes::default(),
+            enforcement: Vec::new(),
+            live: Vec::new(),
+        };
+        self.tell(Address::Node(node), ToMaster::Register(Box::new(registration)));
+        self.out.clear();
+    }
+
+    fn tell(&mut self, from: Address, body: ToMaster) {
+        self.master.handle(self.now, Event::Message { from, body }, &mut self.out);
+    }
+
+    /// All report; then the master tells of it, in so much time.
+    fn publish(&mut self) -> (Arc<NodeList>, Duration) {
+        for number in 0..self.nodes {
+            let report = NodeReport {
+                free: CAPACITY,
+                expected_wait: Length(self.chance.below(10_000_000_u64)),
+                running_work: Length(self.chance.below(10_000_000_u64)),
+                ..NodeReport::default()
+            };
+            self.tell(Address::Node(NodeId(number)), ToMaster::Report(report));
+            self.out.clear();
+        }
+        self.now += MasterSettings::default().heartbeat;
+        let watch = OnCore::start();
+        self.master.handle(self.now, Event::Wakeup, &mut self.out);
+        let made = watch.elapsed();
+        let list = self.out.sends.drain(..).find_map(|(_, message)| match message {
+            Message::ToJobManager(ToJobManager::Nodes { list }) => Some(list),
+            _ => None,
+        });
+        (list.expect("nodes are published on heartbeats"), made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_are_measured() {
+        let Placing { decision, list, applied, .. } = measure(100, 50, 3);
+        assert!(decision > Duration::ZERO && list > Duration::ZERO && applied < list * 1_000);
+    }
+}
