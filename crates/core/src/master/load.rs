@@ -166,8 +166,8 @@ impl Nodes {
         self.entries.get(node.0 as usize).map(|entry| &entry.report)
     }
 
-    fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport) {
-        self.count_queue(node, Some(report.expected_wait));
+    fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport, is_there: bool) {
+        self.count_queue(node, is_there.then_some(report.expected_wait));
         let entry = self.entry(node);
         entry.last_heard = Some(now);
         entry.report = report;
@@ -284,9 +284,13 @@ impl Master {
     }
 
     pub(super) fn on_report(&mut self, now: Instant, node: NodeId, report: NodeReport, out: &mut Outbox) {
-        self.nodes.take_report(now, node, report);
-        self.steer(node, out);
-        match self.ledger.state(node) {
+        let state = self.ledger.state(node);
+        let is_there = matches!(state, Some(NodeState::Up | NodeState::Unreachable));
+        self.nodes.take_report(now, node, report, is_there);
+        if is_there {
+            self.steer(node, out);
+        }
+        match state {
             Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
             // It was silent, but its connection held, so nothing was lost.
             Some(NodeState::Unreachable) => self.take_back(now, node, out),
@@ -318,6 +322,7 @@ impl Master {
             self.ledger.set_open(node, false);
             self.ledger.set_state(node, NodeState::Unreachable);
             self.nodes.entry(node).away_since = Some(now);
+            self.nodes.count_queue(node, None);
             out.record(Record::NodeUnreachable { node });
         }
     }
