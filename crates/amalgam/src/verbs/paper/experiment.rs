@@ -37,8 +37,9 @@ pub struct Run {
     /// In seconds, with the names of the jobs' classes.
     pub latencies: Vec<(String, f64)>,
     pub preempted_per_node: f64,
-    /// Attempts that were shed, of all that were launched.
+    /// Attempts that were shed, and that were preempted, of all that were launched.
     pub shed: f64,
+    pub preempted: f64,
     /// The share of the CPUs that opportunistic tasks held.
     pub opportunistic: f64,
     pub utilization: f64,
@@ -283,6 +284,13 @@ fn millionths(value: f64) -> u32 {
     (value * 1e6).round() as u32
 }
 
+impl CaseRuns {
+    /// Whether in each run a job of the class ended.
+    pub fn all_ended_some(&self, class: &str) -> bool {
+        self.runs.iter().all(|run| run.latencies.iter().any(|(name, _)| name == class))
+    }
+}
+
 impl Run {
     fn of(outcome: &Outcome, nodes: usize) -> Run {
         let window = WINDOW.as_secs_f64();
@@ -308,6 +316,7 @@ impl Run {
             latencies: ended.iter().filter_map(|job| Some((job.name.clone(), job.jct_s?))).collect(),
             preempted_per_node: counters.preempted as f64 / nodes as f64,
             shed: counters.shed as f64 / counters.launched.max(1) as f64,
+            preempted: counters.preempted as f64 / counters.launched.max(1) as f64,
             opportunistic: outcome.results.utilization.opportunistic,
             utilization: outcome.results.utilization.cpu,
             watched: outcome.watched.clone(),
