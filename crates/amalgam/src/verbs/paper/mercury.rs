@@ -246,8 +246,9 @@ const DEPARTURES: [(&str, &str); 14] = [
     ),
     (
         "mercury-table-1",
-        "the opportunistic load is not given in the paper: 50 jobs at once always want more than is left. Guaranteed tasks \
-         book their room until their owner's next heartbeat too, and what ran is killed only when the room is full",
+        "the opportunistic load is not given in the paper: 50 jobs at once always want more than is left. The master fills \
+         all the room of a node that reports, where the paper's gives a few containers at a time: guaranteed work comes in \
+         waves that kill most of what has started in between",
     ),
     (
         "mercury-8",
@@ -271,6 +272,6 @@ const SAME_LIST: &str = "all job managers hear the same ranking at the same mome
     go to the same k nodes until the next: with more nodes to choose among the load is more even, and nodes are all alike, \
     so that a wider choice costs nothing";
 
-const GUARANTEED_FIRST: &str = "guaranteed tasks take all room that they find, at the next heartbeat, so that the opportunistic \
-    tasks of the same jobs wait in queues or are killed while their jobs hold one of the 150 places; and a node's rank \
-    adds up what remains of all that runs there, so that nodes with long tasks look full although they have room";
+const GUARANTEED_FIRST: &str = "the master fills all the room of a node that reports with guaranteed tasks, so that the opportunistic \
+    ones of the same jobs are killed or wait while their jobs hold one of the 150 places; and a node's rank adds up what \
+    remains of all that runs there, so that nodes with long tasks look full although they have room";
