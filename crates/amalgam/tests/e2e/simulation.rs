@@ -60,7 +60,7 @@ fn one_object_has_the_promised_keys_and_a_seed_gives_it_again() {
     }
     for (key, parts) in [
         ("jct_s", vec!["mean", "p50", "p75", "p95", "p99"]),
-        ("utilization", vec!["cpu", "memory"]),
+        ("utilization", vec!["cpu", "memory", "opportunistic"]),
         ("jain", vec!["mean", "min"]),
         ("counters", vec!["preempted", "shed", "promoted", "duplicated", "repartitioned", "refused"]),
     ] {

@@ -36,9 +36,11 @@ pub struct Run {
     pub job_throughput: Vec<f64>,
     /// In seconds, with the names of the jobs' classes.
     pub latencies: Vec<(String, f64)>,
+    /// In so much time as a whole run takes, however long this one was.
     pub preempted_per_node: f64,
-    /// Attempts that were shed, of all that were launched.
+    /// Attempts that were shed, and that were preempted, of all that were launched.
     pub shed: f64,
+    pub preempted: f64,
     /// The share of the CPUs that opportunistic tasks held.
     pub opportunistic: f64,
     pub utilization: f64,
@@ -74,6 +76,8 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
 struct World {
     setup: Setup,
     start_up_s: f64,
+    /// How long a run takes that is not cut.
+    whole_s: f64,
     settings: Settings,
     nodes: Vec<Node>,
     groups: Vec<Group>,
@@ -116,7 +120,14 @@ impl World {
         let queues = queues.map_err(|error| Failure::new(format!("the scenario file: {error}"), ""))?;
         let settings = settings(scenario, figure, case, extent, queues);
         let settings = Settings { until: Some(seconds(setup.length_s)), ..settings };
-        Ok(World { setup, start_up_s: scenario.free.start_up_s, settings, nodes: nodes(&setup), groups })
+        Ok(World {
+            setup,
+            start_up_s: scenario.free.start_up_s,
+            whole_s: scenario.setup.length_s,
+            settings,
+            nodes: nodes(&setup),
+            groups,
+        })
     }
 
     fn run(&self, seed: u64) -> Run {
@@ -125,7 +136,7 @@ impl World {
         let mut jobs: Vec<TraceJob> = self.groups.iter().flat_map(|group| self.jobs(group, seed)).collect();
         jobs.sort_by_key(|job| job.arrival);
         let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
-        Run::of(&Simulation::new(settings, &self.nodes, &workload).run(), self.nodes.len())
+        Run::of(&Simulation::new(settings, &self.nodes, &workload).run(), self.nodes.len(), self.whole_s)
     }
 
     fn jobs(&self, group: &Group, seed: u64) -> Vec<TraceJob> {
@@ -283,8 +294,15 @@ fn millionths(value: f64) -> u32 {
     (value * 1e6).round() as u32
 }
 
+impl CaseRuns {
+    /// Whether in each run a job of the class ended.
+    pub fn all_ended_some(&self, class: &str) -> bool {
+        self.runs.iter().all(|run| run.latencies.iter().any(|(name, _)| name == class))
+    }
+}
+
 impl Run {
-    fn of(outcome: &Outcome, nodes: usize) -> Run {
+    fn of(outcome: &Outcome, nodes: usize, whole_s: f64) -> Run {
         let window = WINDOW.as_secs_f64();
         let end = outcome.results.simulated_seconds;
         // A run that is shorter than two windows has no warm-up.
@@ -306,8 +324,9 @@ impl Run {
             task_throughput,
             job_throughput,
             latencies: ended.iter().filter_map(|job| Some((job.name.clone(), job.jct_s?))).collect(),
-            preempted_per_node: counters.preempted as f64 / nodes as f64,
+            preempted_per_node: counters.preempted as f64 / nodes as f64 * whole_s / end,
             shed: counters.shed as f64 / counters.launched.max(1) as f64,
+            preempted: counters.preempted as f64 / counters.launched.max(1) as f64,
             opportunistic: outcome.results.utilization.opportunistic,
             utilization: outcome.results.utilization.cpu,
             watched: outcome.watched.clone(),

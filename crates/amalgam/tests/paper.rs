@@ -1,0 +1,73 @@
+//! `amalgam paper`: each figure runs, in a small form, and its results have the form that others rely on.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn paper(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_amalgam")).arg("paper").args(arguments).output().unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = paper(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn figures() -> Vec<String> {
+    let listed = json(&["list", "--json"]);
+    listed.as_array().unwrap().iter().map(|figure| figure["figure"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn all_figures_of_mercury_are_listed() {
+    let expected = ["5", "6", "7", "table-1", "8", "9", "10", "11"].map(|name| format!("mercury-{name}"));
+    assert_eq!(figures(), expected);
+    let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
+    assert!(expected.iter().all(|figure| text.contains(figure)), "{text}");
+}
+
+#[test]
+fn every_figure_runs_and_says_what_the_paper_has_and_what_was_cut() {
+    for figure in figures() {
+        let found = json(&["run", &figure, "--smoke", "--json"]);
+        assert_eq!((&found["figure"], &found["seeds"]), (&Value::from(figure.clone()), &Value::from(vec![1])));
+        let rows = found["rows"].as_array().unwrap();
+        assert!(!rows.is_empty(), "{figure}");
+        for row in rows {
+            let [ours, low, high] = ["ours", "low", "high"].map(|key| row[key].as_f64().unwrap());
+            assert!(low <= ours && ours <= high && ours.is_finite(), "{figure}: {row}");
+            assert!(row["case"].is_string() && row["metric"].is_string(), "{figure}: {row}");
+            assert!(row["paper"].is_null() || row["paper"].is_number(), "{figure}: {row}");
+        }
+        let departures = found["departures"].as_array().unwrap();
+        assert!(departures[0].as_str().unwrap().starts_with("cut: "), "{figure}: {departures:?}");
+    }
+}
+
+#[test]
+fn a_figure_gives_the_same_with_any_number_of_threads() {
+    let run = |threads| json(&["run", "mercury-6", "--smoke", "--seeds", "1..3", "--json", "--threads", threads]);
+    assert_eq!(run("1"), run("3"));
+}
+
+#[test]
+fn the_report_has_boxes_and_distributions() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("five.html");
+    let output = paper(&["run", "mercury-5", "--smoke", "--report", file.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("only-Q, 150 jobs") && text.contains("1.380"), "{text}");
+    let page = std::fs::read_to_string(file).unwrap();
+    for heading in ["Task throughput, of minutes", "Job throughput, of minutes", "Job latency", "Latency of the jobs"] {
+        assert!(page.contains(heading), "{heading}");
+    }
+    assert!(page.matches("<svg").count() >= 4);
+}
+
+#[test]
+fn an_unknown_figure_gives_what_is_known_and_a_suggestion() {
+    let output = paper(&["run", "mercury-55"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text.contains("did you mean `mercury-5`?") && text.contains("mercury-table-1"), "{text}");
+}
