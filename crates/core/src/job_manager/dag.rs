@@ -177,7 +177,9 @@ impl Dag {
             entry.succeeded += 1;
             entry.estimate.learn(ended.usage.wall);
         } else {
-            entry.settle(index, last, ended.reason == EndReason::Cancelled);
+            // Of a cancelled job an attempt may end for another's sake just then.
+            let gave_way = last && matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
+            entry.settle(index, last, gave_way || ended.reason == EndReason::Cancelled);
         }
         self.review(stage);
         if succeeded { self.release_dependents(stage) } else { Vec::new() }

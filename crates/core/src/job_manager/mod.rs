@@ -292,6 +292,10 @@ impl JobManager {
             out.send(TheMaster, ToMaster::Return { grants: unused });
             self.update_demand(now, out);
         }
+        if self.quota.is_set() {
+            // It may have become wider.
+            self.place(now, out);
+        }
     }
 
     /// Launches the next task of an ask; false if none is left.
@@ -363,7 +367,12 @@ impl JobManager {
     }
 
     fn on_not_taken(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
-        if self.running.contains_key(&attempt) {
+        if let Some(running) = self.running.get(&attempt) {
+            // The node does not take work now, and would not at once.
+            let (node, booked) = (running.node, running.booked);
+            if !booked {
+                self.close_node(now, node, out);
+            }
             self.write_off(now, attempt, LostCause::NotTaken, out);
             self.update_demand(now, out);
         } else {

@@ -44,6 +44,8 @@ struct JobEntry {
     has_begun: bool,
     /// When it begins again, it is to run what had failed.
     reruns: bool,
+    /// What its estimates say of its user is known.
+    judged: bool,
     state: JobState,
 }
 
@@ -147,8 +149,19 @@ impl Admission {
         // The configuration may have changed since: the name decides, not the number.
         let queue = self.queues.leaf(&job.spec.queue).or_else(|_| self.queues.leaf("")).unwrap_or(job.queue);
         let held = job.spec.held;
-        self.jobs
-            .insert(id, JobEntry { job, queue, key, held, has_begun: false, reruns: false, state: JobState::Pending });
+        self.jobs.insert(
+            id,
+            JobEntry {
+                job,
+                queue,
+                key,
+                held,
+                has_begun: false,
+                reruns: false,
+                judged: false,
+                state: JobState::Pending,
+            },
+        );
         self.unended.insert(id);
         self.count(id, 1);
     }
@@ -588,8 +601,10 @@ impl Master {
         measured: Duration,
         out: &mut Outbox,
     ) {
-        let (Some(stated), true) = (stated, self.admission.is_running(job)) else { return };
-        let user = self.admission.jobs[&job].job.user;
+        let Some(stated) = stated.filter(|_| self.admission.is_running(job)) else { return };
+        let Some(entry) = self.admission.jobs.get_mut(&job).filter(|entry| !entry.judged) else { return };
+        entry.judged = true;
+        let user = entry.job.user;
         let trust = self.admission.trust.entry(user).or_default();
         if trust.learn(Estimated { stated, measured }) {
             out.record(Record::EstimatesJudged { job, believed: !trust.is_lost() });

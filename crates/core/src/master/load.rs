@@ -14,6 +14,9 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// No pause is longer; and one that has been over for so long is forgotten.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
+/// A longer queue counts as this one among all: the squares of as many as there may be nodes have a sum.
+const LONGEST_QUEUE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
 /// What is known of every node beside its resources.
 #[derive(Default)]
 pub(super) struct Nodes {
@@ -167,7 +170,8 @@ impl Nodes {
     }
 
     fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport, is_there: bool) {
-        self.count_queue(node, is_there.then_some(report.expected_wait));
+        let counts = is_there && self.entry(node).takes_work();
+        self.count_queue(node, counts.then_some(report.expected_wait));
         let entry = self.entry(node);
         entry.last_heard = Some(now);
         entry.report = report;
@@ -175,6 +179,7 @@ impl Nodes {
 
     /// From now on the queue of the node counts as this; that of one that is away does not.
     fn count_queue(&mut self, node: NodeId, queue: Option<Duration>) {
+        let queue = queue.map(|queue| queue.min(LONGEST_QUEUE));
         let old = std::mem::replace(&mut self.entry(node).queue, queue);
         self.queues.replace(old, queue);
     }

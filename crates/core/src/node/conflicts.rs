@@ -4,7 +4,9 @@
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, Resources, Totals};
+use crate::vocabulary::{
+    AttemptId, Duration, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals,
+};
 
 impl Attempt {
     /// Nobody booked its resources, and it gives way to what is booked.
@@ -30,23 +32,40 @@ impl NodeAgent {
 
     pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
         self.steer = steer;
-        self.shed(now, out);
         self.start_what_fits(now, out);
+        self.shed(now, out);
     }
 
     /// Gives up what waits beyond the limits of the queue: its job manager finds another place for it.
-    fn shed(&mut self, now: Instant, out: &mut Outbox) {
+    pub(super) fn shed(&mut self, now: Instant, out: &mut Outbox) {
         let Some(longest) = self.steer.longest_wait else { return };
-        let mut wait = self.queue.expected_work();
-        while wait > longest {
+        loop {
+            // Anew each time: what ends makes others start.
+            let wait = self.unbooked_wait();
+            if wait <= longest {
+                return;
+            }
             let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref()) else { return };
             let why = || format!("{wait} of work waited there, {longest} may");
             match entry.id {
                 EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),
                 EntryId::Probe(probe) => drop(self.take_probe(probe)),
             }
-            wait -= entry.expected.unwrap_or_default();
         }
+    }
+
+    /// The expected run times of what waits without a grant; what is booked waits for an end and no longer.
+    pub(super) fn unbooked_wait(&self) -> Duration {
+        let is_unbooked = |id: EntryId| match id {
+            EntryId::Attempt(attempt) => self.attempts[&attempt].grant.is_none(),
+            EntryId::Probe(_) => true,
+        };
+        let unbooked = self.queue.entries().iter().filter(|entry| is_unbooked(entry.id));
+        unbooked.filter_map(|entry| entry.expected).fold(Duration::ZERO, |sum, next| sum + next)
+    }
+
+    pub(super) fn has_opportunistic_waiting(&self) -> bool {
+        self.queue.entries().iter().any(QueuedEntry::is_opportunistic)
     }
 
     /// An opportunistic launch that finds the queue full goes back at once.

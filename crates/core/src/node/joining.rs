@@ -4,7 +4,7 @@
 use super::devices::DevicePool;
 use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State};
 use crate::protocol::{
-    Executing, NodeReport, Registration, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
+    Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
 };
 use crate::role::Outbox;
 use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds, LaunchOrder};
@@ -39,7 +39,7 @@ impl NodeAgent {
                 None => self.adopt(now, entry),
                 // Its `Started` was lost with the connection.
                 Some(State::Starting) => self.started(now, attempt, entry.running_for, out),
-                Some(_) => {}
+                Some(_) => self.say_again(attempt, entry.order.grant, out),
             }
         }
         for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
@@ -47,6 +47,19 @@ impl NodeAgent {
         }
         self.register(now, out);
         self.start_what_fits(now, out);
+    }
+
+    /// What was said while the connection to the executor was down is lost.
+    fn say_again(&self, id: AttemptId, known: Option<GrantId>, out: &mut Outbox) {
+        let entry = &self.attempts[&id];
+        if let Some(grant) = entry.grant.filter(|_| known.is_none()) {
+            out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant });
+        }
+        if let State::Stopping { reason, killed } = &entry.state {
+            let signal = if *killed { TaskSignal::Kill } else { TaskSignal::Terminate };
+            let reason = reason.clone();
+            out.send(TheExecutor(self.node), ToExecutor::Signal { attempt: id, signal, reason });
+        }
     }
 
     pub(super) fn adopt(&mut self, now: Instant, entry: Executing) {
@@ -130,11 +143,14 @@ impl NodeAgent {
     pub(super) fn report(&self, now: Instant, out: &mut Outbox) {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
-        let expected_wait = self.queue.expected_work();
+        let expected_wait = self.unbooked_wait();
         let left = |entry: &Attempt| entry.expected.map(|expected| expected - now.since(entry.since));
         let running_work =
             self.running.iter().filter_map(|id| left(&self.attempts[id])).fold(Duration::ZERO, |a, b| a + b);
-        let stalled = self.stalled_since.filter(|_| queued > 0).map_or(Duration::ZERO, |since| now.since(since));
+        let stalled = self
+            .stalled_since
+            .filter(|_| self.has_opportunistic_waiting())
+            .map_or(Duration::ZERO, |since| now.since(since));
         let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
         out.send(TheMaster, ToMaster::Report(report));
     }

@@ -259,7 +259,10 @@ impl NodeAgent {
             if grant.is_some() {
                 self.make_room(now, attempt, out);
             } else {
-                self.stalled_since.get_or_insert(now);
+                let others = self.queue.entries().iter().filter(|entry| entry.is_opportunistic()).count();
+                if others <= 1 {
+                    self.stalled_since = Some(now);
+                }
                 self.keep_queue_short(now, attempt, out);
             }
         }
@@ -424,6 +427,7 @@ impl NodeAgent {
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
                 *next_report = now + *heartbeat;
+                self.shed(now, out);
                 self.report(now, out);
             }
             MasterLink::Down { orphans_at } if orphans_at.is_some_and(|at| at <= now) => {

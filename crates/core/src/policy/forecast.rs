@@ -10,8 +10,8 @@ const MEAN_PARTS: i64 = 8;
 const DEVIATION_PARTS: i64 = 4;
 /// Deviations on top of the mean.
 const DEVIATIONS: i64 = 2;
-/// Fractions that are kept of an amount.
-const SCALE: i64 = 16;
+/// Fractions that are kept of an amount, so that a mean comes close enough to what it is the mean of.
+const SCALE: i64 = 1 << 16;
 
 #[derive(Clone, Default, Debug)]
 pub struct Forecast {
@@ -40,7 +40,7 @@ impl Forecast {
         let mut demand = Resources::ZERO;
         let known = self.mean.iter().flatten().zip(&self.deviation);
         for (demand, (mean, deviation)) in demand.0.iter_mut().zip(known) {
-            let expected = (mean + DEVIATIONS * deviation + SCALE - 1) / SCALE;
+            let expected = (mean + DEVIATIONS * deviation + SCALE / 2) / SCALE;
             *demand = expected.clamp(0, i64::from(u32::MAX)) as u32;
         }
         demand
@@ -51,6 +51,7 @@ impl Forecast {
 mod tests {
     use super::*;
     use crate::vocabulary::Chance;
+    use crate::vocabulary::resources::GPU;
 
     fn after(samples: impl Iterator<Item = u32>) -> u32 {
         let mut forecast = Forecast::default();
@@ -81,7 +82,15 @@ mod tests {
     fn a_change_of_demand_is_followed() {
         let changed = after((0..50).map(|_| 1_000).chain((0..50).map(|_| 9_000)));
         assert!((8_900..=9_200).contains(&changed), "{changed}");
-        let ended = after((0..50).map(|_| 9_000).chain((0..80).map(|_| 0)));
-        assert!(ended < 50, "{ended}");
+        let ended = after((0..50).map(|_| 9_000).chain((0..120).map(|_| 0)));
+        assert_eq!(ended, 0);
+    }
+
+    #[test]
+    fn a_single_device_that_is_free_again_is_foreseen_to_stay_so() {
+        let mut forecast = Forecast::default();
+        let held = (0..50).map(|_| 1).chain((0..50).map(|_| 0));
+        held.for_each(|gpus| forecast.learn(&Resources::ZERO.with(GPU, gpus)));
+        assert_eq!(forecast.demand(), Resources::ZERO);
     }
 }

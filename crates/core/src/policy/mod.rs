@@ -264,8 +264,9 @@ pub trait QueuePolicy: Send {
         free: &Resources,
     ) -> Option<usize>;
 
-    /// The position of the opportunistic entry that is given up first where the queue is too long.
+    /// The position of the opportunistic entry that is given up first where the queue is too long. One of unknown length
+    /// would not make it shorter.
     fn last(&self, queue: &QueueView<'_>) -> Option<usize> {
-        queue.entries.iter().rposition(QueuedEntry::is_opportunistic)
+        queue.entries.iter().rposition(QueuedEntry::can_be_shed)
     }
 }

@@ -1,7 +1,7 @@
 //! What waits at a node, in order of arrival; a queue policy says who starts.
 
 use crate::policy::QueuePolicy;
-use crate::vocabulary::{Duration, EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
+use crate::vocabulary::{EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
 
 #[derive(Default)]
 pub struct NodeQueue {
@@ -73,11 +73,6 @@ impl NodeQueue {
 
     pub fn entries(&self) -> &[QueuedEntry] {
         &self.entries[self.first..]
-    }
-
-    /// The expected run times of what waits, one after the other; unknown ones count as nothing.
-    pub fn expected_work(&self) -> Duration {
-        self.entries().iter().filter_map(|entry| entry.expected).fold(Duration::ZERO, |sum, next| sum + next)
     }
 }
 

@@ -168,6 +168,11 @@ pub struct QueuedEntry {
 }
 
 impl QueuedEntry {
+    /// It is opportunistic and makes the queue longer as far as is known.
+    pub fn can_be_shed(&self) -> bool {
+        self.is_opportunistic() && self.expected.is_some_and(|expected| expected > Duration::ZERO)
+    }
+
     pub fn is_opportunistic(&self) -> bool {
         self.shape.execution == ExecutionType::Opportunistic
     }

@@ -46,24 +46,24 @@ impl QueuePolicy for ByKind {
     }
 
     fn last(&self, queue: &QueueView<'_>) -> Option<usize> {
-        let mut opportunistic = queue.entries.iter().enumerate().filter(|(_, entry)| entry.is_opportunistic());
+        let mut of_kind = queue.entries.iter().enumerate().filter(|(_, entry)| entry.can_be_shed());
         if !self.reorder {
-            return opportunistic.next_back().map(|(at, _)| at);
+            return of_kind.next_back().map(|(at, _)| at);
         }
-        opportunistic.max_by_key(|(at, entry)| (job(entry.id), *at)).map(|(at, _)| at)
+        of_kind.max_by_key(|(at, entry)| (job(entry.id), *at)).map(|(at, _)| at)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{AttemptId, ExecutionType, QueuedEntry, TaskShape};
+    use crate::vocabulary::{AttemptId, Duration, ExecutionType, QueuedEntry, TaskShape};
     use std::sync::Arc;
 
     fn entry(job: u64, execution: ExecutionType, cpu_millis: u32) -> QueuedEntry {
         let shape = Arc::new(TaskShape { resources: Resources::new(cpu_millis, 0), execution });
         let id = EntryId::Attempt(AttemptId { job: JobId(job), ..AttemptId::default() });
-        QueuedEntry { id, shape, queued_at: Instant::ZERO, expected: None }
+        QueuedEntry { id, shape, queued_at: Instant::ZERO, expected: Some(Duration::from_secs(1)) }
     }
 
     fn pick(reorder: bool, entries: &[QueuedEntry], free: u32, opportunistic_room: u32) -> Option<usize> {
