@@ -8,8 +8,11 @@ use amalgam_core::hosting::Roles;
 use amalgam_core::master::{JobState, Master};
 use amalgam_core::node::NodeAgent;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Instant, JobId, Kinds, NodeId, Resources};
+use amalgam_core::vocabulary::{Duration, Instant, JobId, Kinds, NodeId, Resources};
 use amalgam_workload::trace::TraceJob;
+
+/// No work of an agent takes so long.
+const HANG: Duration = Duration::from_secs(1);
 
 impl Simulation {
     pub fn now(&self) -> Instant {
@@ -46,6 +49,11 @@ impl Simulation {
     pub fn is_idle(&self, node: usize) -> bool {
         let agent = &self.nodes[node].agent;
         agent.is_up && !agent.has_mail() && agent.busy_until <= self.now
+    }
+
+    /// The agent of a node takes nothing for longer than its work explains.
+    pub fn hangs(&self, node: usize) -> bool {
+        self.nodes[node].agent.busy_until > self.now + HANG
     }
 
     /// The custom kinds of resources that the master has named.

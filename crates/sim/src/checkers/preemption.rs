@@ -154,6 +154,11 @@ impl Checker for Preemption {
                     continue;
                 }
                 self.looks += 1;
+                if world.hangs(node) {
+                    // Nobody can end anything there; the grace counts anew when somebody can.
+                    self.held_up.remove(&attempt);
+                    continue;
+                }
                 self.check_queue(world.now(), node, &world.capacity(node), (attempt, entry))?;
             }
         }
