@@ -36,8 +36,9 @@ impl NodeAgent {
         self.shed(now, out);
     }
 
-    /// Gives up what waits beyond the limits of the queue: its job manager finds another place for it.
-    pub(super) fn shed(&mut self, now: Instant, out: &mut Outbox) {
+    /// Gives up what waits beyond the limits of the queue: its job manager finds another place for it. Only when the master
+    /// has just said how long it may be: who shed by an older word before each report would keep the target from growing.
+    fn shed(&mut self, now: Instant, out: &mut Outbox) {
         let Some(longest) = self.steer.longest_wait else { return };
         loop {
             // Anew each time: what ends makes others start.

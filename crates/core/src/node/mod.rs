@@ -427,7 +427,6 @@ impl NodeAgent {
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
                 *next_report = now + *heartbeat;
-                self.shed(now, out);
                 self.report(now, out);
             }
             MasterLink::Down { orphans_at } if orphans_at.is_some_and(|at| at <= now) => {
