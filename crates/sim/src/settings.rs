@@ -19,8 +19,6 @@ pub struct Settings {
     pub costs: Costs,
     /// How long an agent waits for its master before it ends what runs.
     pub orphan_lease: Duration,
-    /// A job that ends is followed by the next one of its queue whose arrival is [`ONCE_ANOTHER_ENDED`].
-    pub closed_loop: bool,
     /// Nodes join one after the other within so long, so that their heartbeats do not come at once.
     pub join_over: Duration,
     /// Nodes that report less than waits there.
@@ -35,7 +33,7 @@ pub struct Settings {
     pub story: Option<Subject>,
 }
 
-/// The arrival of a job in a closed loop that waits for its turn.
+/// The arrival of a job that comes when one of its queue has ended, as in a closed loop.
 pub const ONCE_ANOTHER_ENDED: Duration = Duration(u64::MAX);
 
 /// The first `nodes` of all report only one part in `divisor` of the work that waits and runs there.
@@ -115,7 +113,6 @@ impl Default for Settings {
             costs: Costs::default(),
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),
-            closed_loop: false,
             join_over: Duration::ZERO,
             understating: Understating::NOBODY,
             watched: None,

@@ -56,7 +56,7 @@ pub struct Simulation {
     pub(crate) faults: Option<Box<Faults>>,
     story: Option<Story>,
     watched: Vec<Watched>,
-    /// In a closed loop, the jobs that follow one of their queue, by queues.
+    /// Jobs that follow another of their queue, by queues.
     followers: BTreeMap<String, VecDeque<u32>>,
 }
 
@@ -164,7 +164,7 @@ impl Simulation {
     /// From here on jobs arrive.
     pub(crate) fn open(&mut self) {
         for (number, job) in self.jobs.iter().enumerate() {
-            if self.settings.closed_loop && job.arrival == ONCE_ANOTHER_ENDED {
+            if job.arrival == ONCE_ANOTHER_ENDED {
                 self.followers.entry(job.spec.queue.clone()).or_default().push_back(number as u32);
                 continue;
             }
@@ -437,7 +437,7 @@ impl Simulation {
     /// Whoever ends in a closed loop makes room for the next.
     fn follow(&mut self, fact: &Fact) {
         if let Fact::Change(Change::JobEnded { job, .. }) = fact
-            && self.settings.closed_loop
+            && !self.followers.is_empty()
             && let Some(ended) = self.metrics.job_of(*job)
             && let Some(job) =
                 self.followers.get_mut(&self.jobs[ended as usize].spec.queue).and_then(VecDeque::pop_front)

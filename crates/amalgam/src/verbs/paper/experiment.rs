@@ -207,7 +207,6 @@ fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &
             grant_delay: seconds(setup.job_manager_heartbeat_s),
             ..ExecutionSettings::default()
         },
-        closed_loop: true,
         join_over: heartbeat,
         understating: Understating {
             nodes: figure.understating_nodes.div_ceil(one_in),

@@ -107,7 +107,8 @@ fn run(args: &RunArgs) -> Result<()> {
     }
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
-    let scenario = args.scenario.as_deref().map_or_else(|| Scenario::parse(figure.scenario), read)?;
+    let scenario =
+        args.scenario.as_deref().map_or_else(|| Scenario::parse(figure.scenario, "the frozen scenario"), read)?;
     let mut findings = (figure.find)(figure.name, &scenario, &extent)?;
     let other = args.scenario.as_deref().map(|path| format!("not the frozen scenario but {}", path.display()));
     findings.departures.splice(0..0, cut.into_iter().chain(other));
@@ -130,7 +131,7 @@ fn run(args: &RunArgs) -> Result<()> {
 fn read(path: &Path) -> Result<Scenario> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display()), "name a scenario file"))?;
-    Scenario::parse(&text)
+    Scenario::parse(&text, &path.display().to_string())
 }
 
 /// How much of the work is done, and what was cut.

@@ -4,6 +4,7 @@ use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::ExecutionType;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -123,13 +124,83 @@ fn one() -> u64 {
 }
 
 impl Scenario {
-    pub fn parse(text: &str) -> Result<Scenario> {
-        toml::from_str(text).map_err(|error| Failure::new(format!("the scenario file: {error}"), ""))
+    /// `name` is what the text is called in an error.
+    pub fn parse(text: &str, name: &str) -> Result<Scenario> {
+        let wrong =
+            |what: String| Failure::usage(format!("{name}: {what}"), "begin with a copy of the frozen scenario");
+        let scenario: Scenario = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        scenario.check().map_err(wrong)?;
+        Ok(scenario)
     }
 
     pub fn figure(&self, name: &str) -> Result<&FigureScenario> {
-        self.figure.get(name).ok_or_else(|| Failure::new(format!("the scenario file has no figure `{name}`"), ""))
+        let missing = || Failure::usage(format!("the scenario file has no figure `{name}`"), "add a table for it");
+        self.figure.get(name).ok_or_else(missing)
     }
+
+    /// Whether a simulation can be made of it.
+    fn check(&self) -> std::result::Result<(), String> {
+        let Scenario { free, setup, defaults, figure } = self;
+        within("free.start_up_s", free.start_up_s, 0.0..=LONG)?;
+        within("free.jobs_of_only_g", free.jobs_of_only_g, 1.0..=MANY)?;
+        within("setup.nodes", setup.nodes, 1.0..=MANY)?;
+        within("setup.nodes_in_rack", setup.nodes_in_rack, 1.0..=MANY)?;
+        within("setup.cpus", setup.cpus, 1.0..=MANY)?;
+        within("setup.memory_gib", setup.memory_gib, 1.0..=MANY)?;
+        within("setup.task_cpus", setup.task_cpus, 1.0..=f64::from(setup.cpus))?;
+        within("setup.task_memory_gib", setup.task_memory_gib, 0.0..=f64::from(setup.memory_gib))?;
+        within("setup.tasks_in_job", setup.tasks_in_job, 1.0..=MANY)?;
+        within("setup.heartbeat_s", setup.heartbeat_s, 0.001..=LONG)?;
+        within("setup.job_manager_heartbeat_s", setup.job_manager_heartbeat_s, 0.001..=LONG)?;
+        within("setup.length_s", setup.length_s, 1.0..=LONG)?;
+        within("defaults.opportunistic", defaults.opportunistic, 0.0..=1.0)?;
+        within("defaults.at_once", defaults.at_once, 1.0..=MANY)?;
+        within("defaults.deviations", defaults.deviations, 0.0..=MANY)?;
+        for (name, figure) in figure {
+            figure.check(name)?;
+        }
+        Ok(())
+    }
+}
+
+impl FigureScenario {
+    fn check(&self, name: &str) -> std::result::Result<(), String> {
+        self.jobs.iter().try_for_each(|class| class.check(name))?;
+        for case in &self.case {
+            let of = |key: &str| format!("figure.{name}, case `{}`: {key}", case.name);
+            let jobs = case.jobs.as_ref().unwrap_or(&self.jobs);
+            if jobs.is_empty() {
+                return Err(of("it has no jobs"));
+            }
+            jobs.iter().try_for_each(|class| class.check(name))?;
+            within(&of("opportunistic"), case.opportunistic.unwrap_or(0.0), 0.0..=1.0)?;
+            within(&of("shorter_than_s"), case.shorter_than_s.unwrap_or(0.0), 0.0..=LONG)?;
+            within(&of("at_once"), case.at_once.unwrap_or(1), 1.0..=MANY)?;
+            within(&of("deviations"), case.deviations.unwrap_or(0.0), 0.0..=MANY)?;
+            within(&of("limit"), case.limit.unwrap_or(1.0), 0.0..=1.0)?;
+        }
+        Ok(())
+    }
+}
+
+impl JobClass {
+    fn check(&self, figure: &str) -> std::result::Result<(), String> {
+        let of = |key: &str| format!("figure.{figure}, jobs `{}`: {key}", self.name);
+        within(&of("weight"), u32::try_from(self.weight).unwrap_or(u32::MAX), 1.0..=MANY)?;
+        within(&of("run_time_s"), self.run_time_s, 0.001..=LONG)?;
+        within(&of("share"), self.share.unwrap_or(1.0), 0.001..=1.0)?;
+        within(&of("at_once"), self.at_once.unwrap_or(1), 1.0..=MANY)
+    }
+}
+
+/// Of anything that is counted, and in seconds.
+const MANY: f64 = 1e5;
+const LONG: f64 = 1e6;
+
+fn within(key: &str, value: impl Into<f64>, allowed: RangeInclusive<f64>) -> std::result::Result<(), String> {
+    let value = value.into();
+    let message = || format!("{key} is {value}, and may be {} to {}", allowed.start(), allowed.end());
+    if allowed.contains(&value) { Ok(()) } else { Err(message()) }
 }
 
 impl Case {
@@ -145,6 +216,30 @@ impl Execution {
             Execution::Guaranteed => ExecutionType::Guaranteed,
             Execution::Opportunistic => ExecutionType::Opportunistic,
             Execution::Auto => ExecutionType::Auto,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FROZEN: &str = include_str!("mercury.toml");
+
+    #[test]
+    fn what_no_simulation_can_be_made_of_is_said_with_its_key_and_what_is_allowed() {
+        assert!(Scenario::parse(FROZEN, "frozen").is_ok());
+        for (of, is, said) in [
+            ("nodes = 256", "nodes = 0", "mine: setup.nodes is 0, and may be 1 to"),
+            ("task_cpus = 1", "task_cpus = 0", "setup.task_cpus is 0, and may be 1 to 32"),
+            ("start_up_s = 4.0", "start_up_s = -1.0", "free.start_up_s is -1"),
+            ("heartbeat_s = 3.0", "heartbeat_s = nan", "setup.heartbeat_s is NaN"),
+            ("run_time_s = 1.2", "run_time_s = 0.0", "run_time_s is 0, and may be 0.001"),
+            ("nodes = 256", "knots = 256", "mine: TOML parse error at line"),
+        ] {
+            assert!(FROZEN.contains(of), "{of}");
+            let refused = Scenario::parse(&FROZEN.replacen(of, is, 1), "mine").expect_err(is).to_string();
+            assert!(refused.contains(said), "{refused}");
         }
     }
 }
