@@ -5,7 +5,7 @@ use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals,
+    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals,
 };
 
 impl Attempt {
@@ -41,8 +41,7 @@ impl NodeAgent {
     fn shed(&mut self, now: Instant, out: &mut Outbox) {
         let Some(longest) = self.steer.longest_wait else { return };
         loop {
-            // Anew each time: what ends makes others start.
-            let wait = self.unbooked_wait();
+            let wait = self.queue.expected_work();
             if wait <= longest {
                 return;
             }
@@ -53,16 +52,6 @@ impl NodeAgent {
                 EntryId::Probe(probe) => drop(self.take_probe(probe)),
             }
         }
-    }
-
-    /// The expected run times of what waits without a grant; what is booked waits for an end and no longer.
-    pub(super) fn unbooked_wait(&self) -> Duration {
-        let is_unbooked = |id: EntryId| match id {
-            EntryId::Attempt(attempt) => self.attempts[&attempt].grant.is_none(),
-            EntryId::Probe(_) => true,
-        };
-        let unbooked = self.queue.entries().iter().filter(|entry| is_unbooked(entry.id));
-        unbooked.filter_map(|entry| entry.expected).fold(Duration::ZERO, |sum, next| sum + next)
     }
 
     pub(super) fn has_opportunistic_waiting(&self) -> bool {
@@ -115,13 +104,8 @@ impl NodeAgent {
     /// no more than needed.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
         let mut wanted = Totals::ZERO;
-        for entry in self.queue.entries() {
-            if let EntryId::Attempt(id) = entry.id
-                && self.attempts[&id].grant.is_some()
-            {
-                wanted.add(&entry.shape.resources);
-            }
-        }
+        let booked = self.queue.entries().iter().filter(|entry| entry.booked);
+        booked.for_each(|entry| wanted.add(&entry.shape.resources));
         let mut coming = Totals::ZERO;
         coming.add(&self.free);
         for id in &self.running {

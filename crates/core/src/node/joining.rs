@@ -143,7 +143,7 @@ impl NodeAgent {
     pub(super) fn report(&self, now: Instant, out: &mut Outbox) {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
-        let expected_wait = self.unbooked_wait();
+        let expected_wait = self.queue.expected_work();
         let left = |entry: &Attempt| entry.expected.map(|expected| expected - now.since(entry.since));
         let running_work =
             self.running.iter().filter_map(|id| left(&self.attempts[id])).fold(Duration::ZERO, |a, b| a + b);

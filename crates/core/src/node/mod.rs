@@ -243,8 +243,8 @@ impl NodeAgent {
         self.newest_epoch = attempt.epoch;
         let Launch { task, grant, expected, .. } = *launch;
         let template = Arc::clone(&launch.template);
-        let entry =
-            QueuedEntry { id: EntryId::Attempt(attempt), shape: Arc::clone(&template.shape), queued_at: now, expected };
+        let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
+        let entry = QueuedEntry { id, shape, booked, queued_at: now, expected };
         if has_kept_room {
             self.queue.push_front(entry);
         } else {
@@ -256,7 +256,7 @@ impl NodeAgent {
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
-            if grant.is_some() {
+            if booked {
                 self.make_room(now, attempt, out);
             } else {
                 let others = self.queue.entries().iter().filter(|entry| entry.is_opportunistic()).count();

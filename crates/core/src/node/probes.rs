@@ -44,7 +44,7 @@ impl NodeAgent {
             return;
         }
         self.probes.queued.insert(id);
-        self.queue.push(QueuedEntry { id: EntryId::Probe(id), shape, queued_at: now, expected: None });
+        self.queue.push(QueuedEntry { id: EntryId::Probe(id), shape, booked: false, queued_at: now, expected: None });
         self.start_what_fits(now, out);
     }
 

@@ -1,7 +1,7 @@
 //! What waits at a node, in order of arrival; a queue policy says who starts.
 
 use crate::policy::QueuePolicy;
-use crate::vocabulary::{EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
+use crate::vocabulary::{Duration, EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
 
 #[derive(Default)]
 pub struct NodeQueue {
@@ -9,15 +9,19 @@ pub struct NodeQueue {
     /// of a long queue leaves it as cheaply as that of a short one.
     entries: Vec<QueuedEntry>,
     first: usize,
+    /// The expected run times of what nobody booked, in microseconds.
+    unbooked_work: u128,
 }
 
 impl NodeQueue {
     pub fn push(&mut self, entry: QueuedEntry) {
+        self.unbooked_work += unbooked_work(&entry);
         self.entries.push(entry);
     }
 
     /// Puts an entry before all others: its turn has come already.
     pub fn push_front(&mut self, entry: QueuedEntry) {
+        self.unbooked_work += unbooked_work(&entry);
         if self.first > 0 {
             self.first -= 1;
             self.entries[self.first] = entry;
@@ -32,6 +36,12 @@ impl NodeQueue {
     }
 
     fn take(&mut self, at: usize) -> QueuedEntry {
+        let entry = self.take_out(at);
+        self.unbooked_work -= unbooked_work(&entry);
+        entry
+    }
+
+    fn take_out(&mut self, at: usize) -> QueuedEntry {
         if at > 0 {
             return self.entries.remove(self.first + at);
         }
@@ -63,6 +73,11 @@ impl NodeQueue {
         policy.last(&queue).map(|at| self.take(at))
     }
 
+    /// The expected run times of what nobody booked, one after the other; unknown ones count as nothing.
+    pub fn expected_work(&self) -> Duration {
+        Duration(u64::try_from(self.unbooked_work).unwrap_or(u64::MAX))
+    }
+
     pub fn len(&self) -> usize {
         self.entries().len()
     }
@@ -76,6 +91,11 @@ impl NodeQueue {
     }
 }
 
+fn unbooked_work(entry: &QueuedEntry) -> u128 {
+    let counted = entry.expected.filter(|_| !entry.booked);
+    counted.map_or(0, |expected| u128::from(expected.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,7 +104,8 @@ mod tests {
 
     fn entry(number: u32) -> QueuedEntry {
         let id = EntryId::Probe(ProbeId { job: JobId(1), number, ..ProbeId::default() });
-        QueuedEntry { id, shape: Arc::default(), queued_at: Instant::ZERO, expected: None }
+        let (booked, expected) = (number.is_multiple_of(3), Some(Duration(u64::from(number))));
+        QueuedEntry { id, shape: Arc::default(), booked, queued_at: Instant::ZERO, expected }
     }
 
     #[test]
@@ -108,6 +129,9 @@ mod tests {
                 }
             }
             assert_eq!((queue.entries(), queue.len()), (&expected[..], expected.len()));
+            let work: u64 =
+                expected.iter().filter(|entry| !entry.booked).filter_map(|entry| Some(entry.expected?.0)).sum();
+            assert_eq!(queue.expected_work(), Duration(work));
         }
     }
 }

@@ -61,6 +61,15 @@ pub enum EntryId {
     Probe(ProbeId),
 }
 
+impl EntryId {
+    pub fn job(self) -> JobId {
+        match self {
+            EntryId::Attempt(attempt) => attempt.job,
+            EntryId::Probe(probe) => probe.job,
+        }
+    }
+}
+
 /// A counted request of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct AskId {

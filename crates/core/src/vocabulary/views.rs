@@ -163,6 +163,8 @@ impl ClassTable {
 pub struct QueuedEntry {
     pub id: EntryId,
     pub shape: Arc<TaskShape>,
+    /// A ledger holds its resources: it waits for an end and no longer.
+    pub booked: bool,
     pub queued_at: Instant,
     pub expected: Option<Duration>,
 }

@@ -223,6 +223,7 @@ mod tests {
         let entry = QueuedEntry {
             id: EntryId::Attempt(attempt(2)),
             shape: Arc::new(TaskShape { resources: Resources::new(1_000, 0), execution: ExecutionType::Guaranteed }),
+            booked: true,
             queued_at: Instant(0),
             expected: None,
         };

@@ -4,7 +4,7 @@ use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::preset::{Places, Preset};
-use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, JobId, QueuedEntry, Resources};
+use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
 use std::collections::BTreeMap;
 
 /// From the end of a process to the start of the next, at a node that does nothing else.
@@ -31,7 +31,7 @@ impl Room {
 
     fn next<'a>(&self, queue: &'a [QueuedEntry]) -> Option<&'a QueuedEntry> {
         let Some(reorder) = self.by_kind else { return queue.first() };
-        queue.iter().min_by_key(|entry| (entry.is_opportunistic(), reorder.then(|| job(entry.id))))
+        queue.iter().min_by_key(|entry| (entry.is_opportunistic(), reorder.then(|| entry.id.job())))
     }
 
     fn check_next(
@@ -59,7 +59,7 @@ impl Room {
             return Ok(());
         }
         Err(Breach::of_job(
-            job(next.id),
+            next.id.job(),
             format!("{:?} is next on n{node}, which has room for it, and does not start", next.id),
         ))
     }
@@ -107,13 +107,6 @@ impl Checker for Room {
     }
 }
 
-fn job(id: EntryId) -> JobId {
-    match id {
-        EntryId::Attempt(attempt) => attempt.job,
-        EntryId::Probe(probe) => probe.job,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +120,7 @@ mod tests {
         let entry = QueuedEntry {
             id: EntryId::Attempt(attempt(2)),
             shape: Arc::new(TaskShape { resources: Resources::new(1_000, 0), execution: ExecutionType::Opportunistic }),
+            booked: false,
             queued_at: Instant(0),
             expected: None,
         };

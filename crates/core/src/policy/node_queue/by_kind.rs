@@ -4,7 +4,7 @@
 //! Nothing opportunistic starts while something guaranteed waits for room: it would only have to go again.
 
 use crate::policy::QueuePolicy;
-use crate::vocabulary::{EntryId, Instant, JobId, QueueView, Resources, RunningEntry};
+use crate::vocabulary::{Instant, QueueView, Resources, RunningEntry};
 
 pub struct ByKind {
     pub reorder: bool,
@@ -18,14 +18,7 @@ impl ByKind {
         if !self.reorder {
             return of_kind.next().map(|(at, _)| at);
         }
-        of_kind.min_by_key(|(at, entry)| (job(entry.id), *at)).map(|(at, _)| at)
-    }
-}
-
-fn job(id: EntryId) -> JobId {
-    match id {
-        EntryId::Attempt(attempt) => attempt.job,
-        EntryId::Probe(probe) => probe.job,
+        of_kind.min_by_key(|(at, entry)| (entry.id.job(), *at)).map(|(at, _)| at)
     }
 }
 
@@ -50,20 +43,21 @@ impl QueuePolicy for ByKind {
         if !self.reorder {
             return of_kind.next_back().map(|(at, _)| at);
         }
-        of_kind.max_by_key(|(at, entry)| (job(entry.id), *at)).map(|(at, _)| at)
+        of_kind.max_by_key(|(at, entry)| (entry.id.job(), *at)).map(|(at, _)| at)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{AttemptId, Duration, ExecutionType, QueuedEntry, TaskShape};
+    use crate::vocabulary::{AttemptId, Duration, EntryId, ExecutionType, JobId, QueuedEntry, TaskShape};
     use std::sync::Arc;
 
     fn entry(job: u64, execution: ExecutionType, cpu_millis: u32) -> QueuedEntry {
         let shape = Arc::new(TaskShape { resources: Resources::new(cpu_millis, 0), execution });
         let id = EntryId::Attempt(AttemptId { job: JobId(job), ..AttemptId::default() });
-        QueuedEntry { id, shape, queued_at: Instant::ZERO, expected: Some(Duration::from_secs(1)) }
+        let booked = execution == ExecutionType::Guaranteed;
+        QueuedEntry { id, shape, booked, queued_at: Instant::ZERO, expected: Some(Duration::from_secs(1)) }
     }
 
     fn pick(reorder: bool, entries: &[QueuedEntry], free: u32, opportunistic_room: u32) -> Option<usize> {
