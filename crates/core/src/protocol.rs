@@ -15,9 +15,9 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId,
-    Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources, TaskId,
-    TaskShape, TaskTemplate, UserId,
+    AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType,
+    GrantId, Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources,
+    TaskId, TaskShape, TaskTemplate, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -114,7 +114,7 @@ pub enum ToMaster {
     /// told so, and says `Promoted`; else there is no answer, and it is asked again later.
     Promote { attempt: AttemptId, node: NodeId, resources: Resources },
     /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks.
-    JobEnded { job: JobId, outcome: JobOutcome, stated: Option<Duration>, measured: Duration },
+    JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

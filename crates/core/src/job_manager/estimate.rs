@@ -1,6 +1,6 @@
 //! How long a task of a stage runs, learned from those that finished.
 
-use crate::vocabulary::Duration;
+use crate::vocabulary::{Duration, Estimated};
 use serde::{Deserialize, Serialize};
 
 /// Two buckets for every doubling, from 1 us to 2^31.5 us (50 minutes), and the last for all that is longer.
@@ -50,9 +50,9 @@ impl Estimate {
 
     /// What the finished tasks were said to take together, and what they took; `None` where nothing was
     /// said, or has finished.
-    pub fn stated_and_measured(&self) -> Option<(Duration, Duration)> {
-        let stated = self.prior.filter(|_| self.finished > 0)?;
-        Some((Duration(stated.0.saturating_mul(u64::from(self.finished))), self.sum))
+    pub fn judged(&self) -> Option<Estimated> {
+        let each = self.prior.filter(|_| self.finished > 0)?;
+        Some(Estimated { stated: Duration(each.0.saturating_mul(u64::from(self.finished))), measured: self.sum })
     }
 
     pub fn finished(&self) -> u32 {

@@ -25,8 +25,8 @@ use crate::protocol::{
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, NodeId, ProbeId,
-    TaskId,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, GrantId, Instant, JobId, NodeId,
+    ProbeId, TaskId,
 };
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -244,17 +244,15 @@ impl JobManager {
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
-            let (stated, measured) = self.estimated();
-            out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome, stated, measured });
+            out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome, estimated: self.estimated() });
         }
     }
 
     /// What those of its tasks that succeeded were said to take, where something was said, and what they took.
-    fn estimated(&self) -> (Option<Duration>, Duration) {
-        let stages = self.dag.stages.iter().filter_map(|stage| stage.estimate.stated_and_measured());
-        stages.fold((None, Duration::ZERO), |(stated, measured), (more_stated, more_measured)| {
-            (Some(stated.unwrap_or_default() + more_stated), measured + more_measured)
-        })
+    fn estimated(&self) -> Option<Estimated> {
+        let stages = self.dag.stages.iter().filter_map(|stage| stage.estimate.judged());
+        stages
+            .reduce(|one, next| Estimated { stated: one.stated + next.stated, measured: one.measured + next.measured })
     }
 
     /// Tells the master how much work is left when what it knows is too far off.

@@ -1,14 +1,14 @@
 //! Duty: admit. Jobs come in, wait for their turn (held, after other jobs, queue full), get a job manager, end.
 
 use super::{JobEnd, Master, refuse};
+use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
-use crate::policy::{Estimated, Trust};
 use crate::protocol::{AdmittedJob, Holder, JobAction, JobOutcome, RefusalKind, ToClient, ToJobManager};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
 use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use crate::vocabulary::{
-    ClientId, Duration, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId,
+    ClientId, Estimated, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
@@ -594,19 +594,13 @@ impl Master {
     }
 
     /// A job that ended says how good its user's estimates were. One that ends again was judged before.
-    pub(super) fn judge_estimates(
-        &mut self,
-        job: JobId,
-        stated: Option<Duration>,
-        measured: Duration,
-        out: &mut Outbox,
-    ) {
-        let Some(stated) = stated.filter(|_| self.admission.is_running(job)) else { return };
+    pub(super) fn judge_estimates(&mut self, job: JobId, estimated: Option<Estimated>, out: &mut Outbox) {
+        let Some(estimated) = estimated.filter(|_| self.admission.is_running(job)) else { return };
         let Some(entry) = self.admission.jobs.get_mut(&job).filter(|entry| !entry.judged) else { return };
         entry.judged = true;
         let user = entry.job.user;
         let trust = self.admission.trust.entry(user).or_default();
-        if trust.learn(Estimated { stated, measured }) {
+        if trust.learn(estimated) {
             out.record(Record::EstimatesJudged { job, believed: !trust.is_lost() });
         }
     }

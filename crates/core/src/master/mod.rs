@@ -1,7 +1,8 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
-//! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there, [`publish`] tells of them and
-//! [`steer`] limits what is done there without the master, [`claims`] confirms placements against the ledger, [`central`] decides placements itself.
+//! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there ([`publish`] tells of them,
+//! [`steer`] limits what is done there without the master), [`claims`] confirms placements against the ledger, [`central`]
+//! decides placements itself.
 
 mod admit;
 mod central;
@@ -138,8 +139,8 @@ impl Master {
             (Address::JobManager(sender), ToMaster::Promote { attempt, node, resources }) if sender == attempt.job => {
                 self.on_promote(attempt, node, resources, out);
             }
-            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, stated, measured }) if sender == job => {
-                self.judge_estimates(job, stated, measured, out);
+            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated }) if sender == job => {
+                self.judge_estimates(job, estimated, out);
                 self.on_job_ended(now, job, outcome, out);
             }
             (Address::Client(client), _) => {

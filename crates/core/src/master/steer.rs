@@ -3,7 +3,7 @@
 
 use super::Master;
 use crate::policy::Forecast;
-use crate::protocol::Steer;
+use crate::protocol::{Steer, ToNode};
 use crate::role::Outbox;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, NodeId, Resources};
@@ -73,7 +73,7 @@ impl Master {
         let longest_wait = deviations.and_then(|deviations| self.nodes.queues().beyond(deviations));
         let steer = Steer { longest_wait, room };
         if self.nodes.is_new_steer(node, steer) {
-            out.send(node, crate::protocol::ToNode::Steer(Box::new(steer)));
+            out.send(node, ToNode::Steer(Box::new(steer)));
         }
     }
 }

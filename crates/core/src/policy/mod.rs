@@ -13,7 +13,7 @@ mod trust;
 pub use alignment::Alignment;
 pub use forecast::Forecast;
 pub use mix::{Mix, Quota};
-pub use trust::{Estimated, Trust};
+pub use trust::Trust;
 
 use crate::protocol::Rule;
 use crate::vocabulary::{

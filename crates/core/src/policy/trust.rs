@@ -2,20 +2,12 @@
 //! again and again gets ahead of others. Mercury (Karanasos et al. 2015, section 4.3) says that such users can be detected and
 //! handed guaranteed work, and not how; here some jobs in a row cost the trust and as many honest ones bring it back.
 
-use crate::vocabulary::Duration;
-use serde::{Deserialize, Serialize};
+use crate::vocabulary::Estimated;
 
 /// Estimates are wrong when the tasks ran for more than so many times as long.
 const FACTOR: u64 = 2;
 /// Jobs with wrong estimates, less those with right ones, that cost the trust.
 const STRIKES: u32 = 3;
-
-/// What the tasks of a job were said to take together, and what those that succeeded took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Estimated {
-    pub stated: Duration,
-    pub measured: Duration,
-}
 
 /// In one user.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -41,6 +33,7 @@ impl Trust {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::Duration;
 
     fn job(measured: u64) -> Estimated {
         Estimated { stated: Duration::from_secs(10), measured: Duration::from_secs(measured) }

@@ -88,6 +88,13 @@ pub enum EndReason {
     NodeFault(String),
 }
 
+/// What the tasks of a job were said to take together, and what those that succeeded took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Estimated {
+    pub stated: Duration,
+    pub measured: Duration,
+}
+
 /// What an attempt used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Usage {

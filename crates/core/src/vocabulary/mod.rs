@@ -12,7 +12,7 @@ pub mod work;
 
 pub use chance::Chance;
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
-pub use execution::{Devices, EndReason, Ended, LaunchOrder, Stream, TaskShape, TaskTemplate, Usage};
+pub use execution::{Devices, EndReason, Ended, Estimated, LaunchOrder, Stream, TaskShape, TaskTemplate, Usage};
 pub use ids::{AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId};
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
