@@ -192,7 +192,7 @@ fn a_large_task_does_not_starve_behind_small_ones() {
 #[test]
 fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
     let mut world = World::new(Preset::DRF);
-    world.settings.decide = Decide::OnHeartbeats;
+    world.settings.decide = Decide::OnHeartbeats { most: None };
     world.settings.heartbeat = Duration::from_secs(3);
     world.start_server();
     world.add_node(Resources::new(1_000, 0), &[]);
@@ -206,6 +206,22 @@ fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
     assert_eq!(world.running_tasks().len(), 1);
     world.run_for(Duration::from_secs(10));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn a_heartbeat_brings_so_many_tasks_and_no_more() {
+    let mut world = World::new(Preset::DRF);
+    world.settings.decide = Decide::OnHeartbeats { most: Some(3) };
+    world.settings.heartbeat = Duration::from_secs(3);
+    world.start_server();
+    world.add_node(Resources::new(8_000, 0), &[]);
+    world.settle();
+    world.run_for(Duration::from_millis(3_500));
+    world.submit(job(vec![stage("s", 20, "1h", 1_000)]));
+    for running in [0, 3, 6, 8, 8] {
+        assert_eq!(world.running_tasks().len(), running);
+        world.run_for(Duration::from_secs(3));
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn run(seed: u64, faults: Faults) -> World {
     let preset = PRESETS[chance.below(PRESETS.len() as u64) as usize];
     let mut world = World::new(preset);
     if chance.below(4) == 0 {
-        world.settings.decide = Decide::OnHeartbeats;
+        world.settings.decide = Decide::OnHeartbeats { most: None };
     }
     if faults == Faults::ServerOnly {
         world.orphan_lease = Duration::MAX;

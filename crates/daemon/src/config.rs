@@ -62,6 +62,7 @@ struct File {
     node_grace: Option<Duration>,
     /// "events" or "heartbeats".
     decide: Option<String>,
+    grants_per_heartbeat: Option<u32>,
     kept_jobs: Option<usize>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
@@ -146,10 +147,14 @@ impl Config {
         if master.missed_heartbeats == 0 {
             return Err("missed_heartbeats is 0; it is at least 1".to_owned());
         }
-        master.decide = match file.decide.as_deref() {
-            None | Some("events") => Decide::OnEvents,
-            Some("heartbeats") => Decide::OnHeartbeats,
-            Some(other) => return Err(format!("decide is `{other}`; it is \"events\" or \"heartbeats\"")),
+        master.decide = match (file.decide.as_deref(), file.grants_per_heartbeat) {
+            (None | Some("events"), None) => Decide::OnEvents,
+            (Some("heartbeats"), Some(0)) => return Err("grants_per_heartbeat is 0; it is at least 1".to_owned()),
+            (Some("heartbeats"), most) => Decide::OnHeartbeats { most },
+            (None | Some("events"), Some(_)) => {
+                return Err("grants_per_heartbeat is for decide = \"heartbeats\"".to_owned());
+            }
+            (Some(other), _) => return Err(format!("decide is `{other}`; it is \"events\" or \"heartbeats\"")),
         };
         let queues: Result<Vec<QueueSpec>, String> = file.queue.into_iter().map(QueueEntry::spec).collect();
         config.queues = QueueTree::new(queues?).map_err(|error| error.to_string())?;
@@ -226,13 +231,15 @@ mod tests {
     fn everything_can_be_set() {
         let config = Config::parse(
             "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ndecide = 'heartbeats'\n\
+             grants_per_heartbeat = 8\n\
              [[queue]]\nname = 'research'\nweight = 2.5\nguaranteed = 0.5\nmaximum = 0.75\nuser_limit = 0.3\n\
              max_running_jobs = 7\ndefault_timeout = '2h'\n",
         )
         .unwrap();
         let queue = config.queues.spec(config.queues.leaf("research").unwrap()).clone();
         assert_eq!((queue.weight, queue.guaranteed, queue.maximum), (2_500, 500_000, 750_000));
-        assert_eq!((config.master.heartbeat, config.master.decide), (Duration::from_secs(3), Decide::OnHeartbeats));
+        assert_eq!(config.master.heartbeat, Duration::from_secs(3));
+        assert_eq!(config.master.decide, Decide::OnHeartbeats { most: Some(8) });
     }
 
     #[test]
@@ -259,6 +266,8 @@ mod tests {
             ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
             ("[[queue]]\nname = 'a.b'", "has no parent"),
             ("decide = 'never'", "heartbeats"),
+            ("grants_per_heartbeat = 8", "for decide = \"heartbeats\""),
+            ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "at least 1"),
             ("[policies]\nplacement = 'best'", "there are: next-fit, best-fit"),
             ("[policies]\nintra_job = 'cpm'", "there are: breadth-first, critical-path"),
             ("[policies]\nfairness = 0.5", "of the preset tetris"),

@@ -39,22 +39,22 @@ impl Master {
     /// Gives away the room on `nodes`, then tries what is new everywhere.
     pub(super) fn decide(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
         if self.settings.decide == Decide::OnEvents {
-            self.fill(now, nodes, out);
+            self.fill(now, nodes, None, out);
             self.fill_cluster(now, out);
         }
     }
 
     /// In heartbeat mode, a node's report is the moment at which its room is given away.
     pub(super) fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        if self.settings.decide == Decide::OnHeartbeats {
-            self.fill(now, &[node], out);
+        if let Decide::OnHeartbeats { most } = self.settings.decide {
+            self.fill(now, &[node], most, out);
         }
     }
 
-    fn fill(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
+    fn fill(&mut self, now: Instant, nodes: &[NodeId], most: Option<u32>, out: &mut Outbox) {
         let Master { scheduler, ledger, claims, .. } = self;
         for &node in nodes {
-            scheduler.fill_node(now, node, ledger, &mut |ledger, proposal| claims.confirm(ledger, proposal));
+            scheduler.fill_node(now, node, most, ledger, &mut |ledger, proposal| claims.confirm(ledger, proposal));
         }
         claims.announce(out);
     }

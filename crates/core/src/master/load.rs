@@ -292,15 +292,16 @@ impl Master {
         let state = self.ledger.state(node);
         let is_there = matches!(state, Some(NodeState::Up | NodeState::Unreachable));
         self.nodes.take_report(now, node, report, is_there);
-        if is_there {
-            self.steer(node, out);
-        }
         match state {
             Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
             // It was silent, but its connection held, so nothing was lost.
             Some(NodeState::Unreachable) => self.take_back(now, node, out),
             Some(NodeState::Lost) => out.send(node, ToNode::IntroduceYourself),
             Some(NodeState::Expected) | None => {}
+        }
+        if is_there {
+            // What guaranteed work wants shows once it has been given away what it lacked.
+            self.steer(node, out);
         }
     }
 

@@ -50,7 +50,10 @@ pub enum Decide {
     /// As soon as something changed.
     OnEvents,
     /// Per node, when it reports (what the papers' systems do).
-    OnHeartbeats,
+    OnHeartbeats {
+        /// At most so many grants for a report; `None` for all that fit.
+        most: Option<u32>,
+    },
 }
 
 impl Default for MasterSettings {

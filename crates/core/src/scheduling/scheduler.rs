@@ -207,12 +207,19 @@ impl Scheduler {
     // ---- decisions -------------------------------------------------------------------------------------------------
 
     /// Gives one node's room away.
-    pub fn fill_node(&mut self, now: Instant, node: NodeId, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+    pub fn fill_node(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        most: Option<u32>,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) {
         if let Some(reservation) = self.reservation.filter(|reservation| reservation.node == node) {
-            self.try_reservation(now, reservation, ledger, confirm);
+            self.try_reservation(now, reservation, most, ledger, confirm);
             return;
         }
-        loop {
+        for _ in 0..most.unwrap_or(u32::MAX) {
             let room = ledger.offer(node);
             if room.is_zero() {
                 return;
@@ -393,7 +400,14 @@ impl Scheduler {
         ledger.classes().meets(self.queue.ask(kept.ask).class, kept.node.0 as usize)
     }
 
-    fn try_reservation(&mut self, now: Instant, kept: Reservation, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+    fn try_reservation(
+        &mut self,
+        now: Instant,
+        kept: Reservation,
+        most: Option<u32>,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) {
         let shape = self.queue.ask(kept.ask).shape;
         let fits = shape.fits_in(&ledger.offer(kept.node)) && self.reaches(kept, ledger);
         if !fits || self.inter_job.limit_on(kept.ask).is_some() {
@@ -402,7 +416,7 @@ impl Scheduler {
         let choice = Choice { ask: kept.ask, passed_over: 0, parked: false };
         if self.grant(now, choice, kept.node, Rule::Reservation, ledger, confirm).is_ok() {
             self.end_reservation(ledger);
-            self.fill_node(now, kept.node, ledger, confirm);
+            self.fill_node(now, kept.node, most.map(|most| most - 1), ledger, confirm);
         }
     }
 

@@ -124,12 +124,22 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
     }
 }
 
+/// Mostly on events, as by default.
+const DECIDE: [Decide; 6] = [
+    Decide::OnEvents,
+    Decide::OnEvents,
+    Decide::OnEvents,
+    Decide::OnEvents,
+    Decide::OnHeartbeats { most: None },
+    Decide::OnHeartbeats { most: Some(1) },
+];
+
 fn master(chance: &mut Chance) -> MasterSettings {
     MasterSettings {
         heartbeat: Duration::from_secs(one_of(chance, &[1, 3])),
         missed_heartbeats: one_of(chance, &[2, 5]),
         node_grace: Duration::from_secs(one_of(chance, &[5, 20, 60])),
-        decide: one_of(chance, &[Decide::OnEvents, Decide::OnEvents, Decide::OnHeartbeats]),
+        decide: one_of(chance, &DECIDE),
         kept_jobs: one_of(chance, &[10_000, 10_000, 2]),
         ..MasterSettings::default()
     }

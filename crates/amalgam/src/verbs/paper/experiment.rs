@@ -198,7 +198,7 @@ fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &
         queues,
         master: MasterSettings {
             heartbeat,
-            decide: Decide::OnHeartbeats,
+            decide: Decide::OnHeartbeats { most: Some(free.grants_per_heartbeat) },
             publish_every: Some(seconds(setup.job_manager_heartbeat_s)),
             ..MasterSettings::default()
         },

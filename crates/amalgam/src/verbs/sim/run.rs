@@ -120,6 +120,9 @@ struct WorldArgs {
     /// Give a node's room away only when it reports, as the papers' systems do
     #[arg(long)]
     decide_on_heartbeats: bool,
+    /// And of that room at most so many tasks' at a time
+    #[arg(long, value_name = "N", requires = "decide_on_heartbeats", value_parser = clap::value_parser!(u32).range(1..))]
+    grants_per_heartbeat: Option<u32>,
     /// From one process to another
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "500us")]
     delay: Duration,
@@ -216,8 +219,9 @@ impl RunArgs {
 
     fn settings(&self, mut preset: Preset, seed: u64, queues: &QueueTree) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
-        let WorldArgs { slowdown, stragglers, straggler_factor, failures, .. } = self.world;
-        let decide = if decide_on_heartbeats { Decide::OnHeartbeats } else { Decide::OnEvents };
+        let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
+        let most = grants_per_heartbeat;
+        let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
         Settings {
             preset,
