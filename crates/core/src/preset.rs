@@ -3,7 +3,7 @@
 
 use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
-use crate::node::{NodeAgent, NodeSettings};
+use crate::node::{NodeAgent, NodeSettings, OpportunisticRules};
 use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
 use crate::policy::{
     InterJobPolicy, IntraJobPolicy, Mix, PlacementPolicy, QueuePolicy, Quota, intra_job, node_queue, placement,
@@ -118,8 +118,8 @@ pub struct Opportunistic {
     pub steering: Steering,
     /// Nodes start the tasks of the job first that was submitted first.
     pub reorder: bool,
-    /// The most that may wait at a node.
-    pub queue_limit: Option<u32>,
+    /// What nodes do about them.
+    pub at_nodes: OpportunisticRules,
 }
 
 impl Placement {
@@ -189,7 +189,7 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     promote_after: None,
     steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything },
     reorder: true,
-    queue_limit: None,
+    at_nodes: OpportunisticRules { queue_limit: None, keep_freed: Duration::ZERO, offer_after: None },
 };
 
 /// An ask that found no room for so long gets a node kept free for it.
@@ -222,8 +222,23 @@ impl Preset {
     /// deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
     pub const MERCURY: Preset = Preset { places: Places::ByKind, ..Preset::of("mercury", InterJob::Capacity) };
 
+    /// One step beyond it, for a master that decides on events: nodes keep room that guaranteed work leaves for a moment, and
+    /// offer room that nobody guaranteed wants to what has run for long.
+    pub const MERCURY_PLUS: Preset = Preset {
+        name: Name("mercury-plus"),
+        opportunistic: Opportunistic {
+            at_nodes: OpportunisticRules {
+                queue_limit: None,
+                keep_freed: Duration::from_millis(50),
+                offer_after: Some(Duration::from_secs(5)),
+            },
+            ..OPPORTUNISTIC
+        },
+        ..Preset::MERCURY
+    };
+
     /// Those in which opportunistic tasks have a place of their own.
-    pub const HYBRID: [Preset; 1] = [Preset::MERCURY];
+    pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
 
     /// Those in which the master places tasks, in an order of jobs.
     pub const CENTRAL: [Preset; 6] =
@@ -345,11 +360,11 @@ impl Preset {
     }
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings) -> NodeAgent {
-        let Opportunistic { reorder, queue_limit, .. } = self.opportunistic;
-        let (queue, queue_limit): (Box<dyn QueuePolicy>, _) = match self.places {
-            Places::Master | Places::JobManagers => (Box::new(node_queue::Fifo), None),
-            Places::ByKind => (Box::new(node_queue::ByKind { reorder }), queue_limit),
+        let Opportunistic { reorder, at_nodes, .. } = self.opportunistic;
+        let (queue, rules): (Box<dyn QueuePolicy>, _) = match self.places {
+            Places::Master | Places::JobManagers => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
+            Places::ByKind => (Box::new(node_queue::ByKind { reorder }), at_nodes),
         };
-        NodeAgent::new(node, settings, queue, queue_limit)
+        NodeAgent::new(node, settings, queue, rules)
     }
 }

@@ -110,8 +110,8 @@ pub enum ToMaster {
     Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager has no use for a grant.
     Return { grants: Vec<GrantId> },
-    /// A job manager asks that an opportunistic attempt which runs be booked. Where no limit stands against it the node is
-    /// told so, and says `Promoted`; else there is no answer, and it is asked again later.
+    /// A job manager asks that an opportunistic attempt which runs be booked, or its node offers it. Where no limit stands
+    /// against it the node is told so, and says `Promoted`; else there is no answer, and it is asked again later.
     Promote { attempt: AttemptId, node: NodeId, resources: Resources },
     /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks.
     JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated> },

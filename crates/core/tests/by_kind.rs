@@ -182,7 +182,7 @@ fn opportunistic_work_keeps_to_its_part_of_a_node() {
 #[test]
 fn a_full_queue_sends_launches_back_and_nothing_is_lost() {
     let mut preset = preset();
-    preset.opportunistic.queue_limit = Some(2);
+    preset.opportunistic.at_nodes.queue_limit = Some(2);
     let mut world = World::with_nodes(preset, 2, CORE);
     let id = world.submit(job(vec![of_kind(Auto, 9, "1s", 1_000)]));
     world.run_for(seconds(20));

@@ -273,7 +273,7 @@ mod tests {
             ("[policies]\nfairness = 0.5", "of the preset tetris"),
             ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
-            ("[policies.opportunistic]\nreorder = false", "of the preset mercury, and not of drf"),
+            ("[policies.opportunistic]\nreorder = false", "of the preset mercury or mercury-plus, and not of drf"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -24,10 +24,14 @@ fn shed_because(why: String) -> Ended {
 }
 
 impl NodeAgent {
-    /// What opportunistic work may hold beside what it holds. One attempt may always run, or a task that is larger than the
-    /// limit would wait for ever.
+    /// What opportunistic work may take now of the room that is free. One attempt may always run, or a task that is larger
+    /// than the limit would wait for ever.
     pub fn opportunistic_room(&self) -> Resources {
-        if self.opportunistic == Totals::ZERO { Resources::MAX } else { self.opportunistic.left_of(&self.steer.room) }
+        let free = self.kept.left_of(&self.free);
+        match self.opportunistic == Totals::ZERO {
+            true => free,
+            false => self.opportunistic.left_of(&self.steer.room).smaller_of(&free),
+        }
     }
 
     pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
@@ -60,7 +64,7 @@ impl NodeAgent {
 
     /// An opportunistic launch that finds the queue full goes back at once.
     pub(super) fn keep_queue_short(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
-        let Some(limit) = self.queue_limit.filter(|limit| self.queue.len() > *limit as usize) else { return };
+        let Some(limit) = self.rules.queue_limit.filter(|limit| self.queue.len() > *limit as usize) else { return };
         if self.attempts.get(&id).is_some_and(|entry| entry.is_opportunistic()) {
             self.queue.remove(EntryId::Attempt(id));
             self.finish(now, id, shed_because(format!("{limit} waited there, and no more may")), out);
@@ -76,6 +80,7 @@ impl NodeAgent {
             Some(entry) if entry.gives_way() => {
                 entry.grant = Some(grant);
                 self.opportunistic.sub(&entry.template.shape.resources);
+                self.kept.take(&entry.template.shape.resources);
                 out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant });
                 Some(grant)
             }
@@ -89,6 +94,28 @@ impl NodeAgent {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
         self.start_what_fits(now, out);
+    }
+
+    /// Offers room that no grant holds to the opportunistic attempt that has run for longest, if to end it would be a waste. The
+    /// master takes it up where nobody else wants the room and no limit stands against it.
+    pub(super) fn offer_promotion(&self, now: Instant, out: &mut Outbox) {
+        let Some(offer_after) = self.rules.offer_after.filter(|_| self.is_welcomed()) else { return };
+        // In the order of launch.
+        let Some((id, first)) =
+            self.running.iter().map(|id| (*id, &self.attempts[id])).find(|(_, entry)| entry.gives_way())
+        else {
+            return;
+        };
+        if now.since(first.since) < offer_after {
+            return;
+        }
+        let mut booked = Totals::ZERO;
+        let of_grants = self.live().filter(|live| live.grant.is_some());
+        of_grants.for_each(|live| booked.add(&live.resources));
+        let resources = first.template.shape.resources;
+        if resources.fits_in(&booked.left_of(&self.capacity)) {
+            out.send(TheMaster, ToMaster::Promote { attempt: id, node: self.node, resources });
+        }
     }
 
     /// The end of an attempt, which says for whom it made way if it did.

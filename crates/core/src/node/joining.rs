@@ -153,5 +153,6 @@ impl NodeAgent {
             .map_or(Duration::ZERO, |since| now.since(since));
         let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
         out.send(TheMaster, ToMaster::Report(report));
+        self.offer_promotion(now, out);
     }
 }

@@ -6,6 +6,7 @@
 mod conflicts;
 mod devices;
 mod joining;
+mod kept;
 mod probes;
 
 use crate::policy::QueuePolicy;
@@ -21,6 +22,7 @@ use crate::vocabulary::{
     Totals,
 };
 use devices::DevicePool;
+use kept::KeptRoom;
 use probes::Probes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +42,17 @@ pub struct NodeSettings {
     pub stop_grace: Duration,
 }
 
+/// What a node does about opportunistic work.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct OpportunisticRules {
+    /// Opportunistic launches that come when so many wait go back at once.
+    pub queue_limit: Option<u32>,
+    /// For how long room that guaranteed work leaves is kept for guaranteed work.
+    pub keep_freed: Duration,
+    /// Where the ledger has room, attempts that have run for so long are offered it.
+    pub offer_after: Option<Duration>,
+}
+
 pub struct NodeAgent {
     node: NodeId,
     settings: NodeSettings,
@@ -55,8 +68,8 @@ pub struct NodeAgent {
     devices: DevicePool,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
-    /// Opportunistic launches that come when so many wait go back at once.
-    queue_limit: Option<u32>,
+    rules: OpportunisticRules,
+    kept: KeptRoom,
     /// What the master allows.
     steer: Steer,
     /// Running attempts that are to end, and for whose sake.
@@ -134,7 +147,7 @@ impl NodeAgent {
         node: NodeId,
         settings: NodeSettings,
         queue_policy: Box<dyn QueuePolicy>,
-        queue_limit: Option<u32>,
+        rules: OpportunisticRules,
     ) -> NodeAgent {
         let capacity = settings.capacity.basic;
         NodeAgent {
@@ -147,7 +160,8 @@ impl NodeAgent {
             devices: DevicePool::new(&capacity),
             queue: NodeQueue::default(),
             queue_policy,
-            queue_limit,
+            rules,
+            kept: KeptRoom::for_length(rules.keep_freed),
             steer: Steer::default(),
             making_way: BTreeMap::new(),
             stalled_since: None,
@@ -312,6 +326,8 @@ impl NodeAgent {
         if self.attempts[&id].is_opportunistic() {
             self.opportunistic.add(&resources);
             self.stalled_since = (!self.queue.is_empty()).then_some(now);
+        } else {
+            self.kept.take(&resources);
         }
     }
 
@@ -355,7 +371,7 @@ impl NodeAgent {
     fn finish(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
         let ended = self.with_cause(id, ended);
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
-        let (held, is_opportunistic) = (entry.is_at_executor(), entry.is_opportunistic());
+        let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
         entry.state = State::Ended(ended.clone());
         let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.shape.resources);
         if held {
@@ -367,14 +383,18 @@ impl NodeAgent {
             if is_opportunistic {
                 self.opportunistic.sub(&resources);
             }
+            if grant.is_some() && self.is_welcomed() {
+                self.kept.keep(now, &resources);
+            }
             self.due.retain(|(_, other)| *other != id);
         }
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
         out.send(id.job, ToJobManager::Finished { attempt: id, ended });
-        if let Some(grant) = self.attempts[&id].grant {
+        if let Some(grant) = grant {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+            self.offer_promotion(now, out);
         }
         self.start_what_fits(now, out);
     }
@@ -423,6 +443,9 @@ impl NodeAgent {
         while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, id));
             self.on_due(now, id, out);
+        }
+        if self.kept.expire(now) {
+            self.start_what_fits(now, out);
         }
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
@@ -588,7 +611,7 @@ impl Role for NodeAgent {
             MasterLink::Connected { .. } => None,
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
-        [due, link].into_iter().flatten().min()
+        [due, link, self.kept.next_expiry()].into_iter().flatten().min()
     }
 
     /// A node keeps nothing of its own on disk: its executor remembers.

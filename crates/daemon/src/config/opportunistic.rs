@@ -35,6 +35,10 @@ pub(super) struct OpportunisticKeys {
     reorder: Option<bool>,
     /// The most that may wait at a node.
     queue_limit: Option<AtLeastOne>,
+    /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
+    keep_freed: Option<LengthOrNever>,
+    /// Attempts that have run for so long are offered room that no guaranteed work holds.
+    offer_after: Option<LengthOrNever>,
 }
 
 impl OpportunisticKeys {
@@ -42,10 +46,11 @@ impl OpportunisticKeys {
         if !preset.has_kinds() {
             let with: Vec<&str> = Preset::HYBRID.iter().map(|preset| preset.name()).collect();
             return Err(format!(
-                "[policies.opportunistic] is a setting of the preset {0}, and not of {1}; say `preset = \"{0}\"` in this \
+                "[policies.opportunistic] is a setting of the preset {}, and not of {}; say `preset = \"{}\"` in this \
                  file, or leave it out",
                 with.join(" or "),
-                preset.name()
+                preset.name(),
+                with[0]
             ));
         }
         let own = &mut preset.opportunistic;
@@ -64,7 +69,12 @@ impl OpportunisticKeys {
         }
         own.steering.limit = self.limit.map_or(own.steering.limit, |limit| limit.0);
         own.reorder = self.reorder.unwrap_or(own.reorder);
-        own.queue_limit = self.queue_limit.map(|limit| limit.0.get()).or(own.queue_limit);
+        let rules = &mut own.at_nodes;
+        rules.queue_limit = self.queue_limit.map(|limit| limit.0.get()).or(rules.queue_limit);
+        rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.0.unwrap_or(Duration::ZERO));
+        if let Some(LengthOrNever(length)) = self.offer_after {
+            rules.offer_after = length;
+        }
         Ok(())
     }
 }
@@ -214,6 +224,7 @@ impl<'de> Deserialize<'de> for Limit {
 mod tests {
     use super::super::Config;
     use amalgam_core::master::{OpportunisticLimit, Steering};
+    use amalgam_core::node::OpportunisticRules;
     use amalgam_core::policy::{Mix, Quota};
     use amalgam_core::preset::{Opportunistic, Placement, Preset};
     use amalgam_core::vocabulary::Duration;
@@ -228,7 +239,7 @@ mod tests {
     fn each_part_can_be_set_and_what_is_not_stays() {
         assert_eq!(parse(""), Ok(Preset::MERCURY.opportunistic));
         let keys = "shorter_than = '5s'\npercent = 50\nk = 20\nquota = 100\nquota_per_guaranteed = 2.5\npromote_after = '30s'\n\
-                    deviations = 1.5\nlimit = 0.2\nreorder = false\nqueue_limit = 8";
+                    deviations = 1.5\nlimit = 0.2\nreorder = false\nqueue_limit = 8\nkeep_freed = '20ms'\noffer_after = '4s'";
         let wanted = Opportunistic {
             mix: Mix { shorter_than: Some(Duration::from_secs(5)), opportunistic: 500_000 },
             placement: Placement::TopRanked { k: 20 },
@@ -236,7 +247,11 @@ mod tests {
             promote_after: Some(Duration::from_secs(30)),
             steering: Steering { deviations: Some(1_500), limit: OpportunisticLimit::Part(200_000) },
             reorder: false,
-            queue_limit: Some(8),
+            at_nodes: OpportunisticRules {
+                queue_limit: Some(8),
+                keep_freed: Duration::from_millis(20),
+                offer_after: Some(Duration::from_secs(4)),
+            },
         };
         assert_eq!(parse(keys), Ok(wanted));
         let open = parse("shorter_than = 'any'\npercent = 100\ndeviations = 'any'\nlimit = 'forecast'").unwrap();

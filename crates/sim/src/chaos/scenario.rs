@@ -6,6 +6,7 @@ use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
 use crate::settings::{Costs, NetworkSettings, Settings};
 use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
+use amalgam_core::node::OpportunisticRules;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset};
@@ -120,7 +121,11 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
             ),
         },
         reorder: is_one_in(2, chance),
-        queue_limit: one_of(chance, &[None, Some(2)]),
+        at_nodes: OpportunisticRules {
+            queue_limit: one_of(chance, &[None, Some(2)]),
+            keep_freed: one_of(chance, &[Duration::ZERO, Duration::from_millis(200)]),
+            offer_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs the cases of a figure, each with every seed, and keeps of a run what figures are about.
 
-use super::scenario::{Case, Drawn, FigureScenario, JobClass, Scenario, Setup};
+use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
 use crate::failure::{Failure, Result};
 use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::policy::Mix;
@@ -198,13 +198,19 @@ fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &
         queues,
         master: MasterSettings {
             heartbeat,
-            decide: Decide::OnHeartbeats { most: Some(free.grants_per_heartbeat) },
+            decide: match case.centre {
+                Centre::Heartbeats => Decide::OnHeartbeats { most: Some(free.grants_per_heartbeat) },
+                Centre::Events => Decide::OnEvents,
+            },
             publish_every: Some(seconds(setup.job_manager_heartbeat_s)),
             ..MasterSettings::default()
         },
         execution: ExecutionSettings {
             start_up: seconds(free.start_up_s),
-            grant_delay: seconds(setup.job_manager_heartbeat_s),
+            grant_delay: match case.centre {
+                Centre::Heartbeats => seconds(setup.job_manager_heartbeat_s),
+                Centre::Events => Duration::ZERO,
+            },
             ..ExecutionSettings::default()
         },
         join_over: heartbeat,
@@ -232,7 +238,7 @@ fn preset(scenario: &Scenario, case: &Case, one_in: u32) -> Preset {
         opportunistic: millionths(case.opportunistic.unwrap_or(defaults.opportunistic)),
     };
     let k = (case.k.unwrap_or(defaults.k) / one_in).max(1);
-    let mut preset = Preset::MERCURY;
+    let mut preset = if case.plus { Preset::MERCURY_PLUS } else { Preset::MERCURY };
     preset.opportunistic = Opportunistic {
         mix,
         placement: Placement::TopRanked { k },

@@ -97,6 +97,16 @@ pub enum Execution {
     Auto,
 }
 
+/// When the master decides, and job managers hear of it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Centre {
+    #[default]
+    Heartbeats,
+    /// As soon as something changed.
+    Events,
+}
+
 /// One bar of a figure; what it does not say is the default.
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +126,11 @@ pub struct Case {
     pub limit: Option<f64>,
     #[serde(default)]
     pub forecast: bool,
+    #[serde(default)]
+    pub centre: Centre,
+    /// Nodes and master do what `mercury-plus` adds.
+    #[serde(default)]
+    pub plus: bool,
     /// Instead of the figure's.
     pub jobs: Option<Vec<JobClass>>,
 }

@@ -1,0 +1,92 @@
+//! Room that guaranteed work leaves is kept for guaranteed work for a moment. A master that decides on events gives it away
+//! at once, and what started there meanwhile would only have to go again. (Beyond Karanasos et al. 2015: Mercury, where the
+//! master decides on heartbeats.)
+
+use crate::vocabulary::{Duration, Instant, Resources, Totals};
+use std::collections::VecDeque;
+
+#[derive(Default)]
+pub(super) struct KeptRoom {
+    /// For how long; zero keeps nothing.
+    length: Duration,
+    /// What was left and until when it is kept, in that order.
+    parts: VecDeque<(Instant, Resources)>,
+    sum: Totals,
+}
+
+impl KeptRoom {
+    pub(super) fn for_length(length: Duration) -> KeptRoom {
+        KeptRoom { length, ..KeptRoom::default() }
+    }
+
+    /// Guaranteed work has left this.
+    pub(super) fn keep(&mut self, now: Instant, room: &Resources) {
+        if self.length > Duration::ZERO {
+            self.parts.push_back((now + self.length, *room));
+            self.sum.add(room);
+        }
+    }
+
+    /// Guaranteed work takes up room: what has been kept for longest, as far as it goes.
+    pub(super) fn take(&mut self, wanted: &Resources) {
+        let mut wanted = *wanted;
+        for (_, part) in &mut self.parts {
+            let taken = part.smaller_of(&wanted);
+            *part = part.saturating_sub(&taken);
+            wanted = wanted.saturating_sub(&taken);
+            self.sum.sub(&taken);
+        }
+        self.parts.retain(|(_, part)| !part.is_zero());
+    }
+
+    /// Whether something is kept no longer.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let mut some = false;
+        while let Some((_, part)) = self.parts.pop_front_if(|(until, _)| *until <= now) {
+            self.sum.sub(&part);
+            some = true;
+        }
+        some
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.parts.front().map(|(until, _)| *until)
+    }
+
+    /// What of so much room is for anybody.
+    pub(super) fn left_of(&self, free: &Resources) -> Resources {
+        self.sum.left_of(free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpus(cpus: u32) -> Resources {
+        Resources::new(1_000 * cpus, 100 * cpus)
+    }
+
+    #[test]
+    fn room_is_kept_until_guaranteed_work_takes_it_or_nobody_has_for_so_long() {
+        let mut kept = KeptRoom::for_length(Duration::from_secs(1));
+        kept.keep(Instant::ZERO, &cpus(2));
+        kept.keep(Instant::ZERO + Duration::from_millis(500), &cpus(3));
+        assert_eq!(kept.left_of(&cpus(8)), cpus(3));
+        assert_eq!(kept.left_of(&cpus(4)), cpus(0));
+        kept.take(&cpus(4));
+        assert_eq!((kept.left_of(&cpus(8)), kept.parts.len()), (cpus(7), 1));
+        let end = Instant::ZERO + Duration::from_millis(1_500);
+        assert_eq!(kept.next_expiry(), Some(end));
+        assert!(!kept.expire(Instant::ZERO + Duration::from_millis(1_499)));
+        assert!(kept.expire(end));
+        assert_eq!((kept.left_of(&cpus(8)), kept.next_expiry()), (cpus(8), None));
+    }
+
+    #[test]
+    fn nothing_is_kept_for_no_time() {
+        let mut kept = KeptRoom::default();
+        kept.keep(Instant::ZERO, &cpus(2));
+        assert_eq!((kept.left_of(&cpus(8)), kept.next_expiry()), (cpus(8), None));
+    }
+}
