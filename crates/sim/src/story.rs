@@ -158,6 +158,9 @@ fn describe_record(record: &Record) -> String {
         Record::Preempting { task, attempt, node, by } => {
             format!("{attempt} (task {task}) on {node} is told to end to make room for {by}")
         }
+        Record::TokenRefused { task, attempt, node, why } => {
+            format!("{node} refuses the token of {attempt} (task {task}): {why}")
+        }
         Record::Stale { from, attempt } => format!("late word about {attempt} from {from:?}"),
         Record::StaleGrant { from, grant } => format!("late word about {grant} from {from:?}"),
         other => format!("{other:?}"),

@@ -38,7 +38,13 @@ pub(super) struct Publication {
 impl Master {
     /// After every event: whether there is something to publish, and when.
     pub(super) fn review_publication(&mut self, now: Instant) {
-        if self.settings.publish != Publish::Nothing && self.publication.changes != self.ledger.node_changes() {
+        if self.settings.publish == Publish::Nothing {
+            return;
+        }
+        // A generation can wait for a list that comes anyway: the one before still counts.
+        let is_outdated = self.publication.list.generation != self.claims.tokens.generation();
+        let is_late = is_outdated && self.publication.due.is_none();
+        if is_late || self.publication.changes != self.ledger.node_changes() {
             let soon = now + TOGETHER;
             self.publication.due = Some(self.publication.due.map_or(soon, |due| due.min(soon)));
         }
@@ -76,7 +82,7 @@ impl Master {
         let nodes = (0..self.ledger.len()).map(|index| self.listed(NodeId(index as u32)));
         let nodes: Vec<ListedNode> = nodes.collect();
         let best = if self.settings.publish == Publish::Ranking { best(&nodes) } else { Vec::new() };
-        self.publication.list = Arc::new(NodeList { nodes, best });
+        self.publication.list = Arc::new(NodeList { nodes, best, generation: self.claims.tokens.generation() });
     }
 
     fn listed(&self, node: NodeId) -> ListedNode {

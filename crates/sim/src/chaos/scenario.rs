@@ -131,6 +131,7 @@ fn master(chance: &mut Chance) -> MasterSettings {
         node_grace: Duration::from_secs(one_of(chance, &[5, 20, 60])),
         decide: one_of(chance, &[Decide::OnEvents, Decide::OnEvents, Decide::OnHeartbeats]),
         kept_jobs: one_of(chance, &[10_000, 10_000, 2]),
+        token_life: Duration::from_secs(20),
         ..MasterSettings::default()
     }
 }

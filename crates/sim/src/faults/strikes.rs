@@ -3,6 +3,7 @@
 use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::process::{Input, Process};
+use crate::sealing::of_life;
 use crate::settings::Costs;
 use crate::simulation::{Occurrence, Place, Simulation};
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
@@ -207,7 +208,8 @@ impl Simulation {
         faults.epoch.0 += 1;
         let (epoch, log) = (faults.epoch, faults.log.clone());
         let settings = &self.settings;
-        let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
+        let mut roles =
+            Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch));
         roles.recover(settings.master.clone(), settings.queues.clone(), log);
         let mut effects = Effects::default();
         roles.announce_master(self.now, &mut effects);
