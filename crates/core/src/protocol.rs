@@ -353,48 +353,32 @@ pub enum Rule {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToNode {
+    /// Answers a registration.
     Welcome(Box<Welcome>),
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
     /// How much opportunistic work the node is to take from now on, until it is told otherwise.
     Steer(Box<Steer>),
     /// Tokens of earlier generations are void. Said to a node when it reports.
-    Expire {
-        before: Generation,
-    },
+    Expire { before: Generation },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),
     /// The attempt's resources are booked under this grant. Answered by `Promoted`, or by `Freed` if it does not run any more.
-    Promote {
-        attempt: AttemptId,
-        grant: GrantId,
-    },
+    Promote { attempt: AttemptId, grant: GrantId },
     /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
     Probe(Probe),
     /// There is no task for these any more.
-    Cancel {
-        probes: Vec<ProbeId>,
-    },
+    Cancel { probes: Vec<ProbeId> },
     /// Answered by `Live`; attempts of the job that are not claimed are killed.
     Claim(Claim),
     /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
-    Stop {
-        attempt: AttemptId,
-        reason: EndReason,
-        grace: Duration,
-    },
+    Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
     /// The end of an attempt is durable: it can be forgotten.
-    Acknowledge {
-        attempt: AttemptId,
-    },
+    Acknowledge { attempt: AttemptId },
     /// The job has ended, or is not known: its attempts have no owner.
-    Disown {
-        job: JobId,
-    },
+    Disown { job: JobId },
     /// The job is forgotten: what the node keeps of it, output included, can go.
-    Forget {
-        job: JobId,
-    },
+    Forget { job: JobId },
     /// From the node's executor.
     Executor(ExecutorReport),
 }

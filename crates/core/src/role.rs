@@ -199,8 +199,8 @@ pub enum TokenFault {
 impl fmt::Display for TokenFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TokenFault::Expired => "it has expired",
-            TokenFault::NotAuthentic => "it was not made for this launch",
+            TokenFault::Expired => "its token has expired",
+            TokenFault::NotAuthentic => "its token was not made for it",
         })
     }
 }

@@ -90,6 +90,7 @@ fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
         "amalgam_waiting_attempts 1",
         "amalgam_attempts_preempted_total 1",
         "amalgam_attempts_shed_total 0",
+        "amalgam_tokens_refused_total 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }

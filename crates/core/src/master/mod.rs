@@ -43,7 +43,7 @@ pub struct MasterSettings {
     pub steer: Option<Steering>,
     /// Ended jobs that are remembered.
     pub kept_jobs: usize,
-    /// A token counts for so long at least, and for twice as long and a heartbeat at most.
+    /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
     pub token_life: Duration,
 }
 

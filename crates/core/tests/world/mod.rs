@@ -609,6 +609,7 @@ fn show_message(message: &Message) -> String {
         Message::ToNode(ToNode::Welcome(welcome)) => {
             format!("welcome in epoch {}, grants from {}", welcome.epoch.0, welcome.first_grant)
         }
+        Message::ToNode(ToNode::Expire { before }) => format!("tokens before generation {} are void", before.0),
         Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
         Message::ToNode(ToNode::Probe(probe)) => format!("probe {}", probe.id),
         Message::ToNode(ToNode::Cancel { probes }) => format!("cancel {}", list(probes)),
@@ -646,7 +647,7 @@ fn show_record(record: &Record) -> String {
             format!("task {task} as {attempt} makes room on {node} for {by}")
         }
         Record::TokenRefused { task, attempt, node, why } => {
-            format!("task {task} as {attempt}: {node} refuses its token: {why}")
+            format!("task {task} as {attempt}: {node} refuses the launch: {why}")
         }
         other => format!("{other:?}"),
     }
