@@ -535,7 +535,9 @@ impl Simulation {
             (Place::Server, Address::Node(NodeId(node))) => (node as usize, Direction::ToServer),
             (Place::Server, _) => return,
         };
-        if !self.network.delivers(self.now, node, direction, life, sent) {
+        let arrives = self.network.delivers(self.now, node, direction, life, sent);
+        self.overhear(node, &letter, arrives);
+        if !arrives {
             return;
         }
         self.network.delivered(node, direction, &letter);

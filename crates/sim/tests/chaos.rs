@@ -43,6 +43,8 @@ const MET: [(u64, &[&str]); 3] = [
             "mercury",
             "attempt preempted",
             "attempt shed",
+            "expired token refused",
+            "foreign token refused",
             "limit on running jobs bound",
             "start that fills its queue's maximum",
             "start that fills its user's limit",

@@ -91,6 +91,11 @@ impl Simulation {
             Fault::Drain { node, drained } => {
                 self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained });
             }
+            Fault::Intrude { how, which } => {
+                if let Some(intruding) = self.intrusion(how, which) {
+                    self.intrude(intruding);
+                }
+            }
             Fault::Heal => self.heal(),
         }
     }
@@ -107,6 +112,7 @@ impl Simulation {
             Fault::DiskFails { .. } => self.server.is_up,
             Fault::Act { job, .. } => faults.id_of(job).is_some(),
             Fault::SubmitAgain { job } => faults.answers[job as usize] != Answer::NotAsked,
+            Fault::Intrude { how, which } => self.intrusion(how, which).is_some(),
             _ => true,
         }
     }
@@ -184,6 +190,7 @@ impl Simulation {
         }
         host.agent = Process::dead(self.settings.preset);
         host.executor_link += 1;
+        self.faults().forget_overheard(node);
         self.network.forget_delivered(node);
         self.break_off(node, Duration::ZERO, noticed);
         self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Node(node) });
