@@ -42,12 +42,16 @@ impl Master {
             return;
         }
         // A generation can wait for a list that comes anyway: the one before still counts.
-        let is_outdated = self.publication.list.generation != self.claims.tokens.generation();
-        let is_late = is_outdated && self.publication.due.is_none();
+        let is_late = !self.tells_generation() && self.publication.due.is_none();
         if is_late || self.publication.changes != self.ledger.node_changes() {
             let soon = now + TOGETHER;
             self.publication.due = Some(self.publication.due.map_or(soon, |due| due.min(soon)));
         }
+    }
+
+    /// Whether schedulers elsewhere, if any are told anything, have been told of the present generation of tokens.
+    pub(super) fn tells_generation(&self) -> bool {
+        self.settings.publish == Publish::Nothing || self.publication.list.generation == self.claims.tokens.generation()
     }
 
     pub(super) fn publish_when_due(&mut self, now: Instant, out: &mut Outbox) {
