@@ -10,7 +10,7 @@ use crate::policy::{
 };
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Delays, Scheduler, SchedulerSettings};
-use crate::vocabulary::{Chance, Duration, Epoch, NodeId};
+use crate::vocabulary::{Chance, Duration, Epoch, Mac, NodeId, Sealing};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
@@ -318,11 +318,11 @@ impl Preset {
         }
     }
 
-    pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree) -> Master {
+    pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree, sealing: Sealing) -> Master {
         let scheduler = self.scheduler(queues.clone());
         let steer = self.has_kinds().then_some(self.opportunistic.steering);
         let settings = MasterSettings { publish: self.publishes(), steer, ..settings };
-        Master::new(epoch, settings, queues, scheduler)
+        Master::new(epoch, settings, queues, scheduler, sealing)
     }
 
     /// Whether tasks are guaranteed or opportunistic, and the second give way to the first.
@@ -349,22 +349,28 @@ impl Preset {
         }
     }
 
-    pub fn job_manager(self, job: Arc<AdmittedJob>, epoch: Epoch, settings: JobManagerSettings) -> JobManager {
+    pub fn job_manager(
+        self,
+        job: Arc<AdmittedJob>,
+        epoch: Epoch,
+        settings: JobManagerSettings,
+        sealing: Sealing,
+    ) -> JobManager {
         let intra_job: Box<dyn IntraJobPolicy> = match self.intra_job {
             IntraJob::BreadthFirst => Box::new(intra_job::BreadthFirst),
             IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
             IntraJob::Tetris => Box::new(intra_job::Tetris),
         };
         let own = self.own_placement(&format!("of job {}", job.id));
-        JobManager::new(job, epoch, settings, intra_job, own)
+        JobManager::new(job, epoch, settings, intra_job, own, sealing)
     }
 
-    pub fn node_agent(self, node: NodeId, settings: NodeSettings) -> NodeAgent {
+    pub fn node_agent(self, node: NodeId, settings: NodeSettings, mac: Mac) -> NodeAgent {
         let Opportunistic { reorder, at_nodes, .. } = self.opportunistic;
         let (queue, rules): (Box<dyn QueuePolicy>, _) = match self.places {
             Places::Master | Places::JobManagers => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
             Places::ByKind => (Box::new(node_queue::ByKind { reorder }), at_nodes),
         };
-        NodeAgent::new(node, settings, queue, rules)
+        NodeAgent::new(node, settings, queue, rules, mac)
     }
 }

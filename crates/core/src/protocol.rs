@@ -10,14 +10,16 @@
 //!   [`ToNode::Acknowledge`], [`ToNode::Claim`] until [`ToJobManager::Live`];
 //! * a node takes no launch before its latest registration was answered by a welcome, and none under a grant that is
 //!   older than that welcome: whatever was granted earlier was already written off;
+//! * a node takes no launch whose token does not speak for it, nor one whose token has expired; to a launch that is not
+//!   authentic it gives no answer;
 //! * probes live as long as the connection: when it breaks the node drops them with the room that it keeps for them, and
 //!   on the next one the job manager sends others;
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType,
-    GrantId, Instant, JobId, JobSpec, JobWork, Kinds, LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources,
-    TaskId, TaskShape, TaskTemplate, UserId,
+    Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, Estimated,
+    ExecutionType, Generation, GrantId, Instant, JobId, JobSpec, JobWork, Key, Kinds, LaunchOrder, NodeId, ProbeId,
+    QueueId, ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate, Token, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -295,6 +297,8 @@ pub struct NodeList {
     pub nodes: Vec<ListedNode>,
     /// The numbers of those that take work and where it would wait least, best first; as many as somebody may choose among.
     pub best: Vec<u32>,
+    /// That of tokens which are made from now on.
+    pub generation: Generation,
 }
 
 /// A node as the master publishes it.
@@ -316,6 +320,8 @@ pub struct Grant {
     pub rule: Rule,
     /// How many jobs' asks stood before it and were passed over because they did not fit.
     pub passed_over: u32,
+    /// That of tokens which are made from now on.
+    pub generation: Generation,
 }
 
 /// Why an ask was next.
@@ -347,13 +353,15 @@ pub enum Rule {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToNode {
-    /// The master knows the node as it was at this `registration`; grants older than `first_grant` are void.
-    Welcome { node: NodeId, registration: u64, epoch: Epoch, first_grant: GrantId, kinds: Kinds, heartbeat: Duration },
+    /// Answers a registration.
+    Welcome(Box<Welcome>),
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
     /// How much opportunistic work the node is to take from now on, until it is told otherwise.
     Steer(Box<Steer>),
-    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`.
+    /// Tokens of earlier generations are void. Said to a node when it reports.
+    Expire { before: Generation },
+    /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),
     /// The attempt's resources are booked under this grant. Answered by `Promoted`, or by `Freed` if it does not run any more.
     Promote { attempt: AttemptId, grant: GrantId },
@@ -361,9 +369,8 @@ pub enum ToNode {
     Probe(Probe),
     /// There is no task for these any more.
     Cancel { probes: Vec<ProbeId> },
-    /// "These, and only these, of the job's attempts at your node are mine." Answered by `Live`; others are killed.
-    /// The answer repeats `number`: an answer to an earlier claim says nothing of launches since.
-    Claim { job: JobId, epoch: Epoch, number: u32, attempts: Vec<AttemptId> },
+    /// Answered by `Live`; attempts of the job that are not claimed are killed.
+    Claim(Claim),
     /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
     /// The end of an attempt is durable: it can be forgotten.
@@ -374,6 +381,35 @@ pub enum ToNode {
     Forget { job: JobId },
     /// From the node's executor.
     Executor(ExecutorReport),
+}
+
+/// The master knows the node as it was at this `registration`; grants older than `first_grant` are void.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    pub node: NodeId,
+    pub registration: u64,
+    pub epoch: Epoch,
+    pub first_grant: GrantId,
+    pub kinds: Kinds,
+    pub heartbeat: Duration,
+    /// By which it knows the tokens that are made in this life of the master.
+    pub key: Key,
+    /// Those of earlier generations are void.
+    pub oldest: Generation,
+}
+
+/// "These, and only these, of the job's attempts at your node are mine." The answer repeats `number`: an answer to an
+/// earlier claim says nothing of launches since.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    pub job: JobId,
+    pub epoch: Epoch,
+    pub number: u32,
+    pub attempts: Vec<AttemptId>,
+    /// The job's attempts of smaller numbers have been launched: what has not come by now will not, and is void.
+    pub next_attempt: u32,
+    /// None of those has a token of a later one.
+    pub generation: Generation,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -390,6 +426,15 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<Box<str>>,
     pub expected: Option<Duration>,
+    pub token: Token,
+}
+
+impl Launch {
+    /// What its token speaks for.
+    pub fn allocation(&self) -> Allocation<'_> {
+        let Launch { attempt, task, grant, probe, ref template, .. } = *self;
+        Allocation { attempt, task, grant, probe, shape: &template.shape }
+    }
 }
 
 /// Limits of a node's opportunistic work.

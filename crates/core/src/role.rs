@@ -4,6 +4,7 @@ use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{AttemptId, Duration, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId, UserId};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// A state machine without IO, driven by a daemon or by the simulator.
@@ -186,6 +187,24 @@ pub enum LostCause {
     NotTaken,
 }
 
+/// Why a node refused a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum TokenFault {
+    /// Its generation is void.
+    Expired,
+    /// It was not made for this launch: it is forged, or of another node, another attempt or another cluster.
+    NotAuthentic,
+}
+
+impl fmt::Display for TokenFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TokenFault::Expired => "its token has expired",
+            TokenFault::NotAuthentic => "its token was not made for it",
+        })
+    }
+}
+
 /// A fact.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Record {
@@ -292,6 +311,13 @@ pub enum Record {
         node: NodeId,
         by: AttemptId,
     },
+    /// A launch came whose token does not speak for it; the node did not take it.
+    TokenRefused {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        why: TokenFault,
+    },
 }
 
 impl Change {
@@ -364,7 +390,8 @@ impl Record {
             | Record::Stopping { task, .. }
             | Record::Retried { task, .. }
             | Record::Orphaned { task, .. }
-            | Record::Preempting { task, .. } => Some(*task),
+            | Record::Preempting { task, .. }
+            | Record::TokenRefused { task, .. } => Some(*task),
             _ => None,
         }
     }

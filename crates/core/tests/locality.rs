@@ -7,13 +7,14 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, Ask, Holder, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AskId, Attributes, Chance, ClientId, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId,
-    Program, ResourceSpec, Resources, StageSpec, TaskSet,
+    AskId, Attributes, Chance, ClientId, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, Key, Mac,
+    NodeId, Program, ResourceSpec, Resources, Sealing, StageSpec, TaskSet,
 };
 use std::sync::Arc;
 
 const NODES: u32 = 9;
 const RACKS: u32 = 3;
+const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 const JOBS: usize = 8;
 const CORE: Resources = Resources::new(1_000, 0);
 /// Cores of each node.
@@ -57,7 +58,7 @@ impl Model {
     fn new(preset: Preset, seed: u64) -> Model {
         let settings = MasterSettings { missed_heartbeats: u32::MAX, ..MasterSettings::default() };
         let mut model = Model {
-            master: preset.master(Epoch(1), settings, QueueTree::single()),
+            master: preset.master(Epoch(1), settings, QueueTree::single(), SEALING),
             preset,
             out: Outbox::default(),
             now: Instant(1),

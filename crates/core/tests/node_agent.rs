@@ -7,16 +7,19 @@
 
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, Executing, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode};
+use amalgam_core::protocol::{
+    Address, Executing, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode, Welcome,
+};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, Kinds, LaunchOrder, NodeId,
-    ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate,
+    AttemptId, Attributes, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobId, Key, Kinds,
+    LaunchOrder, Mac, NodeId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate, Token,
 };
 use std::sync::Arc;
 
 const NODE: NodeId = NodeId(0);
 const EPOCH: Epoch = Epoch(1);
+const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 const CORE: Resources = Resources::new(1_000, 0);
 
 /// An agent that has introduced itself once, at the beginning of time.
@@ -40,7 +43,7 @@ fn registered_with(now: Instant, attempts: Vec<Executing>) -> (NodeAgent, Option
         orphan_lease: Duration::from_secs(600),
         stop_grace: Duration::from_secs(10),
     };
-    let mut agent = Preset::FIFO.node_agent(NODE, settings);
+    let mut agent = Preset::FIFO.node_agent(NODE, settings, SEALING.mac);
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
     hear(&mut agent, ToNode::Executor(ExecutorReport::Executing { attempts }));
     let sent = handle_at(now, &mut agent, Event::Connected { peer: Address::Master, incarnation: 1 });
@@ -70,8 +73,16 @@ fn registration(sent: &[(Address, Message)]) -> Option<u64> {
 
 fn welcome(registration: u64) -> ToNode {
     let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
-    let heartbeat = Duration::from_secs(1);
-    ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds: Kinds::new(), heartbeat }
+    ToNode::Welcome(Box::new(Welcome {
+        node: NODE,
+        registration,
+        epoch: EPOCH,
+        first_grant,
+        kinds: Kinds::new(),
+        heartbeat: Duration::from_secs(1),
+        key: SEALING.node_key(NODE),
+        oldest: Generation(0),
+    }))
 }
 
 const ATTEMPT: AttemptId = AttemptId { job: JobId(1), epoch: EPOCH, number: 0 };
@@ -82,29 +93,38 @@ fn template() -> Arc<TaskTemplate> {
     Arc::new(TaskTemplate { shape, ..TaskTemplate::default() })
 }
 
-/// Whether the node takes a launch.
-fn takes_launch(agent: &mut NodeAgent) -> bool {
-    let attempt = ATTEMPT;
-    let launch = Launch {
-        attempt,
-        task: TaskId { job: JobId(1), stage: 0, index: 0 },
+fn launch(number: u32) -> Launch {
+    let mut launch = Launch {
+        attempt: AttemptId { number, ..ATTEMPT },
+        task: TaskId { job: JobId(1), stage: 0, index: number },
         grant: Some(GrantId { epoch: EPOCH, number: 5, slot: 0 }),
         probe: None,
         template: template(),
         index: 0,
         item: None,
         expected: None,
+        token: Token::default(),
     };
-    let sent = hear(agent, ToNode::Launch(Box::new(launch)));
-    let refused = (Address::JobManager(JobId(1)), Message::ToJobManager(ToJobManager::NotTaken { attempt }));
-    !sent.contains(&refused)
+    launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
+    launch
+}
+
+/// Whether the node takes a launch of this number.
+fn takes_launch(agent: &mut NodeAgent, number: u32) -> bool {
+    hear(agent, ToNode::Launch(Box::new(launch(number))));
+    agent.live().any(|live| live.attempt.number == number)
+}
+
+fn not_taken(number: u32) -> (Address, Message) {
+    let attempt = AttemptId { number, ..ATTEMPT };
+    (Address::JobManager(JobId(1)), Message::ToJobManager(ToJobManager::NotTaken { attempt }))
 }
 
 #[test]
 fn a_welcome_to_the_latest_registration_opens_the_node() {
     let mut agent = registered();
     hear(&mut agent, welcome(1));
-    assert!(takes_launch(&mut agent));
+    assert!(takes_launch(&mut agent, 1));
 }
 
 #[test]
@@ -113,18 +133,30 @@ fn a_welcome_to_an_earlier_registration_does_not() {
     let sent = hear(&mut agent, ToNode::IntroduceYourself);
     assert_eq!(registration(&sent), Some(2));
     hear(&mut agent, welcome(1));
-    assert!(!takes_launch(&mut agent));
-    hear(&mut agent, welcome(2));
-    assert!(takes_launch(&mut agent));
+    assert!(!takes_launch(&mut agent, 0));
+    assert!(hear(&mut agent, welcome(2)).contains(&not_taken(0)), "it is answered once it can be judged");
+    assert!(takes_launch(&mut agent, 1));
+}
+
+#[test]
+fn a_launch_that_comes_before_the_welcome_is_answered_only_if_it_is_authentic() {
+    let mut agent = registered();
+    let forged = Launch { token: Token::default(), ..launch(0) };
+    for launch in [forged, launch(1)] {
+        assert_eq!(hear(&mut agent, ToNode::Launch(Box::new(launch))), []);
+    }
+    let said = hear(&mut agent, welcome(1));
+    assert!(!said.contains(&not_taken(0)) && said.contains(&not_taken(1)), "{said:?}");
+    assert_eq!(agent.live().count(), 0);
 }
 
 #[test]
 fn a_welcome_to_an_earlier_life_does_not() {
     let mut agent = registered_at(Instant(7)).0;
     hear(&mut agent, welcome(1));
-    assert!(!takes_launch(&mut agent));
+    assert!(!takes_launch(&mut agent, 0));
     hear(&mut agent, welcome(7));
-    assert!(takes_launch(&mut agent));
+    assert!(takes_launch(&mut agent, 1));
 }
 
 #[test]
@@ -134,7 +166,7 @@ fn a_welcome_that_comes_again_after_a_reconnect_does_not() {
     handle(&mut agent, Event::Disconnected { peer: Address::Executor(NODE) });
     handle(&mut agent, Event::Connected { peer: Address::Master, incarnation: 2 });
     hear(&mut agent, welcome(1));
-    assert!(!takes_launch(&mut agent), "it has not introduced itself on this connection");
+    assert!(!takes_launch(&mut agent, 0), "it has not introduced itself on this connection");
 }
 
 #[test]
@@ -147,9 +179,9 @@ fn an_executors_second_answer_ends_nothing_that_was_ordered_after_the_first() {
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 3 });
     let answer = || ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() });
     hear(&mut agent, answer());
-    assert!(takes_launch(&mut agent));
+    assert!(takes_launch(&mut agent, 1));
     hear(&mut agent, answer());
-    assert_eq!(agent.live().map(|live| live.attempt).collect::<Vec<_>>(), [ATTEMPT]);
+    assert_eq!(agent.live().map(|live| live.attempt).collect::<Vec<_>>(), [AttemptId { number: 1, ..ATTEMPT }]);
 }
 
 /// An attempt of the earlier life with a core of its own.

@@ -7,10 +7,12 @@ use amalgam_core::preset::{Placement, Preset};
 use amalgam_core::protocol::{Address, Ask, Message, Registration, ToJobManager, ToMaster};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program,
-    QueueSpec, ResourceSpec, Resources, StageSpec, TaskSet,
+    AskId, Attributes, ClientId, Constraint, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, Key, Mac, NodeId,
+    Program, QueueSpec, ResourceSpec, Resources, Sealing, StageSpec, TaskSet,
 };
 use std::sync::Arc;
+
+const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 
 struct Model {
     master: Master,
@@ -39,7 +41,7 @@ impl Model {
         let limited = QueueSpec { maximum: 300_000, ..QueueSpec::named("root.limited") };
         let queues = QueueTree::new(vec![limited, QueueSpec::named("root.free")]).expect("a tree of two leaves");
         let mut model = Model {
-            master: preset.master(Epoch(1), MasterSettings::default(), queues),
+            master: preset.master(Epoch(1), MasterSettings::default(), queues, SEALING),
             out: Outbox::default(),
             now: Instant(1),
             nodes: Vec::new(),

@@ -4,18 +4,19 @@
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
-    Address, ExecutorReport, Launch, Message, Probe, ToExecutor, ToJobManager, ToMaster, ToNode,
+    Address, ExecutorReport, Launch, Message, Probe, ToExecutor, ToJobManager, ToMaster, ToNode, Welcome,
 };
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Duration, Epoch, ExecutionType, GrantId, Instant, JobId, Kinds, NodeId, ProbeId,
-    ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate,
+    AttemptId, Attributes, Duration, Epoch, ExecutionType, Generation, GrantId, Instant, JobId, Key, Kinds, Mac,
+    NodeId, ProbeId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate, Token,
 };
 use std::sync::Arc;
 
 const NODE: NodeId = NodeId(0);
 const JOB: JobId = JobId(1);
 const EPOCH: Epoch = Epoch(1);
+const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 
 /// A node with 4 CPUs.
 struct Node(NodeAgent);
@@ -36,7 +37,7 @@ impl Node {
             orphan_lease: Duration::MAX,
             stop_grace: Duration::from_secs(1),
         };
-        let mut node = Node(Preset::FIFO.node_agent(NODE, settings));
+        let mut node = Node(Preset::FIFO.node_agent(NODE, settings, SEALING.mac));
         node.handle(Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
         node.tell(Address::Executor(NODE), ToNode::Executor(ExecutorReport::Executing { attempts: Vec::new() }));
         node
@@ -90,7 +91,12 @@ impl Node {
     }
 
     fn launch_in(&mut self, epoch: Epoch, number: u32, probe: Option<u32>, cpu_millis: u32) -> Vec<Said> {
-        let launch = Launch {
+        let launch = self.made(epoch, number, probe, cpu_millis);
+        self.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(launch)))
+    }
+
+    fn made(&self, epoch: Epoch, number: u32, probe: Option<u32>, cpu_millis: u32) -> Launch {
+        let mut launch = Launch {
             attempt: AttemptId { job: JOB, epoch, number },
             task: TaskId { job: JOB, stage: 0, index: number },
             grant: None,
@@ -99,8 +105,10 @@ impl Node {
             index: 0,
             item: None,
             expected: None,
+            token: Token::default(),
         };
-        self.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(launch)))
+        launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
+        launch
     }
 
     fn free(&self) -> u32 {
@@ -114,8 +122,16 @@ fn shape(resources: Resources) -> Arc<TaskShape> {
 
 fn welcome(registration: u64, kinds: Kinds) -> ToNode {
     let first_grant = GrantId { epoch: EPOCH, number: 1, slot: 0 };
-    let heartbeat = Duration::from_secs(1);
-    ToNode::Welcome { node: NODE, registration, epoch: EPOCH, first_grant, kinds, heartbeat }
+    ToNode::Welcome(Box::new(Welcome {
+        node: NODE,
+        registration,
+        epoch: EPOCH,
+        first_grant,
+        kinds,
+        heartbeat: Duration::from_secs(1),
+        key: SEALING.node_key(NODE),
+        oldest: Generation(0),
+    }))
 }
 
 #[derive(PartialEq, Debug)]
@@ -186,6 +202,17 @@ fn a_repeated_probe_is_the_same_and_a_launch_that_is_not_taken_leaves_no_room_ke
     assert_eq!(node.probe(1, 4_000), []);
     assert_eq!(node.probe(2, 4_000), []);
     assert_eq!(node.launch_in(Epoch(0), 9, Some(1), 4_000), [NotTaken(9), Ready(2)], "from an earlier life");
+}
+
+#[test]
+fn a_forged_launch_does_not_take_the_room_of_a_probe() {
+    let mut node = Node::new();
+    assert_eq!(node.probe(1, 4_000), [Ready(1)]);
+    let mut forged = node.made(EPOCH, 9, Some(1), 4_000);
+    forged.token = Token::default();
+    assert_eq!(node.tell(Address::JobManager(JOB), ToNode::Launch(Box::new(forged))), []);
+    assert_eq!(node.free(), 0, "room is kept for the probe");
+    assert_eq!(node.launch(2, Some(1), 4_000), [Launched(2)]);
 }
 
 #[test]

@@ -8,13 +8,14 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToExecutor, ToMaster, ToNode};
 use amalgam_core::vocabulary::{
-    Attributes, ClientId, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, JobSpec, NodeId, Program,
-    ResourceSpec, Resources, StageSpec, TaskSet,
+    Attributes, ClientId, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, JobSpec, Key, Mac, NodeId,
+    Program, ResourceSpec, Resources, Sealing, StageSpec, TaskSet,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const NODE: NodeId = NodeId(0);
+const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 
 fn job(tasks: u32) -> JobSpec {
     let stage = StageSpec {
@@ -31,7 +32,7 @@ fn job(tasks: u32) -> JobSpec {
 
 /// A process with a node of two CPUs that runs four tasks, each of which fails the first time, and its journal.
 fn journal(preset: Preset) -> Vec<Entry> {
-    let mut roles = Roles::new(preset, Epoch(1), JobManagerSettings::default());
+    let mut roles = Roles::new(preset, Epoch(1), JobManagerSettings::default(), SEALING);
     roles.keep_journal();
     roles.recover(MasterSettings::default(), QueueTree::single(), Vec::new());
     let mut effects = Effects::default();
@@ -79,7 +80,7 @@ fn journal(preset: Preset) -> Vec<Entry> {
 }
 
 fn replay(journal: impl IntoIterator<Item = Entry>) -> Result<(), Difference> {
-    let mut replay = Replay::default();
+    let mut replay = Replay::new(SEALING.mac);
     journal.into_iter().try_for_each(|entry| replay.take(entry))
 }
 

@@ -10,13 +10,14 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, AdmittedJob, JobAction, JobOutcome, Message, Rule, ToMaster};
 use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, ClientId, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program,
-    QueueId, ResourceSpec, Resources, StageSpec, TaskId, TaskSet, UserId,
+    AttemptId, ClientId, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, Key, Mac, NodeId,
+    Program, QueueId, ResourceSpec, Resources, Sealing, StageSpec, TaskId, TaskSet, UserId,
 };
 use std::sync::Arc;
 
 const JOB: JobId = JobId(1);
 const NOW: Instant = Instant(9);
+const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 
 /// A job of two tasks, the second of which failed; it is held and waits to run that one again.
 fn log() -> Vec<Change> {
@@ -69,7 +70,7 @@ fn run(index: u32, reason: EndReason) -> [Change; 2] {
 
 fn restarted(log: Vec<Change>) -> Roles {
     let (preset, epoch) = (Preset::FIFO, Epoch(2));
-    let mut roles = Roles::new(preset, epoch, JobManagerSettings::default());
+    let mut roles = Roles::new(preset, epoch, JobManagerSettings::default(), SEALING);
     roles.recover(MasterSettings::default(), QueueTree::single(), log);
     roles.announce_master(NOW, &mut Effects::default());
     roles

@@ -5,7 +5,7 @@
 mod world;
 
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
+use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster, ToNode};
 use amalgam_core::vocabulary::{Duration, JobId, NodeId, Resources};
 use world::{World, job, stage};
 
@@ -51,6 +51,28 @@ fn a_task_runs_from_submission_to_acknowledged_end() {
     world.run_for(Duration::from_millis(900));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     check("one_task", &world);
+}
+
+#[test]
+fn a_launch_that_comes_too_late_is_launched_anew_and_a_forged_one_is_not_answered() {
+    let mut world = World::new(Preset::FIFO);
+    world.settings.token_life = seconds(1);
+    world.start_server();
+    world.add_node(CORE, &[]);
+    world.settle();
+    world.verbose = true;
+    world.hold_launches = true;
+    let id = world.submit(job(vec![stage("only", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_millis(3_500));
+    world.hold_launches = false;
+    world.deliver_held_launches();
+    world.settle();
+    let (node, mut forged) = world.heard_launches[1].clone();
+    forged.attempt.number += 1;
+    world.tell_node(node, id, ToNode::Launch(Box::new(forged)));
+    world.run_for(seconds(1));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    check("launch_too_late", &world);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! A node's agent as a process of its own: it reaches the executor first, then the server, and stays until stopped.
 
+use crate::auth::AuthError;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
+use crate::sealing::new_sealing;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
 use crate::transport::{JoinError, Joined, Upstream, serve_server};
@@ -35,6 +37,8 @@ pub enum AgentError {
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
+    Auth(#[from] AuthError),
+    #[error(transparent)]
     Executor(#[from] ExecutorError),
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -53,6 +57,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
     let _lock = executor::claim(&executor.config.state)?;
     let executor = ExecutorLink::open(executor)?;
     let files = executor.setup().config.state.clone();
+    let sealing = new_sealing()?;
     let settings = node.settings(&Host::inspect(), &executor.enforcement);
     upstream.name.clone_from(&settings.name);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -65,7 +70,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         let first = join_patiently(&upstream, Some(patience)).await?;
         joined_as(&upstream.name);
         // The number that the server gave is part of the role, so the loop starts with the first connection.
-        let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default());
+        let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default(), sealing);
         let name = &upstream.name;
         let journal = journal.map(|directory| JournalWriter::create(&directory, name)).transpose()?;
         if journal.is_some() {

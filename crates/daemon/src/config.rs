@@ -60,6 +60,8 @@ struct File {
     missed_heartbeats: Option<u32>,
     #[serde(default, deserialize_with = "duration")]
     node_grace: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    token_life: Option<Duration>,
     /// "events" or "heartbeats".
     decide: Option<String>,
     grants_per_heartbeat: Option<u32>,
@@ -140,9 +142,13 @@ impl Config {
         master.heartbeat = file.heartbeat.unwrap_or(master.heartbeat);
         master.missed_heartbeats = file.missed_heartbeats.unwrap_or(master.missed_heartbeats);
         master.node_grace = file.node_grace.unwrap_or(master.node_grace);
+        master.token_life = file.token_life.unwrap_or(master.token_life);
         master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
         if master.heartbeat < Duration::from_millis(10) {
             return Err(format!("heartbeat is {}; it is at least 10ms", master.heartbeat));
+        }
+        if master.token_life < Duration::from_secs(1) {
+            return Err(format!("token_life is {}; it is at least 1s", master.token_life));
         }
         if master.missed_heartbeats == 0 {
             return Err("missed_heartbeats is 0; it is at least 1".to_owned());
@@ -230,7 +236,7 @@ mod tests {
     #[test]
     fn everything_can_be_set() {
         let config = Config::parse(
-            "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ndecide = 'heartbeats'\n\
+            "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ntoken_life = '5m'\ndecide = 'heartbeats'\n\
              grants_per_heartbeat = 8\n\
              [[queue]]\nname = 'research'\nweight = 2.5\nguaranteed = 0.5\nmaximum = 0.75\nuser_limit = 0.3\n\
              max_running_jobs = 7\ndefault_timeout = '2h'\n",
@@ -238,6 +244,7 @@ mod tests {
         .unwrap();
         let queue = config.queues.spec(config.queues.leaf("research").unwrap()).clone();
         assert_eq!((queue.weight, queue.guaranteed, queue.maximum), (2_500, 500_000, 750_000));
+        assert_eq!(config.master.token_life, Duration::from_secs(300));
         assert_eq!(config.master.heartbeat, Duration::from_secs(3));
         assert_eq!(config.master.decide, Decide::OnHeartbeats { most: Some(8) });
     }
@@ -262,6 +269,7 @@ mod tests {
         for (text, said) in [
             ("prest = 'fifo'", "line 1, column 1"),
             ("preset = 'fifi'", "there are: fifo, capacity, drf"),
+            ("token_life = '999ms'", "token_life is 999.0ms; it is at least 1s"),
             ("heartbeat = 'soon'", "is not a duration"),
             ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
             ("[[queue]]\nname = 'a.b'", "has no parent"),

@@ -6,6 +6,7 @@ use crate::frames::{self, Decoder, FrameError};
 use amalgam_core::hosting::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const FORMAT: &[u8] = b"amalgam journal 5\n";
@@ -29,7 +30,8 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// A new file in `directory`, which is made where it is missing: each life of a process has a journal of its own.
+    /// A new file in `directory`, which is made where it is missing: each life of a process has a journal of its own. Nobody
+    /// else can read it: with it one could make tokens of this life.
     pub fn create(directory: &Path, process: &str) -> Result<JournalWriter, JournalError> {
         let wrong = |what, path: &Path| {
             let path = path.to_owned();
@@ -38,7 +40,7 @@ impl JournalWriter {
         fs::create_dir_all(directory).map_err(wrong("make the directory", directory))?;
         for life in 1_u32.. {
             let path = directory.join(format!("{process}-{life}.journal"));
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => return Ok(JournalWriter { path, file, buffer: FORMAT.to_owned() }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(wrong("create", &path)(error)),
@@ -116,10 +118,12 @@ mod tests {
     use super::*;
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::preset::Preset;
-    use amalgam_core::vocabulary::Epoch;
+    use amalgam_core::vocabulary::{Epoch, Key};
+    use std::os::unix::fs::MetadataExt;
 
     fn began(epoch: u32) -> Entry {
-        Entry::Began { preset: Preset::TETRIS, epoch: Epoch(epoch), settings: JobManagerSettings::default() }
+        let (settings, root) = (JobManagerSettings::default(), Key([epoch as u8; 32]));
+        Entry::Began { preset: Preset::TETRIS, epoch: Epoch(epoch), settings, root }
     }
 
     fn entries(path: &Path) -> Result<Vec<Entry>, JournalError> {
@@ -136,6 +140,7 @@ mod tests {
             journal.write(&[began(life + 10), began(life + 20)]).unwrap();
         }
         let path = dir.path().join("server-2.journal");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(entries(&path).unwrap(), [began(2), began(12), began(22)]);
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();

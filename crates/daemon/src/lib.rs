@@ -14,6 +14,7 @@ mod lock;
 pub mod node_setup;
 mod priority;
 pub mod private;
+pub mod sealing;
 pub mod server;
 pub mod shell;
 pub mod store;

@@ -10,6 +10,7 @@ use crate::http;
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
+use crate::sealing::new_sealing;
 use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode,
     end_process_on_panic,
@@ -106,7 +107,7 @@ impl Server {
         let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
         let clock = Clock::starting_at_least(last);
         let started = clock.now();
-        let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default());
+        let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default(), new_sealing()?);
         let journal = journal.map(|directory| JournalWriter::create(&directory, "server")).transpose()?;
         if journal.is_some() {
             roles.keep_journal();

@@ -190,6 +190,10 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             );
             of_attempt("preempting", *task, *attempt, *node, text)
         }
+        Record::TokenRefused { task, attempt, node, why } => {
+            let text = format!("{} refused a launch of {}: {why}", names.node(*node), names.task(*task));
+            of_attempt("token-refused", *task, *attempt, *node, text)
+        }
         Record::Orphaned { task, attempt, node } => {
             let text =
                 format!("an attempt of {} on {} has no owner and is ended", names.task(*task), names.node(*node));

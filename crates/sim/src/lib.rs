@@ -21,6 +21,7 @@ mod parallel;
 mod process;
 mod reference;
 pub mod report;
+mod sealing;
 mod settings;
 mod simulation;
 mod story;

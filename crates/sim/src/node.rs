@@ -2,6 +2,7 @@
 
 use crate::executor::Executor;
 use crate::process::Process;
+use crate::sealing::NOTHING;
 use crate::settings::Settings;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
@@ -54,7 +55,7 @@ impl SimulatedNode {
             orphan_lease: settings.orphan_lease,
             stop_grace: STOP_GRACE,
         };
-        let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default());
+        let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default(), NOTHING);
         roles.add_local_node(id, agent);
         Process::new(roles)
     }

@@ -1,5 +1,6 @@
 //! A simulated process: it hosts roles as a daemon does, takes what came in by turns, and is busy while it works.
 
+use crate::sealing::NOTHING;
 use crate::settings::Costs;
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -52,7 +53,7 @@ impl Process {
 
     /// The place of a process that died: it hosts nothing and takes nothing.
     pub fn dead(preset: Preset) -> Process {
-        let roles = Roles::new(preset, Epoch(0), JobManagerSettings::default());
+        let roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), NOTHING);
         Process { is_up: false, ..Process::new(roles) }
     }
 

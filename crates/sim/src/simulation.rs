@@ -11,6 +11,7 @@ use crate::metrics::{Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
+use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
@@ -534,7 +535,9 @@ impl Simulation {
             (Place::Server, Address::Node(NodeId(node))) => (node as usize, Direction::ToServer),
             (Place::Server, _) => return,
         };
-        if !self.network.delivers(self.now, node, direction, life, sent) {
+        let arrives = self.network.delivers(self.now, node, direction, life, sent);
+        self.overhear(node, &letter, arrives);
+        if !arrives {
             return;
         }
         self.network.delivered(node, direction, &letter);
@@ -682,7 +685,7 @@ fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let epoch = Epoch(1);
     let named = nodes.iter().enumerate();
     let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
-    let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
+    let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch));
     roles.recover(settings.master.clone(), settings.queues.clone(), named.collect());
     Process::new(roles)
 }

@@ -77,6 +77,9 @@ fn describe(happening: &Happening) -> String {
         Happening::Told(place, Fact::Record(record)) => format!("{}: {}", name(*place), describe_record(record)),
         Happening::Answered { job, id } => format!("client of job{job}: it is job {id}"),
         Happening::Repeated { to, message } => format!("{} hears again: {}", name(*to), shortened(message)),
+        Happening::Intruded { node, attempt, task, .. } => {
+            format!("!! an intruder brings a launch of {attempt} (task {task}) to n{node}")
+        }
         Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) begins on n{node}"),
         Happening::Ended { node, attempt, task, reason } => {
             format!("process of {attempt} (task {task}) on n{node}: {reason}")
@@ -116,6 +119,7 @@ fn describe_fault(fault: &Fault) -> String {
         Fault::SubmitAgain { job } => format!("a client submits job{job} again"),
         Fault::Drain { node, drained: true } => format!("n{node} is to be drained"),
         Fault::Drain { node, drained: false } => format!("n{node} is to be opened"),
+        Fault::Intrude { how, .. } => format!("an intruder is there: {how:?}"),
         Fault::Heal => "everything is healed".to_owned(),
     }
 }
@@ -157,6 +161,9 @@ fn describe_record(record: &Record) -> String {
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
         Record::Preempting { task, attempt, node, by } => {
             format!("{attempt} (task {task}) on {node} is told to end to make room for {by}")
+        }
+        Record::TokenRefused { task, attempt, node, why } => {
+            format!("{node} refuses a launch of {attempt} (task {task}): {why}")
         }
         Record::Stale { from, attempt } => format!("late word about {attempt} from {from:?}"),
         Record::StaleGrant { from, grant } => format!("late word about {grant} from {from:?}"),

@@ -82,6 +82,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
 
 fn remedy(error: &AgentError) -> &'static str {
     match error {
+        AgentError::Auth(_) => "try again",
         AgentError::Lock(_) => "--work-dir names another directory",
         _ => "`amalgam agent --help` shows how to name server and token",
     }

@@ -2,7 +2,12 @@
 
 use crate::running::AWAIT_GO;
 use crate::support::{Cluster, Scene, until, until_true};
+use amalgam_core::hosting::{Entry, RoleEvent};
+use amalgam_core::protocol::ToNode;
+use amalgam_core::role::Event;
+use amalgam_core::vocabulary::Generation;
 use amalgam_daemon::api::{ClusterSummary, Guarantee, JobDetail, NodeDetail, NodeSummary, QueueSummary, StoryLine};
+use amalgam_daemon::journal::JournalReader;
 use std::time::{Duration, Instant};
 
 /// As [`AWAIT_GO`], and each start leaves a line.
@@ -90,6 +95,7 @@ fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
         "amalgam_waiting_attempts 1",
         "amalgam_attempts_preempted_total 1",
         "amalgam_attempts_shed_total 0",
+        "amalgam_tokens_refused_total 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
@@ -123,6 +129,46 @@ fn an_agent_of_its_own_says_for_whom_its_attempts_give_way() {
     scene.ok(&["wait", &opportunistic]);
     let ended = told(&scene.story(&opportunistic), "ended").join("\n");
     assert!(ended.contains(&format!("(to make room for attempt {guaranteed}-")), "{ended}");
+}
+
+/// The newest generation before which tokens are void, as agents of their own were told.
+fn oldest_generation(scene: &Scene) -> Option<Generation> {
+    let files = std::fs::read_dir(scene.journals()).unwrap().map(|file| file.unwrap().path());
+    let of_agents = files.filter(|path| path.to_string_lossy().contains("node-"));
+    let told = of_agents.filter_map(|path| {
+        let mut journal = JournalReader::open(&path).unwrap();
+        let entries = std::iter::from_fn(|| journal.next_entry().unwrap());
+        let told = entries.filter_map(|entry| match entry {
+            Entry::Handled {
+                event: RoleEvent::Node(_, Event::Message { body: ToNode::Expire { before }, .. }),
+                ..
+            } => Some(before),
+            _ => None,
+        });
+        told.max()
+    });
+    told.max()
+}
+
+#[test]
+fn work_of_both_kinds_goes_on_through_generations_of_tokens_and_with_the_key_of_the_next_server() {
+    let cluster = Cluster::start(1, 2, "preset = 'mercury'\nheartbeat = '100ms'\ntoken_life = '1s'\n");
+    let scene = &cluster.scene;
+    for is_last in [false, true] {
+        let kinds = ["guaranteed", "opportunistic"];
+        let ids = kinds.map(|kind| submit(scene, kind, &["--array", "0-11"], "sleep 0.3"));
+        for id in &ids {
+            scene.ok(&["wait", id]);
+            assert_eq!(scene.job(id).summary.tasks.succeeded, 12);
+            let lost = [told(&scene.story(id), "lost"), told(&scene.story(id), "token-refused")];
+            assert_eq!(lost.concat(), Vec::<String>::new());
+        }
+        if !is_last {
+            assert!(oldest_generation(scene) >= Some(Generation(1)), "{:?}", oldest_generation(scene));
+            cluster.kill_server();
+            cluster.start_server();
+        }
+    }
 }
 
 #[test]

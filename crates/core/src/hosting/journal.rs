@@ -11,14 +11,14 @@ use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
 use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox};
-use crate::vocabulary::{Epoch, Instant, JobId, NodeId};
+use crate::vocabulary::{Epoch, Instant, JobId, Key, Mac, NodeId, Sealing};
 use serde::{Deserialize, Serialize};
 
 /// A line of a journal.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Entry {
-    /// A process began. It has no roles yet.
-    Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings },
+    /// A process began. It has no roles yet. With the root, whoever reads the journal can make this life's tokens.
+    Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings, root: Key },
     /// It has a master, and job managers, which took in what its log held.
     Recovered { settings: MasterSettings, queues: QueueTree, changes: Vec<Change> },
     /// It has a node.
@@ -60,8 +60,8 @@ impl RoleEvent {
 }
 
 /// Roles that are led through a journal.
-#[derive(Default)]
 pub struct Replay {
+    mac: Mac,
     roles: Option<Roles>,
     /// What the last event left.
     outbox: Outbox,
@@ -77,11 +77,18 @@ pub enum Difference {
 }
 
 impl Replay {
+    /// By the seal that the process used, which a journal cannot hold.
+    pub fn new(mac: Mac) -> Replay {
+        Replay { mac, roles: None, outbox: Outbox::default() }
+    }
+
     /// # Errors
     /// When the roles do not do what the journal says they did.
     pub fn take(&mut self, entry: Entry) -> Result<(), Difference> {
         match entry {
-            Entry::Began { preset, epoch, settings } => self.roles = Some(Roles::new(preset, epoch, settings)),
+            Entry::Began { preset, epoch, settings, root } => {
+                self.roles = Some(Roles::new(preset, epoch, settings, Sealing { root, mac: self.mac }));
+            }
             Entry::Recovered { settings, queues, changes } => self.roles()?.recover(settings, queues, changes),
             Entry::NodeAdded { node, settings } => self.roles()?.add_local_node(node, settings),
             Entry::Named { name, left } => {

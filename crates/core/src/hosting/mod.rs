@@ -15,7 +15,7 @@ use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
 use crate::protocol::{Address, Message, ToJobManager, ToNode};
 use crate::role::{Change, Event, Outbox, Record, Role};
-use crate::vocabulary::{Epoch, Instant, JobId, NodeId};
+use crate::vocabulary::{Epoch, Instant, JobId, NodeId, Sealing};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wakeups::Wakeups;
@@ -29,6 +29,7 @@ pub struct Roles {
     pub jobs: BTreeMap<JobId, Box<JobManager>>,
     pub nodes: BTreeMap<NodeId, Box<NodeAgent>>,
     settings: JobManagerSettings,
+    sealing: Sealing,
     wakeups: Wakeups,
     /// What the driver has not taken of the journal, where one is kept.
     journal: Option<Vec<Entry>>,
@@ -123,7 +124,8 @@ pub struct Handled {
 }
 
 impl Roles {
-    pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings) -> Roles {
+    /// The root of `sealing` is this life's own. A process without a master or job managers makes nothing with it.
+    pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings, sealing: Sealing) -> Roles {
         Roles {
             preset,
             epoch,
@@ -131,6 +133,7 @@ impl Roles {
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             settings,
+            sealing,
             wakeups: Wakeups::default(),
             journal: None,
         }
@@ -138,7 +141,8 @@ impl Roles {
 
     /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
     pub fn keep_journal(&mut self) {
-        self.journal = Some(vec![Entry::Began { preset: self.preset, epoch: self.epoch, settings: self.settings }]);
+        let Roles { preset, epoch, settings, sealing: Sealing { root, .. }, .. } = *self;
+        self.journal = Some(vec![Entry::Began { preset, epoch, settings, root }]);
     }
 
     pub fn end_journal(&mut self) {
@@ -159,7 +163,7 @@ impl Roles {
     /// Makes a master and job managers, and brings them to where the log ends.
     pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
-        let mut master = self.preset.master(self.epoch, settings, queues);
+        let mut master = self.preset.master(self.epoch, settings, queues, self.sealing);
         master.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
         for change in changes {
@@ -173,7 +177,7 @@ impl Roles {
             if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
                 continue;
             }
-            let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings);
+            let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings, self.sealing);
             manager.recover(own);
             self.jobs.insert(job.id, Box::new(manager));
         }
@@ -312,8 +316,8 @@ impl Roles {
             }
             RoleEvent::JobManager(job, event) => {
                 if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
-                    let (preset, epoch, settings) = (self.preset, self.epoch, self.settings);
-                    let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings));
+                    let Roles { preset, epoch, settings, sealing, .. } = *self;
+                    let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
                     self.jobs.entry(job).or_insert_with(make);
                 }
                 let Some(manager) = self.jobs.get_mut(&job) else { return Some(RoleEvent::JobManager(job, event)) };
@@ -392,7 +396,7 @@ impl Roles {
 
     pub fn add_local_node(&mut self, node: NodeId, settings: NodeSettings) {
         self.note(|| Entry::NodeAdded { node, settings: settings.clone() });
-        self.nodes.insert(node, Box::new(self.preset.node_agent(node, settings)));
+        self.nodes.insert(node, Box::new(self.preset.node_agent(node, settings, self.sealing.mac)));
     }
 
     /// A node of this process and the master of this process have each other from now on.

@@ -20,13 +20,14 @@ pub use saved::SavedProgress;
 
 use crate::policy::{IntraJobPolicy, Quota};
 use crate::protocol::{
-    Address, AdmittedJob, Ask, Grant, JobAction, JobOutcome, Launch, Rule, TheMaster, ToJobManager, ToMaster, ToNode,
+    Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Launch, Rule, TheMaster, ToJobManager, ToMaster,
+    ToNode,
 };
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, GrantId, Instant, JobId, NodeId,
-    ProbeId, TaskId,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Generation, GrantId, Instant, JobId,
+    NodeId, ProbeId, Sealing, TaskId, Token,
 };
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -80,6 +81,9 @@ pub struct JobManager {
     next_attempt: u32,
     /// That of the master that counts the asks now.
     master_epoch: Epoch,
+    sealing: Sealing,
+    /// Of the tokens that it makes: the newest that it has heard of.
+    generation: Generation,
     running: BTreeMap<AttemptId, RunningAttempt>,
     /// Nodes that may still run attempts which were written off.
     estranged: BTreeSet<NodeId>,
@@ -159,6 +163,7 @@ impl JobManager {
         settings: JobManagerSettings,
         intra_job: Box<dyn IntraJobPolicy>,
         own: Option<OwnPlacement>,
+        sealing: Sealing,
     ) -> JobManager {
         let dag = Dag::new(&job.spec);
         let (placement, mix, quota, promote_after) = match own {
@@ -188,6 +193,8 @@ impl JobManager {
             outcome: None,
             next_attempt: 0,
             master_epoch: Epoch(0),
+            sealing,
+            generation: Generation::default(),
             running: BTreeMap::new(),
             estranged: BTreeSet::new(),
             claims: BTreeMap::new(),
@@ -280,7 +287,8 @@ impl JobManager {
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
-            let Grant { id, ask, node, rule, passed_over } = *grant;
+            let Grant { id, ask, node, rule, passed_over, generation } = *grant;
+            self.generation = generation.max(self.generation);
             let room = Room { node, basis: Basis::Grant(id), rule, passed_over };
             if !self.bind(now, ask, room, out) {
                 unused.push(id);
@@ -317,7 +325,8 @@ impl JobManager {
         let running = RunningAttempt { task, node, opportunistic, booked, launched_at, started_at: None, life };
         self.insert_running(attempt, running);
         out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
-        let launch = self.launch_message(attempt, task, execution, basis);
+        let mut launch = self.launch_message(attempt, task, execution, basis);
+        launch.token = self.sealing.token(node, self.generation, &launch.allocation());
         out.send(node, ToNode::Launch(Box::new(launch)));
     }
 
@@ -332,6 +341,7 @@ impl JobManager {
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(Box::from),
             expected: self.dag.stage(task.stage).estimate.expected(),
+            token: Token::default(),
         }
     }
 
@@ -365,7 +375,9 @@ impl JobManager {
     }
 
     fn on_not_taken(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
-        if let Some(running) = self.running.get(&attempt) {
+        // Of an attempt that it was never asked to run, a node can say nothing.
+        let running = self.running.get(&attempt).filter(|running| from == Address::Node(running.node));
+        if let Some(running) = running {
             // The node does not take work now, and would not at once.
             let (node, booked) = (running.node, running.booked);
             if !booked {
@@ -485,7 +497,8 @@ impl JobManager {
         let number = self.next_claim;
         self.next_claim += 1;
         self.claims.insert(node, OpenClaim { number, attempts: attempts.clone(), repeat_at });
-        out.send(node, ToNode::Claim { job: self.id(), epoch: self.epoch, number, attempts });
+        let (job, epoch, next_attempt, generation) = (self.id(), self.epoch, self.next_attempt, self.generation);
+        out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
     }
 
     /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its

@@ -39,6 +39,7 @@ impl Outstanding {
 
 impl JobManager {
     pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, out: &mut Outbox) {
+        self.generation = list.generation.max(self.generation);
         if let Some(scheduler) = &mut self.scheduler {
             let steps = scheduler.on_nodes(now, list);
             self.take(now, steps, out);

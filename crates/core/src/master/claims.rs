@@ -1,21 +1,23 @@
 //! Duty: confirm placements against the ledger. The master's own scheduler and schedulers elsewhere come the same way.
 
 use super::Master;
+use super::tokens::Tokens;
 use crate::protocol::{Grant, NodeReport, Placement, RefusedClaim, Rule, ToJobManager, ToNode};
 use crate::role::Outbox;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState};
-use crate::vocabulary::{AttemptId, Epoch, GrantId, JobId, NodeId, Resources};
+use crate::vocabulary::{AttemptId, Epoch, GrantId, JobId, NodeId, Resources, Sealing};
 
 /// Numbers grants, and collects those of one event.
 pub(super) struct Claims {
     epoch: Epoch,
     next: u64,
+    pub(super) tokens: Tokens,
     confirmed: Vec<Grant>,
 }
 
 impl Claims {
-    pub(super) fn new(epoch: Epoch) -> Claims {
-        Claims { epoch, next: 1, confirmed: Vec::new() }
+    pub(super) fn new(epoch: Epoch, sealing: Sealing) -> Claims {
+        Claims { epoch, next: 1, tokens: Tokens::new(sealing), confirmed: Vec::new() }
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -30,7 +32,8 @@ impl Claims {
     pub(super) fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
         let Granting { ask, node, resources, rule, passed_over } = *proposal;
         let id = self.book(ledger, ask.job, node, resources)?;
-        self.confirmed.push(Grant { id, ask, node, rule, passed_over });
+        let generation = self.tokens.generation();
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation });
         Ok(id)
     }
 

@@ -3,10 +3,12 @@
 use super::Master;
 use super::steer::Queues;
 use crate::policy::Forecast;
-use crate::protocol::{LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode};
+use crate::protocol::{
+    LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode, Welcome,
+};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, NodeState};
-use crate::vocabulary::{Attributes, ClientId, Duration, Instant, JobId, NodeId, QueueId, Resources};
+use crate::vocabulary::{Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, QueueId, Resources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a node gets no work after it could not launch: doubled each time that it still cannot.
@@ -42,6 +44,8 @@ struct NodeEntry {
     forecast: Option<Box<Forecast>>,
     /// What it was told last on its present connection.
     steer: Option<Steer>,
+    /// It knows that tokens of earlier generations are void.
+    told_oldest: Generation,
 }
 
 /// A node could not launch an attempt. Once over, it is remembered for a while: should it fail again, the next is longer.
@@ -197,6 +201,11 @@ impl Nodes {
         self.entry(node).steer.replace(steer) != Some(steer)
     }
 
+    /// Whether the node has not been told that these are void; it counts as told.
+    pub(super) fn is_new_expiry(&mut self, node: NodeId, oldest: Generation) -> bool {
+        std::mem::replace(&mut self.entry(node).told_oldest, oldest) != oldest
+    }
+
     pub(super) fn next_review(&self) -> Option<Instant> {
         self.review_at
     }
@@ -228,8 +237,10 @@ impl Master {
         let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
         self.ledger.join(node, capacity, registration.attributes);
         self.reconcile(node, &registration.live, out);
+        let oldest = self.claims.tokens.oldest();
         let entry = self.nodes.entry(node);
         entry.steer = None;
+        entry.told_oldest = oldest;
         self.ledger.set_open(node, entry.takes_work());
         entry.enforcement = enforcement;
         entry.last_heard = Some(now);
@@ -237,15 +248,17 @@ impl Master {
         self.nodes.review_at.get_or_insert(now + self.settings.heartbeat);
 
         self.record_join(now, node, out);
-        let welcome = ToNode::Welcome {
+        let welcome = Welcome {
             node,
             registration: registration.number,
             epoch: self.claims.epoch(),
             first_grant: self.claims.first_to_come(),
             kinds: self.kinds.clone(),
             heartbeat: self.settings.heartbeat,
+            key: self.claims.tokens.node_key(node),
+            oldest,
         };
-        out.send(node, welcome);
+        out.send(node, ToNode::Welcome(Box::new(welcome)));
         if was_lost {
             let running: Vec<JobId> = self.admission.running().map(|(job, _)| job.id).collect();
             for job in running {
@@ -302,6 +315,7 @@ impl Master {
         if is_there {
             // What guaranteed work wants shows once it has been given away what it lacked.
             self.steer(node, out);
+            self.expire_tokens(node, out);
         }
     }
 

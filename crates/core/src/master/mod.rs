@@ -1,8 +1,8 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
 //! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there ([`publish`] tells of them,
-//! [`steer`] limits what is done there without the master), [`claims`] confirms placements against the ledger, [`central`]
-//! decides placements itself.
+//! [`steer`] limits what is done there without the master), [`claims`] confirms placements against the ledger ([`tokens`]
+//! lets nodes tell what may be launched), [`central`] decides placements itself.
 
 mod admit;
 mod central;
@@ -10,6 +10,7 @@ mod claims;
 mod load;
 mod publish;
 mod steer;
+mod tokens;
 
 pub use admit::JobState;
 pub use load::{NodeStatus, PauseStatus, QueueStatus};
@@ -20,7 +21,7 @@ use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
 use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
-use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId};
+use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId, Sealing};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub struct MasterSettings {
     pub steer: Option<Steering>,
     /// Ended jobs that are remembered.
     pub kept_jobs: usize,
+    /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
+    pub token_life: Duration,
 }
 
 /// When the central path decides.
@@ -67,6 +70,7 @@ impl Default for MasterSettings {
             publish_every: None,
             steer: None,
             kept_jobs: 10_000,
+            token_life: Duration::from_secs(600),
         }
     }
 }
@@ -99,7 +103,13 @@ pub struct JobStatus {
 }
 
 impl Master {
-    pub fn new(epoch: Epoch, settings: MasterSettings, queues: QueueTree, scheduler: Scheduler) -> Master {
+    pub fn new(
+        epoch: Epoch,
+        settings: MasterSettings,
+        queues: QueueTree,
+        scheduler: Scheduler,
+        sealing: Sealing,
+    ) -> Master {
         Master {
             settings,
             kinds: Kinds::new(),
@@ -107,7 +117,7 @@ impl Master {
             admission: admit::Admission::new(queues),
             nodes: load::Nodes::default(),
             publication: publish::Publication::default(),
-            claims: claims::Claims::new(epoch),
+            claims: claims::Claims::new(epoch, sealing),
             scheduler,
         }
     }
@@ -232,6 +242,7 @@ impl Role for Master {
             Event::Wakeup => {
                 self.on_delays(now, out);
                 self.on_wakeup(now, out);
+                self.advance_when_due(now);
                 self.publish_when_due(now, out);
             }
         }

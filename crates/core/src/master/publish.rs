@@ -38,10 +38,20 @@ pub(super) struct Publication {
 impl Master {
     /// After every event: whether there is something to publish, and when.
     pub(super) fn review_publication(&mut self, now: Instant) {
-        if self.settings.publish != Publish::Nothing && self.publication.changes != self.ledger.node_changes() {
+        if self.settings.publish == Publish::Nothing {
+            return;
+        }
+        // A generation can wait for a list that comes anyway: the one before still counts.
+        let is_late = !self.tells_generation() && self.publication.due.is_none();
+        if is_late || self.publication.changes != self.ledger.node_changes() {
             let soon = now + TOGETHER;
             self.publication.due = Some(self.publication.due.map_or(soon, |due| due.min(soon)));
         }
+    }
+
+    /// Whether schedulers elsewhere, if any are told anything, have been told of the present generation of tokens.
+    pub(super) fn tells_generation(&self) -> bool {
+        self.settings.publish == Publish::Nothing || self.publication.list.generation == self.claims.tokens.generation()
     }
 
     pub(super) fn publish_when_due(&mut self, now: Instant, out: &mut Outbox) {
@@ -76,7 +86,7 @@ impl Master {
         let nodes = (0..self.ledger.len()).map(|index| self.listed(NodeId(index as u32)));
         let nodes: Vec<ListedNode> = nodes.collect();
         let best = if self.settings.publish == Publish::Ranking { best(&nodes) } else { Vec::new() };
-        self.publication.list = Arc::new(NodeList { nodes, best });
+        self.publication.list = Arc::new(NodeList { nodes, best, generation: self.claims.tokens.generation() });
     }
 
     fn listed(&self, node: NodeId) -> ListedNode {

@@ -5,9 +5,10 @@ use super::devices::DevicePool;
 use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
+    Welcome,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, Kinds, LaunchOrder};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, GrantId, Instant, Kinds, LaunchOrder};
 use std::collections::BTreeSet;
 
 impl NodeAgent {
@@ -42,8 +43,8 @@ impl NodeAgent {
                 Some(_) => self.say_again(attempt, entry.order.grant, out),
             }
         }
-        for (job, claim, attempts) in std::mem::take(&mut self.early_claims) {
-            self.on_claim(now, job, claim, attempts, out);
+        for claim in std::mem::take(&mut self.early_claims) {
+            self.on_claim(now, claim, out);
         }
         self.register(now, out);
         self.start_what_fits(now, out);
@@ -103,16 +104,10 @@ impl NodeAgent {
         matches!(self.master, MasterLink::Connected { registered: true })
     }
 
-    pub(super) fn on_welcome(
-        &mut self,
-        now: Instant,
-        epoch: Epoch,
-        first_grant: GrantId,
-        kinds: Kinds,
-        heartbeat: Duration,
-        out: &mut Outbox,
-    ) {
+    pub(super) fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
+        let Welcome { epoch, first_grant, kinds, heartbeat, key, oldest, .. } = welcome;
         self.newest_epoch = self.newest_epoch.max(epoch);
+        self.tokens.on_welcome(key, oldest, self.newest_epoch);
         if kinds != self.kinds {
             self.on_kinds(kinds);
         }
@@ -122,6 +117,7 @@ impl NodeAgent {
                 out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone() });
             }
         }
+        self.answer_early_launches(now, out);
         // A probe that came before may want kinds that were not known.
         self.start_what_fits(now, out);
         self.report(now, out);

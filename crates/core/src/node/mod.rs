@@ -8,18 +8,19 @@ mod devices;
 mod joining;
 mod kept;
 mod probes;
+mod tokens;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
-    Address, ExecutorReport, Launch, LiveAttempt, Steer, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager,
-    ToMaster, ToNode,
+    Address, Claim, ExecutorReport, Launch, LiveAttempt, Steer, TaskSignal, TheExecutor, TheMaster, ToExecutor,
+    ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::{
     AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape, TaskTemplate,
-    Totals,
+    LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape,
+    TaskTemplate, Totals,
 };
 use devices::DevicePool;
 use kept::KeptRoom;
@@ -27,6 +28,7 @@ use probes::Probes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokens::Tokens;
 
 /// What a node is and how it behaves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -89,8 +91,9 @@ pub struct NodeAgent {
     executor: ExecutorLink,
     /// The newest epoch that launched here.
     newest_epoch: Epoch,
+    tokens: Tokens,
     /// Claims that came before the executor had said what there is.
-    early_claims: Vec<(JobId, (Epoch, u32), Vec<AttemptId>)>,
+    early_claims: Vec<Claim>,
 }
 
 enum MasterLink {
@@ -148,6 +151,7 @@ impl NodeAgent {
         settings: NodeSettings,
         queue_policy: Box<dyn QueuePolicy>,
         rules: OpportunisticRules,
+        mac: Mac,
     ) -> NodeAgent {
         let capacity = settings.capacity.basic;
         NodeAgent {
@@ -173,6 +177,7 @@ impl NodeAgent {
             registration: 0,
             executor: ExecutorLink::Down,
             newest_epoch: Epoch(0),
+            tokens: Tokens::new(mac),
             early_claims: Vec::new(),
             settings,
         }
@@ -185,6 +190,11 @@ impl NodeAgent {
     /// Whether its master knows, on the present connection, what is here.
     pub fn is_welcomed(&self) -> bool {
         matches!(self.master, MasterLink::Welcomed { .. })
+    }
+
+    /// The newest epoch that launched here: older ones are refused.
+    pub fn newest_epoch(&self) -> Epoch {
+        self.newest_epoch
     }
 
     /// All attempts that hold resources of the ledger: they are queued or running.
@@ -214,10 +224,10 @@ impl NodeAgent {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
         match body {
-            ToNode::Welcome { registration, epoch, first_grant, kinds, heartbeat, .. } => {
+            ToNode::Welcome(welcome) => {
                 // Since an earlier one, the ledger may have freed what was granted after its welcome.
-                if registration == self.registration && self.awaits_welcome() {
-                    self.on_welcome(now, epoch, first_grant, kinds, heartbeat, out);
+                if welcome.registration == self.registration && self.awaits_welcome() {
+                    self.on_welcome(now, *welcome, out);
                 }
             }
             ToNode::IntroduceYourself => {
@@ -226,6 +236,7 @@ impl NodeAgent {
                 self.drop_probes(now, out);
             }
             ToNode::Steer(steer) => self.on_steer(now, *steer, out),
+            ToNode::Expire { before } => self.tokens.expire(before),
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
             ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
@@ -235,25 +246,16 @@ impl NodeAgent {
             ToNode::Promote { attempt, grant } => self.on_promote(now, attempt, grant, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
-            ToNode::Claim { job, epoch, number, attempts } => {
-                self.on_claim(now, job, (epoch, number), attempts, out);
-            }
+            ToNode::Claim(claim) => self.on_claim(now, claim, out),
             ToNode::Disown { job } | ToNode::Forget { job } => self.on_disown(now, job, out),
         }
     }
 
     // ---- an attempt's life -----------------------------------------------------------------------------------------
 
-    fn on_launch(&mut self, now: Instant, from: Address, launch: Box<Launch>, out: &mut Outbox) {
+    fn take(&mut self, now: Instant, launch: Box<Launch>, out: &mut Outbox) {
         let attempt = launch.attempt;
-        if self.attempts.contains_key(&attempt) {
-            return out.record(Record::Stale { from, attempt });
-        }
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
-        if attempt.epoch < self.newest_epoch || !self.honours(launch.grant) {
-            out.send(attempt.job, ToJobManager::NotTaken { attempt });
-            return self.start_what_fits(now, out);
-        }
         self.newest_epoch = attempt.epoch;
         let Launch { task, grant, expected, .. } = *launch;
         let template = Arc::clone(&launch.template);
@@ -481,22 +483,17 @@ impl NodeAgent {
     // ---- owners ----------------------------------------------------------------------------------------------------
 
     /// A job manager says which attempts are its own.
-    fn on_claim(
-        &mut self,
-        now: Instant,
-        job: JobId,
-        (epoch, number): (Epoch, u32),
-        claimed: Vec<AttemptId>,
-        out: &mut Outbox,
-    ) {
+    fn on_claim(&mut self, now: Instant, claim: Claim, out: &mut Outbox) {
         if self.executor != ExecutorLink::Known {
             // A later claim says more than an earlier one.
-            self.early_claims.retain(|(other, ..)| *other != job);
-            return self.early_claims.push((job, (epoch, number), claimed));
+            self.early_claims.retain(|other| other.job != claim.job);
+            return self.early_claims.push(claim);
         }
-        if epoch < self.newest_epoch {
+        if claim.epoch < self.newest_epoch {
             return;
         }
+        self.tokens.on_claim(&claim);
+        let Claim { job, epoch, number, attempts: claimed, .. } = claim;
         self.newest_epoch = epoch;
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
@@ -590,10 +587,12 @@ impl Role for NodeAgent {
             Event::Disconnected { peer: Address::Executor(_) } => self.executor = ExecutorLink::Down,
             Event::Connected { peer: Address::Master, .. } => {
                 self.master = MasterLink::Connected { registered: false };
+                self.tokens.forget_early();
                 self.register(now, out);
                 self.drop_probes(now, out);
             }
             Event::Disconnected { peer: Address::Master } => {
+                self.tokens.forget_early();
                 let orphans_at = Some(now + self.settings.orphan_lease);
                 self.master = MasterLink::Down { orphans_at };
                 self.drop_probes(now, out);

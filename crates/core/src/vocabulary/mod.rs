@@ -7,6 +7,7 @@ pub mod ids;
 pub mod job;
 pub mod resources;
 pub mod time;
+pub mod token;
 pub mod views;
 pub mod work;
 
@@ -17,5 +18,6 @@ pub use ids::{AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, JobId, NodeId
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
 pub use time::{Duration, Instant};
+pub use token::{Allocation, Generation, Key, Mac, Sealing, Tag, Token};
 pub use views::{ClassTable, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
 pub use work::{JobWork, Work};

@@ -30,6 +30,11 @@ pub struct World {
     pub orphan_lease: Duration,
     /// Whether the log shows messages, too.
     pub verbose: bool,
+    /// Every launch that a node has heard.
+    pub heard_launches: Vec<(NodeId, Launch)>,
+    /// Launches stay on their way.
+    pub hold_launches: bool,
+    held_launches: Vec<(Address, NodeId, Box<Launch>)>,
 }
 
 pub struct Server {
@@ -79,6 +84,9 @@ impl World {
             next_client: 0,
             orphan_lease: Duration::from_secs(600),
             verbose: false,
+            heard_launches: Vec::new(),
+            hold_launches: false,
+            held_launches: Vec::new(),
         }
     }
 
@@ -102,12 +110,14 @@ impl World {
     pub fn start_server(&mut self) {
         assert!(self.server.is_none(), "the server runs");
         self.epoch.0 += 1;
-        let mut master = self.preset.master(self.epoch, self.settings.clone(), self.queues.clone());
+        let mut master =
+            self.preset.master(self.epoch, self.settings.clone(), self.queues.clone(), sealing(self.epoch));
         master.recover(&self.disk);
         let mut jobs = BTreeMap::new();
         for (job, state) in master.jobs_from(JobId(0)) {
             if *state != JobState::Pending {
-                let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, JobManagerSettings::default());
+                let settings = JobManagerSettings::default();
+                let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, settings, sealing(self.epoch));
                 let own: Vec<Change> =
                     self.disk.iter().filter(|change| change.job() == Some(job.id)).cloned().collect();
                 manager.recover(&own);
@@ -157,7 +167,7 @@ impl World {
             stop_grace: Duration::from_secs(2),
         };
         let id = NodeId(node as u32);
-        host.agent = Some(self.preset.node_agent(id, settings));
+        host.agent = Some(self.preset.node_agent(id, settings, Mac::MIXING));
         self.say(format!("agent of {id} starts"));
         self.at_node(node, Event::Connected { peer: Address::Executor(id), incarnation: 1 });
         self.link(node);
@@ -236,7 +246,8 @@ impl World {
         let Some(server) = &mut self.server else { return };
         if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
             let (preset, epoch) = (self.preset, self.epoch);
-            let make = || preset.job_manager(Arc::clone(admitted), epoch, JobManagerSettings::default());
+            let make =
+                || preset.job_manager(Arc::clone(admitted), epoch, JobManagerSettings::default(), sealing(epoch));
             server.jobs.entry(job).or_insert_with(make);
         }
         let Some(manager) = server.jobs.get_mut(&job) else { return };
@@ -300,7 +311,13 @@ impl World {
             (Address::JobManager(job), Message::ToJobManager(body)) => {
                 self.at_manager(job, Event::Message { from, body });
             }
+            (Address::Node(node), Message::ToNode(ToNode::Launch(launch))) if self.hold_launches => {
+                self.held_launches.push((from, node, launch));
+            }
             (Address::Node(node), Message::ToNode(body)) => {
+                if let ToNode::Launch(launch) = &body {
+                    self.heard_launches.push((node, launch.as_ref().clone()));
+                }
                 let linked = self.nodes[node.0 as usize].linked || !is_served(&from);
                 if linked {
                     self.at_node(node.0 as usize, Event::Message { from, body });
@@ -310,6 +327,17 @@ impl World {
             (Address::Client(client), Message::ToClient(body)) => self.answers.push((client, body)),
             (to, message) => panic!("{message:?} cannot go to {to:?}"),
         }
+    }
+
+    pub fn deliver_held_launches(&mut self) {
+        for (from, node, launch) in std::mem::take(&mut self.held_launches) {
+            self.deliver(from, Address::Node(node), Message::ToNode(ToNode::Launch(launch)));
+        }
+    }
+
+    /// Somebody says something to a node in the name of a job's manager.
+    pub fn tell_node(&mut self, node: NodeId, job: JobId, body: ToNode) {
+        self.at_node(node.0 as usize, Event::Message { from: Address::JobManager(job), body });
     }
 
     fn at_executor(&mut self, node: NodeId, body: ToExecutor) {
@@ -525,6 +553,11 @@ impl World {
     }
 }
 
+/// Of the life of the server in this epoch.
+pub fn sealing(epoch: Epoch) -> Sealing {
+    Sealing { root: Key([epoch.0 as u8; 32]), mac: Mac::MIXING }
+}
+
 fn is_served(address: &Address) -> bool {
     matches!(address, Address::Master | Address::JobManager(_))
 }
@@ -573,14 +606,15 @@ fn show_message(message: &Message) -> String {
         }
         Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),
         Message::ToJobManager(ToJobManager::Live { attempts, .. }) => format!("live: [{}]", list(attempts)),
-        Message::ToNode(ToNode::Welcome { epoch, first_grant, .. }) => {
-            format!("welcome in epoch {}, grants from {first_grant}", epoch.0)
+        Message::ToNode(ToNode::Welcome(welcome)) => {
+            format!("welcome in epoch {}, grants from {}", welcome.epoch.0, welcome.first_grant)
         }
+        Message::ToNode(ToNode::Expire { before }) => format!("tokens before generation {} are void", before.0),
         Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
         Message::ToNode(ToNode::Probe(probe)) => format!("probe {}", probe.id),
         Message::ToNode(ToNode::Cancel { probes }) => format!("cancel {}", list(probes)),
         Message::ToJobManager(ToJobManager::Ready { probe }) => format!("ready for {probe}"),
-        Message::ToNode(ToNode::Claim { attempts, .. }) => format!("claim [{}]", list(attempts)),
+        Message::ToNode(ToNode::Claim(claim)) => format!("claim [{}]", list(&claim.attempts)),
         Message::ToNode(ToNode::Stop { attempt, reason, .. }) => format!("stop {attempt}: {reason}"),
         Message::ToNode(ToNode::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
         Message::ToNode(ToNode::Executor(ExecutorReport::Started { attempt, .. })) => format!("started {attempt}"),
@@ -611,6 +645,9 @@ fn show_record(record: &Record) -> String {
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::Preempting { task, attempt, node, by } => {
             format!("task {task} as {attempt} makes room on {node} for {by}")
+        }
+        Record::TokenRefused { task, attempt, node, why } => {
+            format!("task {task} as {attempt}: {node} refuses the launch: {why}")
         }
         other => format!("{other:?}"),
     }

@@ -6,7 +6,7 @@
 //! stays pending. Only calls of `handle` are timed; they end with the ledger committed and the grants in the outbox.
 //! Rates count the time that this thread had a core; time in which the machine ran somebody else is taken out.
 
-use super::OnCore;
+use super::{OnCore, SEALING};
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -154,7 +154,7 @@ impl Cluster {
     /// A full one.
     fn new(scale: &Scale, pending: u64) -> Cluster {
         let mut cluster = Cluster {
-            master: scale.preset.master(Epoch(1), MasterSettings::default(), QueueTree::single()),
+            master: scale.preset.master(Epoch(1), MasterSettings::default(), QueueTree::single(), SEALING),
             out: Outbox::default(),
             now: Instant(1),
             chance: Chance::new(scale.seed, "cluster"),

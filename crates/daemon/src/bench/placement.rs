@@ -1,7 +1,7 @@
 //! What the scheduler beside a job manager takes for a decision on a large cluster, and what a new list of its nodes costs:
 //! to the master that makes it, and to everybody who gets it.
 
-use super::OnCore;
+use super::{OnCore, SEALING};
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::{Placement, Preset};
@@ -107,7 +107,7 @@ struct Publisher {
 
 impl Publisher {
     fn new(nodes: u32) -> Publisher {
-        let master = Preset::MERCURY.master(Epoch(1), MasterSettings::default(), QueueTree::single());
+        let master = Preset::MERCURY.master(Epoch(1), MasterSettings::default(), QueueTree::single(), SEALING);
         let chance = Chance::new(1, "benchmark");
         let mut publisher = Publisher { master, nodes, now: Instant(1), out: Outbox::default(), chance };
         for number in 0..nodes {

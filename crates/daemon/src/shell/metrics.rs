@@ -27,6 +27,7 @@ pub struct Metrics {
     attempts_lost: Counter,
     attempts_preempted: Counter,
     attempts_shed: Counter,
+    tokens_refused: Counter,
     tasks_retried: Counter,
     ended: AtomicU64,
     launch_seconds: Histogram,
@@ -52,6 +53,7 @@ impl Default for Metrics {
             attempts_lost: Counter::default(),
             attempts_preempted: Counter::default(),
             attempts_shed: Counter::default(),
+            tokens_refused: Counter::default(),
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
             launch_seconds: seconds(0.0001),
@@ -80,6 +82,8 @@ impl Metrics {
         let preempted = "Opportunistic attempts ended to make room for guaranteed ones";
         registry.register("attempts_preempted", preempted, self.attempts_preempted.clone());
         registry.register("attempts_shed", "Opportunistic attempts shed from queues", self.attempts_shed.clone());
+        let refused = "Launches that a node of this process refused for their tokens";
+        registry.register("tokens_refused", refused, self.tokens_refused.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
         let mut histogram = |name, help, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -127,6 +131,9 @@ impl Metrics {
                     self.attempts_lost.inc();
                 }
                 Fact::Record(Record::Started { waited, .. }) => self.launch_seconds.observe(waited.as_secs_f64()),
+                Fact::Record(Record::TokenRefused { .. }) => {
+                    self.tokens_refused.inc();
+                }
                 Fact::Record(Record::Retried { .. }) => {
                     self.tasks_retried.inc();
                 }

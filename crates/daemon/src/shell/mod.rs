@@ -330,6 +330,7 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sealing::new_sealing;
     use crate::store::{Options, Store};
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::master::MasterSettings;
@@ -344,7 +345,7 @@ mod tests {
     fn shell_with_a_change(options: Options) -> (tempfile::TempDir, Shell) {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = Store::open(&dir.path().join("log"), options).unwrap();
-        let mut roles = Roles::new(Preset::default(), Epoch(1), JobManagerSettings::default());
+        let mut roles = Roles::new(Preset::default(), Epoch(1), JobManagerSettings::default(), new_sealing().unwrap());
         roles.recover(MasterSettings::default(), QueueTree::single(), Vec::new());
         let committer = Committer::new(Some(store), Arc::new(EventRing::starting_at(0)), Arc::default());
         let clock = Clock::starting_at_least(Instant::ZERO);

@@ -3,7 +3,7 @@
 use crate::checkers::Checker;
 use crate::faults::{Fault, Happening};
 use amalgam_core::protocol::{JobOutcome, Rule};
-use amalgam_core::role::{Change, LostCause, Record};
+use amalgam_core::role::{Change, LostCause, Record, TokenFault};
 use amalgam_core::vocabulary::EndReason;
 use amalgam_core::vocabulary::resources::FIRST_CUSTOM;
 use amalgam_core::why::Why;
@@ -132,6 +132,8 @@ fn of_record(record: &Record) -> Option<&'static str> {
         Record::Orphaned { .. } => Some("attempt without an owner ended"),
         Record::Retried { costs_none: false, .. } => Some("retry used"),
         Record::Stale { .. } | Record::StaleGrant { .. } => Some("late message dropped"),
+        Record::TokenRefused { why: TokenFault::Expired, .. } => Some("expired token refused"),
+        Record::TokenRefused { why: TokenFault::NotAuthentic, .. } => Some("foreign token refused"),
         Record::NodeLost { .. } => Some("node given up"),
         Record::NodePaused { .. } => Some("node paused"),
         _ => None,

@@ -2,7 +2,7 @@
 
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
-use crate::faults::{Fault, Moment, Planned};
+use crate::faults::{Fault, Intrusion, Moment, Planned};
 use crate::simulation::Place;
 use amalgam_core::protocol::JobAction;
 use amalgam_core::vocabulary::{Chance, Duration, Instant};
@@ -50,6 +50,18 @@ pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
         .collect();
     plan.push(Planned { at: Instant::ZERO + UNSAFE_FOR, upon: None, fault: Fault::Heal });
     plan
+}
+
+/// In every other seed somebody tries what he can without a key.
+pub fn intrusions(chance: &mut Chance) -> Vec<Planned> {
+    let count = if is_one_in(2, chance) { 10 + chance.below(30_u64) } else { 0 };
+    let intrusion = |_| {
+        let fault = Fault::Intrude { how: one_of(chance, &Intrusion::ALL), which: chance.below(u32::MAX) };
+        let moment = one_of(chance, &[None, Some(Moment::TaskBegins), Some(Moment::TaskEnds)]);
+        let upon = moment.map(|moment| (moment, Duration::from_micros(chance.below(50_000_u64))));
+        Planned { at: Instant(chance.below(UNSAFE_FOR.as_micros())), upon, fault }
+    };
+    (0..count).map(intrusion).collect()
 }
 
 /// Many faults come when something is on its way; a log can only fail while it is written.

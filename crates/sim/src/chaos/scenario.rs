@@ -30,7 +30,9 @@ impl Scenario {
         let least = cluster::least_share(&nodes, &shapes);
         let queues = queues::queues(least, &mut Chance::new(seed, "chaos queues"));
         let workload = jobs::workload(&shapes, &queues::leaves(&queues), &mut Chance::new(seed, "chaos jobs"));
-        let plan = misfortune::plan(nodes.len(), workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
+        let mut plan = misfortune::plan(nodes.len(), workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
+        // Drawn by itself: whatever else goes wrong in a seed stays the same.
+        plan.extend(misfortune::intrusions(&mut Chance::new(seed, "chaos intruder")));
         let settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
         Scenario { settings, nodes, workload, plan }
     }
@@ -146,6 +148,7 @@ fn master(chance: &mut Chance) -> MasterSettings {
         node_grace: Duration::from_secs(one_of(chance, &[5, 20, 60])),
         decide: one_of(chance, &DECIDE),
         kept_jobs: one_of(chance, &[10_000, 10_000, 2]),
+        token_life: Duration::from_secs(20),
         ..MasterSettings::default()
     }
 }

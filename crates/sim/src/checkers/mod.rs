@@ -15,6 +15,7 @@ mod room;
 mod submissions;
 #[cfg(test)]
 mod testing;
+mod tokens;
 
 use crate::faults::Happening;
 use crate::node::STOP_GRACE;
@@ -84,6 +85,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(room::Room::new(preset)),
         Box::new(limits::Limits::default()),
         Box::new(submissions::Submissions::default()),
+        Box::new(tokens::Tokens::default()),
         Box::new(endings::Endings::default()),
         Box::new(liveness::Liveness::new(healed_by)),
     ]

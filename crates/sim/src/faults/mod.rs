@@ -3,6 +3,7 @@
 //! A crash loses exactly what was not yet durable. What a turn of the server changed is durable when the turn is over,
 //! and only then do its letters and answers leave; a server that dies in between takes all of it along.
 
+mod intruder;
 mod strikes;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,8 @@ use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Epoch, ExecutionType, Instant, JobId, Resources, TaskId,
 };
+pub use intruder::Intrusion;
+use intruder::Overheard;
 
 /// Something that goes wrong, or somebody who interferes.
 #[derive(Clone, PartialEq, Debug)]
@@ -70,6 +73,11 @@ pub enum Fault {
         node: usize,
         drained: bool,
     },
+    /// Somebody brings to a node a launch that he overheard; `which` of them says chance.
+    Intrude {
+        how: Intrusion,
+        which: u32,
+    },
     /// From now on nothing is wrong: everything runs and is connected, no node is drained and no job held.
     Heal,
 }
@@ -95,6 +103,11 @@ impl Fault {
             Fault::SubmitAgain { .. } => "client submits again",
             Fault::Drain { drained: true, .. } => "node is drained",
             Fault::Drain { drained: false, .. } => "node is opened",
+            Fault::Intrude { how: Intrusion::OtherAttempt, .. } => "launch of another attempt made up",
+            Fault::Intrude { how: Intrusion::MoreResources, .. } => "launch made larger",
+            Fault::Intrude { how: Intrusion::OtherNode, .. } => "launch brought to another node",
+            Fault::Intrude { how: Intrusion::Late, .. } => "launch brought when it is void",
+            Fault::Intrude { how: Intrusion::Again, .. } => "launch brought again",
             Fault::Heal => "everything is healed",
         }
     }
@@ -137,6 +150,14 @@ pub enum Happening {
         to: Place,
         message: Box<Message>,
     },
+    /// An intruder brought a launch to the node.
+    Intruded {
+        node: usize,
+        attempt: AttemptId,
+        task: TaskId,
+        /// The node takes it now, has a key to judge it by, and has to refuse it.
+        is_judged: bool,
+    },
     /// A process runs from now on.
     Began {
         node: usize,
@@ -171,6 +192,8 @@ pub struct Faults {
     slow_until: Vec<Instant>,
     /// Of each job that was submitted, the number that its client was told.
     answers: Vec<Answer>,
+    /// What an intruder has, where there is one.
+    overheard: Vec<Overheard>,
     /// What happened since it was last looked at.
     happened: Vec<Happening>,
     is_healed: bool,
@@ -219,9 +242,14 @@ impl Faults {
             faulty_until: vec![Instant::ZERO; nodes],
             slow_until: vec![Instant::ZERO; nodes + 1],
             answers: vec![Answer::NotAsked; jobs],
+            overheard: Vec::new(),
             happened: Vec::new(),
             is_healed: false,
         }
+    }
+
+    fn has_intruder(&self) -> bool {
+        self.plan.iter().any(|planned| matches!(planned.fault, Fault::Intrude { .. }))
     }
 
     /// Keeps what a turn leads to until it is over.
@@ -316,7 +344,9 @@ impl Happening {
         match self {
             Happening::Told(_, Fact::Change(change)) => change.task(),
             Happening::Told(_, Fact::Record(record)) => record.task(),
-            Happening::Began { task, .. } | Happening::Ended { task, .. } => Some(*task),
+            Happening::Intruded { task, .. } | Happening::Began { task, .. } | Happening::Ended { task, .. } => {
+                Some(*task)
+            }
             Happening::Fault(_)
             | Happening::Started(_)
             | Happening::Undone(_)

@@ -3,6 +3,7 @@
 use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::process::{Input, Process};
+use crate::sealing::of_life;
 use crate::settings::Costs;
 use crate::simulation::{Occurrence, Place, Simulation};
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
@@ -90,6 +91,11 @@ impl Simulation {
             Fault::Drain { node, drained } => {
                 self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained });
             }
+            Fault::Intrude { how, which } => {
+                if let Some(intruding) = self.intrusion(how, which) {
+                    self.intrude(intruding);
+                }
+            }
             Fault::Heal => self.heal(),
         }
     }
@@ -106,6 +112,7 @@ impl Simulation {
             Fault::DiskFails { .. } => self.server.is_up,
             Fault::Act { job, .. } => faults.id_of(job).is_some(),
             Fault::SubmitAgain { job } => faults.answers[job as usize] != Answer::NotAsked,
+            Fault::Intrude { how, which } => self.intrusion(how, which).is_some(),
             _ => true,
         }
     }
@@ -183,6 +190,7 @@ impl Simulation {
         }
         host.agent = Process::dead(self.settings.preset);
         host.executor_link += 1;
+        self.faults().forget_overheard(node);
         self.network.forget_delivered(node);
         self.break_off(node, Duration::ZERO, noticed);
         self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Node(node) });
@@ -207,7 +215,8 @@ impl Simulation {
         faults.epoch.0 += 1;
         let (epoch, log) = (faults.epoch, faults.log.clone());
         let settings = &self.settings;
-        let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default());
+        let mut roles =
+            Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch));
         roles.recover(settings.master.clone(), settings.queues.clone(), log);
         let mut effects = Effects::default();
         roles.announce_master(self.now, &mut effects);

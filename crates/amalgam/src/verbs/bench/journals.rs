@@ -7,6 +7,7 @@ use amalgam_core::protocol::{ExecutorReport, Message, ToExecutor, ToJobManager, 
 use amalgam_core::role::{Change, Event};
 use amalgam_core::vocabulary::{AttemptId, Instant, JobId};
 use amalgam_daemon::journal::JournalReader;
+use amalgam_daemon::sealing::HMAC;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -78,7 +79,9 @@ impl Journals {
     pub fn task_letters(&self) -> u64 {
         let out = handled(&self.server).flat_map(|(_, _, left)| &left.sends);
         let out = out.filter(|(_, message)| match message {
-            Message::ToNode(message) => !matches!(message, ToNode::Welcome { .. } | ToNode::Forget { .. }),
+            Message::ToNode(message) => {
+                !matches!(message, ToNode::Welcome(_) | ToNode::Expire { .. } | ToNode::Forget { .. })
+            }
             _ => false,
         });
         let back = handled(&self.agents).flat_map(|(_, _, left)| &left.sends);
@@ -140,7 +143,7 @@ pub fn times(entries: &[Entry]) -> BTreeMap<AttemptId, Times> {
 /// What the roles of a journal cost when they do the same again, on this machine and now.
 pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
     let defect = |_| Failure::new("the roles did not do the same again", "see `amalgam sim replay`");
-    let (mut work, mut deciding, mut replay) = (WorkByRole::default(), Work::default(), Replay::default());
+    let (mut work, mut deciding, mut replay) = (WorkByRole::default(), Work::default(), Replay::new(HMAC));
     for entry in entries.iter().cloned() {
         let Entry::Handled { now, event, left } = entry else {
             replay.take(entry).map_err(defect)?;

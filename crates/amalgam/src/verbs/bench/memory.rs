@@ -8,9 +8,10 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, AdmittedJob, Grant, Rule, ToJobManager};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, GrantId, Instant, JobId, NodeId, QueueId, Resources, Usage,
-    UserId,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobId, Key, NodeId, QueueId,
+    Resources, Sealing, Usage, UserId,
 };
+use amalgam_daemon::sealing::HMAC;
 use clap::Args;
 use std::sync::Arc;
 
@@ -77,7 +78,8 @@ impl Run {
             only_guaranteed: false,
             submitted_at: Instant(0),
         });
-        let manager = Preset::DRF.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default());
+        let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
+        let manager = Preset::DRF.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
         run.tell(Address::Master, ToJobManager::Begin { job });
         run
@@ -93,7 +95,7 @@ impl Run {
         let number = u64::from(self.attempts) + 1;
         let id = GrantId { epoch: Epoch(1), number, slot: 0 };
         let ask = AskId { job: JOB, number: 0 };
-        let grant = Grant { id, ask, node: NODE, rule: Rule::DominantShare, passed_over: 0 };
+        let grant = Grant { id, ask, node: NODE, rule: Rule::DominantShare, passed_over: 0, generation: Generation(0) };
         self.tell(Address::Master, ToJobManager::Granted { grants: vec![grant] });
         let attempt = AttemptId { job: JOB, epoch: Epoch(1), number: self.attempts };
         self.attempts += 1;

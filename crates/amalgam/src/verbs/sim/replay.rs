@@ -5,6 +5,7 @@ use crate::show;
 use amalgam_core::hosting::{Difference, Entry, Replay};
 use amalgam_core::why::counted;
 use amalgam_daemon::journal::JournalReader;
+use amalgam_daemon::sealing::HMAC;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -68,7 +69,7 @@ struct Replayed {
 
 fn replay(path: &Path) -> Result<Replayed> {
     let mut journal = JournalReader::open(path).map_err(|error| Failure::new(error.to_string(), ""))?;
-    let (mut replay, mut number, mut events) = (Replay::default(), 0, 0);
+    let (mut replay, mut number, mut events) = (Replay::new(HMAC), 0, 0);
     while let Some(entry) = journal.next_entry().map_err(|error| Failure::new(error.to_string(), ""))? {
         number += 1;
         events += u64::from(matches!(entry, Entry::Handled { .. }));

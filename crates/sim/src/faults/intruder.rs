@@ -1,0 +1,128 @@
+//! Somebody who overhears launches and brings them to nodes once more, as they were or altered. He has no key.
+
+use super::{Faults, Happening};
+use crate::process::Input;
+use crate::simulation::{Place, Simulation};
+use amalgam_core::hosting::Letter;
+use amalgam_core::node::NodeAgent;
+use amalgam_core::protocol::{Address, Launch, Message, ToNode};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::resources::CPU;
+use amalgam_core::vocabulary::{AttemptId, NodeId, TaskShape, TaskTemplate};
+use std::sync::Arc;
+
+/// What he does with a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Intrusion {
+    /// For another attempt.
+    OtherAttempt,
+    /// With more resources.
+    MoreResources,
+    /// To another node.
+    OtherNode,
+    /// As it was, when its generation is void.
+    Late,
+    /// As it was, soon.
+    Again,
+}
+
+impl Intrusion {
+    pub const ALL: [Intrusion; 5] =
+        [Intrusion::OtherAttempt, Intrusion::MoreResources, Intrusion::OtherNode, Intrusion::Late, Intrusion::Again];
+}
+
+/// A launch that left the server, and the node that it was for.
+pub(super) struct Overheard {
+    pub(super) node: usize,
+    from: Address,
+    launch: Box<Launch>,
+    /// It was not lost with its connection.
+    has_arrived: bool,
+}
+
+/// A launch that he brings to a node.
+pub(super) struct Intruding {
+    node: usize,
+    from: Address,
+    launch: Box<Launch>,
+    /// The node has to refuse it.
+    is_wrong: bool,
+}
+
+impl Simulation {
+    /// A launch arrives where it was sent, or would if its connection had not broken.
+    pub(crate) fn overhear(&mut self, node: usize, letter: &Letter, has_arrived: bool) {
+        let Some(faults) = self.faults.as_mut().filter(|faults| faults.has_intruder()) else { return };
+        let Message::ToNode(ToNode::Launch(launch)) = &letter.message else { return };
+        // One that is not durable never left.
+        let of_it = |change: &Change| matches!(change, Change::Launched { attempt, .. } if *attempt == launch.attempt);
+        if faults.log().iter().rev().any(of_it) {
+            faults.overheard.push(Overheard { node, from: letter.from, launch: launch.clone(), has_arrived });
+        }
+    }
+
+    /// What he would bring to which node now; `None` where he has nothing of the kind.
+    pub(super) fn intrusion(&self, how: Intrusion, which: u32) -> Option<Intruding> {
+        let faults = self.faults.as_ref()?;
+        let target = |node: usize| match how {
+            Intrusion::OtherNode => (node + 1 + which as usize % (self.nodes.len() - 1).max(1)) % self.nodes.len(),
+            _ => node,
+        };
+        let suits = |overheard: &&Overheard| {
+            let agent = self.agent(target(overheard.node));
+            agent.is_some_and(|agent| match how {
+                Intrusion::OtherNode => self.nodes.len() > 1,
+                Intrusion::Late => overheard.launch.token.generation < agent.oldest_generation(),
+                _ => true,
+            })
+        };
+        let suitable: Vec<&Overheard> = faults.overheard.iter().filter(suits).collect();
+        // Rather what was overheard lately.
+        let lately = &suitable[suitable.len().saturating_sub(16)..];
+        let Overheard { node, from, launch, has_arrived } = lately.get(which as usize % lately.len().max(1))?;
+        let launch = Box::new(altered(launch, how));
+        // Where he only makes up for the network, it is as if that had been slow.
+        let is_wrong = how != Intrusion::Again || *has_arrived;
+        Some(Intruding { node: target(*node), from: *from, launch, is_wrong })
+    }
+
+    pub(super) fn intrude(&mut self, intruding: Intruding) {
+        let Intruding { node, from, launch, is_wrong } = intruding;
+        let (attempt, task) = (launch.attempt, launch.task);
+        let is_judged = is_wrong && self.is_judged_at_once(node, attempt);
+        if let Some(faults) = &mut self.faults {
+            faults.note(Happening::Intruded { node, attempt, task, is_judged });
+        }
+        let message = Message::ToNode(ToNode::Launch(launch));
+        self.put(Place::Node(node), Input::Letter(Letter { from, to: Address::Node(NodeId(node as u32)), message }));
+    }
+
+    /// Whether the node takes the launch now and has the key to judge it by.
+    fn is_judged_at_once(&self, node: usize, attempt: AttemptId) -> bool {
+        let judges = |agent: &NodeAgent| agent.is_welcomed() && attempt.epoch >= agent.newest_epoch();
+        self.nodes[node].agent.is_idle(self.now) && self.agent(node).is_some_and(judges)
+    }
+}
+
+impl Faults {
+    /// The memory of the node's agent is gone, and with it what was launched there and has ended: as far as no grant and no
+    /// claim says so, it could be launched again (decision 35).
+    pub(super) fn forget_overheard(&mut self, node: usize) {
+        self.overheard.retain(|overheard| overheard.node != node);
+    }
+}
+
+fn altered(launch: &Launch, how: Intrusion) -> Launch {
+    let mut altered = launch.clone();
+    match how {
+        Intrusion::OtherAttempt => altered.attempt.number += 1,
+        Intrusion::MoreResources => {
+            let TaskShape { resources, execution } = *altered.template.shape;
+            let more = resources.with(CPU, resources.cpu_millis() + 250);
+            let shape = Arc::new(TaskShape { resources: more, execution });
+            altered.template = Arc::new(TaskTemplate { shape, ..altered.template.as_ref().clone() });
+        }
+        Intrusion::OtherNode | Intrusion::Late | Intrusion::Again => {}
+    }
+    altered
+}
