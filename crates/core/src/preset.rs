@@ -187,9 +187,14 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     placement: Placement::TopRanked { k: 50 },
     quota: Quota { absolute: None, relative: None },
     promote_after: None,
-    steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything },
+    steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything, moves: false },
     reorder: true,
-    at_nodes: OpportunisticRules { queue_limit: None, keep_freed: Duration::ZERO, offer_after: None },
+    at_nodes: OpportunisticRules {
+        queue_limit: None,
+        keep_freed: Duration::ZERO,
+        offer_after: None,
+        report_idle: None,
+    },
 };
 
 /// An ask that found no room for so long gets a node kept free for it.
@@ -222,8 +227,9 @@ impl Preset {
     /// deviations, re-ordered; 70 % of the tasks that are shorter than 10 s are opportunistic.
     pub const MERCURY: Preset = Preset { places: Places::ByKind, ..Preset::of("mercury", InterJob::Capacity) };
 
-    /// One step beyond it, for a master that decides on events: nodes keep room that guaranteed work leaves for a moment, and
-    /// offer room that nobody guaranteed wants to what has run for long.
+    /// One step beyond it, for a master that decides on events: nodes keep room that guaranteed work leaves for a moment,
+    /// offer room that nobody guaranteed wants to what has run for long, and say at once that they have room for what waits
+    /// elsewhere.
     pub const MERCURY_PLUS: Preset = Preset {
         name: Name("mercury-plus"),
         opportunistic: Opportunistic {
@@ -231,7 +237,10 @@ impl Preset {
                 queue_limit: None,
                 keep_freed: Duration::from_millis(50),
                 offer_after: Some(Duration::from_secs(5)),
+                report_idle: Some(Duration::from_millis(200)),
             },
+            steering: Steering { moves: true, ..OPPORTUNISTIC.steering },
+            mix: Mix { shorter_than: Some(Duration::from_secs(5)), opportunistic: 1_000_000 },
             ..OPPORTUNISTIC
         },
         ..Preset::MERCURY

@@ -251,6 +251,8 @@ pub enum ToJobManager {
     Finished {
         attempt: AttemptId,
         ended: Ended,
+        /// It waited, and there its task would not; not repeated.
+        instead: Option<NodeId>,
     },
     /// The attempt is booked from now on and gives way to nobody.
     Promoted {
@@ -339,6 +341,8 @@ pub enum Rule {
     Ready,
     /// The job's own scheduler chose the node.
     Sampling,
+    /// It had room when the task waited elsewhere.
+    Moved,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -361,6 +365,8 @@ pub enum ToNode {
     Steer(Box<Steer>),
     /// Tokens of earlier generations are void. Said to a node when it reports.
     Expire { before: Generation },
+    /// Another node has this room to spare: give up what waits and would fit there, and say so with each end.
+    Move { to: NodeId, room: Resources },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),
     /// The attempt's resources are booked under this grant. Answered by `Promoted`, or by `Freed` if it does not run any more.
@@ -569,6 +575,7 @@ impl fmt::Display for Rule {
             Rule::Claim => "a claim of another scheduler",
             Rule::Ready => "its node being ready first",
             Rule::Sampling => "the choice of the job's own scheduler",
+            Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",

@@ -7,9 +7,9 @@ mod world;
 use amalgam_core::master::{OpportunisticLimit, Steering};
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::JobOutcome;
+use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, Role};
-use amalgam_core::vocabulary::{Duration, EndReason, ExecutionType, JobId, Resources, StageSpec, TaskId};
+use amalgam_core::vocabulary::{Constraint, Duration, EndReason, ExecutionType, JobId, Resources, StageSpec, TaskId};
 use world::{World, job, stage};
 
 const CORE: Resources = Resources::new(1_000, 0);
@@ -302,4 +302,96 @@ fn who_gives_way_says_for_whom_and_is_counted_also_after_a_restart() {
     world.kill_server();
     world.start_server();
     assert_eq!(counted(&world), (1, 0));
+}
+
+/// One step beyond: the parts of `mercury-plus` one by one.
+mod beyond {
+    use super::*;
+
+    #[test]
+    fn room_that_guaranteed_work_leaves_waits_for_the_next_guaranteed_task() {
+        for (keep, preempted) in [(Duration::ZERO, 3), (Duration::from_millis(50), 0)] {
+            let mut preset = preset();
+            preset.opportunistic.at_nodes.keep_freed = keep;
+            let mut world = World::with_nodes(preset, 1, CORE);
+            let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 4, "2s", 1_000)]));
+            world.run_for(seconds(1));
+            let waits = world.submit(job(vec![of_kind(Opportunistic, 1, "1s", 1_000)]));
+            world.run_for(seconds(20));
+            assert_eq!(world.outcome(guaranteed), Some(JobOutcome::Succeeded));
+            assert_eq!(world.outcome(waits), Some(JobOutcome::Succeeded));
+            assert_eq!(ended(&world, &EndReason::Preempted).len(), preempted, "kept for {keep}");
+        }
+    }
+
+    #[test]
+    fn nodes_offer_room_that_nobody_guaranteed_wants_to_what_has_run_for_long() {
+        let mut preset = preset();
+        preset.opportunistic.at_nodes.offer_after = Some(seconds(5));
+        let mut world = World::with_nodes(preset, 1, FOUR);
+        let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 3, "12s", 1_000)]));
+        let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
+        let bookings = |world: &World| world.server.as_ref().unwrap().master.describe(world.now).nodes[0].bookings;
+        world.run_for(seconds(4));
+        assert_eq!(bookings(&world), 3, "it has not run for long");
+        world.run_for(seconds(6));
+        assert_eq!((bookings(&world), running_of(&world, guaranteed)), (4, 3), "{}", world.log.join("\n"));
+        world.submit(job(vec![of_kind(Guaranteed, 4, "2s", 1_000)]));
+        world.run_for(seconds(100));
+        assert_eq!(ended(&world, &EndReason::Preempted), []);
+        assert_eq!(world.outcome(long), Some(JobOutcome::Succeeded));
+    }
+
+    #[test]
+    fn guaranteed_work_that_waits_gets_the_room_and_not_what_runs_for_long() {
+        let mut preset = preset();
+        preset.opportunistic.at_nodes.offer_after = Some(seconds(1));
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
+        // Before it has run for long enough, the room is somebody else's.
+        let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 5, "2s", 1_000)]));
+        world.run_for(seconds(12));
+        assert_eq!(world.outcome(guaranteed), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+        world.run_for(seconds(80));
+        assert_eq!(world.outcome(long), Some(JobOutcome::Succeeded));
+    }
+
+    #[test]
+    fn what_waits_in_the_longest_queue_moves_to_a_node_with_room() {
+        let mut preset = preset();
+        preset.opportunistic.steering.moves = true;
+        preset.opportunistic.at_nodes.report_idle = Some(Duration::from_millis(200));
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let id = world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
+        world.run_for(seconds(2));
+        (0..3).for_each(|_| world.add_node(CORE, &[]));
+        world.run_for(seconds(2));
+        assert_eq!(running_of(&world, id), 4, "{}", world.log.join("\n"));
+        let moved = |change: &&Change| matches!(change, Change::Launched { rule: Rule::Moved, .. });
+        assert_eq!(world.disk.iter().filter(moved).count(), 3);
+        // Each end makes room for another, and the node says so before its heartbeat.
+        world.run_for(seconds(20));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+        assert!(
+            world.nodes.iter().map(|host| host.executor.launched.len()).sum::<usize>() == 8,
+            "moved before they ran"
+        );
+    }
+
+    #[test]
+    fn nothing_moves_to_a_node_that_does_not_suit() {
+        let mut preset = preset();
+        preset.opportunistic.steering.moves = true;
+        let mut world = World::with_nodes(preset, 0, CORE);
+        world.add_node(CORE, &[("zone", "a")]);
+        world.settle();
+        let mut stage = of_kind(Auto, 3, "4s", 1_000);
+        stage.constraints = vec![Constraint::parse("zone=a").unwrap()];
+        let id = world.submit(job(vec![stage]));
+        world.run_for(seconds(1));
+        world.add_node(CORE, &[("zone", "b")]);
+        world.run_for(seconds(30));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        assert_eq!(world.nodes[1].executor.launched.len(), 0);
+    }
 }

@@ -215,7 +215,9 @@ impl JobManager {
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
-            ToJobManager::Finished { attempt, ended } => self.on_finished(now, from, attempt, ended, out),
+            ToJobManager::Finished { attempt, ended, instead } => {
+                self.on_finished(now, from, attempt, ended, instead, out);
+            }
             ToJobManager::Promoted { attempt, grant } => self.on_promoted(now, attempt, grant, out),
             ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
@@ -393,7 +395,15 @@ impl JobManager {
     // ---- ends ------------------------------------------------------------------------------------------------------
 
     /// The end of an attempt, once; repeated messages are acknowledged again.
-    fn on_finished(&mut self, now: Instant, from: Address, attempt: AttemptId, ended: Ended, out: &mut Outbox) {
+    fn on_finished(
+        &mut self,
+        now: Instant,
+        from: Address,
+        attempt: AttemptId,
+        ended: Ended,
+        instead: Option<NodeId>,
+        out: &mut Outbox,
+    ) {
         if let Address::Node(node) = from {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
@@ -406,9 +416,11 @@ impl JobManager {
         if !last {
             self.requests.came_back(task.stage, opportunistic);
         }
-        // A node that sheds has a longer queue than its load as it was published says.
-        if let EndReason::NodeFault(_) | EndReason::Shed = ended.reason {
-            self.close_node(now, node, out);
+        match (&ended.reason, instead) {
+            (EndReason::Shed, Some(instead)) => self.send_to(task.stage, instead),
+            // A node that sheds has a longer queue than its load as it was published says.
+            (EndReason::NodeFault(_) | EndReason::Shed, _) => self.close_node(now, node, out),
+            _ => {}
         }
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);

@@ -64,13 +64,21 @@ impl JobManager {
     fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
-                Step::Start { ask, node } => {
-                    let room = Room { node, basis: Basis::Queue, rule: Rule::Sampling, passed_over: 0 };
+                Step::Start { ask, node, rule } => {
+                    let room = Room { node, basis: Basis::Queue, rule, passed_over: 0 };
                     self.bind(now, ask, room, out);
                 }
                 Step::Probe { node, probe } => out.send(node, ToNode::Probe(probe)),
                 Step::Cancel { node, probes } => out.send(node, ToNode::Cancel { probes }),
             }
+        }
+    }
+
+    /// The next opportunistic task of the stage goes to a node that had room when its own did not.
+    pub(super) fn send_to(&mut self, stage: u32, node: NodeId) {
+        let ask = self.requests.opportunistic_ask(stage);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.send_to(ask, node);
         }
     }
 

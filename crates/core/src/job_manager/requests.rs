@@ -207,6 +207,11 @@ impl Requests {
         }
     }
 
+    /// The number of the ask for opportunistic tasks of the stage.
+    pub(super) fn opportunistic_ask(&self, stage: u32) -> u32 {
+        self.stages[stage as usize].opportunistic
+    }
+
     /// Whether the master places tasks of this kind although the job manager has a scheduler of its own.
     pub(super) fn is_for_master(&self, execution: ExecutionType) -> bool {
         self.mix.is_some() && execution == ExecutionType::Guaranteed

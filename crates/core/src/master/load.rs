@@ -25,6 +25,8 @@ pub(super) struct Nodes {
     entries: Vec<NodeEntry>,
     by_name: BTreeMap<String, NodeId>,
     queues: Queues,
+    /// Nodes with queues, by the length that they last reported.
+    by_queue: BTreeSet<(Duration, NodeId)>,
     /// When silence is looked at next.
     review_at: Option<Instant>,
 }
@@ -186,6 +188,17 @@ impl Nodes {
         let queue = queue.map(|queue| queue.min(LONGEST_QUEUE));
         let old = std::mem::replace(&mut self.entry(node).queue, queue);
         self.queues.replace(old, queue);
+        if let Some(old) = old.filter(|old| *old > Duration::ZERO) {
+            self.by_queue.remove(&(old, node));
+        }
+        if let Some(new) = queue.filter(|new| *new > Duration::ZERO) {
+            self.by_queue.insert((new, node));
+        }
+    }
+
+    /// The node that reported the longest queue of all.
+    pub(super) fn longest_queue(&self) -> Option<NodeId> {
+        self.by_queue.last().map(|(_, node)| *node)
     }
 
     pub(super) fn queues(&self) -> &Queues {
@@ -315,6 +328,7 @@ impl Master {
         if is_there {
             // What guaranteed work wants shows once it has been given away what it lacked.
             self.steer(node, out);
+            self.move_work(node, out);
             self.expire_tokens(node, out);
         }
     }

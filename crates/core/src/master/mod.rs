@@ -152,6 +152,9 @@ impl Master {
             (Address::JobManager(sender), ToMaster::Promote { attempt, node, resources }) if sender == attempt.job => {
                 self.on_promote(attempt, node, resources, out);
             }
+            (Address::Node(sender), ToMaster::Promote { attempt, node, resources }) if sender == node => {
+                self.on_promote(attempt, node, resources, out);
+            }
             (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated }) if sender == job => {
                 self.judge_estimates(job, estimated, out);
                 self.on_job_ended(now, job, outcome, out);

@@ -35,6 +35,13 @@ pub(super) struct Publication {
     pub(super) due: Option<Instant>,
 }
 
+impl Publication {
+    /// Whether the node takes work as far as those know who were told.
+    pub(super) fn offers(&self, node: NodeId) -> bool {
+        self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open)
+    }
+}
+
 impl Master {
     /// After every event: whether there is something to publish, and when.
     pub(super) fn review_publication(&mut self, now: Instant) {

@@ -3,7 +3,7 @@
 
 use super::Master;
 use crate::policy::Forecast;
-use crate::protocol::{Steer, ToNode};
+use crate::protocol::{NodeReport, Steer, ToNode};
 use crate::role::Outbox;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, NodeId, Resources};
@@ -15,6 +15,8 @@ pub struct Steering {
     /// A queue may be longer than the mean of all by so many standard deviations, in thousandths; `None` for any length.
     pub deviations: Option<u32>,
     pub limit: OpportunisticLimit,
+    /// Whether what waits in the longest queue is moved to a node that reports room and no queue.
+    pub moves: bool,
 }
 
 /// How much of a node opportunistic work may hold.
@@ -65,7 +67,7 @@ impl Queues {
 impl Master {
     /// The answer to a report.
     pub(super) fn steer(&mut self, node: NodeId, out: &mut Outbox) {
-        let Some(Steering { deviations, limit }) = self.settings.steer else { return };
+        let Some(Steering { deviations, limit, .. }) = self.settings.steer else { return };
         let (capacity, free) = (self.ledger.node_capacity(node), self.ledger.node_free(node));
         let forecast = self.nodes.forecast(node);
         forecast.learn(&capacity.saturating_sub(&free));
@@ -74,6 +76,21 @@ impl Master {
         let steer = Steer { longest_wait, room };
         if self.nodes.is_new_steer(node, steer) {
             out.send(node, ToNode::Steer(Box::new(steer)));
+        }
+    }
+}
+
+impl Master {
+    /// A node has reported. If it has room and nothing waits there, what waits in the longest queue goes there, provided that
+    /// job managers have heard of the node.
+    pub(super) fn move_work(&mut self, to: NodeId, out: &mut Outbox) {
+        if !self.settings.steer.is_some_and(|steer| steer.moves) || !self.publication.offers(to) {
+            return;
+        }
+        let is_idle = |report: &&NodeReport| report.queued == 0 && !report.free.is_zero();
+        let Some(room) = self.nodes.report(to).filter(is_idle).map(|report| report.free) else { return };
+        if let Some(from) = self.nodes.longest_queue() {
+            out.send(from, ToNode::Move { to, room });
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Where guaranteed and opportunistic work want the same room: the second gives way, and keeps to the limits that the master
 //! sets it.
 
-use super::{Attempt, NodeAgent, State};
+use super::{Attempt, MasterLink, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{
-    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals,
+    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, NodeId, QueuedEntry, Resources, Totals,
 };
 
 impl Attempt {
@@ -55,6 +55,32 @@ impl NodeAgent {
                 EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),
                 EntryId::Probe(probe) => drop(self.take_probe(probe)),
             }
+        }
+    }
+
+    /// Hands over what waits and would fit into another node's room, beginning with what would start last here.
+    pub(super) fn on_move(&mut self, now: Instant, to: NodeId, mut room: Resources, out: &mut Outbox) {
+        while let Some(entry) = self.queue.last(self.queue_policy.as_ref()) {
+            let EntryId::Attempt(attempt) = entry.id else { break };
+            if !entry.shape.resources.fits_in(&room) {
+                break;
+            }
+            room = room.saturating_sub(&entry.shape.resources);
+            self.queue.remove(EntryId::Attempt(attempt));
+            self.finish_for(now, attempt, shed_because(format!("{to} had room")), Some(to), out);
+        }
+        self.report(now, out);
+    }
+
+    /// Room that nothing here wants is told of soon.
+    pub(super) fn report_idle_room(&mut self) {
+        let Some(interval) = self.rules.report_idle else { return };
+        if self.has_opportunistic_waiting() {
+            return;
+        }
+        let soon = self.reported_at + interval;
+        if let MasterLink::Welcomed { next_report, .. } = &mut self.master {
+            *next_report = soon.min(*next_report);
         }
     }
 

@@ -114,7 +114,7 @@ impl NodeAgent {
         self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
         for (&attempt, entry) in &self.attempts {
             if let State::Ended(ended) = &entry.state {
-                out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone() });
+                out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone(), instead: None });
             }
         }
         self.answer_early_launches(now, out);
@@ -136,7 +136,7 @@ impl NodeAgent {
         self.free = self.held.left_of(&self.capacity);
     }
 
-    pub(super) fn report(&self, now: Instant, out: &mut Outbox) {
+    pub(super) fn report(&mut self, now: Instant, out: &mut Outbox) {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
         let expected_wait = self.queue.expected_work();
@@ -147,6 +147,7 @@ impl NodeAgent {
             .stalled_since
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
+        self.reported_at = now;
         let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
         out.send(TheMaster, ToMaster::Report(report));
         self.offer_promotion(now, out);

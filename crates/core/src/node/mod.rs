@@ -53,6 +53,8 @@ pub struct OpportunisticRules {
     pub keep_freed: Duration,
     /// Where the ledger has room, attempts that have run for so long are offered it.
     pub offer_after: Option<Duration>,
+    /// A node that has room and nothing to start there reports so, but not more often than once in so long. Else it reports on heartbeats.
+    pub report_idle: Option<Duration>,
 }
 
 pub struct NodeAgent {
@@ -78,6 +80,7 @@ pub struct NodeAgent {
     making_way: BTreeMap<AttemptId, AttemptId>,
     /// Since when something opportunistic waits and none has started.
     stalled_since: Option<Instant>,
+    reported_at: Instant,
     probes: Probes,
     /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
@@ -169,6 +172,7 @@ impl NodeAgent {
             steer: Steer::default(),
             making_way: BTreeMap::new(),
             stalled_since: None,
+            reported_at: Instant::ZERO,
             probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
@@ -236,6 +240,7 @@ impl NodeAgent {
                 self.drop_probes(now, out);
             }
             ToNode::Steer(steer) => self.on_steer(now, *steer, out),
+            ToNode::Move { to, room } => self.on_move(now, to, room, out),
             ToNode::Expire { before } => self.tokens.expire(before),
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
@@ -360,7 +365,7 @@ impl NodeAgent {
             Some(_) => self.finish(now, id, ended, out),
             None => {
                 // From before this agent's time.
-                out.send(id.job, ToJobManager::Finished { attempt: id, ended: ended.clone() });
+                out.send(id.job, ToJobManager::Finished { attempt: id, ended: ended.clone(), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
                 let entry = Attempt { task, template, grant: None, expected: None, devices, since: now, state };
@@ -371,6 +376,11 @@ impl NodeAgent {
 
     /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
     fn finish(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
+        self.finish_for(now, id, ended, None, out);
+    }
+
+    /// The same; its task would find room at another node.
+    fn finish_for(&mut self, now: Instant, id: AttemptId, ended: Ended, instead: Option<NodeId>, out: &mut Outbox) {
         let ended = self.with_cause(id, ended);
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
@@ -393,12 +403,15 @@ impl NodeAgent {
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
-        out.send(id.job, ToJobManager::Finished { attempt: id, ended });
+        out.send(id.job, ToJobManager::Finished { attempt: id, ended, instead });
         if let Some(grant) = grant {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
             self.offer_promotion(now, out);
         }
         self.start_what_fits(now, out);
+        if held {
+            self.report_idle_room();
+        }
     }
 
     fn hold(&mut self, resources: &Resources) {

@@ -3,7 +3,7 @@
 
 use super::locality::local_nodes;
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
-use crate::protocol::{Ask, NodeList, Probe};
+use crate::protocol::{Ask, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
 };
@@ -32,6 +32,8 @@ struct LocalAsk {
     bound: u64,
     /// Probes that are out for it.
     probes: u64,
+    /// Nodes that had room for one task each when theirs had not.
+    instead: Vec<NodeId>,
 }
 
 /// How far an ask is that its job manager places itself.
@@ -61,6 +63,7 @@ pub enum Step {
     Start {
         ask: AskId,
         node: NodeId,
+        rule: Rule,
     },
     Probe {
         node: NodeId,
@@ -75,7 +78,7 @@ pub enum Step {
 impl LocalAsk {
     fn new(ask: Ask) -> LocalAsk {
         let shape = Arc::new(TaskShape { resources: ask.resources, execution: ask.execution });
-        LocalAsk { ask, shape, bound: 0, probes: 0 }
+        LocalAsk { ask, shape, bound: 0, probes: 0, instead: Vec::new() }
     }
 
     fn open(&self) -> u64 {
@@ -186,6 +189,11 @@ impl LocalScheduler {
         Some(entry.ask.id)
     }
 
+    /// The next task of the ask goes to this node, if it suits.
+    pub fn send_to(&mut self, ask: u32, node: NodeId) {
+        self.asks[ask as usize].instead.push(node);
+    }
+
     // ---- decisions -------------------------------------------------------------------------------------------------
 
     /// Places what is open, so many tasks at most, and takes back what is not needed any more.
@@ -216,23 +224,31 @@ impl LocalScheduler {
         if count == 0 {
             return false;
         }
+        while let Some(node) = self.asks[number].instead.pop() {
+            let LocalAsk { ask: Ask { resources, .. }, .. } = &self.asks[number];
+            if (node.0 as usize) < self.view.len() && self.view.has_room(node.0 as usize, slot, resources) {
+                steps.push(self.start(number, node, Rule::Moved));
+                return true;
+            }
+        }
+        let entry = &self.asks[number];
         let ask = OpenAsk { slot, shape: entry.ask.resources, class: slot, count, probes: entry.probes };
         let mut decisions = Vec::new();
         self.placement.place(now, &[ask], Budget { starts: 1 }, &self.view, &mut decisions);
         let started = decisions.iter().any(|decision| matches!(decision, Decision::Start { .. }));
         steps.extend(decisions.into_iter().filter_map(|decision| match decision {
-            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32))),
+            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32), Rule::Sampling)),
             Decision::Probe { node, .. } => Some(self.probe(number, NodeId(node as u32))),
             Decision::Wait { .. } => None,
         }));
         started
     }
 
-    fn start(&mut self, number: usize, node: NodeId) -> Step {
+    fn start(&mut self, number: usize, node: NodeId, rule: Rule) -> Step {
         let entry = &mut self.asks[number];
         entry.bound += 1;
         self.view.on_sent(node);
-        Step::Start { ask: entry.ask.id, node }
+        Step::Start { ask: entry.ask.id, node, rule }
     }
 
     fn probe(&mut self, number: usize, node: NodeId) -> Step {

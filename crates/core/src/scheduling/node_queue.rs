@@ -69,8 +69,16 @@ impl NodeQueue {
 
     /// Takes out the opportunistic entry that is given up first.
     pub fn drop_last(&mut self, policy: &dyn QueuePolicy) -> Option<QueuedEntry> {
-        let queue = QueueView { entries: self.entries(), opportunistic_room: Resources::ZERO };
-        policy.last(&queue).map(|at| self.take(at))
+        self.position_of_last(policy).map(|at| self.take(at))
+    }
+
+    /// The opportunistic entry that is given up first.
+    pub fn last(&self, policy: &dyn QueuePolicy) -> Option<&QueuedEntry> {
+        self.position_of_last(policy).map(|at| &self.entries()[at])
+    }
+
+    fn position_of_last(&self, policy: &dyn QueuePolicy) -> Option<usize> {
+        policy.last(&QueueView { entries: self.entries(), opportunistic_room: Resources::ZERO })
     }
 
     /// The expected run times of what nobody booked, one after the other; unknown ones count as nothing.

@@ -199,7 +199,7 @@ impl fmt::Display for EndReason {
             EndReason::OutOfMemory => f.write_str("out of memory: it passed its memory limit and was killed"),
             EndReason::Timeout => f.write_str("timed out"),
             EndReason::Preempted => f.write_str("preempted by guaranteed work"),
-            EndReason::Shed => f.write_str("shed from an overlong queue"),
+            EndReason::Shed => f.write_str("shed from a node's queue"),
             EndReason::NodeLost => f.write_str("its node was lost"),
             EndReason::Cancelled => f.write_str("cancelled"),
             EndReason::DependencyFailed => f.write_str("a task that it depends on failed"),

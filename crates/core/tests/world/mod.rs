@@ -601,7 +601,7 @@ fn show_message(message: &Message) -> String {
             format!("granted {}", grants.join(" "))
         }
         Message::ToJobManager(ToJobManager::Started { attempt, .. }) => format!("started {attempt}"),
-        Message::ToJobManager(ToJobManager::Finished { attempt, ended }) => {
+        Message::ToJobManager(ToJobManager::Finished { attempt, ended, .. }) => {
             format!("finished {attempt}: {}", ended.reason)
         }
         Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),

@@ -39,6 +39,9 @@ pub(super) struct OpportunisticKeys {
     keep_freed: Option<LengthOrNever>,
     /// Attempts that have run for so long are offered room that no guaranteed work holds.
     offer_after: Option<LengthOrNever>,
+    /// Whether what waits in the longest queue is moved to a node that has room, which then reports at once, but not more
+    /// often than this.
+    move_every: Option<LengthOrNever>,
 }
 
 impl OpportunisticKeys {
@@ -74,6 +77,10 @@ impl OpportunisticKeys {
         rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.0.unwrap_or(Duration::ZERO));
         if let Some(LengthOrNever(length)) = self.offer_after {
             rules.offer_after = length;
+        }
+        if let Some(LengthOrNever(length)) = self.move_every {
+            rules.report_idle = length;
+            own.steering.moves = length.is_some();
         }
         Ok(())
     }
@@ -239,24 +246,25 @@ mod tests {
     fn each_part_can_be_set_and_what_is_not_stays() {
         assert_eq!(parse(""), Ok(Preset::MERCURY.opportunistic));
         let keys = "shorter_than = '5s'\npercent = 50\nk = 20\nquota = 100\nquota_per_guaranteed = 2.5\npromote_after = '30s'\n\
-                    deviations = 1.5\nlimit = 0.2\nreorder = false\nqueue_limit = 8\nkeep_freed = '20ms'\noffer_after = '4s'";
+                    deviations = 1.5\nlimit = 0.2\nreorder = false\nqueue_limit = 8\nkeep_freed = '20ms'\noffer_after = '4s'\nmove_every = '1s'";
         let wanted = Opportunistic {
             mix: Mix { shorter_than: Some(Duration::from_secs(5)), opportunistic: 500_000 },
             placement: Placement::TopRanked { k: 20 },
             quota: Quota { absolute: Some(100), relative: Some(250) },
             promote_after: Some(Duration::from_secs(30)),
-            steering: Steering { deviations: Some(1_500), limit: OpportunisticLimit::Part(200_000) },
+            steering: Steering { deviations: Some(1_500), limit: OpportunisticLimit::Part(200_000), moves: true },
             reorder: false,
             at_nodes: OpportunisticRules {
                 queue_limit: Some(8),
                 keep_freed: Duration::from_millis(20),
                 offer_after: Some(Duration::from_secs(4)),
+                report_idle: Some(Duration::from_secs(1)),
             },
         };
         assert_eq!(parse(keys), Ok(wanted));
         let open = parse("shorter_than = 'any'\npercent = 100\ndeviations = 'any'\nlimit = 'forecast'").unwrap();
         assert_eq!(open.mix, Mix::ONLY_OPPORTUNISTIC);
-        assert_eq!(open.steering, Steering { deviations: None, limit: OpportunisticLimit::Forecast });
+        assert_eq!(open.steering, Steering { deviations: None, limit: OpportunisticLimit::Forecast, moves: false });
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn shape(host: &Node, chance: &mut Chance) -> Shape {
         is_one_in(2, chance)
     });
     let attribute = |name: &str| host.attributes.get(name).unwrap_or_default();
-    let constraints = match chance.below(8_u64) {
+    let constraints = match chance.below(6_u64) {
         0 => vec![format!("zone={}", attribute("zone"))],
         1 => vec![format!("kernel>={}", attribute("kernel"))],
         2 => vec![format!("zone!={}", if attribute("zone") == "a" { "b" } else { "a" }), "kernel<6.99".to_owned()],

@@ -92,6 +92,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
     match change {
         Change::Launched { rule, .. } => match rule {
             Rule::Ready => Some("task bound to a probe"),
+            Rule::Moved => Some("task moved to another queue"),
             Rule::Sampling => Some("task sent to a queue"),
             Rule::Reservation => Some("task on a node kept for it"),
             _ => None,

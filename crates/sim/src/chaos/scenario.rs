@@ -121,12 +121,14 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
                 chance,
                 &[OpportunisticLimit::Everything, OpportunisticLimit::Part(500_000), OpportunisticLimit::Forecast],
             ),
+            moves: is_one_in(2, chance),
         },
         reorder: is_one_in(2, chance),
         at_nodes: OpportunisticRules {
             queue_limit: one_of(chance, &[None, Some(2)]),
             keep_freed: one_of(chance, &[Duration::ZERO, Duration::from_millis(200)]),
             offer_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),
+            report_idle: one_of(chance, &[None, Some(Duration::from_millis(100))]),
         },
     }
 }

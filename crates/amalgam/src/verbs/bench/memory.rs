@@ -105,7 +105,7 @@ impl Run {
     fn end(&mut self, attempt: AttemptId, reason: EndReason) {
         let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
         let ended = Ended { reason, usage: Box::new(usage), message: None };
-        self.tell(Address::Node(NODE), ToJobManager::Finished { attempt, ended });
+        self.tell(Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
     }
 
     fn attempt(&mut self, reason: EndReason) {

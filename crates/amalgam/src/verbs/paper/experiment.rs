@@ -242,7 +242,7 @@ fn preset(scenario: &Scenario, case: &Case, one_in: u32) -> Preset {
     preset.opportunistic = Opportunistic {
         mix,
         placement: Placement::TopRanked { k },
-        steering: Steering { deviations, limit },
+        steering: Steering { deviations, limit, ..preset.opportunistic.steering },
         reorder: shaping && case.reorder.unwrap_or(defaults.reorder),
         ..preset.opportunistic
     };

@@ -7,7 +7,7 @@ use crate::failure::Result;
 
 const SCENARIO: &str = include_str!("mercury.toml");
 
-pub const FIGURES: [Figure; 8] = [
+pub const FIGURES: [Figure; 9] = [
     figure("mercury-5", "Mercury, figure 5: 100, 150 and 200 jobs at once under only-Q against only-G", gains),
     figure("mercury-6", "Mercury, figure 6: placement on one of the k best nodes", gains),
     figure("mercury-7", "Mercury, figure 7: shedding and re-ordering with nodes that report too little", gains),
@@ -16,6 +16,11 @@ pub const FIGURES: [Figure; 8] = [
     figure("mercury-9", "Mercury, figure 9: tasks of 2, 10 and 20 s", gains),
     figure("mercury-10", "Mercury, figure 10: four jobs of five with tasks of 2 s, the fifth with 50 s", by_class),
     figure("mercury-11", "Mercury, figure 11: run times like Microsoft's", by_class),
+    figure(
+        "mercury-plus",
+        "Beyond Mercury: a master that decides on events, and nodes that keep, offer and take over",
+        beyond,
+    ),
 ];
 
 const fn figure(name: &'static str, title: &'static str, find: super::figure::Find) -> Figure {
@@ -106,6 +111,18 @@ fn by_class(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findin
         let mut rows = compared(figure, of, base, &GAINS);
         rows.extend(classes.iter().flat_map(|class| latencies(figure, of, base, class)));
         rows.extend(as_they_are(figure, of, &LEVELS));
+        rows
+    })
+}
+
+/// All of that, the slowest jobs and the preemptions.
+fn beyond(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
+    const SLOWEST: [Metric; 1] = [("p99_latency_vs_only_g", |run| run.latency_percentile(None, 99))];
+    findings(figure, scenario, extent, |of, base| {
+        let mut rows = compared(figure, of, base, &GAINS);
+        rows.extend(compared(figure, of, base, &SLOWEST));
+        rows.extend(as_they_are(figure, of, &LEVELS[..LEVELS.len() - 1]));
+        rows.extend(as_they_are(figure, of, &POLICING[..2]));
         rows
     })
 }
