@@ -53,8 +53,8 @@ pub struct JournalArgs {
 /// What a server goes by. The command line comes before the file.
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {
-    /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random, sparrow-power-of-two or
-    /// mercury [default: drf]
+    /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random, sparrow-power-of-two,
+    /// mercury or mercury-plus [default: drf]
     #[arg(long, value_parser = parse_preset)]
     preset: Option<Preset>,
     /// Queues and other settings
