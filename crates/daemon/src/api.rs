@@ -62,7 +62,7 @@ wire! {
         at_nodes: u64,
         /// How often one was preempted so far, in the jobs that are still known.
         preempted: u64,
-        /// How often one was shed from an overlong queue, likewise.
+        /// How often one was shed from a node's queue, likewise.
         shed: u64,
     }
 

@@ -215,7 +215,7 @@ fn a_full_queue_sheds_with_a_reason_and_nothing_is_lost() {
         let ended = told(&scene.story(&id), "ended").join("\n");
         ended.contains("shed").then_some(ended)
     });
-    assert!(shed.contains("shed from an overlong queue (1 waited there, and no more may)"), "{shed}");
+    assert!(shed.contains("shed from a node's queue (1 waited there, and no more may)"), "{shed}");
     assert!(shed.contains("it waits again by itself"), "{shed}");
     scene.write("go", "");
     scene.ok(&["wait", &id]);
@@ -245,4 +245,20 @@ fn a_configuration_of_opportunistic_work_is_checked_by_line() {
         assert!(told.code == 2 && told.err.contains("server.toml") && told.err.contains("line 3"), "{told:?}");
         assert!(told.err.contains(said), "{told:?}");
     }
+}
+
+#[test]
+fn what_waits_moves_to_a_node_that_has_room() {
+    let scene = Scene::dev(&["--preset", "mercury-plus", "--nodes", "2", "--cpus", "1"]);
+    let nodes = scene.json::<Vec<NodeSummary>>(&["node", "list"]);
+    scene.ok(&["node", "drain", &nodes[1].name]);
+    let id = submit(&scene, "opportunistic", &["--array", "0-1", "--expected", "10s"], AWAIT_GO);
+    until_true("one runs and one waits", || running(&scene, &id) == (0, 1) && scene.job(&id).attempts.at_nodes == 1);
+    scene.ok(&["node", "undrain", &nodes[1].name]);
+    until_true("both run", || running(&scene, &id) == (0, 2));
+    let launched = told(&scene.story(&id), "launched");
+    assert!(launched.iter().any(|text| text.contains("having room when the task waited at another")), "{launched:?}");
+    assert_eq!(scene.job(&id).attempts.shed, 1);
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
 }

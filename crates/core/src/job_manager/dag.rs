@@ -42,7 +42,7 @@ pub struct Stage {
     pub dropped_bytes: u64,
     /// Attempts that gave way to guaranteed work.
     pub preempted: u32,
-    /// Attempts that came back from overlong queues.
+    /// Attempts that came back from nodes' queues.
     pub shed: u32,
     /// When its first task was launched.
     pub first_launch: Option<Instant>,

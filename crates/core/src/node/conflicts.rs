@@ -67,7 +67,7 @@ impl NodeAgent {
             }
             room = room.saturating_sub(&entry.shape.resources);
             self.queue.remove(EntryId::Attempt(attempt));
-            self.finish_for(now, attempt, shed_because(format!("{to} had room")), Some(to), out);
+            self.finish_for(now, attempt, shed_because("another node had room".to_owned()), Some(to), out);
         }
         self.report(now, out);
     }

@@ -77,7 +77,7 @@ pub enum EndReason {
     Timeout,
     /// A guaranteed attempt needed its resources.
     Preempted,
-    /// Discarded from an overlong queue before it started.
+    /// Given up where it waited, because the queue was too long or another node had room.
     Shed,
     NodeLost,
     Cancelled,
