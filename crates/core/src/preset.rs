@@ -189,12 +189,7 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     promote_after: None,
     steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything, moves: false },
     reorder: true,
-    at_nodes: OpportunisticRules {
-        queue_limit: None,
-        keep_freed: Duration::ZERO,
-        offer_after: None,
-        report_idle: None,
-    },
+    at_nodes: OpportunisticRules { queue_limit: None, keep_freed: Duration::ZERO, offer_after: None, tell_spare: None },
 };
 
 /// An ask that found no room for so long gets a node kept free for it.
@@ -237,10 +232,9 @@ impl Preset {
                 queue_limit: None,
                 keep_freed: Duration::from_millis(50),
                 offer_after: Some(Duration::from_secs(5)),
-                report_idle: Some(Duration::from_millis(200)),
+                tell_spare: Some(Duration::from_millis(200)),
             },
             steering: Steering { moves: true, ..OPPORTUNISTIC.steering },
-            mix: Mix { shorter_than: Some(Duration::from_secs(5)), opportunistic: 1_000_000 },
             ..OPPORTUNISTIC
         },
         ..Preset::MERCURY

@@ -101,6 +101,9 @@ pub enum ToMaster {
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
     Report(NodeReport),
+    /// Room that opportunistic work may use and nothing at the node wants; or, after a `Move`, none of it and the expected run
+    /// times of what waits there still.
+    Room { spare: Resources, expected_wait: Duration },
     /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
     CannotLaunch { why: String },
     /// Granted resources are free again.
@@ -365,7 +368,8 @@ pub enum ToNode {
     Steer(Box<Steer>),
     /// Tokens of earlier generations are void. Said to a node when it reports.
     Expire { before: Generation },
-    /// Another node has this room to spare: give up what waits and would fit there, and say so with each end.
+    /// Another node has this room to spare: give up what waits, may run anywhere and fits there, and say so with each end.
+    /// Answered by `Room` without any to spare.
     Move { to: NodeId, room: Resources },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),

@@ -360,7 +360,7 @@ mod beyond {
     fn what_waits_in_the_longest_queue_moves_to_a_node_with_room() {
         let mut preset = preset();
         preset.opportunistic.steering.moves = true;
-        preset.opportunistic.at_nodes.report_idle = Some(Duration::from_millis(200));
+        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 1, CORE);
         let id = world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
         world.run_for(seconds(2));
@@ -393,5 +393,43 @@ mod beyond {
         world.run_for(seconds(30));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
         assert_eq!(world.nodes[1].executor.launched.len(), 0);
+        assert_eq!(ended(&world, &EndReason::Shed), []);
+    }
+
+    #[test]
+    fn nothing_moves_to_room_that_opportunistic_work_may_not_use() {
+        let mut preset = preset();
+        preset.opportunistic.steering =
+            Steering { moves: true, limit: OpportunisticLimit::Part(250_000), deviations: None };
+        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        let mut world = World::with_nodes(preset, 2, FOUR);
+        world.run_for(seconds(3));
+        let id = world.submit(job(vec![of_kind(Auto, 8, "5s", 1_000)]));
+        world.run_for(seconds(4));
+        assert_eq!(running_of(&world, id), 2);
+        let shed = ended(&world, &EndReason::Shed).len();
+        world.run_for(seconds(30));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        let moves = ended(&world, &EndReason::Shed).len();
+        assert!(shed == 0 && moves <= 8, "{moves} moves of 8 tasks:\n{}", world.log.join("\n"));
+    }
+
+    #[test]
+    fn a_promotion_by_offer_is_told_again_to_a_server_that_missed_it() {
+        let mut preset = preset();
+        preset.opportunistic.at_nodes.offer_after = Some(seconds(2));
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
+        world.run_for(seconds(4));
+        let promoted = |world: &World| world.disk.iter().filter(|c| matches!(c, Change::Promoted { .. })).count();
+        assert_eq!(promoted(&world), 1);
+        // As if the server had died before it was told.
+        world.kill_server();
+        world.disk.retain(|change| !matches!(change, Change::Promoted { .. }));
+        world.start_server();
+        world.run_for(seconds(2));
+        assert_eq!(promoted(&world), 1, "{}", world.log.join("\n"));
+        world.run_for(seconds(60));
+        assert_eq!(world.outcome(long), Some(JobOutcome::Succeeded));
     }
 }

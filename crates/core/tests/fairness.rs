@@ -10,6 +10,7 @@ use amalgam_core::protocol::{JobAction, JobOutcome};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{Constraint, Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use world::{World, job, stage};
 
 fn queue(name: &str) -> QueueSpec {
@@ -211,7 +212,7 @@ fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
 #[test]
 fn a_heartbeat_brings_so_many_tasks_and_no_more() {
     let mut world = World::new(Preset::DRF);
-    world.settings.decide = Decide::OnHeartbeats { most: Some(3) };
+    world.settings.decide = Decide::OnHeartbeats { most: NonZeroU32::new(3) };
     world.settings.heartbeat = Duration::from_secs(3);
     world.start_server();
     world.add_node(Resources::new(8_000, 0), &[]);

@@ -195,13 +195,14 @@ fn probes_and_their_room_are_forgotten_with_the_connection() {
 }
 
 #[test]
-fn a_repeated_probe_is_the_same_and_a_launch_that_is_not_taken_leaves_no_room_kept() {
+fn a_repeated_probe_is_the_same_and_a_launch_of_an_earlier_life_does_not_touch_it() {
     let mut node = Node::new();
     assert_eq!(node.probe(1, 4_000), [Ready(1)]);
     assert_eq!(node.probe(2, 4_000), []);
     assert_eq!(node.probe(1, 4_000), []);
     assert_eq!(node.probe(2, 4_000), []);
-    assert_eq!(node.launch_in(Epoch(0), 9, Some(1), 4_000), [NotTaken(9), Ready(2)], "from an earlier life");
+    assert_eq!(node.launch_in(Epoch(0), 9, Some(1), 4_000), [NotTaken(9)]);
+    assert_eq!(node.launch(7, Some(1), 4_000), [Launched(7)]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use amalgam_core::vocabulary::{Duration, QueueSpec};
 use opportunistic::OpportunisticKeys;
 use serde::{Deserialize, Deserializer};
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 /// What a server's operator decides.
@@ -64,7 +65,7 @@ struct File {
     token_life: Option<Duration>,
     /// "events" or "heartbeats".
     decide: Option<String>,
-    grants_per_heartbeat: Option<u32>,
+    grants_per_heartbeat: Option<NonZeroU32>,
     kept_jobs: Option<usize>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
@@ -155,7 +156,6 @@ impl Config {
         }
         master.decide = match (file.decide.as_deref(), file.grants_per_heartbeat) {
             (None | Some("events"), None) => Decide::OnEvents,
-            (Some("heartbeats"), Some(0)) => return Err("grants_per_heartbeat is 0; it is at least 1".to_owned()),
             (Some("heartbeats"), most) => Decide::OnHeartbeats { most },
             (None | Some("events"), Some(_)) => {
                 return Err("grants_per_heartbeat is for decide = \"heartbeats\"".to_owned());
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!((queue.weight, queue.guaranteed, queue.maximum), (2_500, 500_000, 750_000));
         assert_eq!(config.master.token_life, Duration::from_secs(300));
         assert_eq!(config.master.heartbeat, Duration::from_secs(3));
-        assert_eq!(config.master.decide, Decide::OnHeartbeats { most: Some(8) });
+        assert_eq!(config.master.decide, Decide::OnHeartbeats { most: NonZeroU32::new(8) });
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
             ("[[queue]]\nname = 'a.b'", "has no parent"),
             ("decide = 'never'", "heartbeats"),
             ("grants_per_heartbeat = 8", "for decide = \"heartbeats\""),
-            ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "at least 1"),
+            ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "nonzero"),
             ("[policies]\nplacement = 'best'", "there are: next-fit, best-fit"),
             ("[policies]\nintra_job = 'cpm'", "there are: breadth-first, critical-path"),
             ("[policies]\nfairness = 0.5", "of the preset tetris"),

@@ -417,7 +417,7 @@ impl JobManager {
             self.requests.came_back(task.stage, opportunistic);
         }
         match (&ended.reason, instead) {
-            (EndReason::Shed, Some(instead)) => self.send_to(task.stage, instead),
+            (EndReason::Shed, Some(instead)) if !last && self.send_to(task.stage, instead) => {}
             // A node that sheds has a longer queue than its load as it was published says.
             (EndReason::NodeFault(_) | EndReason::Shed, _) => self.close_node(now, node, out),
             _ => {}

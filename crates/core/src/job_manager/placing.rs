@@ -74,12 +74,10 @@ impl JobManager {
         }
     }
 
-    /// The next opportunistic task of the stage goes to a node that had room when its own did not.
-    pub(super) fn send_to(&mut self, stage: u32, node: NodeId) {
+    /// The next opportunistic task of the stage goes to a node that had room when its own did not. False if it does not suit.
+    pub(super) fn send_to(&mut self, stage: u32, node: NodeId) -> bool {
         let ask = self.requests.opportunistic_ask(stage);
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.send_to(ask, node);
-        }
+        self.scheduler.as_mut().is_some_and(|scheduler| scheduler.send_to(ask, node))
     }
 
     /// A node keeps room for a probe: the next task gets it, if one is left.

@@ -4,6 +4,7 @@ use super::{Decide, Master};
 use crate::protocol::{Address, Ask};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{GrantId, Instant, JobId, JobWork, NodeId};
+use std::num::NonZeroU32;
 
 impl Master {
     pub(super) fn on_demand(&mut self, now: Instant, job: JobId, asks: &[Ask], work: &JobWork, out: &mut Outbox) {
@@ -47,7 +48,7 @@ impl Master {
     /// In heartbeat mode, a node's report is the moment at which its room is given away.
     pub(super) fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
-            self.fill(now, &[node], most, out);
+            self.fill(now, &[node], most.map(NonZeroU32::get), out);
         }
     }
 

@@ -196,7 +196,18 @@ impl Nodes {
         }
     }
 
-    /// The node that reported the longest queue of all.
+    /// The node that was told to hand over what waits there has a queue of this length now. If that is what it was, others have
+    /// their turn until it reports: nothing there may go.
+    pub(super) fn handed_over(&mut self, node: NodeId, length: Duration) {
+        let before = self.entry(node).queue;
+        if before == Some(length) {
+            self.by_queue.remove(&(length, node));
+        } else if before.is_some() {
+            self.count_queue(node, Some(length));
+        }
+    }
+
+    /// The node with the longest queue of all.
     pub(super) fn longest_queue(&self) -> Option<NodeId> {
         self.by_queue.last().map(|(_, node)| *node)
     }
@@ -328,7 +339,6 @@ impl Master {
         if is_there {
             // What guaranteed work wants shows once it has been given away what it lacked.
             self.steer(node, out);
-            self.move_work(node, out);
             self.expire_tokens(node, out);
         }
     }

@@ -24,6 +24,7 @@ use crate::scheduling::{Ledger, Scheduler};
 use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId, Sealing};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// How a master behaves; every part is a setting of the configuration.
@@ -55,7 +56,7 @@ pub enum Decide {
     /// Per node, when it reports (what the papers' systems do).
     OnHeartbeats {
         /// At most so many grants for a report; `None` for all that fit.
-        most: Option<u32>,
+        most: Option<NonZeroU32>,
     },
 }
 
@@ -141,6 +142,9 @@ impl Master {
             }
             (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
             (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, report, out),
+            (Address::Node(node), ToMaster::Room { spare, expected_wait }) => {
+                self.on_room(node, spare, expected_wait, out);
+            }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
@@ -153,7 +157,11 @@ impl Master {
                 self.on_promote(attempt, node, resources, out);
             }
             (Address::Node(sender), ToMaster::Promote { attempt, node, resources }) if sender == node => {
-                self.on_promote(attempt, node, resources, out);
+                // Where a report brings so many grants at most, what is left may be wanted at the next.
+                let is_wanted = matches!(self.settings.decide, Decide::OnHeartbeats { most: Some(_) });
+                if !is_wanted || self.scheduler.open_tasks() == 0 {
+                    self.on_promote(attempt, node, resources, out);
+                }
             }
             (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated }) if sender == job => {
                 self.judge_estimates(job, estimated, out);

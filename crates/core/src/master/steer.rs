@@ -3,8 +3,9 @@
 
 use super::Master;
 use crate::policy::Forecast;
-use crate::protocol::{NodeReport, Steer, ToNode};
+use crate::protocol::{Steer, ToNode};
 use crate::role::Outbox;
+use crate::scheduling::NodeState;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, NodeId, Resources};
 use serde::{Deserialize, Serialize};
@@ -78,19 +79,23 @@ impl Master {
             out.send(node, ToNode::Steer(Box::new(steer)));
         }
     }
-}
 
-impl Master {
-    /// A node has reported. If it has room and nothing waits there, what waits in the longest queue goes there, provided that
-    /// job managers have heard of the node.
-    pub(super) fn move_work(&mut self, to: NodeId, out: &mut Outbox) {
-        if !self.settings.steer.is_some_and(|steer| steer.moves) || !self.publication.offers(to) {
+    /// What waits in the longest queue goes to a node that has room to spare, less what was granted there meanwhile, provided
+    /// that job managers have heard of the node.
+    pub(super) fn on_room(&mut self, node: NodeId, spare: Resources, expected_wait: Duration, out: &mut Outbox) {
+        let moves = self.settings.steer.is_some_and(|steer| steer.moves);
+        if !moves || self.ledger.state(node) != Some(NodeState::Up) {
             return;
         }
-        let is_idle = |report: &&NodeReport| report.queued == 0 && !report.free.is_zero();
-        let Some(room) = self.nodes.report(to).filter(is_idle).map(|report| report.free) else { return };
-        if let Some(from) = self.nodes.longest_queue() {
-            out.send(from, ToNode::Move { to, room });
+        if spare.is_zero() {
+            self.nodes.handed_over(node, expected_wait);
+        }
+        let room = spare.smaller_of(&self.ledger.node_free(node));
+        if !room.is_zero()
+            && self.publication.offers(node)
+            && let Some(from) = self.nodes.longest_queue()
+        {
+            out.send(from, ToNode::Move { to: node, room });
         }
     }
 }

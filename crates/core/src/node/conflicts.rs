@@ -1,11 +1,11 @@
 //! Where guaranteed and opportunistic work want the same room: the second gives way, and keeps to the limits that the master
 //! sets it.
 
-use super::{Attempt, MasterLink, NodeAgent, State};
+use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{
-    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, NodeId, QueuedEntry, Resources, Totals,
+    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals,
 };
 
 impl Attempt {
@@ -14,24 +14,24 @@ impl Attempt {
         self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
     }
 
-    fn gives_way(&self) -> bool {
+    pub(super) fn gives_way(&self) -> bool {
         self.is_opportunistic() && matches!(self.state, State::Starting | State::Running)
     }
 }
 
-fn shed_because(why: String) -> Ended {
+pub(super) fn shed_because(why: String) -> Ended {
     Ended { message: Some(why), ..Ended::without_run(EndReason::Shed) }
 }
 
 impl NodeAgent {
-    /// What opportunistic work may take now of the room that is free. One attempt may always run, or a task that is larger
-    /// than the limit would wait for ever.
+    /// What opportunistic work may hold beside what it holds. One attempt may always run, or a task that is larger than the
+    /// limit would wait for ever.
     pub fn opportunistic_room(&self) -> Resources {
-        let free = self.kept.left_of(&self.free);
-        match self.opportunistic == Totals::ZERO {
-            true => free,
-            false => self.opportunistic.left_of(&self.steer.room).smaller_of(&free),
-        }
+        if self.opportunistic == Totals::ZERO { Resources::MAX } else { self.opportunistic_limit() }
+    }
+
+    pub(super) fn opportunistic_limit(&self) -> Resources {
+        self.opportunistic.left_of(&self.steer.room)
     }
 
     pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
@@ -49,38 +49,12 @@ impl NodeAgent {
             if wait <= longest {
                 return;
             }
-            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref()) else { return };
+            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &|_| true) else { return };
             let why = || format!("{wait} of work waited there, {longest} may");
             match entry.id {
                 EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),
                 EntryId::Probe(probe) => drop(self.take_probe(probe)),
             }
-        }
-    }
-
-    /// Hands over what waits and would fit into another node's room, beginning with what would start last here.
-    pub(super) fn on_move(&mut self, now: Instant, to: NodeId, mut room: Resources, out: &mut Outbox) {
-        while let Some(entry) = self.queue.last(self.queue_policy.as_ref()) {
-            let EntryId::Attempt(attempt) = entry.id else { break };
-            if !entry.shape.resources.fits_in(&room) {
-                break;
-            }
-            room = room.saturating_sub(&entry.shape.resources);
-            self.queue.remove(EntryId::Attempt(attempt));
-            self.finish_for(now, attempt, shed_because("another node had room".to_owned()), Some(to), out);
-        }
-        self.report(now, out);
-    }
-
-    /// Room that nothing here wants is told of soon.
-    pub(super) fn report_idle_room(&mut self) {
-        let Some(interval) = self.rules.report_idle else { return };
-        if self.has_opportunistic_waiting() {
-            return;
-        }
-        let soon = self.reported_at + interval;
-        if let MasterLink::Welcomed { next_report, .. } = &mut self.master {
-            *next_report = soon.min(*next_report);
         }
     }
 
@@ -120,28 +94,6 @@ impl NodeAgent {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
         self.start_what_fits(now, out);
-    }
-
-    /// Offers room that no grant holds to the opportunistic attempt that has run for longest, if to end it would be a waste. The
-    /// master takes it up where nobody else wants the room and no limit stands against it.
-    pub(super) fn offer_promotion(&self, now: Instant, out: &mut Outbox) {
-        let Some(offer_after) = self.rules.offer_after.filter(|_| self.is_welcomed()) else { return };
-        // In the order of launch.
-        let Some((id, first)) =
-            self.running.iter().map(|id| (*id, &self.attempts[id])).find(|(_, entry)| entry.gives_way())
-        else {
-            return;
-        };
-        if now.since(first.since) < offer_after {
-            return;
-        }
-        let mut booked = Totals::ZERO;
-        let of_grants = self.live().filter(|live| live.grant.is_some());
-        of_grants.for_each(|live| booked.add(&live.resources));
-        let resources = first.template.shape.resources;
-        if resources.fits_in(&booked.left_of(&self.capacity)) {
-            out.send(TheMaster, ToMaster::Promote { attempt: id, node: self.node, resources });
-        }
     }
 
     /// The end of an attempt, which says for whom it made way if it did.

@@ -147,9 +147,9 @@ impl NodeAgent {
             .stalled_since
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
-        self.reported_at = now;
         let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
         out.send(TheMaster, ToMaster::Report(report));
+        self.tell_spare(now, out);
         self.offer_promotion(now, out);
     }
 }

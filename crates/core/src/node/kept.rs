@@ -1,6 +1,5 @@
 //! Room that guaranteed work leaves is kept for guaranteed work for a moment. A master that decides on events gives it away
-//! at once, and what started there meanwhile would only have to go again. (Beyond Karanasos et al. 2015: Mercury, where the
-//! master decides on heartbeats.)
+//! at once, and what started there meanwhile would only have to go again.
 
 use crate::vocabulary::{Duration, Instant, Resources, Totals};
 use std::collections::VecDeque;

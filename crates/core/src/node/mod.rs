@@ -8,6 +8,7 @@ mod devices;
 mod joining;
 mod kept;
 mod probes;
+mod spare;
 mod tokens;
 
 use crate::policy::QueuePolicy;
@@ -18,14 +19,15 @@ use crate::protocol::{
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::{
-    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, GrantId, Instant, JobId, Kinds,
-    LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape,
+    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, ExecutionType, GrantId, Instant, JobId,
+    Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape,
     TaskTemplate, Totals,
 };
 use devices::DevicePool;
 use kept::KeptRoom;
 use probes::Probes;
 use serde::{Deserialize, Serialize};
+use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokens::Tokens;
@@ -53,8 +55,8 @@ pub struct OpportunisticRules {
     pub keep_freed: Duration,
     /// Where the ledger has room, attempts that have run for so long are offered it.
     pub offer_after: Option<Duration>,
-    /// A node that has room and nothing to start there reports so, but not more often than once in so long. Else it reports on heartbeats.
-    pub report_idle: Option<Duration>,
+    /// The master is told of room that nothing here wants: with each report, and when it grows, but not more often than this.
+    pub tell_spare: Option<Duration>,
 }
 
 pub struct NodeAgent {
@@ -80,7 +82,7 @@ pub struct NodeAgent {
     making_way: BTreeMap<AttemptId, AttemptId>,
     /// Since when something opportunistic waits and none has started.
     stalled_since: Option<Instant>,
-    reported_at: Instant,
+    spare: Spare,
     probes: Probes,
     /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
@@ -172,7 +174,7 @@ impl NodeAgent {
             steer: Steer::default(),
             making_way: BTreeMap::new(),
             stalled_since: None,
-            reported_at: Instant::ZERO,
+            spare: Spare::default(),
             probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
@@ -298,7 +300,7 @@ impl NodeAgent {
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
         while self.executor == ExecutorLink::Known {
             let mut running = self.running.iter().map(|id| self.attempts[id].as_running(*id));
-            let room = self.opportunistic_room();
+            let room = self.opportunistic_room().smaller_of(&self.kept.left_of(&self.free));
             let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room);
             let Some(entry) = picked else { return };
             match entry.id {
@@ -406,11 +408,10 @@ impl NodeAgent {
         out.send(id.job, ToJobManager::Finished { attempt: id, ended, instead });
         if let Some(grant) = grant {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
-            self.offer_promotion(now, out);
         }
         self.start_what_fits(now, out);
         if held {
-            self.report_idle_room();
+            self.on_room_grew(now);
         }
     }
 
@@ -461,6 +462,10 @@ impl NodeAgent {
         }
         if self.kept.expire(now) {
             self.start_what_fits(now, out);
+            self.on_room_grew(now);
+        }
+        if self.spare.due.is_some_and(|at| at <= now) {
+            self.tell_spare(now, out);
         }
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
@@ -516,6 +521,11 @@ impl NodeAgent {
             if !matches!(entry.state, State::Starting) {
                 let running_for = now.since(entry.since);
                 out.send(job, ToJobManager::Started { attempt, running_for });
+            }
+            // Said once when it was promoted, and perhaps lost.
+            if let Some(grant) = entry.grant.filter(|_| entry.template.shape.execution == ExecutionType::Opportunistic)
+            {
+                out.send(job, ToJobManager::Promoted { attempt, grant });
             }
         }
         let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id)).collect();
@@ -623,7 +633,7 @@ impl Role for NodeAgent {
             MasterLink::Connected { .. } => None,
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
-        [due, link, self.kept.next_expiry()].into_iter().flatten().min()
+        [due, link, self.kept.next_expiry(), self.spare.due].into_iter().flatten().min()
     }
 
     /// A node keeps nothing of its own on disk: its executor remembers.

@@ -133,8 +133,9 @@ impl NodeAgent {
             return false;
         }
         if attempt.epoch < self.newest_epoch {
-            // Its key is gone with the life of the server that launched it; nobody but that one would mind.
-            self.refuse(now, launch, out);
+            // Its key is gone with the life of the server that launched it; nobody but that one would mind the answer. The
+            // probes of that life are gone, too, and no other is touched.
+            out.send(attempt.job, ToJobManager::NotTaken { attempt });
             return false;
         }
         match self.tokens.judge(launch) {

@@ -265,8 +265,8 @@ pub trait QueuePolicy: Send {
     ) -> Option<usize>;
 
     /// The position of the opportunistic entry that is given up first where the queue is too long. One of unknown length
-    /// would not make it shorter.
-    fn last(&self, queue: &QueueView<'_>) -> Option<usize> {
-        queue.entries.iter().rposition(QueuedEntry::can_be_shed)
+    /// would not make it shorter, and others may not go.
+    fn last(&self, queue: &QueueView<'_>, may_go: &dyn Fn(&QueuedEntry) -> bool) -> Option<usize> {
+        queue.entries.iter().rposition(|entry| entry.can_be_shed() && may_go(entry))
     }
 }

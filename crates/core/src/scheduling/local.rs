@@ -189,9 +189,15 @@ impl LocalScheduler {
         Some(entry.ask.id)
     }
 
-    /// The next task of the ask goes to this node, if it suits.
-    pub fn send_to(&mut self, ask: u32, node: NodeId) {
-        self.asks[ask as usize].instead.push(node);
+    /// In the next decision a task of the ask goes to this node. False if it does not suit.
+    pub fn send_to(&mut self, ask: u32, node: NodeId) -> bool {
+        let entry = &mut self.asks[ask as usize];
+        let index = node.0 as usize;
+        let suits = index < self.view.len() && self.view.has_room(index, ask, &entry.ask.resources);
+        if suits {
+            entry.instead.push(node);
+        }
+        suits
     }
 
     // ---- decisions -------------------------------------------------------------------------------------------------
@@ -206,6 +212,8 @@ impl LocalScheduler {
             while most > 0 && self.place(now, number, &mut steps) {
                 most -= 1;
             }
+            // The room was there a moment ago.
+            self.asks[number].instead.clear();
         }
         steps
     }
@@ -224,12 +232,9 @@ impl LocalScheduler {
         if count == 0 {
             return false;
         }
-        while let Some(node) = self.asks[number].instead.pop() {
-            let LocalAsk { ask: Ask { resources, .. }, .. } = &self.asks[number];
-            if (node.0 as usize) < self.view.len() && self.view.has_room(node.0 as usize, slot, resources) {
-                steps.push(self.start(number, node, Rule::Moved));
-                return true;
-            }
+        if let Some(node) = self.asks[number].instead.pop() {
+            steps.push(self.start(number, node, Rule::Moved));
+            return true;
         }
         let entry = &self.asks[number];
         let ask = OpenAsk { slot, shape: entry.ask.resources, class: slot, count, probes: entry.probes };

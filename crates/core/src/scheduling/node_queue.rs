@@ -67,18 +67,14 @@ impl NodeQueue {
         Some(self.take(at))
     }
 
-    /// Takes out the opportunistic entry that is given up first.
-    pub fn drop_last(&mut self, policy: &dyn QueuePolicy) -> Option<QueuedEntry> {
-        self.position_of_last(policy).map(|at| self.take(at))
-    }
-
-    /// The opportunistic entry that is given up first.
-    pub fn last(&self, policy: &dyn QueuePolicy) -> Option<&QueuedEntry> {
-        self.position_of_last(policy).map(|at| &self.entries()[at])
-    }
-
-    fn position_of_last(&self, policy: &dyn QueuePolicy) -> Option<usize> {
-        policy.last(&QueueView { entries: self.entries(), opportunistic_room: Resources::ZERO })
+    /// Takes out the opportunistic entry that is given up first of those that may go.
+    pub fn drop_last(
+        &mut self,
+        policy: &dyn QueuePolicy,
+        may_go: &dyn Fn(&QueuedEntry) -> bool,
+    ) -> Option<QueuedEntry> {
+        let queue = QueueView { entries: self.entries(), opportunistic_room: Resources::ZERO };
+        policy.last(&queue, may_go).map(|at| self.take(at))
     }
 
     /// The expected run times of what nobody booked, one after the other; unknown ones count as nothing.

@@ -38,6 +38,8 @@ pub struct TaskTemplate {
     pub submit_dir: String,
     pub shape: Arc<TaskShape>,
     pub timeout: Option<Duration>,
+    /// No node suits its tasks better than another with the same room.
+    pub anywhere: bool,
 }
 
 /// What each task of a stage wants of a node, and on which terms.

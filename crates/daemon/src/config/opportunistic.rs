@@ -79,7 +79,7 @@ impl OpportunisticKeys {
             rules.offer_after = length;
         }
         if let Some(LengthOrNever(length)) = self.move_every {
-            rules.report_idle = length;
+            rules.tell_spare = length;
             own.steering.moves = length.is_some();
         }
         Ok(())
@@ -258,7 +258,7 @@ mod tests {
                 queue_limit: Some(8),
                 keep_freed: Duration::from_millis(20),
                 offer_after: Some(Duration::from_secs(4)),
-                report_idle: Some(Duration::from_secs(1)),
+                tell_spare: Some(Duration::from_secs(1)),
             },
         };
         assert_eq!(parse(keys), Ok(wanted));

@@ -12,6 +12,7 @@ use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset};
 use amalgam_core::vocabulary::{Chance, Duration};
 use amalgam_workload::trace::{Node, Workload};
+use std::num::NonZeroU32;
 
 /// Jobs arrive and things go wrong within this time; then all is healed.
 pub const UNSAFE_FOR: Duration = Duration::from_secs(120);
@@ -128,7 +129,7 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
             queue_limit: one_of(chance, &[None, Some(2)]),
             keep_freed: one_of(chance, &[Duration::ZERO, Duration::from_millis(200)]),
             offer_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),
-            report_idle: one_of(chance, &[None, Some(Duration::from_millis(100))]),
+            tell_spare: one_of(chance, &[None, Some(Duration::from_millis(100))]),
         },
     }
 }
@@ -140,7 +141,7 @@ const DECIDE: [Decide; 6] = [
     Decide::OnEvents,
     Decide::OnEvents,
     Decide::OnHeartbeats { most: None },
-    Decide::OnHeartbeats { most: Some(1) },
+    Decide::OnHeartbeats { most: Some(NonZeroU32::MIN) },
 ];
 
 fn master(chance: &mut Chance) -> MasterSettings {

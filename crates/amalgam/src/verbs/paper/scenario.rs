@@ -4,6 +4,7 @@ use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::ExecutionType;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 #[derive(Clone, Deserialize, Debug)]
@@ -21,7 +22,7 @@ pub struct Scenario {
 pub struct Free {
     pub start_up_s: f64,
     pub jobs_of_only_g: u32,
-    pub grants_per_heartbeat: u32,
+    pub grants_per_heartbeat: NonZeroU32,
 }
 
 #[derive(Clone, Copy, Deserialize, Debug)]
@@ -159,7 +160,6 @@ impl Scenario {
         let Scenario { free, setup, defaults, figure } = self;
         within("free.start_up_s", free.start_up_s, 0.0..=LONG)?;
         within("free.jobs_of_only_g", free.jobs_of_only_g, 1.0..=MANY)?;
-        within("free.grants_per_heartbeat", free.grants_per_heartbeat, 1.0..=MANY)?;
         within("setup.nodes", setup.nodes, 1.0..=MANY)?;
         within("setup.nodes_in_rack", setup.nodes_in_rack, 1.0..=MANY)?;
         within("setup.cpus", setup.cpus, 1.0..=MANY)?;

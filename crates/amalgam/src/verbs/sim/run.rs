@@ -20,6 +20,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -121,8 +122,8 @@ struct WorldArgs {
     #[arg(long)]
     decide_on_heartbeats: bool,
     /// And of that room at most so many tasks' at a time
-    #[arg(long, value_name = "N", requires = "decide_on_heartbeats", value_parser = clap::value_parser!(u32).range(1..))]
-    grants_per_heartbeat: Option<u32>,
+    #[arg(long, value_name = "N", requires = "decide_on_heartbeats")]
+    grants_per_heartbeat: Option<NonZeroU32>,
     /// From one process to another
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "500us")]
     delay: Duration,

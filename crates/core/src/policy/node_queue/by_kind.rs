@@ -4,7 +4,7 @@
 //! Nothing opportunistic starts while something guaranteed waits for room: it would only have to go again.
 
 use crate::policy::QueuePolicy;
-use crate::vocabulary::{Instant, QueueView, Resources, RunningEntry};
+use crate::vocabulary::{Instant, QueueView, QueuedEntry, Resources, RunningEntry};
 
 pub struct ByKind {
     pub reorder: bool,
@@ -38,8 +38,8 @@ impl QueuePolicy for ByKind {
         self.first(queue, true).filter(|at| fits(at, &room))
     }
 
-    fn last(&self, queue: &QueueView<'_>) -> Option<usize> {
-        let mut of_kind = queue.entries.iter().enumerate().filter(|(_, entry)| entry.can_be_shed());
+    fn last(&self, queue: &QueueView<'_>, may_go: &dyn Fn(&QueuedEntry) -> bool) -> Option<usize> {
+        let mut of_kind = queue.entries.iter().enumerate().filter(|(_, entry)| entry.can_be_shed() && may_go(entry));
         if !self.reorder {
             return of_kind.next_back().map(|(at, _)| at);
         }
@@ -50,7 +50,7 @@ impl QueuePolicy for ByKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{AttemptId, Duration, EntryId, ExecutionType, JobId, QueuedEntry, TaskShape};
+    use crate::vocabulary::{AttemptId, Duration, EntryId, ExecutionType, JobId, TaskShape};
     use std::sync::Arc;
 
     fn entry(job: u64, execution: ExecutionType, cpu_millis: u32) -> QueuedEntry {
@@ -81,7 +81,9 @@ mod tests {
         assert_eq!(pick(true, &entries, 1_000, 1_000), Some(1));
         assert_eq!(pick(false, &entries, 1_000, 1_000), Some(0));
         let queue = QueueView { entries: &entries, opportunistic_room: Resources::MAX };
-        assert_eq!((ByKind { reorder: true }.last(&queue), ByKind { reorder: false }.last(&queue)), (Some(0), Some(2)));
+        let last = |reorder, may_go: &dyn Fn(&QueuedEntry) -> bool| ByKind { reorder }.last(&queue, may_go);
+        assert_eq!((last(true, &|_| true), last(false, &|_| true)), (Some(0), Some(2)));
+        assert_eq!(last(false, &|entry| entry.shape.resources.cpu_millis() == 500), Some(1));
     }
 
     #[test]
