@@ -20,7 +20,7 @@ fn figures() -> Vec<String> {
 
 #[test]
 fn all_figures_of_mercury_are_listed() {
-    let expected = ["5", "6", "7", "table-1", "8", "9", "10", "11"].map(|name| format!("mercury-{name}"));
+    let expected = ["5", "6", "7", "table-1", "8", "9", "10", "11", "plus"].map(|name| format!("mercury-{name}"));
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
     assert!(expected.iter().all(|figure| text.contains(figure)), "{text}");

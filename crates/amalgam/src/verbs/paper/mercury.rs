@@ -117,10 +117,8 @@ fn by_class(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findin
 
 /// All of that, the slowest jobs and the preemptions.
 fn beyond(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
-    const POLICED: [Metric; 2] = [
-        ("preempted_per_node", |run| run.preempted_per_node),
-        ("opportunistic_utilization", |run| run.opportunistic),
-    ];
+    const POLICED: [Metric; 2] =
+        [("preempted_per_node", |run| run.preempted_per_node), ("opportunistic_utilization", |run| run.opportunistic)];
     const SLOWEST: [Metric; 1] = [("p99_latency_vs_only_g", |run| run.latency_percentile(None, 99))];
     findings(figure, scenario, extent, |of, base| {
         let mut rows = compared(figure, of, base, &GAINS);
