@@ -6,7 +6,7 @@ mod world;
 
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster, ToNode};
-use amalgam_core::vocabulary::{Duration, JobId, NodeId, Resources};
+use amalgam_core::vocabulary::{Duration, ExecutionType, JobId, NodeId, Resources};
 use world::{World, job, stage};
 
 const CORE: Resources = Resources::new(1_000, 0);
@@ -73,6 +73,25 @@ fn a_launch_that_comes_too_late_is_launched_anew_and_a_forged_one_is_not_answere
     world.run_for(seconds(1));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     check("launch_too_late", &world);
+}
+
+#[test]
+fn guaranteed_work_takes_room_it_left_and_what_waits_moves_to_a_node_with_room() {
+    let mut world = listening(Preset::MERCURY_PLUS, 1);
+    let of_kind = |execution, tasks, length| {
+        let mut stage = stage("only", tasks, length, 1_000);
+        (stage.execution, stage.expected) = (execution, Some(Duration::from_secs(2)));
+        job(vec![stage])
+    };
+    let guaranteed = world.submit(of_kind(ExecutionType::Guaranteed, 6, "400ms"));
+    let opportunistic = world.submit(of_kind(ExecutionType::Opportunistic, 1, "300ms"));
+    world.run_for(Duration::from_millis(600));
+    world.add_node(CORE, &[]);
+    world.run_for(seconds(2));
+    for id in [guaranteed, opportunistic] {
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    }
+    check("room_to_spare", &world);
 }
 
 #[test]

@@ -624,6 +624,13 @@ fn show_message(message: &Message) -> String {
         Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts })) => {
             format!("executing {}", attempts.len())
         }
+        Message::ToMaster(ToMaster::Room { spare, expected_wait }) => {
+            format!("room: {} CPU millis to spare, {expected_wait} of work waits", spare.cpu_millis())
+        }
+        Message::ToNode(ToNode::Steer(steer)) => format!("steer: queues up to {:?}", steer.longest_wait),
+        Message::ToNode(ToNode::Move { to, room }) => {
+            format!("move to {to} what fits {} CPU millis", room.cpu_millis())
+        }
         Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
         Message::ToExecutor(ToExecutor::Promote { attempt, .. }) => format!("promote {attempt}"),
         Message::ToExecutor(ToExecutor::Signal { attempt, signal, .. }) => format!("{signal:?} {attempt}"),
