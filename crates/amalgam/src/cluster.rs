@@ -54,7 +54,7 @@ pub struct JournalArgs {
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {
     /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random, sparrow-power-of-two,
-    /// mercury or mercury-plus [default: drf]
+    /// mercury or mercury-plus [default: that of --config, or drf]
     #[arg(long, value_parser = parse_preset)]
     preset: Option<Preset>,
     /// Queues and other settings
