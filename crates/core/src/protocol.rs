@@ -101,9 +101,9 @@ pub enum ToMaster {
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
     Report(NodeReport),
-    /// Room that opportunistic work may use and nothing at the node wants; or, after a `Move`, none of it and the expected run
-    /// times of what waits there still.
-    Room { spare: Resources, expected_wait: Duration },
+    /// Room that opportunistic work may use and nothing at the node wants; or, after a `Move`, none of it and what waits there
+    /// still: how much, and for how long.
+    Room { spare: Resources, queued: u32, expected_wait: Duration },
     /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
     CannotLaunch { why: String },
     /// Granted resources are free again.

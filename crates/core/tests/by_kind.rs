@@ -379,9 +379,25 @@ mod beyond {
     }
 
     #[test]
+    fn tasks_of_unknown_length_move_too() {
+        let mut preset = preset();
+        preset.opportunistic.steering.moves = true;
+        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let mut stage = of_kind(Auto, 4, "10s", 1_000);
+        stage.expected = None;
+        let id = world.submit(job(vec![stage]));
+        world.run_for(seconds(2));
+        (0..3).for_each(|_| world.add_node(CORE, &[]));
+        world.run_for(seconds(12));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    }
+
+    #[test]
     fn nothing_moves_to_a_node_that_does_not_suit() {
         let mut preset = preset();
         preset.opportunistic.steering.moves = true;
+        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
         let mut world = World::with_nodes(preset, 0, CORE);
         world.add_node(CORE, &[("zone", "a")]);
         world.settle();

@@ -25,10 +25,23 @@ pub(super) struct Nodes {
     entries: Vec<NodeEntry>,
     by_name: BTreeMap<String, NodeId>,
     queues: Queues,
-    /// Nodes with queues, by the length that they last reported.
-    by_queue: BTreeSet<(Duration, NodeId)>,
+    /// Nodes with queues, by what they last said of them.
+    by_queue: BTreeSet<(Waiting, NodeId)>,
     /// When silence is looked at next.
     review_at: Option<Instant>,
+}
+
+/// What waits at a node: the work that is expected of it, and among equals how many entries there are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Waiting {
+    work: Duration,
+    entries: u32,
+}
+
+impl Waiting {
+    pub(super) fn new(work: Duration, entries: u32) -> Waiting {
+        Waiting { work: work.min(LONGEST_QUEUE), entries }
+    }
 }
 
 #[derive(Default)]
@@ -41,8 +54,8 @@ struct NodeEntry {
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
     pause: Option<Pause>,
-    /// The length of its queue as it counts among all.
-    queue: Option<Duration>,
+    /// Its queue as it counts among all.
+    queue: Option<Waiting>,
     forecast: Option<Box<Forecast>>,
     /// What it was told last on its present connection.
     steer: Option<Steer>,
@@ -177,33 +190,32 @@ impl Nodes {
 
     fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport, is_there: bool) {
         let counts = is_there && self.entry(node).takes_work();
-        self.count_queue(node, counts.then_some(report.expected_wait));
+        self.count_queue(node, counts.then(|| Waiting::new(report.expected_wait, report.queued)));
         let entry = self.entry(node);
         entry.last_heard = Some(now);
         entry.report = report;
     }
 
     /// From now on the queue of the node counts as this; that of one that is away does not.
-    fn count_queue(&mut self, node: NodeId, queue: Option<Duration>) {
-        let queue = queue.map(|queue| queue.min(LONGEST_QUEUE));
+    fn count_queue(&mut self, node: NodeId, queue: Option<Waiting>) {
         let old = std::mem::replace(&mut self.entry(node).queue, queue);
-        self.queues.replace(old, queue);
-        if let Some(old) = old.filter(|old| *old > Duration::ZERO) {
+        self.queues.replace(old.map(|old| old.work), queue.map(|new| new.work));
+        if let Some(old) = old.filter(|old| old.entries > 0) {
             self.by_queue.remove(&(old, node));
         }
-        if let Some(new) = queue.filter(|new| *new > Duration::ZERO) {
+        if let Some(new) = queue.filter(|new| new.entries > 0) {
             self.by_queue.insert((new, node));
         }
     }
 
-    /// The node that was told to hand over what waits there has a queue of this length now. If that is what it was, others have
-    /// their turn until it reports: nothing there may go.
-    pub(super) fn handed_over(&mut self, node: NodeId, length: Duration) {
+    /// The node that was told to hand over what waits there has this queue now. If that is what it was, others have their turn
+    /// until it reports: nothing there may go.
+    pub(super) fn handed_over(&mut self, node: NodeId, queue: Waiting) {
         let before = self.entry(node).queue;
-        if before == Some(length) {
-            self.by_queue.remove(&(length, node));
+        if before == Some(queue) {
+            self.by_queue.remove(&(queue, node));
         } else if before.is_some() {
-            self.count_queue(node, Some(length));
+            self.count_queue(node, Some(queue));
         }
     }
 

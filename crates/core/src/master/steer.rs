@@ -2,6 +2,7 @@
 //! node is told when it reports.
 
 use super::Master;
+use super::load::Waiting;
 use crate::policy::Forecast;
 use crate::protocol::{Steer, ToNode};
 use crate::role::Outbox;
@@ -82,13 +83,13 @@ impl Master {
 
     /// What waits in the longest queue goes to a node that has room to spare, less what was granted there meanwhile, provided
     /// that job managers have heard of the node.
-    pub(super) fn on_room(&mut self, node: NodeId, spare: Resources, expected_wait: Duration, out: &mut Outbox) {
+    pub(super) fn on_room(&mut self, node: NodeId, spare: Resources, queue: Waiting, out: &mut Outbox) {
         let moves = self.settings.steer.is_some_and(|steer| steer.moves);
         if !moves || self.ledger.state(node) != Some(NodeState::Up) {
             return;
         }
         if spare.is_zero() {
-            self.nodes.handed_over(node, expected_wait);
+            self.nodes.handed_over(node, queue);
         }
         let room = spare.smaller_of(&self.ledger.node_free(node));
         if !room.is_zero()

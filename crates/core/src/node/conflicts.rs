@@ -49,7 +49,9 @@ impl NodeAgent {
             if wait <= longest {
                 return;
             }
-            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &|_| true) else { return };
+            let Some(entry) = self.queue.drop_last(self.queue_policy.as_ref(), &QueuedEntry::has_length) else {
+                return;
+            };
             let why = || format!("{wait} of work waited there, {longest} may");
             match entry.id {
                 EntryId::Attempt(attempt) => self.finish(now, attempt, shed_because(why()), out),

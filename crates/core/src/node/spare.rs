@@ -37,7 +37,8 @@ impl NodeAgent {
     }
 
     fn tell_room(&self, spare: Resources, out: &mut Outbox) {
-        out.send(TheMaster, ToMaster::Room { spare, expected_wait: self.queue.expected_work() });
+        let (queued, expected_wait) = (self.queue.len() as u32, self.queue.expected_work());
+        out.send(TheMaster, ToMaster::Room { spare, queued, expected_wait });
     }
 
     /// Hands over what waits, may run anywhere and fits into another node's room, beginning with what would start last here.

@@ -264,9 +264,8 @@ pub trait QueuePolicy: Send {
         free: &Resources,
     ) -> Option<usize>;
 
-    /// The position of the opportunistic entry that is given up first where the queue is too long. One of unknown length
-    /// would not make it shorter, and others may not go.
+    /// The position of the opportunistic entry that is given up first, of those that may go.
     fn last(&self, queue: &QueueView<'_>, may_go: &dyn Fn(&QueuedEntry) -> bool) -> Option<usize> {
-        queue.entries.iter().rposition(|entry| entry.can_be_shed() && may_go(entry))
+        queue.entries.iter().rposition(|entry| entry.is_opportunistic() && may_go(entry))
     }
 }

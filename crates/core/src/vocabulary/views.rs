@@ -170,9 +170,9 @@ pub struct QueuedEntry {
 }
 
 impl QueuedEntry {
-    /// It is opportunistic and makes the queue longer as far as is known.
-    pub fn can_be_shed(&self) -> bool {
-        self.is_opportunistic() && self.expected.is_some_and(|expected| expected > Duration::ZERO)
+    /// It makes the queue longer as far as is known.
+    pub fn has_length(&self) -> bool {
+        self.expected.is_some_and(|expected| expected > Duration::ZERO)
     }
 
     pub fn is_opportunistic(&self) -> bool {

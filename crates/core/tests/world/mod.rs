@@ -624,8 +624,8 @@ fn show_message(message: &Message) -> String {
         Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts })) => {
             format!("executing {}", attempts.len())
         }
-        Message::ToMaster(ToMaster::Room { spare, expected_wait }) => {
-            format!("room: {} CPU millis to spare, {expected_wait} of work waits", spare.cpu_millis())
+        Message::ToMaster(ToMaster::Room { spare, queued, .. }) => {
+            format!("room: {} CPU millis to spare, {queued} wait", spare.cpu_millis())
         }
         Message::ToNode(ToNode::Steer(steer)) => format!("steer: queues up to {:?}", steer.longest_wait),
         Message::ToNode(ToNode::Move { to, room }) => {

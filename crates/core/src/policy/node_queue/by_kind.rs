@@ -39,7 +39,8 @@ impl QueuePolicy for ByKind {
     }
 
     fn last(&self, queue: &QueueView<'_>, may_go: &dyn Fn(&QueuedEntry) -> bool) -> Option<usize> {
-        let mut of_kind = queue.entries.iter().enumerate().filter(|(_, entry)| entry.can_be_shed() && may_go(entry));
+        let mut of_kind =
+            queue.entries.iter().enumerate().filter(|(_, entry)| entry.is_opportunistic() && may_go(entry));
         if !self.reorder {
             return of_kind.next_back().map(|(at, _)| at);
         }
