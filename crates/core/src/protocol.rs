@@ -101,9 +101,10 @@ pub enum ToMaster {
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
     Report(NodeReport),
-    /// Room that opportunistic work may use and nothing at the node wants; or, after a `Move`, none of it and what waits there
-    /// still: how much, and for how long.
-    Room { spare: Resources, queued: u32, expected_wait: Duration },
+    /// Room that opportunistic work may use and nothing at the node wants.
+    Room { spare: Resources },
+    /// The answer to a `Move`: what is left of the room, and what waits here still.
+    Moved { to: NodeId, left: Resources, queued: u32, expected_wait: Duration },
     /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
     CannotLaunch { why: String },
     /// Granted resources are free again.
@@ -369,7 +370,7 @@ pub enum ToNode {
     /// Tokens of earlier generations are void. Said to a node when it reports.
     Expire { before: Generation },
     /// Another node has this room to spare: give up what waits, may run anywhere and fits there, and say so with each end.
-    /// Answered by `Room` without any to spare.
+    /// Answered by `Moved`.
     Move { to: NodeId, room: Resources },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),

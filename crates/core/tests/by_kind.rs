@@ -4,12 +4,15 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::master::{OpportunisticLimit, Steering};
+use amalgam_core::master::{Decide, OpportunisticLimit, Steering};
 use amalgam_core::policy::{Mix, Quota};
-use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobOutcome, Rule};
-use amalgam_core::role::{Change, Role};
-use amalgam_core::vocabulary::{Constraint, Duration, EndReason, ExecutionType, JobId, Resources, StageSpec, TaskId};
+use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::protocol::{Address, JobOutcome, Message, Rule, ToMaster, ToNode};
+use amalgam_core::role::{Change, Event, Outbox, Role};
+use amalgam_core::vocabulary::{
+    Constraint, Duration, EndReason, ExecutionType, JobId, NodeId, Resources, StageSpec, TaskId,
+};
+use std::num::NonZeroU32;
 use world::{World, job, stage};
 
 const CORE: Resources = Resources::new(1_000, 0);
@@ -177,6 +180,25 @@ fn opportunistic_work_keeps_to_its_part_of_a_node() {
     assert_eq!(running_of(&world, id), 2);
     world.run_for(seconds(6));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn a_forecast_is_of_what_heartbeats_bring_and_not_of_what_they_find() {
+    let mut preset = preset();
+    preset.opportunistic.steering.limit = OpportunisticLimit::Forecast;
+    let mut world = World::new(preset);
+    world.settings.decide = Decide::OnHeartbeats { most: None };
+    world.settings.heartbeat = seconds(3);
+    world.start_server();
+    world.add_node(FOUR, &[]);
+    world.settle();
+    // Four at each heartbeat, which have ended at the next.
+    world.submit(job(vec![of_kind(Guaranteed, 1_000, "1s", 1_000)]));
+    world.run_for(seconds(47));
+    assert_eq!(world.running_tasks().len(), 0);
+    let id = world.submit(job(vec![of_kind(Auto, 4, "10s", 1_000)]));
+    world.run_for(Duration::from_millis(500));
+    assert_eq!(running_of(&world, id), 1, "one may always run");
 }
 
 #[test]
@@ -412,22 +434,108 @@ mod beyond {
         assert_eq!(ended(&world, &EndReason::Shed), []);
     }
 
+    /// How often a task was launched where its former node said that there was room.
+    fn moves(world: &World) -> usize {
+        world.disk.iter().filter(|change| matches!(change, Change::Launched { rule: Rule::Moved, .. })).count()
+    }
+
+    fn moving() -> Preset {
+        let mut preset = preset();
+        preset.opportunistic.steering.moves = true;
+        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
+        preset
+    }
+
     #[test]
     fn nothing_moves_to_room_that_opportunistic_work_may_not_use() {
-        let mut preset = preset();
-        preset.opportunistic.steering =
-            Steering { moves: true, limit: OpportunisticLimit::Part(250_000), deviations: None };
-        preset.opportunistic.at_nodes.tell_spare = Some(Duration::from_millis(200));
-        let mut world = World::with_nodes(preset, 2, FOUR);
+        let mut preset = moving();
+        preset.opportunistic.steering.limit = OpportunisticLimit::Part(250_000);
+        let mut world = World::with_nodes(preset, 1, FOUR);
         world.run_for(seconds(3));
         let id = world.submit(job(vec![of_kind(Auto, 8, "5s", 1_000)]));
-        world.run_for(seconds(4));
-        assert_eq!(running_of(&world, id), 2);
-        let shed = ended(&world, &EndReason::Shed).len();
-        world.run_for(seconds(30));
+        world.run_for(seconds(1));
+        world.add_node(FOUR, &[]);
+        world.run_for(seconds(3));
+        assert_eq!((running_of(&world, id), moves(&world)), (2, 1), "{}", world.log.join("\n"));
+        world.run_for(seconds(20));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
-        let moves = ended(&world, &EndReason::Shed).len();
-        assert!(shed == 0 && moves <= 8, "{moves} moves of 8 tasks:\n{}", world.log.join("\n"));
+        assert!(moves(&world) <= 4, "{} moves of 8 tasks", moves(&world));
+    }
+
+    #[test]
+    fn nothing_moves_to_room_that_was_granted_meanwhile() {
+        let mut world = World::with_nodes(moving(), 2, FOUR);
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 3_000)]));
+        world.submit(job(vec![of_kind(Auto, 12, "60s", 1_000)]));
+        world.run_for(seconds(2));
+        let master = &mut world.server.as_mut().unwrap().master;
+        let booked = master.describe(world.now).nodes.iter().position(|node| node.bookings == 1).unwrap();
+        // As the node would say that has not had its launches yet.
+        let body = ToMaster::Room { spare: FOUR };
+        let mut out = Outbox::default();
+        master.handle(world.now, Event::Message { from: Address::Node(NodeId(booked as u32)), body }, &mut out);
+        let told = out.sends.iter().find_map(|(_, message)| match message {
+            Message::ToNode(ToNode::Move { room, .. }) => Some(*room),
+            _ => None,
+        });
+        assert_eq!(told, Some(CORE));
+    }
+
+    #[test]
+    fn a_queue_of_which_nothing_may_go_does_not_keep_others_from_being_emptied() {
+        let mut preset = moving();
+        preset.opportunistic.placement = Placement::PowerOfTwo;
+        let mut world = World::with_nodes(preset, 0, CORE);
+        world.add_node(CORE, &[("zone", "a")]);
+        world.settle();
+        let mut bound = of_kind(Auto, 9, "20s", 1_000);
+        bound.constraints = vec![Constraint::parse("zone=a").unwrap()];
+        world.submit(job(vec![bound]));
+        world.run_for(seconds(2));
+        world.add_node(CORE, &[("zone", "b")]);
+        world.run_for(seconds(2));
+        let free = world.submit(job(vec![of_kind(Auto, 3, "20s", 1_000)]));
+        world.run_for(seconds(2));
+        assert_eq!(running_of(&world, free), 1, "both nodes are busy");
+        world.add_node(CORE, &[("zone", "b")]);
+        world.run_for(seconds(4));
+        assert_eq!((running_of(&world, free), moves(&world)), (2, 1), "{}", world.log.join("\n"));
+    }
+
+    #[test]
+    fn room_is_kept_no_longer_once_guaranteed_work_has_taken_it() {
+        let mut preset = preset();
+        preset.opportunistic.at_nodes.keep_freed = seconds(60);
+        let mut world = World::with_nodes(preset, 1, Resources::new(2_000, 0));
+        let mut second = of_kind(Guaranteed, 1, "30s", 1_000);
+        (second.name, second.after) = ("second".to_owned(), vec![0]);
+        let guaranteed = world.submit(job(vec![of_kind(Guaranteed, 1, "2s", 1_000), second]));
+        let waits = world.submit(job(vec![of_kind(Opportunistic, 2, "4s", 1_000)]));
+        world.run_for(seconds(3));
+        assert_eq!((running_of(&world, guaranteed), running_of(&world, waits)), (1, 1), "{}", world.log.join("\n"));
+        world.run_for(seconds(3));
+        assert_eq!(running_of(&world, waits), 1, "the second one has the first one's room");
+    }
+
+    #[test]
+    fn offers_wait_for_guaranteed_tasks_that_the_next_heartbeats_bring() {
+        let mut preset = preset();
+        preset.opportunistic.at_nodes.offer_after = Some(seconds(4));
+        let mut world = World::new(preset);
+        world.settings.decide = Decide::OnHeartbeats { most: Some(NonZeroU32::MIN) };
+        world.settings.heartbeat = seconds(3);
+        world.start_server();
+        world.add_node(FOUR, &[]);
+        world.settle();
+        let long = world.submit(job(vec![of_kind(Auto, 1, "60s", 1_000)]));
+        world.run_for(seconds(4));
+        world.submit(job(vec![of_kind(Guaranteed, 2, "60s", 1_000)]));
+        let bookings = |world: &World| world.server.as_ref().unwrap().master.describe(world.now).nodes[0].bookings;
+        for (at, booked) in [(7, 1), (10, 3)] {
+            world.run_for(seconds(3));
+            assert_eq!(bookings(&world), booked, "after {at} s:\n{}", world.log.join("\n"));
+        }
+        assert_eq!(running_of(&world, long), 1);
     }
 
     #[test]

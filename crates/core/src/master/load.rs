@@ -208,15 +208,16 @@ impl Nodes {
         }
     }
 
-    /// The node that was told to hand over what waits there has this queue now. If that is what it was, others have their turn
-    /// until it reports: nothing there may go.
-    pub(super) fn handed_over(&mut self, node: NodeId, queue: Waiting) {
+    /// The node that was told to hand over what waits there has this queue now. False if that is what it was: nothing there
+    /// may go, and until it reports others have their turn.
+    pub(super) fn handed_over(&mut self, node: NodeId, queue: Waiting) -> bool {
         let before = self.entry(node).queue;
         if before == Some(queue) {
             self.by_queue.remove(&(queue, node));
         } else if before.is_some() {
             self.count_queue(node, Some(queue));
         }
+        before != Some(queue)
     }
 
     /// The node with the longest queue of all.

@@ -142,8 +142,9 @@ impl Master {
             }
             (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
             (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, report, out),
-            (Address::Node(node), ToMaster::Room { spare, queued, expected_wait }) => {
-                self.on_room(node, spare, load::Waiting::new(expected_wait, queued), out);
+            (Address::Node(node), ToMaster::Room { spare }) => self.on_room(node, spare, out),
+            (Address::Node(node), ToMaster::Moved { to, left, queued, expected_wait }) => {
+                self.on_moved(node, to, left, load::Waiting::new(expected_wait, queued), out);
             }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),

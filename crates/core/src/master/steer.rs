@@ -83,20 +83,21 @@ impl Master {
 
     /// What waits in the longest queue goes to a node that has room to spare, less what was granted there meanwhile, provided
     /// that job managers have heard of the node.
-    pub(super) fn on_room(&mut self, node: NodeId, spare: Resources, queue: Waiting, out: &mut Outbox) {
+    pub(super) fn on_room(&mut self, to: NodeId, spare: Resources, out: &mut Outbox) {
         let moves = self.settings.steer.is_some_and(|steer| steer.moves);
-        if !moves || self.ledger.state(node) != Some(NodeState::Up) {
+        if !moves || self.ledger.state(to) != Some(NodeState::Up) || !self.publication.offers(to) {
             return;
         }
-        if spare.is_zero() {
-            self.nodes.handed_over(node, queue);
+        let room = spare.smaller_of(&self.ledger.node_free(to));
+        if let Some(from) = self.nodes.longest_queue().filter(|_| !room.is_zero()) {
+            out.send(from, ToNode::Move { to, room });
         }
-        let room = spare.smaller_of(&self.ledger.node_free(node));
-        if !room.is_zero()
-            && self.publication.offers(node)
-            && let Some(from) = self.nodes.longest_queue()
-        {
-            out.send(from, ToNode::Move { to: node, room });
+    }
+
+    /// Where nothing could go, the next longest queue has its turn.
+    pub(super) fn on_moved(&mut self, from: NodeId, to: NodeId, left: Resources, queue: Waiting, out: &mut Outbox) {
+        if !self.nodes.handed_over(from, queue) {
+            self.on_room(to, left, out);
         }
     }
 }

@@ -32,13 +32,8 @@ impl NodeAgent {
         let spare = self.opportunistic_limit().smaller_of(&self.kept.left_of(&self.free));
         if !spare.is_zero() {
             self.spare.told_at = Some(now);
-            self.tell_room(spare, out);
+            out.send(TheMaster, ToMaster::Room { spare });
         }
-    }
-
-    fn tell_room(&self, spare: Resources, out: &mut Outbox) {
-        let (queued, expected_wait) = (self.queue.len() as u32, self.queue.expected_work());
-        out.send(TheMaster, ToMaster::Room { spare, queued, expected_wait });
     }
 
     /// Hands over what waits, may run anywhere and fits into another node's room, beginning with what would start last here.
@@ -56,7 +51,8 @@ impl NodeAgent {
             room = room.saturating_sub(&entry.shape.resources);
             self.finish_for(now, attempt, shed_because("another node had room".to_owned()), Some(to), out);
         }
-        self.tell_room(Resources::ZERO, out);
+        let (left, queued, expected_wait) = (room, self.queue.len() as u32, self.queue.expected_work());
+        out.send(TheMaster, ToMaster::Moved { to, left, queued, expected_wait });
     }
 
     /// Offers room that no grant holds to an opportunistic attempt that has run for so long that to end it would be a waste:

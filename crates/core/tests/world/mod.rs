@@ -624,8 +624,9 @@ fn show_message(message: &Message) -> String {
         Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts })) => {
             format!("executing {}", attempts.len())
         }
-        Message::ToMaster(ToMaster::Room { spare, queued, .. }) => {
-            format!("room: {} CPU millis to spare, {queued} wait", spare.cpu_millis())
+        Message::ToMaster(ToMaster::Room { spare }) => format!("room: {} CPU millis to spare", spare.cpu_millis()),
+        Message::ToMaster(ToMaster::Moved { to, left, queued, .. }) => {
+            format!("moved to {to}: {} CPU millis left there, {queued} wait here", left.cpu_millis())
         }
         Message::ToNode(ToNode::Steer(steer)) => format!("steer: queues up to {:?}", steer.longest_wait),
         Message::ToNode(ToNode::Move { to, room }) => {
