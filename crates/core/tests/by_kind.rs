@@ -170,6 +170,22 @@ fn queues_longer_than_the_target_are_shed_and_their_tasks_run_elsewhere() {
 }
 
 #[test]
+fn tasks_that_do_not_make_a_queue_longer_as_far_as_is_known_are_not_shed() {
+    let mut preset = preset();
+    preset.opportunistic.steering.deviations = Some(0);
+    let mut world = World::with_nodes(preset, 1, CORE);
+    let known = world.submit(job(vec![of_kind(Auto, 6, "4s", 1_000)]));
+    let mut unknown = of_kind(Auto, 4, "4s", 1_000);
+    unknown.expected = None;
+    world.submit(job(vec![unknown]));
+    world.run_for(seconds(1));
+    (0..2).for_each(|_| world.add_node(CORE, &[]));
+    world.run_for(seconds(4));
+    let shed = ended(&world, &EndReason::Shed);
+    assert!(!shed.is_empty() && shed.iter().all(|task| task.job == known), "{shed:?}");
+}
+
+#[test]
 fn opportunistic_work_keeps_to_its_part_of_a_node() {
     let mut preset = preset();
     preset.opportunistic.steering.limit = OpportunisticLimit::Part(500_000);
