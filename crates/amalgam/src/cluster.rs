@@ -76,10 +76,10 @@ pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
 
 impl ServerSettings {
     pub fn read(self) -> Result<Config> {
-        let mut config = self.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
-        // The one that the file names keeps what the file sets of it.
-        let other = self.preset.filter(|preset| preset.name() != config.preset.name());
-        config.preset = other.unwrap_or(config.preset);
+        let mut config = match &self.config {
+            Some(path) => read_config(path, self.preset)?,
+            None => Config { preset: self.preset.unwrap_or_default(), ..Config::default() },
+        };
         config.listen = self.listen.unwrap_or(config.listen);
         Ok(config)
     }
@@ -148,8 +148,9 @@ pub fn user() -> String {
     named.unwrap_or_else(|| format!("uid{}", unsafe { libc::getuid() }))
 }
 
-pub fn read_config(path: &Path) -> Result<Config> {
-    Config::read(path).map_err(|error| Failure::usage(error.to_string(), "mend the file"))
+/// With `preset` in place of the file's own, if given.
+pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
+    Config::read(path, preset).map_err(|error| Failure::usage(error.to_string(), "mend the file"))
 }
 
 /// Waits for Ctrl-C or a request to terminate.

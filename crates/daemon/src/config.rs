@@ -121,19 +121,24 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 }
 
 impl Config {
+    /// With `preset` in place of the file's own, if given; the file's `[policies]` apply to it all the same.
+    ///
     /// # Errors
     /// Names the file and what is wrong in it, with line and column where it is not TOML or a key is unknown.
-    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+    pub fn read(path: &Path, preset: Option<Preset>) -> Result<Config, ConfigError> {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
-        Config::parse(&text).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
+        Config::parse_for(&text, preset).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
     }
 
     pub fn parse(text: &str) -> Result<Config, String> {
+        Config::parse_for(text, None)
+    }
+
+    fn parse_for(text: &str, preset: Option<Preset>) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut config = Config::default();
-        if let Some(name) = file.preset {
-            config.preset = Preset::parse(&name)?;
-        }
+        let of_file = file.preset.map(|name| Preset::parse(&name)).transpose()?;
+        config.preset = preset.or(of_file).unwrap_or(config.preset);
         file.policies.apply(&mut config.preset)?;
         config.listen = file.listen.unwrap_or(config.listen);
         config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);

@@ -35,7 +35,7 @@ pub fn execute(args: ConfigArgs) -> Result<ExitCode> {
         ConfigVerb::Schema => show::print(&amalgam_workload::json_schema())?,
         ConfigVerb::Check { files, server_config } => {
             if let Some(path) = server_config {
-                let config = crate::cluster::read_config(&path)?;
+                let config = crate::cluster::read_config(&path, None)?;
                 show::print(&format!(
                     "{}: ok (preset {}, {})\n",
                     path.display(),

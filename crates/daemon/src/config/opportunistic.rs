@@ -49,8 +49,8 @@ impl OpportunisticKeys {
         if !preset.has_kinds() {
             let with: Vec<&str> = Preset::HYBRID.iter().map(|preset| preset.name()).collect();
             return Err(format!(
-                "[policies.opportunistic] is a setting of the preset {}, and not of {}; say `preset = \"{}\"` in this \
-                 file, or leave it out",
+                "[policies.opportunistic] is a setting of the preset {}, and not of {}; say `preset = \"{}\"`, or leave it \
+                 out",
                 with.join(" or "),
                 preset.name(),
                 with[0]

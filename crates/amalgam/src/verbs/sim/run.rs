@@ -285,7 +285,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     if args.strict {
         worlds.iter().try_for_each(|world| check_workload(&world.workload))?;
     }
-    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), read_config)?;
+    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), |path| read_config(path, None))?;
     let presets = args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0);
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
@@ -294,17 +294,6 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let runs = run_all(args, &worlds, &presets, &config.queues);
     if args.strict {
         runs.iter().try_for_each(check_fits)?;
-    }
-    for run in &runs {
-        args.csv.iter().try_for_each(|directory| tables::write_csv(directory, run))?;
-        args.parquet.iter().try_for_each(|directory| tables::write_parquet(directory, run))?;
-    }
-    if let Some((path, mut file)) = report {
-        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
-        let title = format!("{} on {} nodes", first.workload.name, first.nodes.len());
-        let notes = &first.workload.notes;
-        let page = report::html(&title, &command, notes, &runs).map_err(|error| Failure::new(error, ""))?;
-        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
     for run in runs.iter().filter(|_| args.story.is_some()) {
         let heading = if runs.len() > 1 { format!("{}:\n", run.results.preset) } else { String::new() };
@@ -316,6 +305,18 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         (runs, true) => show::json(&runs)?,
         ([run], false) => show::print(&printing::table(run))?,
         (runs, false) => show::print(&printing::comparison(runs, &seeds))?,
+    }
+    // Files come last: they may find the disk full.
+    for run in &runs {
+        args.csv.iter().try_for_each(|directory| tables::write_csv(directory, run))?;
+        args.parquet.iter().try_for_each(|directory| tables::write_parquet(directory, run))?;
+    }
+    if let Some((path, mut file)) = report {
+        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let title = format!("{} on {} nodes", first.workload.name, first.nodes.len());
+        let notes = &first.workload.notes;
+        let page = report::html(&title, &command, notes, &runs).map_err(|error| Failure::new(error, ""))?;
+        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
     if args.strict { runs.iter().try_for_each(check_ends) } else { Ok(()) }
 }
