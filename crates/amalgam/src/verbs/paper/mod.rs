@@ -11,7 +11,7 @@ use crate::show;
 use crate::verbs::sim::{cannot_write, create, parse_seeds};
 use clap::{Args, Subcommand};
 use experiment::Extent;
-use figure::{Findings, Row};
+use figure::{Figure, Findings, Row};
 use scenario::Scenario;
 use serde::Serialize;
 use std::io::Write;
@@ -38,6 +38,11 @@ enum PaperVerb {
     },
     /// Run a figure and lay the results beside the paper's numbers
     Run(RunArgs),
+    /// Print the frozen scenario of a figure, to begin one of your own with
+    Scenario {
+        /// Such as mercury-6
+        figure: String,
+    },
 }
 
 #[derive(Args)]
@@ -59,7 +64,7 @@ struct RunArgs {
     /// How many runs go on at once; all cores by default. The results do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Run with this scenario file instead of the frozen one, whose form it has; the results say so
+    /// Run with this scenario file instead of the frozen one, which `amalgam paper scenario` prints; the results say so
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// For tests: a small cluster for a moment
@@ -86,6 +91,7 @@ pub fn execute(args: &PaperArgs) -> Result<()> {
     match &args.verb {
         PaperVerb::List { json } => list(*json),
         PaperVerb::Run(args) => run(args),
+        PaperVerb::Scenario { figure } => show::print(known(figure)?.scenario),
     }
 }
 
@@ -99,8 +105,12 @@ fn list(json: bool) -> Result<()> {
     show::print(&show::table(&["FIGURE", "WHAT IT SHOWS"], &rows))
 }
 
+fn known(name: &str) -> Result<&'static Figure> {
+    figure::find(name).map_err(|(what, remedy)| Failure::usage(what, remedy))
+}
+
 fn run(args: &RunArgs) -> Result<()> {
-    let figure = figure::find(&args.figure).map_err(|(what, remedy)| Failure::usage(what, remedy))?;
+    let figure = known(&args.figure)?;
     let (extent, cut) = extent(args);
     if let Some(cut) = &cut {
         show::note(&format!("note: {cut}"));
@@ -112,11 +122,7 @@ fn run(args: &RunArgs) -> Result<()> {
     let mut findings = (figure.find)(figure.name, &scenario, &extent)?;
     let other = args.scenario.as_deref().map(|path| format!("not the frozen scenario but {}", path.display()));
     findings.departures.splice(0..0, cut.into_iter().chain(other));
-    if let Some((path, mut file)) = report {
-        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
-        let page = page::html(figure.title, &command, &findings).map_err(|error| Failure::new(error, ""))?;
-        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
-    }
+    // First what the work was for: a report may find the disk full.
     match args.json {
         true => show::json(&Found {
             figure: figure.name,
@@ -125,7 +131,13 @@ fn run(args: &RunArgs) -> Result<()> {
             departures: &findings.departures,
         }),
         false => show::print(&text(figure.title, &findings, &extent.seeds)),
+    }?;
+    if let Some((path, mut file)) = report {
+        let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
+        let page = page::html(figure.title, &command, &findings).map_err(|error| Failure::new(error, ""))?;
+        file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<Scenario> {
@@ -146,9 +158,9 @@ fn extent(args: &RunArgs) -> (Extent, Option<String>) {
     }
     if args.quick {
         let extent = Extent { seeds: seeds(1..=2), threads, length_s: Some(QUICK_S), one_in: 1 };
-        let cut =
-            format!("cut: {} seeds of 5, {} of 30 simulated minutes", extent.seeds.clone().count(), QUICK_S / 60.0);
-        return (extent, Some(cut));
+        let few = Some(extent.seeds.clone().count()).filter(|count| *count < SEEDS.count());
+        let few = few.map(|count| format!(", {count} seeds of 5")).unwrap_or_default();
+        return (extent, Some(format!("cut: {} of 30 simulated minutes{few}", QUICK_S / 60.0)));
     }
     let extent = Extent { seeds: seeds(SEEDS), threads, length_s: None, one_in: 1 };
     let count = extent.seeds.clone().count();

@@ -143,8 +143,9 @@ fn one() -> u64 {
 impl Scenario {
     /// `name` is what the text is called in an error.
     pub fn parse(text: &str, name: &str) -> Result<Scenario> {
-        let wrong =
-            |what: String| Failure::usage(format!("{name}: {what}"), "begin with a copy of the frozen scenario");
+        let wrong = |what: String| {
+            Failure::usage(format!("{name}: {what}"), "begin with the frozen one: `amalgam paper scenario mercury-5`")
+        };
         let scenario: Scenario = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
         scenario.check().map_err(wrong)?;
         Ok(scenario)
