@@ -100,11 +100,11 @@ pub enum ToMaster {
     /// A node agent introduces itself, first thing on every connection; answered by `Welcome`.
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
-    Report(NodeReport),
+    Report(Box<NodeReport>),
     /// Room that opportunistic work may use and nothing at the node wants.
-    Room { spare: Resources },
+    Room { spare: Box<Resources> },
     /// The answer to a `Move`: what is left of the room, and what waits here still.
-    Moved { to: NodeId, left: Resources, queued: u32, expected_wait: Duration },
+    Moved { to: NodeId, left: Box<Resources>, queued: u32, expected_wait: Duration },
     /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
     CannotLaunch { why: String },
     /// Granted resources are free again.
@@ -118,7 +118,7 @@ pub enum ToMaster {
     Return { grants: Vec<GrantId> },
     /// A job manager asks that an opportunistic attempt which runs be booked, or its node offers it. Where no limit stands
     /// against it the node is told so, and says `Promoted`; else there is no answer, and it is asked again later.
-    Promote { attempt: AttemptId, node: NodeId, resources: Resources },
+    Promote { attempt: AttemptId, node: NodeId, resources: Box<Resources> },
     /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks.
     JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated> },
 }
@@ -254,7 +254,7 @@ pub enum ToJobManager {
     /// The attempt ended; repeated until acknowledged.
     Finished {
         attempt: AttemptId,
-        ended: Ended,
+        ended: Arc<Ended>,
         /// It waited, and there its task would not; not repeated.
         instead: Option<NodeId>,
     },
@@ -371,7 +371,7 @@ pub enum ToNode {
     Expire { before: Generation },
     /// Another node has this room to spare: give up what waits, may run anywhere and fits there, and say so with each end.
     /// Answered by `Moved`.
-    Move { to: NodeId, room: Resources },
+    Move { to: NodeId, room: Box<Resources> },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),
     /// The attempt's resources are booked under this grant. Answered by `Promoted`, or by `Freed` if it does not run any more.
@@ -506,7 +506,7 @@ pub enum ExecutorReport {
     /// Repeated after every reconnect until acknowledged.
     Finished {
         attempt: AttemptId,
-        ended: Ended,
+        ended: Arc<Ended>,
     },
     /// All attempts of one node that the executor has and that have not ended. The ends that were not yet
     /// acknowledged come before it as `Finished`, so whatever is in neither does not exist.

@@ -139,7 +139,7 @@ pub enum Change {
         attempt: AttemptId,
         task: TaskId,
         node: NodeId,
-        ended: Ended,
+        ended: Arc<Ended>,
         last: bool,
         at: Instant,
     },

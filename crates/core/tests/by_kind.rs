@@ -487,11 +487,11 @@ mod beyond {
         let master = &mut world.server.as_mut().unwrap().master;
         let booked = master.describe(world.now).nodes.iter().position(|node| node.bookings == 1).unwrap();
         // As the node would say that has not had its launches yet.
-        let body = ToMaster::Room { spare: FOUR };
+        let body = ToMaster::Room { spare: Box::new(FOUR) };
         let mut out = Outbox::default();
         master.handle(world.now, Event::Message { from: Address::Node(NodeId(booked as u32)), body }, &mut out);
         let told = out.sends.iter().find_map(|(_, message)| match message {
-            Message::ToNode(ToNode::Move { room, .. }) => Some(*room),
+            Message::ToNode(ToNode::Move { room, .. }) => Some(**room),
             _ => None,
         });
         assert_eq!(told, Some(CORE));

@@ -106,7 +106,7 @@ impl ServerBackend {
 
     async fn read(&self, node: NodeId, attempt: AttemptId, request: &OutputRequest) -> Result<Vec<u8>, Error> {
         let (stream, offset, limit) = (request.stream, request.offset, request.limit);
-        let is_local = self.look(move |roles, _| roles.nodes.contains_key(&node)).await?;
+        let is_local = self.look(move |roles, _| roles.nodes.contains(node)).await?;
         if let Some(files) = self.local_files.clone().filter(|_| is_local) {
             return blocking(move || Ok(read_output(&files, attempt, stream, offset, limit)?)).await;
         }

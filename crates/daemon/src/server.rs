@@ -261,8 +261,8 @@ async fn local_nodes_join(handle: &Handle, count: usize) {
     const PATIENCE: Duration = Duration::from_secs(5);
     let joined = |roles: &Roles, _| {
         let Some(ledger) = roles.master.as_ref().map(|master| master.ledger()) else { return 0 };
-        let is_up = |node: &&NodeId| (node.0 as usize) < ledger.len() && ledger.view(node.0 as usize).open;
-        roles.nodes.keys().filter(is_up).count()
+        let is_up = |node: &NodeId| (node.0 as usize) < ledger.len() && ledger.view(node.0 as usize).open;
+        roles.nodes.ids().filter(is_up).count()
     };
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while tokio::time::Instant::now() < deadline && handle.ask(joined).await.is_ok_and(|joined| joined < count) {

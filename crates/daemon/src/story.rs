@@ -22,7 +22,7 @@ impl Names {
     pub fn of(roles: &Roles, job: JobId, now: Instant) -> Option<Names> {
         let master = roles.master.as_ref()?;
         let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
-        let tells_guarantees = roles.preset.has_kinds();
+        let tells_guarantees = roles.preset().has_kinds();
         Some(Names { job: Arc::clone(master.job(job)?.0), nodes, kinds: master.kinds().clone(), tells_guarantees })
     }
 

@@ -618,7 +618,7 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
     }
     Some(ClusterSummary {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        preset: roles.preset.name().to_owned(),
+        preset: roles.preset().name().to_owned(),
         uptime_seconds: now.since(started).as_secs_f64(),
         nodes_up: statuses.iter().filter(up).count() as u32,
         nodes_total: statuses.len() as u32,

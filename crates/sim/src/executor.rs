@@ -16,7 +16,7 @@ pub struct Executor {
 
 enum Attempt {
     Running(Running),
-    Ended(Ended),
+    Ended(Arc<Ended>),
 }
 
 struct Running {
@@ -104,7 +104,7 @@ impl Executor {
         let attempt = order.attempt;
         let Entry::Vacant(place) = self.attempts.entry(attempt) else { return None };
         let ended = Ended::without_run(reason);
-        place.insert(Attempt::Ended(ended.clone()));
+        place.insert(Attempt::Ended(Arc::clone(&ended)));
         Some(ExecutorReport::Finished { attempt, ended })
     }
 
@@ -152,8 +152,8 @@ impl Executor {
         let wall = now.since(running.since);
         let reason = running.asked.take().unwrap_or(reason);
         let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.shape.resources), ..Usage::default() };
-        let ended = Ended { reason, usage: Box::new(usage), message: None };
-        let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(ended.clone())) else {
+        let ended = Arc::new(Ended { reason, usage, message: None });
+        let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(Arc::clone(&ended))) else {
             unreachable!("it was running")
         };
         Some((running.order, ExecutorReport::Finished { attempt, ended }))
@@ -166,8 +166,8 @@ impl Running {
     }
 }
 
-fn finished(attempt: AttemptId, ended: &Ended) -> ExecutorReport {
-    ExecutorReport::Finished { attempt, ended: ended.clone() }
+fn finished(attempt: AttemptId, ended: &Arc<Ended>) -> ExecutorReport {
+    ExecutorReport::Finished { attempt, ended: Arc::clone(ended) }
 }
 
 /// A task is taken to use the CPU that it asked for.

@@ -27,7 +27,8 @@ pub struct Link {
     /// When the last message of each direction arrives.
     last_arrival: [Instant; 2],
     in_flight: u32,
-    broken: Option<Break>,
+    /// Boxed: it is rare, and links are looked at all the time.
+    broken: Option<Box<Break>>,
 }
 
 /// What was sent before it may still arrive for a while.
@@ -94,7 +95,7 @@ impl Network {
         let link = &mut self.links[node];
         if link.is_connected() {
             link.up = [false; 2];
-            link.broken = Some(Break { at: now, arrives_until });
+            link.broken = Some(Box::new(Break { at: now, arrives_until }));
         }
     }
 
@@ -131,7 +132,7 @@ impl Network {
             return false;
         }
         link.in_flight -= 1;
-        link.broken.is_none_or(|broken| sent <= broken.at && now <= broken.arrives_until[direction as usize])
+        link.broken.as_ref().is_none_or(|broken| sent <= broken.at && now <= broken.arrives_until[direction as usize])
     }
 
     /// Remembers what was delivered as far as it may be repeated.

@@ -14,7 +14,7 @@ use amalgam_workload::trace::Node;
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
 pub struct SimulatedNode {
-    node: Node,
+    node: Box<Node>,
     pub agent: Process,
     pub executor: Executor,
     /// Counts the connections between the two: what was said on an earlier one is lost.
@@ -26,7 +26,7 @@ pub struct SimulatedNode {
 impl SimulatedNode {
     pub fn new(settings: &Settings, node: &Node) -> SimulatedNode {
         SimulatedNode {
-            node: node.clone(),
+            node: Box::new(node.clone()),
             agent: Process::dead(settings.preset),
             executor: Executor::default(),
             executor_link: 0,

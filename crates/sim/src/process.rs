@@ -70,32 +70,32 @@ impl Process {
         self.busy_until <= now && !self.turn_noted && self.inbox.is_empty()
     }
 
-    /// A turn of one that is idle, with what comes in now.
-    pub fn take_at_once(&mut self, now: Instant, input: Input, costs: &Costs, effects: &mut Effects) {
+    /// A turn of one that is idle, with what comes in now. `slowness` is how many times as long its disk takes.
+    pub fn take_at_once(&mut self, now: Instant, input: Input, costs: &Costs, slowness: u64, effects: &mut Effects) {
         take(&mut self.roles, now, input, effects);
         self.roles.wake_up(now, effects);
-        self.charge(now, 1, costs, effects);
+        self.charge(now, 1, costs, slowness, effects);
     }
 
     /// Hands what came in to the roles, and wakes those that wanted it.
-    pub fn take_turn(&mut self, now: Instant, costs: &Costs, effects: &mut Effects) {
+    pub fn take_turn(&mut self, now: Instant, costs: &Costs, slowness: u64, effects: &mut Effects) {
         let taken = self.inbox.len().min(TURN);
         for input in self.inbox.drain(..taken) {
             take(&mut self.roles, now, input, effects);
         }
         self.roles.wake_up(now, effects);
-        self.charge(now, taken, costs, effects);
+        self.charge(now, taken, costs, slowness, effects);
     }
 
     /// It is busy from now on for as long as this took.
-    fn charge(&mut self, now: Instant, received: usize, costs: &Costs, effects: &Effects) {
+    fn charge(&mut self, now: Instant, received: usize, costs: &Costs, slowness: u64, effects: &Effects) {
         let handled = effects.handled;
         let events = u64::from(handled.master) * costs.master_event
             + u64::from(handled.job_managers) * costs.job_manager_event
             + u64::from(handled.nodes) * costs.node_event
             + u64::from(handled.decisions) * costs.decision;
         let messages = (received + effects.letters.len()) as u64 * costs.message;
-        let disk = if effects.durable && self.roles.master.is_some() { costs.disk } else { 0 };
+        let disk = if effects.durable && self.roles.master.is_some() { costs.disk * slowness } else { 0 };
         let nanos = self.owed_nanos + events + messages + disk;
         self.owed_nanos = nanos % 1_000;
         self.busy_until = now + Duration::from_micros(nanos / 1_000);

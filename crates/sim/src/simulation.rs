@@ -50,8 +50,8 @@ pub struct Simulation {
     at_once: VecDeque<(usize, ExecutorReport)>,
     /// Whose roles took something in the present step.
     pub(crate) turns: Vec<Place>,
-    /// Empty between two turns, or two orders; kept for their room.
-    effects: Effects,
+    /// Empty between two turns, or two orders; their room is used again.
+    pub(crate) effects: Effects,
     reactions: Vec<Reaction>,
     /// Where something is to go wrong.
     pub(crate) faults: Option<Box<Faults>>,
@@ -323,24 +323,20 @@ impl Simulation {
     // ---- processes -------------------------------------------------------------------------------------------------
 
     pub(crate) fn process(&mut self, place: Place) -> &mut Process {
-        match place {
-            Place::Server => &mut self.server,
-            Place::Node(node) => &mut self.nodes[node].agent,
-        }
+        process_at(&mut self.server, &mut self.nodes, place)
     }
 
     /// Something is there; it is taken at once or when the process is free.
     pub(crate) fn put(&mut self, place: Place, input: Input) {
-        let now = self.now;
-        let process = self.process(place);
+        let (now, slowness) = (self.now, self.slowness(place));
+        let Simulation { server, nodes, settings, effects, .. } = self;
+        let process = process_at(server, nodes, place);
         if !process.is_up {
             return;
         }
         if process.is_idle(now) {
-            let (mut effects, costs) = (std::mem::take(&mut self.effects), self.costs_of(place));
-            self.process(place).take_at_once(now, input, &costs, &mut effects);
-            self.let_out(place, &mut effects);
-            self.effects = effects;
+            process.take_at_once(now, input, &settings.costs, slowness, effects);
+            self.let_out(place);
         } else {
             process.put(input);
             self.note_turn(place);
@@ -382,32 +378,33 @@ impl Simulation {
     }
 
     fn turn(&mut self, place: Place) {
-        let (now, costs) = (self.now, self.costs_of(place));
-        let mut effects = std::mem::take(&mut self.effects);
-        self.process(place).take_turn(now, &costs, &mut effects);
-        self.let_out(place, &mut effects);
-        self.effects = effects;
+        let (now, slowness) = (self.now, self.slowness(place));
+        let Simulation { server, nodes, settings, effects, .. } = self;
+        process_at(server, nodes, place).take_turn(now, &settings.costs, slowness, effects);
+        self.let_out(place);
     }
 
     /// What a turn led to is told, and leaves when the turn is over.
-    pub(crate) fn let_out(&mut self, place: Place, effects: &mut Effects) {
-        let handled = std::mem::take(&mut effects.handled);
+    pub(crate) fn let_out(&mut self, place: Place) {
+        let handled = std::mem::take(&mut self.effects.handled);
         self.events += u64::from(handled.master) + u64::from(handled.job_managers) + u64::from(handled.nodes);
+        self.effects.forgotten.clear();
+        self.effects.durable = false;
         self.turns.push(place);
         let over = self.process(place).busy_until;
+        let (mut facts, mut letters) =
+            (std::mem::take(&mut self.effects.facts), std::mem::take(&mut self.effects.letters));
         if self.faults.is_some() && place == Place::Server && over > self.now {
-            let (answers, others) = std::mem::take(&mut effects.letters).into_iter().partition(is_answer);
-            effects.letters = others;
-            self.hold(Turn { over, facts: std::mem::take(&mut effects.facts), answers });
+            let answers = letters.extract_if(.., |letter| is_answer(letter)).collect();
+            self.hold(Turn { over, facts: std::mem::take(&mut facts), answers });
         } else {
-            self.tell(place, &effects.facts, &effects.letters);
-            effects.facts.clear();
+            self.tell(place, &facts, &letters);
+            facts.clear();
         }
-        for letter in effects.letters.drain(..) {
+        for letter in letters.drain(..) {
             self.leave(place, over, letter);
         }
-        effects.forgotten.clear();
-        effects.durable = false;
+        (self.effects.facts, self.effects.letters) = (facts, letters);
         if self.process(place).has_mail() {
             self.note_turn(place);
         }
@@ -564,7 +561,8 @@ impl Simulation {
     // ---- executors -------------------------------------------------------------------------------------------------
 
     fn leave_for_executor(&mut self, node: usize, at: Instant, order: ToExecutor) {
-        let launch = Duration::from_micros(self.costs_of(Place::Node(node)).launch / 1_000);
+        let launch = self.settings.costs.launch * self.slowness(Place::Node(node));
+        let launch = Duration::from_micros(launch / 1_000);
         let at = if matches!(order, ToExecutor::Launch(_)) { at + launch } else { at };
         let ordered_until = &mut self.nodes[node].ordered_until;
         let at = at.max(*ordered_until);
@@ -674,6 +672,13 @@ pub fn capacity(nodes: &[Node]) -> Totals {
     let mut capacity = Totals::default();
     nodes.iter().for_each(|node| capacity.add(&node.resources.basic));
     capacity
+}
+
+fn process_at<'a>(server: &'a mut Process, nodes: &'a mut [SimulatedNode], place: Place) -> &'a mut Process {
+    match place {
+        Place::Server => server,
+        Place::Node(node) => &mut nodes[node].agent,
+    }
 }
 
 fn is_answer(letter: &Letter) -> bool {

@@ -42,7 +42,7 @@ impl Simulation {
 
     /// The agent of a node; `None` while it is down.
     pub fn agent(&self, node: usize) -> Option<&NodeAgent> {
-        self.nodes[node].agent.roles.nodes.get(&NodeId(node as u32)).map(Box::as_ref)
+        self.nodes[node].agent.roles.nodes.get(NodeId(node as u32))
     }
 
     /// The agent of a node is up, has taken everything and works at nothing.

@@ -4,13 +4,15 @@
 //! collected in [`Effects`] with the changes that must be durable first.
 
 mod journal;
+mod nodes;
 mod wakeups;
 
 pub use journal::{Difference, Entry, Replay, RoleEvent};
+pub use nodes::Nodes;
 
 use crate::job_manager::{JobManager, JobManagerSettings};
 use crate::master::{JobState, Master, MasterSettings};
-use crate::node::{NodeAgent, NodeSettings};
+use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
 use crate::protocol::{Address, Message, ToJobManager, ToNode};
@@ -22,17 +24,23 @@ use wakeups::Wakeups;
 
 /// Roles of this process. An agent hosts one node, a server the master and its job managers, `dev` all of them.
 pub struct Roles {
-    pub preset: Preset,
-    pub epoch: Epoch,
-    // Boxed: most processes of a simulation host one small role.
+    // Boxed, as all that not every event needs: most processes of a simulation host one small role.
     pub master: Option<Box<Master>>,
     pub jobs: BTreeMap<JobId, Box<JobManager>>,
-    pub nodes: BTreeMap<NodeId, Box<NodeAgent>>,
-    settings: JobManagerSettings,
-    sealing: Sealing,
+    pub nodes: Nodes,
     wakeups: Wakeups,
     /// What the driver has not taken of the journal, where one is kept.
     journal: Option<Vec<Entry>>,
+    life: Box<Life>,
+}
+
+/// What this life of the process makes its roles with.
+#[derive(Clone, Copy)]
+struct Life {
+    preset: Preset,
+    epoch: Epoch,
+    settings: JobManagerSettings,
+    sealing: Sealing,
 }
 
 /// A message on its way.
@@ -127,21 +135,22 @@ impl Roles {
     /// The root of `sealing` is this life's own. A process without a master or job managers makes nothing with it.
     pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings, sealing: Sealing) -> Roles {
         Roles {
-            preset,
-            epoch,
             master: None,
             jobs: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            settings,
-            sealing,
+            nodes: Nodes::default(),
             wakeups: Wakeups::default(),
             journal: None,
+            life: Box::new(Life { preset, epoch, settings, sealing }),
         }
+    }
+
+    pub fn preset(&self) -> &Preset {
+        &self.life.preset
     }
 
     /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
     pub fn keep_journal(&mut self) {
-        let Roles { preset, epoch, settings, sealing: Sealing { root, .. }, .. } = *self;
+        let Life { preset, epoch, settings, sealing: Sealing { root, .. } } = *self.life;
         self.journal = Some(vec![Entry::Began { preset, epoch, settings, root }]);
     }
 
@@ -163,7 +172,8 @@ impl Roles {
     /// Makes a master and job managers, and brings them to where the log ends.
     pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
-        let mut master = self.preset.master(self.epoch, settings, queues, self.sealing);
+        let Life { preset, epoch, settings: of_managers, sealing } = *self.life;
+        let mut master = preset.master(epoch, settings, queues, sealing);
         master.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
         for change in changes {
@@ -177,7 +187,7 @@ impl Roles {
             if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
                 continue;
             }
-            let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, self.settings, self.sealing);
+            let mut manager = preset.job_manager(Arc::clone(job), epoch, of_managers, sealing);
             manager.recover(own);
             self.jobs.insert(job.id, Box::new(manager));
         }
@@ -186,7 +196,7 @@ impl Roles {
 
     /// Tells every role of this process that the master is there.
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
-        let incarnation = u64::from(self.epoch.0);
+        let incarnation = u64::from(self.life.epoch.0);
         for job in self.jobs.keys().copied().collect::<Vec<_>>() {
             self.at(now, RoleEvent::JobManager(job, Event::Connected { peer: Address::Master, incarnation }), effects);
         }
@@ -238,7 +248,7 @@ impl Roles {
     }
 
     fn at_all_nodes(&mut self, now: Instant, event: impl Fn(NodeId) -> Event<ToNode>, effects: &mut Effects) {
-        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+        for node in self.nodes.ids().collect::<Vec<_>>() {
             self.at(now, RoleEvent::Node(node, event(node)), effects);
         }
         self.deliver_mail(now, effects);
@@ -316,7 +326,7 @@ impl Roles {
             }
             RoleEvent::JobManager(job, event) => {
                 if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
-                    let Roles { preset, epoch, settings, sealing, .. } = *self;
+                    let Life { preset, epoch, settings, sealing } = *self.life;
                     let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
                     self.jobs.entry(job).or_insert_with(make);
                 }
@@ -330,7 +340,7 @@ impl Roles {
                 wakeup
             }
             RoleEvent::Node(node, event) => {
-                let Some(agent) = self.nodes.get_mut(&node) else { return Some(RoleEvent::Node(node, event)) };
+                let Some(agent) = self.nodes.get_mut(node) else { return Some(RoleEvent::Node(node, event)) };
                 agent.handle(now, event, outbox);
                 agent.next_wakeup()
             }
@@ -359,8 +369,11 @@ impl Roles {
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
         let Effects { facts, durable, letters, passing: Passing { mail, outbox }, .. } = effects;
-        *durable |= !outbox.changes.is_empty();
-        facts.extend(outbox.changes.drain(..).map(Fact::Change));
+        // Most events change nothing.
+        if !outbox.changes.is_empty() {
+            *durable = true;
+            facts.extend(outbox.changes.drain(..).map(Fact::Change));
+        }
         let mut blocked = Vec::new();
         for record in outbox.records.drain(..) {
             match record {
@@ -373,7 +386,7 @@ impl Roles {
             let letter = Letter { from, to, message };
             let is_local = match to {
                 Address::Master | Address::JobManager(_) => jobs_are_here,
-                Address::Node(node) => nodes.contains_key(&node),
+                Address::Node(node) => nodes.contains(node),
                 _ => false,
             };
             if is_local {
@@ -396,13 +409,14 @@ impl Roles {
 
     pub fn add_local_node(&mut self, node: NodeId, settings: NodeSettings) {
         self.note(|| Entry::NodeAdded { node, settings: settings.clone() });
-        self.nodes.insert(node, Box::new(self.preset.node_agent(node, settings, self.sealing.mac)));
+        let Life { preset, sealing, .. } = &*self.life;
+        self.nodes.insert(node, Box::new(preset.node_agent(node, settings, sealing.mac)));
     }
 
     /// A node of this process and the master of this process have each other from now on.
     pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
         self.node_connected(now, node, 0, effects);
-        let incarnation = u64::from(self.epoch.0);
+        let incarnation = u64::from(self.life.epoch.0);
         let event = Event::Connected { peer: Address::Master, incarnation };
         self.at(now, RoleEvent::Node(node, event), effects);
         self.deliver_mail(now, effects);

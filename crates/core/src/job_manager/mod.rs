@@ -400,7 +400,7 @@ impl JobManager {
         now: Instant,
         from: Address,
         attempt: AttemptId,
-        ended: Ended,
+        ended: Arc<Ended>,
         instead: Option<NodeId>,
         out: &mut Outbox,
     ) {

@@ -38,7 +38,7 @@ impl JobManager {
             self.promotions.due.remove(&(at, attempt));
             let running = self.running.get(&attempt).filter(|running| !running.booked && !self.stopping);
             let Some(running) = running else { continue };
-            let resources = self.job.resources[running.task.stage as usize];
+            let resources = Box::new(self.job.resources[running.task.stage as usize]);
             out.send(TheMaster, ToMaster::Promote { attempt, node: running.node, resources });
             self.promotions.due.insert((now + again, attempt));
         }

@@ -84,15 +84,15 @@ impl Master {
 
     /// A job manager wants an attempt booked that runs already: only where that displaces nobody, also nobody for whom the
     /// node is kept, and passes no limit.
-    pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: Resources, out: &mut Outbox) {
+    pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: &Resources, out: &mut Outbox) {
         let is_up = self.ledger.state(node) == Some(NodeState::Up);
         let is_kept = self.scheduler.reserved_node() == Some(node);
         let has_room = is_up && !is_kept && resources.fits_in(&self.ledger.offer(node));
         if has_room
-            && self.scheduler.may_hold(attempt.job, &resources)
-            && let Ok(grant) = self.claims.book(&mut self.ledger, attempt.job, node, resources)
+            && self.scheduler.may_hold(attempt.job, resources)
+            && let Ok(grant) = self.claims.book(&mut self.ledger, attempt.job, node, *resources)
         {
-            self.scheduler.on_adopted(attempt.job, resources);
+            self.scheduler.on_adopted(attempt.job, *resources);
             out.send(node, ToNode::Promote { attempt, grant });
         }
     }

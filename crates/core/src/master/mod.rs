@@ -141,10 +141,10 @@ impl Master {
                 self.on_drain(now, client, node, drained, out);
             }
             (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
-            (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, report, out),
-            (Address::Node(node), ToMaster::Room { spare }) => self.on_room(node, spare, out),
+            (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, *report, out),
+            (Address::Node(node), ToMaster::Room { spare }) => self.on_room(node, *spare, out),
             (Address::Node(node), ToMaster::Moved { to, left, queued, expected_wait }) => {
-                self.on_moved(node, to, left, load::Waiting::new(expected_wait, queued), out);
+                self.on_moved(node, to, *left, load::Waiting::new(expected_wait, queued), out);
             }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
@@ -155,13 +155,13 @@ impl Master {
                 self.on_claim(job, &placements, out);
             }
             (Address::JobManager(sender), ToMaster::Promote { attempt, node, resources }) if sender == attempt.job => {
-                self.on_promote(attempt, node, resources, out);
+                self.on_promote(attempt, node, &resources, out);
             }
             (Address::Node(sender), ToMaster::Promote { attempt, node, resources }) if sender == node => {
                 // Where a report brings so many grants at most, what is left may be wanted at the next.
                 let is_wanted = matches!(self.settings.decide, Decide::OnHeartbeats { most: Some(_) });
                 if !is_wanted || self.scheduler.open_tasks() == 0 {
-                    self.on_promote(attempt, node, resources, out);
+                    self.on_promote(attempt, node, &resources, out);
                 }
             }
             (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated }) if sender == job => {

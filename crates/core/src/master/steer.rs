@@ -90,7 +90,7 @@ impl Master {
         }
         let room = spare.smaller_of(&self.ledger.node_free(to));
         if let Some(from) = self.nodes.longest_queue().filter(|_| !room.is_zero()) {
-            out.send(from, ToNode::Move { to, room });
+            out.send(from, ToNode::Move { to, room: Box::new(room) });
         }
     }
 

@@ -5,8 +5,36 @@ use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{
-    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals,
+    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals, Usage,
 };
+use std::sync::Arc;
+
+/// What opportunistic attempts hold of the node.
+#[derive(Default)]
+pub(super) struct OpportunisticUse {
+    attempts: u32,
+    held: Box<Totals>,
+}
+
+impl OpportunisticUse {
+    pub(super) fn add(&mut self, resources: &Resources) {
+        self.attempts += 1;
+        self.held.add(resources);
+    }
+
+    pub(super) fn sub(&mut self, resources: &Resources) {
+        self.attempts -= 1;
+        self.held.sub(resources);
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.attempts == 0
+    }
+
+    pub(super) fn held(&self) -> &Totals {
+        &self.held
+    }
+}
 
 impl Attempt {
     /// Nobody booked its resources, and it gives way to what is booked.
@@ -19,19 +47,19 @@ impl Attempt {
     }
 }
 
-pub(super) fn shed_because(why: String) -> Ended {
-    Ended { message: Some(why), ..Ended::without_run(EndReason::Shed) }
+pub(super) fn shed_because(why: String) -> Arc<Ended> {
+    Arc::new(Ended { reason: EndReason::Shed, usage: Usage::default(), message: Some(why) })
 }
 
 impl NodeAgent {
     /// What opportunistic work may hold beside what it holds. One attempt may always run, or a task that is larger than the
     /// limit would wait for ever.
     pub fn opportunistic_room(&self) -> Resources {
-        if self.opportunistic == Totals::ZERO { Resources::MAX } else { self.opportunistic_limit() }
+        if self.opportunistic.is_nothing() { Resources::MAX } else { self.opportunistic_limit() }
     }
 
     pub(super) fn opportunistic_limit(&self) -> Resources {
-        self.opportunistic.left_of(&self.steer.room)
+        self.opportunistic.held.left_of(&self.steer.room)
     }
 
     pub(super) fn on_steer(&mut self, now: Instant, steer: Steer, out: &mut Outbox) {
@@ -99,10 +127,11 @@ impl NodeAgent {
     }
 
     /// The end of an attempt, which says for whom it made way if it did.
-    pub(super) fn with_cause(&mut self, id: AttemptId, mut ended: Ended) -> Ended {
+    pub(super) fn with_cause(&mut self, id: AttemptId, mut ended: Arc<Ended>) -> Arc<Ended> {
         let by = self.making_way.remove(&id).filter(|_| ended.reason == EndReason::Preempted);
         if let Some(by) = by {
-            ended.message.get_or_insert_with(|| format!("to make room for attempt {by} of job {}", by.job));
+            let message = &mut Arc::make_mut(&mut ended).message;
+            message.get_or_insert_with(|| format!("to make room for attempt {by} of job {}", by.job));
         }
         ended
     }

@@ -10,6 +10,7 @@ use crate::protocol::{
 use crate::role::Outbox;
 use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, GrantId, Instant, Kinds, LaunchOrder};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 impl NodeAgent {
     pub(super) fn on_executor_connected(&mut self, out: &mut Outbox) {
@@ -114,7 +115,7 @@ impl NodeAgent {
         self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
         for (&attempt, entry) in &self.attempts {
             if let State::Ended(ended) = &entry.state {
-                out.send(attempt.job, ToJobManager::Finished { attempt, ended: ended.clone(), instead: None });
+                out.send(attempt.job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });
             }
         }
         self.answer_early_launches(now, out);
@@ -148,7 +149,7 @@ impl NodeAgent {
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
         let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
-        out.send(TheMaster, ToMaster::Report(report));
+        out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.tell_spare(now, out);
         self.offer_promotion(now, out);
     }

@@ -4,9 +4,11 @@
 use crate::vocabulary::{Duration, Instant, Resources, Totals};
 use std::collections::VecDeque;
 
+/// Boxed, since most presets keep nothing.
 #[derive(Default)]
-pub(super) struct KeptRoom {
-    /// For how long; zero keeps nothing.
+pub(super) struct KeptRoom(Option<Box<Kept>>);
+
+struct Kept {
     length: Duration,
     /// What was left and until when it is kept, in that order.
     parts: VecDeque<(Instant, Resources)>,
@@ -14,47 +16,51 @@ pub(super) struct KeptRoom {
 }
 
 impl KeptRoom {
+    /// For no time nothing is kept.
     pub(super) fn for_length(length: Duration) -> KeptRoom {
-        KeptRoom { length, ..KeptRoom::default() }
+        let kept = || Box::new(Kept { length, parts: VecDeque::new(), sum: Totals::ZERO });
+        KeptRoom((length > Duration::ZERO).then(kept))
     }
 
     /// Guaranteed work has left this.
     pub(super) fn keep(&mut self, now: Instant, room: &Resources) {
-        if self.length > Duration::ZERO {
-            self.parts.push_back((now + self.length, *room));
-            self.sum.add(room);
+        if let Some(kept) = &mut self.0 {
+            kept.parts.push_back((now + kept.length, *room));
+            kept.sum.add(room);
         }
     }
 
     /// Guaranteed work takes up room: what has been kept for longest, as far as it goes.
     pub(super) fn take(&mut self, wanted: &Resources) {
+        let Some(kept) = &mut self.0 else { return };
         let mut wanted = *wanted;
-        for (_, part) in &mut self.parts {
+        for (_, part) in &mut kept.parts {
             let taken = part.smaller_of(&wanted);
             *part = part.saturating_sub(&taken);
             wanted = wanted.saturating_sub(&taken);
-            self.sum.sub(&taken);
+            kept.sum.sub(&taken);
         }
-        self.parts.retain(|(_, part)| !part.is_zero());
+        kept.parts.retain(|(_, part)| !part.is_zero());
     }
 
     /// Whether something is kept no longer.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let Some(kept) = &mut self.0 else { return false };
         let mut some = false;
-        while let Some((_, part)) = self.parts.pop_front_if(|(until, _)| *until <= now) {
-            self.sum.sub(&part);
+        while let Some((_, part)) = kept.parts.pop_front_if(|(until, _)| *until <= now) {
+            kept.sum.sub(&part);
             some = true;
         }
         some
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.parts.front().map(|(until, _)| *until)
+        self.0.as_ref()?.parts.front().map(|(until, _)| *until)
     }
 
     /// What of so much room is for anybody.
     pub(super) fn left_of(&self, free: &Resources) -> Resources {
-        self.sum.left_of(free)
+        self.0.as_ref().map_or(*free, |kept| kept.sum.left_of(free))
     }
 }
 
@@ -74,7 +80,7 @@ mod tests {
         assert_eq!(kept.left_of(&cpus(8)), cpus(3));
         assert_eq!(kept.left_of(&cpus(4)), cpus(0));
         kept.take(&cpus(4));
-        assert_eq!((kept.left_of(&cpus(8)), kept.parts.len()), (cpus(7), 1));
+        assert_eq!((kept.left_of(&cpus(8)), kept.0.as_ref().map_or(0, |kept| kept.parts.len())), (cpus(7), 1));
         let end = Instant::ZERO + Duration::from_millis(1_500);
         assert_eq!(kept.next_expiry(), Some(end));
         assert!(!kept.expire(Instant::ZERO + Duration::from_millis(1_499)));

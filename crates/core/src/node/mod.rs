@@ -23,6 +23,7 @@ use crate::vocabulary::{
     Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape,
     TaskTemplate, Totals,
 };
+use conflicts::OpportunisticUse;
 use devices::DevicePool;
 use kept::KeptRoom;
 use probes::Probes;
@@ -59,46 +60,48 @@ pub struct OpportunisticRules {
     pub tell_spare: Option<Duration>,
 }
 
+/// In this order in memory: a simulation comes by thousands of agents in turn, and finds what most events need in few lines
+/// of the cache.
+#[repr(C, align(64))]
 pub struct NodeAgent {
     node: NodeId,
-    settings: NodeSettings,
-    kinds: Kinds,
-    capacity: Resources,
-    /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
-    /// it has less than in its earlier life or does not know its custom kinds yet.
-    held: Totals,
-    /// Of that, what opportunistic attempts hold.
-    opportunistic: Totals,
-    /// The capacity without what is held.
-    free: Resources,
-    devices: DevicePool,
-    queue: NodeQueue,
-    queue_policy: Box<dyn QueuePolicy>,
-    rules: OpportunisticRules,
-    kept: KeptRoom,
-    /// What the master allows.
-    steer: Steer,
-    /// Running attempts that are to end, and for whose sake.
-    making_way: BTreeMap<AttemptId, AttemptId>,
-    /// Since when something opportunistic waits and none has started.
-    stalled_since: Option<Instant>,
-    spare: Spare,
-    probes: Probes,
+    /// The newest epoch that launched here.
+    newest_epoch: Epoch,
+    executor: ExecutorLink,
+    /// When something is due for an attempt: its timeout, or its kill.
+    due: BTreeSet<(Instant, AttemptId)>,
     /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
     /// Those at the executor, in the order of launch.
     running: Vec<AttemptId>,
-    /// When something is due for an attempt: its timeout, or its kill.
-    due: BTreeSet<(Instant, AttemptId)>,
     master: MasterLink,
+    queue: NodeQueue,
+    queue_policy: Box<dyn QueuePolicy>,
+    probes: Probes,
+    opportunistic: OpportunisticUse,
+    /// The capacity without what is held.
+    free: Resources,
+    kept: KeptRoom,
+    /// Since when something opportunistic waits and none has started.
+    stalled_since: Option<Instant>,
+    rules: OpportunisticRules,
+    spare: Spare,
+    /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
+    /// it has less than in its earlier life or does not know its custom kinds yet.
+    held: Totals,
+    capacity: Resources,
+    tokens: Tokens,
+    devices: DevicePool,
+    kinds: Kinds,
+    /// Running attempts that are to end, and for whose sake.
+    making_way: BTreeMap<AttemptId, AttemptId>,
+    /// What the master allows.
+    steer: Steer,
     /// The number of the latest registration.
     registration: u64,
-    executor: ExecutorLink,
-    /// The newest epoch that launched here.
-    newest_epoch: Epoch,
-    tokens: Tokens,
     /// Claims that came before the executor had said what there is.
     early_claims: Vec<Claim>,
+    settings: NodeSettings,
 }
 
 enum MasterLink {
@@ -147,7 +150,7 @@ enum State {
         killed: bool,
     },
     /// Kept until acknowledged.
-    Ended(Ended),
+    Ended(Arc<Ended>),
 }
 
 impl NodeAgent {
@@ -164,7 +167,7 @@ impl NodeAgent {
             kinds: Kinds::new(),
             capacity,
             held: Totals::ZERO,
-            opportunistic: Totals::ZERO,
+            opportunistic: OpportunisticUse::default(),
             free: capacity,
             devices: DevicePool::new(&capacity),
             queue: NodeQueue::default(),
@@ -242,7 +245,7 @@ impl NodeAgent {
                 self.drop_probes(now, out);
             }
             ToNode::Steer(steer) => self.on_steer(now, *steer, out),
-            ToNode::Move { to, room } => self.on_move(now, to, room, out),
+            ToNode::Move { to, room } => self.on_move(now, to, *room, out),
             ToNode::Expire { before } => self.tokens.expire(before),
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
@@ -298,7 +301,7 @@ impl NodeAgent {
     }
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
-        while self.executor == ExecutorLink::Known {
+        while self.executor == ExecutorLink::Known && !self.queue.is_empty() {
             let mut running = self.running.iter().map(|id| self.attempts[id].as_running(*id));
             let room = self.opportunistic_room().smaller_of(&self.kept.left_of(&self.free));
             let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room);
@@ -361,13 +364,13 @@ impl NodeAgent {
     }
 
     /// The executor says that an attempt ended; repeated until acknowledged.
-    fn on_finished(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
+    fn on_finished(&mut self, now: Instant, id: AttemptId, ended: Arc<Ended>, out: &mut Outbox) {
         match self.attempts.get(&id).map(|entry| &entry.state) {
             Some(State::Ended(_)) => {}
             Some(_) => self.finish(now, id, ended, out),
             None => {
                 // From before this agent's time.
-                out.send(id.job, ToJobManager::Finished { attempt: id, ended: ended.clone(), instead: None });
+                out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
                 let entry = Attempt { task, template, grant: None, expected: None, devices, since: now, state };
@@ -377,16 +380,23 @@ impl NodeAgent {
     }
 
     /// Frees what the attempt held, tells its owner and the master, and starts what fits now.
-    fn finish(&mut self, now: Instant, id: AttemptId, ended: Ended, out: &mut Outbox) {
+    fn finish(&mut self, now: Instant, id: AttemptId, ended: Arc<Ended>, out: &mut Outbox) {
         self.finish_for(now, id, ended, None, out);
     }
 
     /// The same; its task would find room at another node.
-    fn finish_for(&mut self, now: Instant, id: AttemptId, ended: Ended, instead: Option<NodeId>, out: &mut Outbox) {
+    fn finish_for(
+        &mut self,
+        now: Instant,
+        id: AttemptId,
+        ended: Arc<Ended>,
+        instead: Option<NodeId>,
+        out: &mut Outbox,
+    ) {
         let ended = self.with_cause(id, ended);
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
-        entry.state = State::Ended(ended.clone());
+        entry.state = State::Ended(Arc::clone(&ended));
         let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.shape.resources);
         if held {
             self.devices.give_back(&devices, &self.kinds);
@@ -568,7 +578,7 @@ impl NodeAgent {
         let at_executor = self.running.iter().map(|id| &self.attempts[id]);
         let shapes = at_executor.filter(|entry| entry.is_opportunistic()).map(|entry| &entry.template.shape);
         shapes.for_each(|shape| opportunistic.add(&shape.resources));
-        assert_eq!(self.opportunistic, opportunistic, "what opportunistic attempts hold");
+        assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
     }
 }

@@ -5,14 +5,14 @@ use super::NodeAgent;
 use crate::protocol::{Probe, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{EntryId, Instant, JobId, ProbeId, QueuedEntry, Resources, Totals};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Each is either queued or asked about.
 #[derive(Default)]
 pub(super) struct Probes {
     queued: BTreeSet<ProbeId>,
     /// Their job managers were asked, and so much room is kept until they answer.
-    asked: BTreeMap<ProbeId, Resources>,
+    asked: Vec<(ProbeId, Resources)>,
 }
 
 impl Probes {
@@ -23,17 +23,17 @@ impl Probes {
     /// All of them, and whether room is kept for each.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ProbeId, bool)> {
         let queued = self.queued.iter().map(|probe| (*probe, false));
-        queued.chain(self.asked.keys().map(|probe| (*probe, true)))
+        queued.chain(self.asked.iter().map(|(probe, _)| (*probe, true)))
     }
 
     pub(super) fn kept_room(&self) -> Totals {
         let mut kept = Totals::ZERO;
-        self.asked.values().for_each(|room| kept.add(room));
+        self.asked.iter().for_each(|(_, room)| kept.add(room));
         kept
     }
 
     fn holds(&self, probe: ProbeId) -> bool {
-        self.queued.contains(&probe) || self.asked.contains_key(&probe)
+        self.queued.contains(&probe) || self.asked.iter().any(|(asked, _)| *asked == probe)
     }
 }
 
@@ -52,7 +52,7 @@ impl NodeAgent {
     pub(super) fn ask_back(&mut self, probe: ProbeId, room: Resources, out: &mut Outbox) {
         self.hold(&room);
         self.probes.queued.remove(&probe);
-        self.probes.asked.insert(probe, room);
+        self.probes.asked.push((probe, room));
         out.send(probe.job, ToJobManager::Ready { probe });
     }
 
@@ -65,7 +65,8 @@ impl NodeAgent {
 
     /// Takes out a probe; true if room was kept for it, which is free now.
     pub(super) fn take_probe(&mut self, probe: ProbeId) -> bool {
-        if let Some(room) = self.probes.asked.remove(&probe) {
+        if let Some(at) = self.probes.asked.iter().position(|(asked, _)| *asked == probe) {
+            let (_, room) = self.probes.asked.remove(at);
             self.release(&room);
             return true;
         }

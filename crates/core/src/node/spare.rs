@@ -32,7 +32,7 @@ impl NodeAgent {
         let spare = self.opportunistic_limit().smaller_of(&self.kept.left_of(&self.free));
         if !spare.is_zero() {
             self.spare.told_at = Some(now);
-            out.send(TheMaster, ToMaster::Room { spare });
+            out.send(TheMaster, ToMaster::Room { spare: Box::new(spare) });
         }
     }
 
@@ -51,7 +51,7 @@ impl NodeAgent {
             room = room.saturating_sub(&entry.shape.resources);
             self.finish_for(now, attempt, shed_because("another node had room".to_owned()), Some(to), out);
         }
-        let (left, queued, expected_wait) = (room, self.queue.len() as u32, self.queue.expected_work());
+        let (left, queued, expected_wait) = (Box::new(room), self.queue.len() as u32, self.queue.expected_work());
         out.send(TheMaster, ToMaster::Moved { to, left, queued, expected_wait });
     }
 
@@ -74,7 +74,7 @@ impl NodeAgent {
             those.iter().find(|one| self.spare.offered.is_none_or(|last| **one > last)).or(those.first()).copied();
         self.spare.offered = next;
         if let Some((_, attempt)) = next {
-            let resources = self.attempts[&attempt].template.shape.resources;
+            let resources = Box::new(self.attempts[&attempt].template.shape.resources);
             out.send(TheMaster, ToMaster::Promote { attempt, node: self.node, resources });
         }
     }

@@ -59,12 +59,11 @@ pub enum Stream {
     Stderr,
 }
 
-/// How an attempt ended.
+/// How an attempt ended. Messages share it: each of them has room for the largest, and several hold the same end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ended {
     pub reason: EndReason,
-    /// Boxed: every message has room for the largest one, and this would make an end the largest by far.
-    pub usage: Box<Usage>,
+    pub usage: Usage,
     /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB; of one that gave way, for whom or from what queue.
     pub message: Option<String>,
 }
@@ -212,8 +211,8 @@ impl fmt::Display for EndReason {
 
 impl Ended {
     /// An end without a process behind it.
-    pub fn without_run(reason: EndReason) -> Ended {
-        Ended { reason, usage: Box::default(), message: None }
+    pub fn without_run(reason: EndReason) -> Arc<Ended> {
+        Arc::new(Ended { reason, usage: Usage::default(), message: None })
     }
 }
 

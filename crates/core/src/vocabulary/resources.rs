@@ -129,10 +129,13 @@ impl Totals {
     /// When more is taken than was added, which is our own bug.
     #[inline]
     pub fn sub(&mut self, amount: &Resources) {
+        let mut is_too_much = false;
         for kind in 0..WIDTH {
-            self.0[kind] =
-                self.0[kind].checked_sub(u64::from(amount.0[kind])).expect("freed more than was taken from a total");
+            let (left, overflowed) = self.0[kind].overflowing_sub(u64::from(amount.0[kind]));
+            self.0[kind] = left;
+            is_too_much |= overflowed;
         }
+        assert!(!is_too_much, "freed more than was taken from a total");
     }
 
     #[inline]

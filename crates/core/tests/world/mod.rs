@@ -58,7 +58,7 @@ pub struct NodeHost {
 #[derive(Default)]
 pub struct PretendedExecutor {
     pub running: BTreeMap<AttemptId, (LaunchOrder, Instant, Instant)>,
-    pub ends: BTreeMap<AttemptId, Ended>,
+    pub ends: BTreeMap<AttemptId, Arc<Ended>>,
     /// Every attempt that ever became a process.
     pub launched: Vec<(TaskId, AttemptId)>,
     /// Why it cannot launch anything.
@@ -452,7 +452,7 @@ impl World {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
                 let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
                 let usage = Usage { wall: now.since(since), ..Usage::default() };
-                let ended = Ended { reason: EndReason::Exit(code), usage: Box::new(usage), message: None };
+                let ended = Arc::new(Ended { reason: EndReason::Exit(code), usage, message: None });
                 executor.ends.insert(attempt, ended.clone());
                 let id = NodeId(node as u32);
                 let report = ExecutorReport::Finished { attempt, ended };

@@ -162,7 +162,7 @@ impl Publisher {
                 running_work: Length(self.chance.below(10_000_000_u64)),
                 ..NodeReport::default()
             };
-            self.tell(Address::Node(NodeId(number)), ToMaster::Report(report));
+            self.tell(Address::Node(NodeId(number)), ToMaster::Report(Box::new(report)));
             self.out.clear();
         }
         self.now += MasterSettings::default().heartbeat;

@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use words::{AttemptId, EndReason, Ended, LaunchOrder, NodeId, Stream, Usage};
 
@@ -51,7 +52,7 @@ pub struct Tasks {
     /// Those not yet reported as started and when they will be, in the order of their launches.
     young: VecDeque<(Instant, u64)>,
     /// Ends that nobody has acknowledged.
-    ends: BTreeMap<AttemptId, (NodeId, Ended)>,
+    ends: BTreeMap<AttemptId, (NodeId, Arc<Ended>)>,
     children: Children,
     strays: Strays,
     next_serial: u64,
@@ -383,8 +384,7 @@ impl Tasks {
         if past_cap > 0 {
             messages.push(format!("{past_cap} bytes at the end of its output, past the cap, were not kept"));
         }
-        let ended =
-            Ended { reason, usage: Box::new(usage), message: (!messages.is_empty()).then(|| messages.join("\n")) };
+        let ended = Arc::new(Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) });
         // A group that still has a member cannot be passed on.
         self.give_back(attempt.leaf.filter(|_| all_gone));
         self.end(attempt.order.attempt, attempt.order.node, ended);
@@ -401,7 +401,7 @@ impl Tasks {
         }
     }
 
-    fn end(&mut self, attempt: AttemptId, node: NodeId, ended: Ended) {
+    fn end(&mut self, attempt: AttemptId, node: NodeId, ended: Arc<Ended>) {
         if self.served.as_ref().is_some_and(|served| !served.contains(&node)) {
             return;
         }

@@ -231,7 +231,7 @@ impl Shell {
             Input::MasterDisconnected => roles.master_disconnected(now, effects),
             Input::ExecutorConnected(link) => match self.committer.executor.connect(*link) {
                 Ok(incarnation) => {
-                    self.committer.executor.serve_nodes(roles.nodes.keys().copied().collect());
+                    self.committer.executor.serve_nodes(roles.nodes.ids().collect());
                     roles.executor_connected(now, incarnation, effects);
                 }
                 Err(error) => {

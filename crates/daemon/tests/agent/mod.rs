@@ -108,7 +108,7 @@ pub struct Agent {
     decoder: Decoder,
     pub hello: Hello,
     /// Ends that came while another was waited for.
-    ends: HashMap<AttemptId, Ended>,
+    ends: HashMap<AttemptId, Arc<Ended>>,
 }
 
 impl Agent {
@@ -176,7 +176,7 @@ impl Agent {
     pub fn end_of(&mut self, wanted: AttemptId) -> Ended {
         loop {
             if let Some(ended) = self.ends.remove(&wanted) {
-                return ended;
+                return Arc::unwrap_or_clone(ended);
             }
             match self.report_within(Duration::from_secs(30)) {
                 Some(ExecutorReport::Finished { attempt, ended }) => {

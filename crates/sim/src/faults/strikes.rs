@@ -4,9 +4,8 @@ use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
-use crate::settings::Costs;
 use crate::simulation::{Occurrence, Place, Simulation};
-use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
+use amalgam_core::hosting::{Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
 use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Instant, JobId, NodeId};
@@ -170,11 +169,9 @@ impl Simulation {
         self.tell(Place::Server, &reached, &[]);
     }
 
-    /// What the work of a process costs now.
-    pub(crate) fn costs_of(&self, place: Place) -> Costs {
-        let slowness = self.faults.as_ref().map_or(1, |faults| faults.slowness(self.now, place));
-        let costs = self.settings.costs;
-        Costs { disk: costs.disk * slowness, launch: costs.launch * slowness, ..costs }
+    /// How many times as long as usual the disk of this place takes now.
+    pub(crate) fn slowness(&self, place: Place) -> u64 {
+        self.faults.as_ref().map_or(1, |faults| faults.slowness(self.now, place))
     }
 
     /// Why no process can be made on the node; `None` where it can.
@@ -218,11 +215,10 @@ impl Simulation {
         let mut roles =
             Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch));
         roles.recover(settings.master.clone(), settings.queues.clone(), log);
-        let mut effects = Effects::default();
-        roles.announce_master(self.now, &mut effects);
+        roles.announce_master(self.now, &mut self.effects);
         self.server = Process::new(roles);
         self.server.busy_until = self.now;
-        self.let_out(Place::Server, &mut effects);
+        self.let_out(Place::Server);
         for node in 0..self.nodes.len() {
             self.agenda.note(self.now + self.until_retry(node), Occurrence::Connects { node });
         }

@@ -104,7 +104,7 @@ impl Run {
 
     fn end(&mut self, attempt: AttemptId, reason: EndReason) {
         let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
-        let ended = Ended { reason, usage: Box::new(usage), message: None };
+        let ended = Arc::new(Ended { reason, usage, message: None });
         self.tell(Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
     }
 
