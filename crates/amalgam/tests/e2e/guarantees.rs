@@ -6,7 +6,9 @@ use amalgam_core::hosting::{Entry, RoleEvent};
 use amalgam_core::protocol::ToNode;
 use amalgam_core::role::Event;
 use amalgam_core::vocabulary::Generation;
-use amalgam_daemon::api::{ClusterSummary, Guarantee, JobDetail, NodeDetail, NodeSummary, QueueSummary, StoryLine};
+use amalgam_daemon::api::{
+    ClusterSummary, Guarantee, JobDetail, JobState, NodeDetail, NodeSummary, QueueSummary, StoryLine, TaskState,
+};
 use amalgam_daemon::journal::JournalReader;
 use std::time::{Duration, Instant};
 
@@ -68,6 +70,11 @@ fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
     let attempts = "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 preempted and 0 shed so far";
     assert!(said.contains(attempts), "{said}");
 
+    assert_eq!((job.summary.tasks.running, job.summary.tasks.queued), (1, 1));
+    assert_eq!((job.stages[0].tasks.running, job.stages[0].tasks.queued), (1, 1));
+    let states = |state| scene.tasks(opportunistic).iter().filter(|task| task.state == state).count();
+    assert_eq!((states(TaskState::Running), states(TaskState::Queued)), (1, 1));
+
     let node = &scene.json::<Vec<NodeSummary>>(&["node", "list"])[0];
     assert_eq!((node.running, node.opportunistic, node.opportunistic_waiting), (1, 1, 1));
     assert_eq!(node.opportunistic_used.get("cpu"), Some(&1.0));
@@ -83,9 +90,11 @@ fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
     for queue in queues.iter().filter(|queue| ["root", "root.default"].contains(&queue.name.as_str())) {
         let attempts = &queue.attempts;
         assert_eq!((attempts.guaranteed, attempts.opportunistic, attempts.preempted), (1, 1, 1), "{}", queue.name);
+        assert_eq!((queue.running_tasks, queue.pending_tasks), (2, 1), "{}", queue.name);
     }
     let cluster: ClusterSummary = scene.json(&["top"]);
     assert_eq!((cluster.attempts.guaranteed, cluster.attempts.opportunistic), (1, 1));
+    assert_eq!((cluster.tasks.running, cluster.tasks.queued), (2, 1));
     let picture = scene.ok(&["top"]);
     assert!(picture.contains("and 1 cpu opportunistically"), "{picture}");
     let metrics = scene.http().text("/metrics");
@@ -115,6 +124,17 @@ fn preemption_is_told(scene: &Scene, opportunistic: &str, guaranteed: &str) {
     assert!(told(&story, "queued").join("\n").contains("for room"));
     let own = told(&scene.story(guaranteed), "launched").join("\n");
     assert!(own.contains("granted as guaranteed work on"), "{own}");
+}
+
+#[test]
+fn a_job_that_only_waits_at_a_node_is_pending_until_its_first_process_starts() {
+    let (scene, _) = filled(AWAIT_GO);
+    let behind = submit(&scene, "opportunistic", &[], "true");
+    until_true("an attempt at the node", || scene.job(&behind).attempts.at_nodes == 1);
+    let job = scene.job(&behind).summary;
+    assert_eq!((job.state, job.tasks.running, job.tasks.queued), (JobState::Pending, 0, 1));
+    scene.write("go", "");
+    scene.ok(&["wait", &behind]);
 }
 
 #[test]
