@@ -28,7 +28,7 @@ struct Job<'a> {
     manager: Option<&'a JobManager>,
     master: &'a Master,
     now: Instant,
-    /// What the master says about it, which is not cheap to find out.
+    /// What the master says about it, and then its job manager; not cheap to find out.
     explained: OnceCell<Vec<Why>>,
 }
 
@@ -115,7 +115,11 @@ impl Job<'_> {
     }
 
     fn explain(&self) -> &[Why] {
-        self.explained.get_or_init(|| self.master.explain(self.job.id))
+        self.explained.get_or_init(|| {
+            let mut reasons = self.master.explain(self.job.id);
+            reasons.extend(self.manager.map(JobManager::explain).unwrap_or_default());
+            reasons
+        })
     }
 
     fn exit_code(&self) -> Option<u8> {

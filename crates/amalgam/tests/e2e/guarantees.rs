@@ -133,8 +133,25 @@ fn a_job_that_only_waits_at_a_node_is_pending_until_its_first_process_starts() {
     until_true("an attempt at the node", || scene.job(&behind).attempts.at_nodes == 1);
     let job = scene.job(&behind).summary;
     assert_eq!((job.state, job.tasks.running, job.tasks.queued), (JobState::Pending, 0, 1));
+    let listed = scene.ok(&["list"]);
+    assert!(listed.contains("1 task waits in a node's queue for room"), "{listed}");
     scene.write("go", "");
     scene.ok(&["wait", &behind]);
+}
+
+#[test]
+fn tasks_that_a_quota_holds_back_say_so_and_what_would_change_it() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "preset = 'mercury'\n[policies.opportunistic]\nquota = 1\n");
+    scene.start_dev(&["--cpus", "2", "--config", config.to_str().unwrap()]);
+    let id = submit(&scene, "opportunistic", &["--array", "0-2"], AWAIT_GO);
+    until_true("an opportunistic attempt", || running(&scene, &id) == (0, 1));
+    let why = "its quota of opportunistic tasks: 1 of 1 are at nodes, and the next goes when one of them ends";
+    assert!(scene.ok(&["info", &id]).contains(why), "{}", scene.ok(&["info", &id]));
+    let blocked = told(&scene.story(&id), "blocked");
+    assert!(blocked.len() == 1 && blocked[0].contains(why), "{blocked:?}");
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
 }
 
 #[test]
