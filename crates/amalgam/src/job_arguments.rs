@@ -97,7 +97,7 @@ struct StageArgs {
     /// How long a task is expected to run
     #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
     expected: Option<Duration>,
-    /// Whether guaranteed work may preempt the tasks
+    /// Whether guaranteed work may preempt the tasks; it means something under the presets mercury and mercury-plus only
     #[arg(long)]
     execution: Option<Execution>,
     /// submitted, own or an absolute path
