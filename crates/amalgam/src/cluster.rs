@@ -8,7 +8,10 @@ use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::ExecutorSetup;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::time::Duration;
 
 /// An executor without an agent, a task or an unreported end leaves after this time.
@@ -145,7 +148,23 @@ pub fn user() -> String {
     let named =
         ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     // SAFETY: it has no preconditions.
-    named.unwrap_or_else(|| format!("uid{}", unsafe { libc::getuid() }))
+    let id = unsafe { libc::getuid() };
+    named.or_else(|| name_of(id)).unwrap_or_else(|| format!("uid{id}"))
+}
+
+/// As the system's database of users has it.
+fn name_of(user: libc::uid_t) -> Option<String> {
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut texts = [0; 16 << 10];
+    let mut found = ptr::null_mut();
+    // SAFETY: all that is pointed to lives as long as the call, and the length is that of the buffer.
+    unsafe { libc::getpwuid_r(user, entry.as_mut_ptr(), texts.as_mut_ptr(), texts.len(), &mut found) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: `found` points to `entry`, which was filled, and its name is a C string within `texts`.
+    let name = unsafe { CStr::from_ptr((*found).pw_name) };
+    name.to_str().ok().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 /// With `preset` in place of the file's own, if given.
@@ -166,4 +185,15 @@ pub fn log_to_stderr() {
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colours);
     let _ = log.try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_the_names_of_the_database_if_they_are_in_it() {
+        assert_eq!(name_of(0).as_deref(), Some("root"));
+        assert_eq!(name_of(libc::uid_t::MAX - 1), None);
+    }
 }
