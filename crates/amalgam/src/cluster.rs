@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
-use amalgam_daemon::config::Config;
+use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::node_setup::NodeOptions;
@@ -169,7 +169,11 @@ fn name_of(user: libc::uid_t) -> Option<String> {
 
 /// With `preset` in place of the file's own, if given.
 pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
-    Config::read(path, preset).map_err(|error| Failure::usage(error.to_string(), "mend the file"))
+    Config::read(path, preset).map_err(|error| match error {
+        ConfigError::Misread(error) => error.into(),
+        ConfigError::Read { .. } => Failure::usage(error.to_string(), "check the path"),
+        ConfigError::Wrong { .. } => Failure::usage(error.to_string(), "mend the file"),
+    })
 }
 
 /// Waits for Ctrl-C or a request to terminate.

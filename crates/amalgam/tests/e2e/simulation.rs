@@ -188,7 +188,8 @@ fn queues_and_policies_are_those_of_a_servers_configuration() {
     assert!(narrow["makespan_s"].as_f64() > wide["makespan_s"].as_f64(), "one job at a time takes longer");
     scene.write("server.toml", "preset = 'capacitee'\n");
     let told = scene.run(&small(&["--config", "server.toml"]));
-    assert!(told.code == 2 && told.err.contains("server.toml") && told.err.contains("there are: fifo"), "{told:?}");
+    assert!(told.code == 2 && told.err.contains("server.toml:1:10: there is no preset `capacitee`"), "{told:?}");
+    assert!(told.err.ends_with("\n  help: did you mean `capacity`?\n"), "{told:?}");
 }
 
 #[test]
