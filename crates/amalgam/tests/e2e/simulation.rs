@@ -217,6 +217,9 @@ fn what_cannot_be_is_said_before_the_work() {
         let told = scene.run(&small(&[place]));
         assert!(told.code == 1 && told.err.contains("cannot write") && told.out.is_empty(), "{place}: {told:?}");
     }
+    let told = scene.run(&small(&["--csv", "/dev/null"]));
+    let said = "error: cannot write tables to /dev/null: it is not a directory\n  help: name a directory; it is made if there is none\n";
+    assert!(told.code == 1 && told.err.ends_with(said), "{told:?}");
     for wrong in ["--slowdown=nan", "--slowdown=-1", "--straggler-factor=0.5", "--heartbeat=1us", "--threads=0"] {
         let told = scene.run(&small(&[wrong]));
         assert!(told.code == 2 && told.err.contains("error"), "{wrong}: {told:?}");
