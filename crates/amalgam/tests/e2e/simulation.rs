@@ -205,8 +205,22 @@ fn the_story_of_a_job_and_of_a_task_is_told() {
         said.contains("task 2.1.0 launched") && said.contains("job 2 admitted") && !said.contains("2.0.0"),
         "{said}"
     );
-    assert!(scene.ok(&small(&["--story", "99"])).contains("nothing happened to it"));
+    let late = small(&["--until", "1us", "--story", "6"]);
+    assert!(scene.ok(&late).contains("nothing happened to it before the run ended"));
     assert_eq!(scene.run(&small(&["--story", "soon"])).code, 2);
+    for (subject, said) in [
+        (
+            "9999",
+            "there is no job 9999: the workload has 6 jobs\n  help: jobs count from 1 in the order of their arrival: 1 to 6",
+        ),
+        ("0", "there is no job 0: "),
+        ("7.0.0", "there is no job 7: "),
+        ("2.99.0", "there is no stage 99 of job 2, which has "),
+        ("2.0.99", "there is no task 2.0.99: its stage has "),
+    ] {
+        let told = scene.run(&small(&["--story", subject]));
+        assert!(told.code == 2 && told.out.is_empty() && told.err.contains(said), "{subject}: {told:?}");
+    }
 }
 
 #[test]
