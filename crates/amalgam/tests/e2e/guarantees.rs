@@ -61,13 +61,16 @@ fn guaranteed_work_starts_at_once_and_what_gave_way_runs_again_by_itself() {
     let kept = if gave_way == "0" { "1" } else { "0" };
     assert_eq!((starts(&gave_way), starts(kept)), (2, 1));
     preemption_is_told(&scene, &opportunistic, &guaranteed);
+    let said = scene.ok(&["info", &opportunistic]);
+    assert!(said.contains("  attempts      1 was preempted and 0 were shed\n"), "{said}");
 }
 
 fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
     let job: JobDetail = scene.job(opportunistic);
     assert_eq!((job.attempts.preempted, job.attempts.shed), (1, 0));
     let said = scene.ok(&["info", opportunistic]);
-    let attempts = "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 preempted and 0 shed so far";
+    let attempts =
+        "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 was preempted and 0 were shed so far";
     assert!(said.contains(attempts), "{said}");
 
     assert_eq!((job.summary.tasks.running, job.summary.tasks.queued), (1, 1));
