@@ -2,13 +2,16 @@
 
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
-use amalgam_daemon::config::Config;
+use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::ExecutorSetup;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::time::Duration;
 
 /// An executor without an agent, a task or an unreported end leaves after this time.
@@ -145,12 +148,32 @@ pub fn user() -> String {
     let named =
         ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     // SAFETY: it has no preconditions.
-    named.unwrap_or_else(|| format!("uid{}", unsafe { libc::getuid() }))
+    let id = unsafe { libc::getuid() };
+    named.or_else(|| name_of(id)).unwrap_or_else(|| format!("uid{id}"))
+}
+
+/// As the system's database of users has it.
+fn name_of(user: libc::uid_t) -> Option<String> {
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut texts = [0; 16 << 10];
+    let mut found = ptr::null_mut();
+    // SAFETY: all that is pointed to lives as long as the call, and the length is that of the buffer.
+    unsafe { libc::getpwuid_r(user, entry.as_mut_ptr(), texts.as_mut_ptr(), texts.len(), &mut found) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: `found` points to `entry`, which was filled, and its name is a C string within `texts`.
+    let name = unsafe { CStr::from_ptr((*found).pw_name) };
+    name.to_str().ok().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 /// With `preset` in place of the file's own, if given.
 pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
-    Config::read(path, preset).map_err(|error| Failure::usage(error.to_string(), "mend the file"))
+    Config::read(path, preset).map_err(|error| match error {
+        ConfigError::Misread(error) => error.into(),
+        ConfigError::Read { .. } => Failure::usage(error.to_string(), "check the path"),
+        ConfigError::Wrong { .. } => Failure::usage(error.to_string(), "mend the file"),
+    })
 }
 
 /// Waits for Ctrl-C or a request to terminate.
@@ -166,4 +189,15 @@ pub fn log_to_stderr() {
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colours);
     let _ = log.try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_the_names_of_the_database_if_they_are_in_it() {
+        assert_eq!(name_of(0).as_deref(), Some("root"));
+        assert_eq!(name_of(libc::uid_t::MAX - 1), None);
+    }
 }

@@ -3,6 +3,7 @@
 use amalgam_daemon::api;
 use amalgam_daemon::auth::AuthError;
 use amalgam_daemon::server::ServerError;
+use amalgam_workload::FileError;
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::trace::WorkloadError;
 use std::fmt;
@@ -81,6 +82,13 @@ impl From<ServerError> for Failure {
 impl From<Malformed> for Failure {
     fn from(wrong: Malformed) -> Failure {
         Failure::usage(wrong.problem, wrong.remedy)
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(wrong: FileError) -> Failure {
+        let place = format!("{}:{}:{}", wrong.file.display(), wrong.at.line, wrong.at.column);
+        Failure::usage(format!("{place}: {}", wrong.problem), wrong.remedy)
     }
 }
 

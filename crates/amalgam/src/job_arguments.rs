@@ -97,7 +97,7 @@ struct StageArgs {
     /// How long a task is expected to run
     #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
     expected: Option<Duration>,
-    /// Whether guaranteed work may preempt the tasks
+    /// Whether guaranteed work may preempt the tasks; it means something under the presets mercury and mercury-plus only
     #[arg(long)]
     execution: Option<Execution>,
     /// submitted, own or an absolute path
@@ -242,10 +242,7 @@ pub fn read_file(file: &Path, context: &Context) -> Result<JobSpec> {
         .map_err(|problem| Failure::usage(problem, "to run a program, write it behind `--`: amalgam run -- PROGRAM"))?;
     let text = fs::read_to_string(file)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display()), "check the path"))?;
-    read_job(&text, format, file, context).map_err(|wrong| {
-        let place = format!("{}:{}:{}", wrong.file.display(), wrong.at.line, wrong.at.column);
-        Failure::usage(format!("{place}: {}", wrong.problem), wrong.remedy)
-    })
+    Ok(read_job(&text, format, file, context)?)
 }
 
 /// Makes a submission repeatable: no two have the same key.

@@ -84,19 +84,19 @@ pub fn counts(tasks: &TaskCounts) -> String {
     format!("{}/{}{failed}", tasks.succeeded, tasks.total)
 }
 
-/// `1 guaranteed and 3 opportunistic run, 2 wait at nodes; 4 preempted and 1 shed so far`; empty where there is nothing to
-/// tell apart.
+/// `1 guaranteed and 3 opportunistic run, 2 at nodes and not started; 4 were preempted and 1 was shed so far`; of what is
+/// not out any more only what befell it. Empty where there is nothing to tell apart.
 pub fn attempts(counts: &AttemptCounts) -> String {
     let AttemptCounts { guaranteed, opportunistic, at_nodes, preempted, shed } = counts;
     let waiting = if *at_nodes > 0 { format!(", {at_nodes} at nodes and not started") } else { String::new() };
-    let now = match guaranteed + opportunistic + at_nodes {
-        0 => "none run".to_owned(),
-        _ => format!("{guaranteed} guaranteed and {opportunistic} opportunistic run{waiting}"),
-    };
-    match (preempted + shed, opportunistic + at_nodes) {
-        (0, 0) if *guaranteed == 0 => String::new(),
-        (0, _) => now,
-        _ => format!("{now}; {preempted} preempted and {shed} shed so far"),
+    let now = format!("{guaranteed} guaranteed and {opportunistic} opportunistic run{waiting}");
+    let were = |count: &u64| if *count == 1 { "was" } else { "were" };
+    let past = format!("{preempted} {} preempted and {shed} {} shed", were(preempted), were(shed));
+    match (guaranteed + opportunistic + at_nodes > 0, preempted + shed > 0) {
+        (false, false) => String::new(),
+        (true, false) => now,
+        (false, true) => past,
+        (true, true) => format!("{now}; {past} so far"),
     }
 }
 
@@ -165,8 +165,9 @@ mod tests {
         };
         assert_eq!(counts(0, 0, 0, 0), "");
         assert_eq!(counts(2, 0, 0, 0), "2 guaranteed and 0 opportunistic run");
-        assert_eq!(counts(0, 0, 0, 1), "none run; 1 preempted and 0 shed so far");
-        let all = "1 guaranteed and 3 opportunistic run, 2 at nodes and not started; 4 preempted and 0 shed so far";
+        assert_eq!(counts(0, 0, 0, 1), "1 was preempted and 0 were shed");
+        let all =
+            "1 guaranteed and 3 opportunistic run, 2 at nodes and not started; 4 were preempted and 0 were shed so far";
         assert_eq!(counts(1, 3, 2, 4), all);
     }
 

@@ -1,5 +1,6 @@
 //! The program itself before a fake cluster: what it prints, where, and what it exits with.
 
+use amalgam_core::preset::Preset;
 use amalgam_daemon::api::{JobDetail, JobState, JobSummary, Waited};
 use amalgam_daemon::http::fake::FakeServer;
 use std::io::{BufRead, BufReader};
@@ -54,6 +55,16 @@ fn told(output: Output) -> Told {
 
 fn says(code: i32, out: &str, err: &str) -> Told {
     Told { code, out: out.to_owned(), err: err.to_owned() }
+}
+
+#[test]
+fn the_help_of_execution_names_the_presets_in_which_it_means_something() {
+    let help = told(command(Path::new("/"), &["submit", "--help"]).output().unwrap()).out;
+    let (_, after) = help.split_once("--execution").unwrap();
+    let (about, _) = after.split_once("--workdir").unwrap();
+    for preset in Preset::HYBRID {
+        assert!(about.contains(preset.name()), "{about}");
+    }
 }
 
 #[test]

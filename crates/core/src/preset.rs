@@ -132,6 +132,10 @@ impl Placement {
         ("aligned", Placement::Aligned),
     ];
 
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Placement::NAMES.into_iter().map(|(name, _)| name)
+    }
+
     /// # Errors
     /// A sentence that lists those there are.
     pub fn parse(name: &str) -> Result<Placement, String> {
@@ -160,6 +164,10 @@ impl IntraJob {
         ("critical-path", IntraJob::CriticalPath),
         ("tetris", IntraJob::Tetris),
     ];
+
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        IntraJob::NAMES.into_iter().map(|(name, _)| name)
+    }
 
     /// # Errors
     /// A sentence that lists those there are.

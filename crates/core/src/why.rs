@@ -39,6 +39,11 @@ pub enum Why {
     FairShare { used: u64, most: u64 },
     /// There is room, and it still holds out for some near its input.
     NearInput,
+    /// So many of the job's tasks were sent to nodes' queues and have not started there.
+    AtNodes { tasks: u64 },
+    /// As many of the job's opportunistic tasks are at nodes as may be; `beside` so many guaranteed ones, where those
+    /// decide it.
+    Quota { launched: u64, most: u64, beside: Option<u64> },
 }
 
 impl Why {
@@ -91,6 +96,17 @@ impl Why {
             }
             Why::NextHeartbeat => "decided at the next heartbeat".to_owned(),
             Why::AfterStages { stages } => format!("waits for stage {} to succeed", join(stages)),
+            Why::AtNodes { tasks: 1 } => "1 task waits in a node's queue for room".to_owned(),
+            Why::AtNodes { tasks } => format!("{tasks} tasks wait in nodes' queues for room"),
+            Why::Quota { launched, most, beside: None } => format!(
+                "its quota of opportunistic tasks: {launched} of {most} are at nodes, and the next goes when one of them \
+                 ends or becomes guaranteed"
+            ),
+            Why::Quota { launched, most, beside: Some(guaranteed) } => format!(
+                "its quota of opportunistic tasks beside {}: {launched} of {most} are at nodes, and the next goes when \
+                 one of them ends or more guaranteed ones are launched",
+                counted(*guaranteed, "guaranteed one")
+            ),
         }
     }
 }

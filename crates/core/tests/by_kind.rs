@@ -8,10 +8,11 @@ use amalgam_core::master::{Decide, OpportunisticLimit, Steering};
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{Placement, Preset};
 use amalgam_core::protocol::{Address, JobOutcome, Message, Rule, ToMaster, ToNode};
-use amalgam_core::role::{Change, Event, Outbox, Role};
+use amalgam_core::role::{Change, Event, Outbox, Record, Role};
 use amalgam_core::vocabulary::{
     Constraint, Duration, EndReason, ExecutionType, JobId, NodeId, Resources, StageSpec, TaskId,
 };
+use amalgam_core::why::Why;
 use std::num::NonZeroU32;
 use world::{World, job, stage};
 
@@ -151,6 +152,23 @@ fn a_quota_bounds_the_opportunistic_attempts_of_a_job() {
     }
     world.run_for(seconds(3));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn a_job_says_what_waits_at_nodes_and_as_long_as_it_does_that_a_quota_binds() {
+    let mut preset = preset();
+    preset.opportunistic.quota = Quota { absolute: Some(3), relative: None };
+    let mut world = World::with_nodes(preset, 1, CORE);
+    let id = world.submit(job(vec![of_kind(Auto, 4, "2s", 1_000)]));
+    let bound = Why::Quota { launched: 3, most: 3, beside: None };
+    let waiting = |tasks| Why::AtNodes { tasks };
+    for reasons in [vec![waiting(2), bound.clone()], vec![waiting(2)], vec![waiting(1)], Vec::new()] {
+        world.run_for(seconds(1));
+        assert_eq!(world.server.as_ref().unwrap().jobs[&id].explain(), reasons, "{}", world.log.join("\n"));
+        world.run_for(seconds(1));
+    }
+    let told: Vec<&Record> = world.records.iter().filter(|record| matches!(record, Record::Blocked { .. })).collect();
+    assert_eq!(told, [&Record::Blocked { job: id, why: bound }]);
 }
 
 #[test]

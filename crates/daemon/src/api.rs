@@ -44,8 +44,9 @@ wire! {
         total: u64,
         /// For other stages or jobs.
         waiting: u64,
-        /// For resources.
+        /// For resources, or sent to a node and not started.
         queued: u64,
+        /// Their processes run.
         running: u64,
         succeeded: u64,
         failed: u64,
@@ -407,6 +408,16 @@ impl TaskState {
 impl TaskCounts {
     pub const fn ended(&self) -> u64 {
         self.succeeded + self.failed + self.cancelled
+    }
+
+    pub const fn add(&mut self, other: &TaskCounts) {
+        self.total += other.total;
+        self.waiting += other.waiting;
+        self.queued += other.queued;
+        self.running += other.running;
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
     }
 }
 

@@ -6,7 +6,10 @@ use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
+use amalgam_workload::quantities::Malformed;
+use amalgam_workload::{FileError, closest, packed, read_settings};
 use opportunistic::OpportunisticKeys;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fs;
 use std::num::NonZeroU32;
@@ -48,12 +51,15 @@ pub enum ConfigError {
     Read { path: PathBuf, error: std::io::Error },
     #[error("{path}: {what}", path = path.display())]
     Wrong { path: PathBuf, what: String },
+    #[error(transparent)]
+    Misread(FileError),
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    preset: Option<String>,
+    #[serde(default, deserialize_with = "preset")]
+    preset: Option<Preset>,
     listen: Option<String>,
     listen_agents: Option<String>,
     #[serde(default, deserialize_with = "duration")]
@@ -79,8 +85,10 @@ struct File {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct Policies {
-    intra_job: Option<String>,
-    placement: Option<String>,
+    #[serde(default, deserialize_with = "intra_job")]
+    intra_job: Option<IntraJob>,
+    #[serde(default, deserialize_with = "placement")]
+    placement: Option<Placement>,
     #[serde(default, deserialize_with = "duration")]
     node_delay: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
@@ -117,28 +125,48 @@ fn one() -> f64 {
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    Duration::parse(&text).map(Some).map_err(serde::de::Error::custom)
+    Duration::parse(&text).map(Some).map_err(D::Error::custom)
+}
+
+fn preset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Preset>, D::Error> {
+    named(deserializer, Preset::parse, Preset::all().map(Preset::name))
+}
+
+fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraJob>, D::Error> {
+    named(deserializer, IntraJob::parse, IntraJob::names())
+}
+
+fn placement<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Placement>, D::Error> {
+    named(deserializer, Placement::parse, Placement::names())
+}
+
+/// One of those that have names.
+fn named<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: fn(&str) -> Result<T, String>,
+    names: impl Iterator<Item = &'static str>,
+) -> Result<Option<T>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    parse(&name).map(Some).map_err(|problem| {
+        let remedy = closest(&name, names).map(|near| format!("did you mean `{near}`?")).unwrap_or_default();
+        D::Error::custom(packed(&Malformed { problem, remedy }))
+    })
 }
 
 impl Config {
     /// With `preset` in place of the file's own, if given; the file's `[policies]` apply to it all the same.
     ///
     /// # Errors
-    /// Names the file and what is wrong in it, with line and column where it is not TOML or a key is unknown.
+    /// Names the file and what is wrong in it, with line and column where it is not TOML or a key or value cannot be read.
     pub fn read(path: &Path, preset: Option<Preset>) -> Result<Config, ConfigError> {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
-        Config::parse_for(&text, preset).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
+        let file = read_settings(&text, path).map_err(ConfigError::Misread)?;
+        Config::of_file(file, preset).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
     }
 
-    pub fn parse(text: &str) -> Result<Config, String> {
-        Config::parse_for(text, None)
-    }
-
-    fn parse_for(text: &str, preset: Option<Preset>) -> Result<Config, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    fn of_file(file: File, preset: Option<Preset>) -> Result<Config, String> {
         let mut config = Config::default();
-        let of_file = file.preset.map(|name| Preset::parse(&name)).transpose()?;
-        config.preset = preset.or(of_file).unwrap_or(config.preset);
+        config.preset = preset.or(file.preset).unwrap_or(config.preset);
         file.policies.apply(&mut config.preset)?;
         config.listen = file.listen.unwrap_or(config.listen);
         config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
@@ -175,12 +203,8 @@ impl Config {
 
 impl Policies {
     fn apply(self, preset: &mut Preset) -> Result<(), String> {
-        if let Some(name) = self.intra_job {
-            preset.intra_job = IntraJob::parse(&name)?;
-        }
-        if let Some(name) = self.placement {
-            preset.placement = Placement::parse(&name)?;
-        }
+        preset.intra_job = self.intra_job.unwrap_or(preset.intra_job);
+        preset.placement = self.placement.unwrap_or(preset.placement);
         preset.delays.node = self.node_delay.unwrap_or(preset.delays.node);
         preset.delays.rack = self.rack_delay.unwrap_or(preset.delays.rack);
         preset.seed = self.seed.unwrap_or(preset.seed);
@@ -233,6 +257,13 @@ mod tests {
     use super::*;
     use amalgam_core::scheduling::Delays;
 
+    impl Config {
+        pub(super) fn parse(text: &str) -> Result<Config, String> {
+            let file = read_settings(text, Path::new("server.toml")).map_err(|error| error.to_string())?;
+            Config::of_file(file, None)
+        }
+    }
+
     #[test]
     fn an_empty_file_is_the_default() {
         assert_eq!(Config::parse(""), Ok(Config::default()));
@@ -272,17 +303,24 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, said) in [
-            ("prest = 'fifo'", "line 1, column 1"),
-            ("preset = 'fifi'", "there are: fifo, capacity, drf"),
+            ("\nprest = 'fifo'", "server.toml:2:1: unknown key `prest`\n  help: did you mean `preset`?"),
+            ("[policies]\nseeds = 1", "server.toml:2:1: unknown key `seeds`\n  help: did you mean `seed`?"),
+            ("colour = 1", "server.toml:1:1: unknown key `colour`\n  help: known are preset, listen,"),
+            ("preset = 'fifi'", "server.toml:1:10: there is no preset `fifi`; there are: fifo, capacity, drf"),
+            ("preset = 'mercury+'", "help: did you mean `mercury`?"),
+            ("preset =", "server.toml:1:9: this is not TOML"),
             ("token_life = '999ms'", "token_life is 999.0ms; it is at least 1s"),
             ("heartbeat = 'soon'", "is not a duration"),
             ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
             ("[[queue]]\nname = 'a.b'", "has no parent"),
             ("decide = 'never'", "heartbeats"),
             ("grants_per_heartbeat = 8", "for decide = \"heartbeats\""),
-            ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "nonzero"),
-            ("[policies]\nplacement = 'best'", "there are: next-fit, best-fit"),
-            ("[policies]\nintra_job = 'cpm'", "there are: breadth-first, critical-path"),
+            ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "server.toml:2:24: the number `0` is out of range"),
+            ("[policies]\nplacement = 'best-fits'", "help: did you mean `best-fit`?"),
+            (
+                "[policies]\nintra_job = 'cpm'",
+                "server.toml:2:13: there is no order within a job `cpm`; there are: breadth",
+            ),
             ("[policies]\nfairness = 0.5", "of the preset tetris"),
             ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),

@@ -28,7 +28,7 @@ struct Job<'a> {
     manager: Option<&'a JobManager>,
     master: &'a Master,
     now: Instant,
-    /// What the master says about it, which is not cheap to find out.
+    /// What the master says about it, and then its job manager; not cheap to find out.
     explained: OnceCell<Vec<Why>>,
 }
 
@@ -100,8 +100,8 @@ impl Job<'_> {
             master::JobState::Pending if self.is_held() => JobState::Held,
             master::JobState::Pending => JobState::Pending,
             master::JobState::Begun => {
-                let running = self.manager.is_some_and(|manager| manager.running().next().is_some());
-                match running {
+                let has_room = |open: OpenAttempt| open.booked || open.started_at.is_some();
+                match self.manager.is_some_and(|manager| manager.open_attempts().any(has_room)) {
                     true => JobState::Running,
                     false if self.is_held() => JobState::Held,
                     false => JobState::Pending,
@@ -115,7 +115,11 @@ impl Job<'_> {
     }
 
     fn explain(&self) -> &[Why] {
-        self.explained.get_or_init(|| self.master.explain(self.job.id))
+        self.explained.get_or_init(|| {
+            let mut reasons = self.master.explain(self.job.id);
+            reasons.extend(self.manager.map(JobManager::explain).unwrap_or_default());
+            reasons
+        })
     }
 
     fn exit_code(&self) -> Option<u8> {
@@ -151,16 +155,7 @@ impl Job<'_> {
     fn counts(&self) -> TaskCounts {
         let Some(manager) = self.manager else { return self.counts_without_manager() };
         let mut sum = TaskCounts::default();
-        for stage in &manager.dag().stages {
-            let one = stage_counts(stage);
-            sum.total += one.total;
-            sum.waiting += one.waiting;
-            sum.queued += one.queued;
-            sum.running += one.running;
-            sum.succeeded += one.succeeded;
-            sum.failed += one.failed;
-            sum.cancelled += one.cancelled;
-        }
+        task_counts(manager).iter().for_each(|stage| sum.add(stage));
         sum
     }
 
@@ -200,7 +195,10 @@ impl Job<'_> {
     fn detail(&self) -> JobDetail {
         let summary = self.summary();
         let mut reasons = self.reasons();
-        let stages: Vec<StageDetail> = (0..self.job.spec.stages.len()).map(|stage| self.stage(stage)).collect();
+        let counts = self.manager.map(task_counts);
+        let counts_of = |stage: usize| counts.as_ref().map(|counts| counts[stage].clone());
+        let stages: Vec<StageDetail> =
+            (0..self.job.spec.stages.len()).map(|stage| self.stage(stage, counts_of(stage))).collect();
         reasons
             .extend(stages.iter().flat_map(|stage| stage.reasons.iter().map(|why| format!("{}: {why}", stage.name))));
         let expected_end = (!summary.state.has_ended()).then(|| self.expected_end(&stages)).flatten();
@@ -224,10 +222,10 @@ impl Job<'_> {
         ends?.into_iter().max_by_key(|end| end.0)
     }
 
-    fn stage(&self, number: usize) -> StageDetail {
+    fn stage(&self, number: usize, counts: Option<TaskCounts>) -> StageDetail {
         let spec = &self.job.spec.stages[number];
         let progress = self.manager.map(|manager| &manager.dag().stages[number]);
-        let tasks = progress.map(stage_counts).unwrap_or_else(|| {
+        let tasks = counts.unwrap_or_else(|| {
             let total = u64::from(spec.tasks.len());
             TaskCounts { total, waiting: total, ..TaskCounts::default() }
         });
@@ -237,10 +235,10 @@ impl Job<'_> {
             name: spec.name.clone(),
             after: spec.after.iter().map(name).collect(),
             command: spec.program.command.clone(),
-            rate: progress.and_then(|stage| rate(stage, self.now)),
+            rate: progress.and_then(|stage| rate(stage, &tasks, self.now)),
             mean_seconds: estimate.and_then(job_manager::Estimate::expected).map(Duration::as_secs_f64),
             p50_seconds: estimate.and_then(|estimate| estimate.percentile(50)).map(Duration::as_secs_f64),
-            expected_end: progress.and_then(|stage| expected_end(stage, self.now)),
+            expected_end: progress.and_then(|stage| expected_end(stage, &tasks, self.now)),
             reasons: progress.map(|stage| self.stage_reasons(number, stage)).unwrap_or_default(),
             resources: named(&self.job.resources[number], self.master.kinds()),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
@@ -266,6 +264,18 @@ impl Job<'_> {
     }
 }
 
+/// A job's tasks by stage. Those whose processes have not started are queued, be it at a node.
+fn task_counts(manager: &JobManager) -> Vec<TaskCounts> {
+    let mut counts: Vec<TaskCounts> = manager.dag().stages.iter().map(stage_counts).collect();
+    for open in manager.open_attempts().filter(|open| open.started_at.is_none()) {
+        let stage = &mut counts[open.task.stage as usize];
+        stage.running -= 1;
+        stage.queued += 1;
+    }
+    counts
+}
+
+/// As far as the stage knows: whatever was launched counts as running.
 fn stage_counts(stage: &Stage) -> TaskCounts {
     let waiting = u64::from(stage.waiting());
     let mut counts = TaskCounts {
@@ -301,20 +311,20 @@ pub fn attempt_counts(manager: &JobManager) -> AttemptCounts {
     counts
 }
 
-fn rate(stage: &Stage, now: Instant) -> Option<f64> {
+fn rate(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<f64> {
     let seconds = now.since(stage.first_launch?).as_secs_f64();
-    let ended = stage.succeeded + stage.failed;
-    (ended > 0 && seconds > 0.0 && stage.running > 0).then(|| f64::from(ended) / seconds)
+    let ended = tasks.succeeded + tasks.failed;
+    (ended > 0 && seconds > 0.0 && tasks.running > 0).then(|| ended as f64 / seconds)
 }
 
 /// What is left, at the pace that the running tasks set: the mean run time for each round of as many as run now.
-fn expected_end(stage: &Stage, now: Instant) -> Option<Timestamp> {
-    if stage.running == 0 {
+fn expected_end(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<Timestamp> {
+    if tasks.running == 0 {
         return None;
     }
     let mean = stage.estimate.expected()?;
-    let left = f64::from(stage.waiting()) + f64::from(stage.running) / 2.0;
-    let seconds = mean.as_secs_f64() * left / f64::from(stage.running);
+    let left = (tasks.waiting + tasks.queued) as f64 + tasks.running as f64 / 2.0;
+    let seconds = mean.as_secs_f64() * left / tasks.running as f64;
     Some((now + Duration((seconds * 1e6) as u64)).into())
 }
 
@@ -368,11 +378,20 @@ impl Job<'_> {
         let status = progress.and_then(|progress| progress.status(index));
         let record = status.as_ref().and_then(|status| status.record);
         let task = TaskId { job: self.job.id, stage, index };
+        let launched = status.as_ref().is_some_and(|status| status.state == job_manager::TaskState::Running);
+        let attempt = record.map(|record| record.attempt(self.job.id));
+        let ended = record.filter(|_| !launched);
+        let started_at = match (launched, ended) {
+            (true, _) => attempt.and_then(|attempt| self.manager?.started_at(attempt)),
+            (false, Some(record)) => Some(record.at.before(record.wall)),
+            (false, None) => None,
+        };
         let state = match status.as_ref().map(|status| status.state) {
             Some(job_manager::TaskState::Waiting) if progress.is_some_and(|stage| stage.inputs_missing == 0) => {
                 TaskState::Queued
             }
             Some(job_manager::TaskState::Waiting) => TaskState::Waiting,
+            Some(job_manager::TaskState::Running) if started_at.is_none() => TaskState::Queued,
             Some(job_manager::TaskState::Running) => TaskState::Running,
             Some(job_manager::TaskState::Succeeded) => TaskState::Succeeded,
             Some(job_manager::TaskState::Failed) => TaskState::Failed,
@@ -380,15 +399,7 @@ impl Job<'_> {
             None if matches!(self.state, master::JobState::Ended(_)) => TaskState::Cancelled,
             None => TaskState::Waiting,
         };
-        let attempt = record.map(|record| record.attempt(self.job.id));
-        let running = state == TaskState::Running;
-        let ended = record.filter(|_| !running);
-        let started_at = match (running, ended) {
-            (true, _) => attempt.and_then(|attempt| self.manager?.started_at(attempt)),
-            (false, Some(record)) => Some(record.at.before(record.wall)),
-            (false, None) => None,
-        };
-        let reason = status.as_ref().and_then(|status| status.reason.as_ref()).filter(|_| !running);
+        let reason = status.as_ref().and_then(|status| status.reason.as_ref());
         let message = status.as_ref().and_then(|status| status.message.as_ref());
         TaskSummary {
             task: task.to_string(),
@@ -534,9 +545,9 @@ pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
         let Some(queue) = master.queue_of(*id) else { continue };
         let entry = work.entry(queue).or_default();
         entry.attempts.add(&attempt_counts(manager));
-        for stage in &manager.dag().stages {
-            entry.running += u64::from(stage.running);
-            entry.pending += if stage.abandoned { 0 } else { u64::from(stage.waiting()) };
+        for stage in task_counts(manager) {
+            entry.running += stage.running;
+            entry.pending += stage.waiting + stage.queued;
         }
     }
     let statuses = master.queue_statuses();
@@ -607,14 +618,7 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         if matches!(job.state, master::JobState::Ended(_)) {
             continue;
         }
-        let counts = job.counts();
-        tasks.total += counts.total;
-        tasks.waiting += counts.waiting;
-        tasks.queued += counts.queued;
-        tasks.running += counts.running;
-        tasks.succeeded += counts.succeeded;
-        tasks.failed += counts.failed;
-        tasks.cancelled += counts.cancelled;
+        tasks.add(&job.counts());
     }
     Some(ClusterSummary {
         version: env!("CARGO_PKG_VERSION").to_owned(),

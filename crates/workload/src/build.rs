@@ -1,7 +1,7 @@
 //! From the types of a job file to a checked job.
 
 use crate::document::{At, Format, Node, Value, parse};
-use crate::error::{Complaint, JobFileError, Position};
+use crate::error::{Complaint, FileError, Position};
 use crate::job_file::{
     Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile,
 };
@@ -27,7 +27,7 @@ pub struct Context {
 ///
 /// # Errors
 /// The first complaint, with its place and the remedy.
-pub fn read_job(text: &str, format: Format, origin: &Path, context: &Context) -> Result<JobSpec, JobFileError> {
+pub fn read_job(text: &str, format: Format, origin: &Path, context: &Context) -> Result<JobSpec, FileError> {
     let document = parse(text, format).map_err(|complaint| complaint.in_file(origin))?;
     build(&document, origin, context).map_err(|complaint| complaint.in_file(origin))
 }

@@ -1,18 +1,18 @@
-//! What is wrong with a job file, where, and what to do about it.
+//! What is wrong with a file that somebody wrote, where, and what to do about it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A place in a job file; lines and columns count from 1, columns in characters.
+/// A place in a file; lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub struct Position {
     pub line: u32,
     pub column: u32,
 }
 
-/// A complaint about a job file: `job.toml:3:7: ...`, and the remedy on a line of its own.
+/// A complaint about a job file or a configuration: `job.toml:3:7: ...`, and the remedy on a line of its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct JobFileError {
+pub struct FileError {
     pub file: PathBuf,
     pub at: Position,
     pub problem: String,
@@ -38,13 +38,13 @@ impl Complaint {
         self
     }
 
-    pub fn in_file(self, file: &Path) -> JobFileError {
+    pub fn in_file(self, file: &Path) -> FileError {
         let at = self.at.unwrap_or(Position { line: 1, column: 1 });
-        JobFileError { file: file.to_owned(), at, problem: self.problem, remedy: self.remedy }
+        FileError { file: file.to_owned(), at, problem: self.problem, remedy: self.remedy }
     }
 }
 
-impl fmt::Display for JobFileError {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Position { line, column } = self.at;
         write!(f, "{}:{line}:{column}: {}", self.file.display(), self.problem)?;
@@ -52,7 +52,7 @@ impl fmt::Display for JobFileError {
     }
 }
 
-impl std::error::Error for JobFileError {}
+impl std::error::Error for FileError {}
 
 impl fmt::Display for Complaint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,7 +73,7 @@ impl From<crate::quantities::Malformed> for Complaint {
 }
 
 /// Packs a problem and its remedy for `serde::de::Error::custom`.
-pub(crate) fn packed(malformed: &crate::quantities::Malformed) -> String {
+pub fn packed(malformed: &crate::quantities::Malformed) -> String {
     format!("{}{REMEDY}{}", malformed.problem.replace(REMEDY, " "), malformed.remedy)
 }
 
@@ -89,7 +89,11 @@ impl serde::de::Error for Complaint {
     }
 
     fn invalid_value(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Complaint {
-        Complaint::new(format!("{} is out of range", describe(found)), format!("write {}", plainly(expected)))
+        let problem = match found {
+            serde::de::Unexpected::Str(_) => format!("found {}", describe(found)),
+            _ => format!("{} is out of range", describe(found)),
+        };
+        Complaint::new(problem, format!("write {}", plainly(expected)))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Complaint {
@@ -119,7 +123,8 @@ fn unknown(what: &str, found: &str, expected: &'static [&'static str]) -> Compla
 fn plainly(expected: &dyn serde::de::Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
-        "u32" | "u64" => "a whole number, not negative".to_owned(),
+        "u32" | "u64" | "usize" => "a whole number, not negative".to_owned(),
+        "a nonzero u32" => "a whole number from 1 on".to_owned(),
         "i32" => "a whole number between -2147483648 and 2147483647".to_owned(),
         "a boolean" => "`true` or `false`".to_owned(),
         "a string" => "a text in quotes".to_owned(),

@@ -19,6 +19,17 @@ pub mod trace;
 pub use build::{Context, DEFAULT_OUTPUT_CAP, read_job};
 pub use command::{CommandOptions, JobOptions, from_command};
 pub use document::Format;
-pub use error::{JobFileError, Position};
+pub use error::{FileError, Position, packed};
 pub use job_file::json_schema;
 pub use suggest::closest;
+
+use serde::de::DeserializeOwned;
+use std::path::Path;
+
+/// Reads settings in TOML. What an error of a value's own reader says and advises is put together by [`packed`].
+///
+/// # Errors
+/// With the place in the file, and for a key that is not known a suggestion.
+pub fn read_settings<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, FileError> {
+    document::parse(text, Format::Toml).and_then(|tree| tree.read()).map_err(|complaint| complaint.in_file(file))
+}

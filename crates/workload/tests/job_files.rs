@@ -1,17 +1,17 @@
 //! What a job file may say, and what it is told when it is wrong.
 
 use amalgam_core::vocabulary::{Duration, ExecutionType, TaskSet, Workdir};
-use amalgam_workload::{Context, Format, JobFileError, json_schema, read_job};
+use amalgam_workload::{Context, FileError, Format, json_schema, read_job};
 use std::path::Path;
 use std::{env, fs};
 
-fn read_in(directory: &Path, text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec, JobFileError> {
+fn read_in(directory: &Path, text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec, FileError> {
     let extension = format!("{format:?}").to_lowercase();
     let context = Context { submit_dir: directory.to_owned() };
     read_job(text, format, Path::new(&format!("job.{extension}")), &context)
 }
 
-fn read(text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec, JobFileError> {
+fn read(text: &str, format: Format) -> Result<amalgam_core::vocabulary::JobSpec, FileError> {
     read_in(Path::new("/nowhere"), text, format)
 }
 

@@ -6,7 +6,9 @@ use amalgam_core::hosting::{Entry, RoleEvent};
 use amalgam_core::protocol::ToNode;
 use amalgam_core::role::Event;
 use amalgam_core::vocabulary::Generation;
-use amalgam_daemon::api::{ClusterSummary, Guarantee, JobDetail, NodeDetail, NodeSummary, QueueSummary, StoryLine};
+use amalgam_daemon::api::{
+    ClusterSummary, Guarantee, JobDetail, JobState, NodeDetail, NodeSummary, QueueSummary, StoryLine, TaskState,
+};
 use amalgam_daemon::journal::JournalReader;
 use std::time::{Duration, Instant};
 
@@ -59,14 +61,22 @@ fn guaranteed_work_starts_at_once_and_what_gave_way_runs_again_by_itself() {
     let kept = if gave_way == "0" { "1" } else { "0" };
     assert_eq!((starts(&gave_way), starts(kept)), (2, 1));
     preemption_is_told(&scene, &opportunistic, &guaranteed);
+    let said = scene.ok(&["info", &opportunistic]);
+    assert!(said.contains("  attempts      1 was preempted and 0 were shed\n"), "{said}");
 }
 
 fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
     let job: JobDetail = scene.job(opportunistic);
     assert_eq!((job.attempts.preempted, job.attempts.shed), (1, 0));
     let said = scene.ok(&["info", opportunistic]);
-    let attempts = "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 preempted and 0 shed so far";
+    let attempts =
+        "0 guaranteed and 1 opportunistic run, 1 at nodes and not started; 1 was preempted and 0 were shed so far";
     assert!(said.contains(attempts), "{said}");
+
+    assert_eq!((job.summary.tasks.running, job.summary.tasks.queued), (1, 1));
+    assert_eq!((job.stages[0].tasks.running, job.stages[0].tasks.queued), (1, 1));
+    let states = |state| scene.tasks(opportunistic).iter().filter(|task| task.state == state).count();
+    assert_eq!((states(TaskState::Running), states(TaskState::Queued)), (1, 1));
 
     let node = &scene.json::<Vec<NodeSummary>>(&["node", "list"])[0];
     assert_eq!((node.running, node.opportunistic, node.opportunistic_waiting), (1, 1, 1));
@@ -83,9 +93,11 @@ fn both_kinds_are_shown(scene: &Scene, opportunistic: &str) {
     for queue in queues.iter().filter(|queue| ["root", "root.default"].contains(&queue.name.as_str())) {
         let attempts = &queue.attempts;
         assert_eq!((attempts.guaranteed, attempts.opportunistic, attempts.preempted), (1, 1, 1), "{}", queue.name);
+        assert_eq!((queue.running_tasks, queue.pending_tasks), (2, 1), "{}", queue.name);
     }
     let cluster: ClusterSummary = scene.json(&["top"]);
     assert_eq!((cluster.attempts.guaranteed, cluster.attempts.opportunistic), (1, 1));
+    assert_eq!((cluster.tasks.running, cluster.tasks.queued), (2, 1));
     let picture = scene.ok(&["top"]);
     assert!(picture.contains("and 1 cpu opportunistically"), "{picture}");
     let metrics = scene.http().text("/metrics");
@@ -115,6 +127,34 @@ fn preemption_is_told(scene: &Scene, opportunistic: &str, guaranteed: &str) {
     assert!(told(&story, "queued").join("\n").contains("for room"));
     let own = told(&scene.story(guaranteed), "launched").join("\n");
     assert!(own.contains("granted as guaranteed work on"), "{own}");
+}
+
+#[test]
+fn a_job_that_only_waits_at_a_node_is_pending_until_its_first_process_starts() {
+    let (scene, _) = filled(AWAIT_GO);
+    let behind = submit(&scene, "opportunistic", &[], "true");
+    until_true("an attempt at the node", || scene.job(&behind).attempts.at_nodes == 1);
+    let job = scene.job(&behind).summary;
+    assert_eq!((job.state, job.tasks.running, job.tasks.queued), (JobState::Pending, 0, 1));
+    let listed = scene.ok(&["list"]);
+    assert!(listed.contains("1 task waits in a node's queue for room"), "{listed}");
+    scene.write("go", "");
+    scene.ok(&["wait", &behind]);
+}
+
+#[test]
+fn tasks_that_a_quota_holds_back_say_so_and_what_would_change_it() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "preset = 'mercury'\n[policies.opportunistic]\nquota = 1\n");
+    scene.start_dev(&["--cpus", "2", "--config", config.to_str().unwrap()]);
+    let id = submit(&scene, "opportunistic", &["--array", "0-2"], AWAIT_GO);
+    until_true("an opportunistic attempt", || running(&scene, &id) == (0, 1));
+    let why = "its quota of opportunistic tasks: 1 of 1 are at nodes, and the next goes when one of them ends";
+    assert!(scene.ok(&["info", &id]).contains(why), "{}", scene.ok(&["info", &id]));
+    let blocked = told(&scene.story(&id), "blocked");
+    assert!(blocked.len() == 1 && blocked[0].contains(why), "{blocked:?}");
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
 }
 
 #[test]
@@ -242,7 +282,7 @@ fn a_configuration_of_opportunistic_work_is_checked_by_line() {
     assert_eq!(check("quota = 5\nlimit = 'forecast'").code, 0);
     for (keys, said) in [("percent = 101", "from 0 (all"), ("quota = 0", "a whole number from 1 on")] {
         let told = check(keys);
-        assert!(told.code == 2 && told.err.contains("server.toml") && told.err.contains("line 3"), "{told:?}");
+        assert!(told.code == 2 && told.err.contains("server.toml:3:"), "{told:?}");
         assert!(told.err.contains(said), "{told:?}");
     }
 }

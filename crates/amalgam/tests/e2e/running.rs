@@ -103,7 +103,7 @@ fn output_can_be_read_during_and_after_the_run() {
     let script = format!("echo one; echo warning >&2; {AWAIT_GO}; echo two");
     let id = scene.submit(&["--", "sh", "-c", &script]);
     until_true("the first line", || scene.ok(&["logs", &id]) == "one\n");
-    assert_eq!(scene.tasks(&id)[0].state, TaskState::Running);
+    until_true("news of its start", || scene.tasks(&id)[0].state == TaskState::Running);
 
     let mut follow = scene.command(&["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap());

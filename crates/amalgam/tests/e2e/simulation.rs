@@ -188,7 +188,8 @@ fn queues_and_policies_are_those_of_a_servers_configuration() {
     assert!(narrow["makespan_s"].as_f64() > wide["makespan_s"].as_f64(), "one job at a time takes longer");
     scene.write("server.toml", "preset = 'capacitee'\n");
     let told = scene.run(&small(&["--config", "server.toml"]));
-    assert!(told.code == 2 && told.err.contains("server.toml") && told.err.contains("there are: fifo"), "{told:?}");
+    assert!(told.code == 2 && told.err.contains("server.toml:1:10: there is no preset `capacitee`"), "{told:?}");
+    assert!(told.err.ends_with("\n  help: did you mean `capacity`?\n"), "{told:?}");
 }
 
 #[test]
@@ -204,8 +205,22 @@ fn the_story_of_a_job_and_of_a_task_is_told() {
         said.contains("task 2.1.0 launched") && said.contains("job 2 admitted") && !said.contains("2.0.0"),
         "{said}"
     );
-    assert!(scene.ok(&small(&["--story", "99"])).contains("nothing happened to it"));
+    let late = small(&["--until", "1us", "--story", "6"]);
+    assert!(scene.ok(&late).contains("nothing happened to it before the run ended"));
     assert_eq!(scene.run(&small(&["--story", "soon"])).code, 2);
+    for (subject, said) in [
+        (
+            "9999",
+            "there is no job 9999: the workload has 6 jobs\n  help: jobs count from 1 in the order of their arrival: 1 to 6",
+        ),
+        ("0", "there is no job 0: "),
+        ("7.0.0", "there is no job 7: "),
+        ("2.99.0", "there is no stage 99 of job 2, which has "),
+        ("2.0.99", "there is no task 2.0.99: its stage has "),
+    ] {
+        let told = scene.run(&small(&["--story", subject]));
+        assert!(told.code == 2 && told.out.is_empty() && told.err.contains(said), "{subject}: {told:?}");
+    }
 }
 
 #[test]
@@ -216,6 +231,9 @@ fn what_cannot_be_is_said_before_the_work() {
         let told = scene.run(&small(&[place]));
         assert!(told.code == 1 && told.err.contains("cannot write") && told.out.is_empty(), "{place}: {told:?}");
     }
+    let told = scene.run(&small(&["--csv", "/dev/null"]));
+    let said = "error: cannot write tables to /dev/null: it is not a directory\n  help: name a directory; it is made if there is none\n";
+    assert!(told.code == 1 && told.err.ends_with(said), "{told:?}");
     for wrong in ["--slowdown=nan", "--slowdown=-1", "--straggler-factor=0.5", "--heartbeat=1us", "--threads=0"] {
         let told = scene.run(&small(&[wrong]));
         assert!(told.code == 2 && told.err.contains("error"), "{wrong}: {told:?}");

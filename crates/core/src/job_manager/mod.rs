@@ -67,6 +67,8 @@ pub struct JobManager {
     /// Places the job's tasks, or those that are opportunistic; without it the master does.
     scheduler: Option<LocalScheduler>,
     quota: Quota,
+    /// Whether it held tasks back when it was looked at last.
+    quota_binds: bool,
     outstanding: Outstanding,
     promotions: Promotions,
     work: WorkLeft,
@@ -182,6 +184,7 @@ impl JobManager {
             requests,
             scheduler,
             quota,
+            quota_binds: false,
             outstanding: Outstanding::default(),
             promotions: Promotions::after(promote_after),
             work,

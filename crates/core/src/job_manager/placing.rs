@@ -3,9 +3,10 @@
 use super::{Basis, JobManager, Room};
 use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
-use crate::role::Outbox;
-use crate::scheduling::Step;
+use crate::role::{Outbox, Record};
+use crate::scheduling::{LocalScheduler, Step};
 use crate::vocabulary::{AskId, Chance, Duration, Instant, NodeId, ProbeId};
+use crate::why::Why;
 use std::sync::Arc;
 
 /// What a job manager that places tasks itself is given.
@@ -59,6 +60,24 @@ impl JobManager {
         let left = self.quota.left(self.outstanding.booked, self.outstanding.unbooked);
         let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
+        if self.quota.is_set() {
+            self.tell_quota(out);
+        }
+    }
+
+    /// Once each time that the quota comes to hold tasks back.
+    fn tell_quota(&mut self, out: &mut Outbox) {
+        let limit = self.quota_that_binds();
+        let did_bind = std::mem::replace(&mut self.quota_binds, limit.is_some());
+        if let Some(why) = limit.filter(|_| !did_bind) {
+            out.record(Record::Blocked { job: self.id(), why });
+        }
+    }
+
+    /// What keeps tasks of its own from being sent to nodes.
+    pub(super) fn quota_that_binds(&self) -> Option<Why> {
+        let limit = self.quota.limit_on(self.outstanding.booked, self.outstanding.unbooked);
+        limit.filter(|_| self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
     }
 
     fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {

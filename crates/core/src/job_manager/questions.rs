@@ -1,9 +1,10 @@
 //! What a job manager answers without changing anything: for the interface, for its host, for a simulator.
 
-use super::{Dag, JobManager, RunningAttempt};
+use super::{Dag, JobManager, Life, RunningAttempt};
 use crate::protocol::{AdmittedJob, JobOutcome};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};
+use crate::why::Why;
 use std::sync::Arc;
 
 /// A job's state for people and for a simulator that starts from it.
@@ -80,6 +81,17 @@ impl JobManager {
             let RunningAttempt { task, node, booked, started_at, .. } = *running;
             OpenAttempt { attempt: *attempt, task, node, booked, started_at }
         })
+    }
+
+    /// What keeps the tasks from starting that it places itself and the master does not know.
+    pub fn explain(&self) -> Vec<Why> {
+        // Of an attempt of an earlier life it is not known yet whether it has started.
+        let waits = |running: &&RunningAttempt| {
+            !running.booked && running.started_at.is_none() && running.life != Life::Earlier
+        };
+        let tasks = self.running.values().filter(waits).count() as u64;
+        let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
+        at_nodes.into_iter().chain(self.quota_that_binds()).collect()
     }
 
     /// The part that places its tasks, where the master does not.

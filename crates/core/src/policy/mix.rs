@@ -6,6 +6,7 @@
 
 use super::run_time;
 use crate::vocabulary::{Chance, Duration};
+use crate::why::Why;
 use serde::{Deserialize, Serialize};
 
 /// The unit of `opportunistic`.
@@ -49,9 +50,21 @@ impl Quota {
 
     /// How many more may be launched.
     pub fn left(&self, guaranteed: u64, opportunistic: u64) -> u64 {
-        let relative = self.relative.map(|hundredths| (guaranteed * u64::from(hundredths) / 100).max(1));
-        let most = self.absolute.map(u64::from).into_iter().chain(relative).min().unwrap_or(u64::MAX);
-        most.saturating_sub(opportunistic)
+        self.tighter(guaranteed).map_or(u64::MAX, |(most, _)| most).saturating_sub(opportunistic)
+    }
+
+    /// Why no more may be launched; `None` where one may.
+    pub fn limit_on(&self, guaranteed: u64, opportunistic: u64) -> Option<Why> {
+        let (most, is_relative) = self.tighter(guaranteed)?;
+        let beside = is_relative.then_some(guaranteed);
+        (opportunistic >= most).then_some(Why::Quota { launched: opportunistic, most, beside })
+    }
+
+    /// The most that may be out, and whether the guaranteed ones decide that.
+    fn tighter(&self, guaranteed: u64) -> Option<(u64, bool)> {
+        let absolute = self.absolute.map(|most| (u64::from(most), false));
+        let relative = self.relative.map(|hundredths| ((guaranteed * u64::from(hundredths) / 100).max(1), true));
+        absolute.into_iter().chain(relative).min()
     }
 }
 
@@ -100,5 +113,14 @@ mod tests {
         assert_eq!((quota.left(0, 0), quota.left(0, 1)), (1, 0), "a job of opportunistic tasks alone gets on");
         assert_eq!(quota.left(1_000, 20), 80);
         assert!(quota.is_set() && !Quota::default().is_set());
+    }
+
+    #[test]
+    fn a_quota_that_allows_no_more_says_by_what() {
+        let quota = Quota { absolute: Some(100), relative: Some(250) };
+        assert_eq!(quota.limit_on(10, 24), None);
+        assert_eq!(quota.limit_on(10, 26), Some(Why::Quota { launched: 26, most: 25, beside: Some(10) }));
+        assert_eq!(quota.limit_on(1_000, 100), Some(Why::Quota { launched: 100, most: 100, beside: None }));
+        assert_eq!(Quota::default().limit_on(0, u64::MAX), None);
     }
 }

@@ -175,6 +175,11 @@ impl LocalScheduler {
         })
     }
 
+    /// Whether some task has no node.
+    pub fn has_open_tasks(&self) -> bool {
+        self.asks.iter().any(|ask| ask.open() > 0)
+    }
+
     pub fn has_probes_at(&self, node: NodeId) -> bool {
         self.probes.values().any(|probe| probe.node == node)
     }

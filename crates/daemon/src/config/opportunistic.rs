@@ -127,6 +127,10 @@ impl<T> Visitor<'_> for NumberOrWord<T> {
         (self.number)(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
     }
 
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        (self.number)(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+    }
+
     fn visit_str<E: Error>(self, value: &str) -> Result<T, E> {
         (self.word)(value).ok_or_else(|| E::invalid_value(Unexpected::Str(value), &self))
     }
@@ -282,10 +286,11 @@ mod tests {
             ("limit = 'some'", "\"everything\", \"forecast\""),
             ("limit = 1.5", "up to 1"),
             ("shorter_than = 'soon'", "such as \"10s\""),
-            ("shorter = '5s'", "unknown field"),
+            ("shorter = '5s'", "unknown key `shorter`"),
+            ("quotas = 5", "did you mean `quota`?"),
         ] {
             let error = parse(key).unwrap_err();
-            assert!(error.contains(said) && error.contains("line 3"), "{key}: {error}");
+            assert!(error.contains(said) && error.contains("server.toml:3:"), "{key}: {error}");
         }
     }
 }

@@ -152,6 +152,7 @@ fn of_why(why: &Why) -> Option<&'static str> {
         Why::Constraints { .. } => Some("constraint met by no node"),
         Why::Occupied { .. } => Some("no room"),
         Why::Reserved { .. } => Some("node kept for another"),
+        Why::Quota { .. } => Some("opportunistic quota bound"),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ const SHOWN: usize = 10;
 /// What happened, a line each, by the simulated time in seconds.
 pub fn story(run: &Outcome) -> String {
     if run.story.is_empty() {
-        return "nothing happened to it: jobs count from 1, stages and tasks from 0\n\n".to_owned();
+        return "nothing happened to it before the run ended\n\n".to_owned();
     }
     run.story.iter().map(|line| format!("{line}\n")).collect::<String>() + "\n"
 }

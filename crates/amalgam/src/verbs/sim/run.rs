@@ -285,6 +285,9 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     if args.strict {
         worlds.iter().try_for_each(|world| check_workload(&world.workload))?;
     }
+    if let Some(subject) = args.story {
+        worlds.iter().try_for_each(|world| check_subject(subject, &world.workload))?;
+    }
     let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), |path| read_config(path, None))?;
     let presets = args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0);
     // Before the work, so that a place that cannot be written costs no time.
@@ -365,6 +368,39 @@ fn check_workload(workload: &Workload) -> Result<()> {
     let what =
         format!("{} of the workload are malformed; the first: {first}", counted(workload.malformed.count, "line"));
     Err(Failure::new(what, "mend the file, or leave out --strict to go on without such lines"))
+}
+
+/// Whether there is somebody to tell of.
+fn check_subject(subject: Subject, workload: &Workload) -> Result<()> {
+    let JobId(id) = match subject {
+        Subject::Job(job) => job,
+        Subject::Task(task) => task.job,
+    };
+    let jobs = workload.jobs.len();
+    let job = usize::try_from(id).ok().and_then(|id| workload.jobs.get(id.checked_sub(1)?));
+    let Some(job) = job else {
+        let remedy = format!("jobs count from 1 in the order of their arrival: 1 to {jobs}");
+        return Err(Failure::usage(
+            format!("there is no job {id}: the workload has {}", counted(jobs as u64, "job")),
+            remedy,
+        ));
+    };
+    let Subject::Task(task) = subject else { return Ok(()) };
+    let stages = &job.spec.stages;
+    let Some(stage) = stages.get(task.stage as usize) else {
+        let what = format!(
+            "there is no stage {} of job {id}, which has {}",
+            task.stage,
+            counted(stages.len() as u64, "stage")
+        );
+        return Err(Failure::usage(what, "stages count from 0"));
+    };
+    let tasks = stage.tasks.len();
+    if task.index >= tasks {
+        let what = format!("there is no task {task}: its stage has {}", counted(u64::from(tasks), "task"));
+        return Err(Failure::usage(what, "tasks count from 0"));
+    }
+    Ok(())
 }
 
 pub fn create(path: &Path) -> Result<File> {

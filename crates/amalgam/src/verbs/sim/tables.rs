@@ -1,7 +1,7 @@
 //! The jobs and the windows of a run as tables for other programs.
 
 use super::run::{cannot_write, create};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use amalgam_sim::Outcome;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
@@ -32,7 +32,13 @@ pub fn write_parquet(directory: &Path, run: &Outcome) -> Result<()> {
 
 /// Before the simulation, so that a place that cannot be written costs no time.
 pub fn make(directory: &Path) -> Result<()> {
-    std::fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))
+    std::fs::create_dir_all(directory).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Failure::new(
+            format!("cannot write tables to {}: it is not a directory", directory.display()),
+            "name a directory; it is made if there is none",
+        ),
+        _ => cannot_write(directory, &error),
+    })
 }
 
 fn write_csv_table<T: Serialize>(path: &Path, rows: &[T]) -> Result<()> {
