@@ -2,8 +2,13 @@
 
 mod breadth_first;
 mod critical_path;
+mod packing;
+mod plan;
+mod remaining;
 mod tetris;
+mod timeline;
 
 pub use breadth_first::BreadthFirst;
 pub use critical_path::CriticalPath;
+pub use plan::{Order, Plan, Schedule, StageWork, pack, plan};
 pub use tetris::Tetris;

@@ -1,0 +1,241 @@
+//! What is left of a job, in the form that packing works on: only the kinds of resources that matter, groups of equal
+//! tasks, integers that cannot overflow.
+
+use super::plan::StageWork;
+use crate::vocabulary::Totals;
+use crate::vocabulary::resources::WIDTH;
+
+/// The most of one kind that counts: a quarter of a million such amounts still add up.
+const MOST: i64 = 1 << 44;
+/// Latest end of a schedule, in microseconds. Longer durations are cut so that even one task after the other ends by then.
+const LATEST: u64 = 1 << 60;
+/// Up to so many unstarted tasks a schedule is exact.
+pub const EXACT_TASKS: u64 = 256;
+/// Into so many ticks a lower bound of the length of a larger job is cut.
+pub const TICKS: u64 = 64;
+/// More different ends than this of tasks that run are rounded up to so many.
+const EXACT_ENDS: usize = 256;
+
+/// Of each kind that matters, how much: a demand, or what is free, which is below zero while running tasks hold more
+/// than the share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Amounts<const K: usize>(pub [i64; K]);
+
+/// Tasks of a stage that start together, each followed by others of the stage until so many have run in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    pub stage: u32,
+    pub at: u64,
+    pub count: u32,
+    pub in_a_row: u32,
+}
+
+pub(super) struct Remaining<const K: usize> {
+    pub share: Amounts<K>,
+    pub stages: Vec<Stage<K>>,
+    /// What running tasks free, and when, ascending.
+    pub releases: Vec<(u64, Amounts<K>)>,
+    pub unstarted: u64,
+    /// So long freed room may stay unused; nothing where times are exact.
+    pub tick: u64,
+}
+
+pub(super) struct Stage<const K: usize> {
+    pub demand: Amounts<K>,
+    pub duration: u64,
+    pub unstarted: u32,
+    /// When the last of its running tasks ends.
+    pub running_until: u64,
+    /// How many stages must end first.
+    pub inputs: u32,
+    pub dependents: Vec<u32>,
+    /// The longest path from its start to the end of the job, one task of each stage.
+    pub path: u64,
+}
+
+/// How many kinds matter: those that some stage wants, and one more where a task must run alone.
+pub(super) fn kinds_of(stages: &[StageWork], share: &Totals) -> usize {
+    let wanted = wanted_kinds(stages).count();
+    wanted + usize::from(stages.iter().any(|stage| is_too_large(stage, share)))
+}
+
+fn wanted_kinds(stages: &[StageWork]) -> impl Iterator<Item = usize> {
+    let mut wanted = [false; WIDTH];
+    for stage in stages {
+        for (is_wanted, &amount) in wanted.iter_mut().zip(&stage.resources.0) {
+            *is_wanted |= amount > 0;
+        }
+    }
+    (0..WIDTH).filter(move |&kind| wanted[kind])
+}
+
+fn is_too_large(stage: &StageWork, share: &Totals) -> bool {
+    stage.resources.0.iter().zip(&share.0).any(|(&wanted, &of)| u64::from(wanted) > of)
+}
+
+impl<const K: usize> Amounts<K> {
+    #[inline]
+    pub fn add(&mut self, other: &Amounts<K>, times: i64) {
+        for kind in 0..K {
+            self.0[kind] += other.0[kind] * times;
+        }
+    }
+
+    /// As free room: whether the demand fits. What is not wanted may be overdrawn.
+    #[inline]
+    pub fn has(&self, demand: &Amounts<K>) -> bool {
+        let mut fits = true;
+        for kind in 0..K {
+            fits &= demand.0[kind] <= self.0[kind].max(0);
+        }
+        fits
+    }
+
+    /// As free room: how often the demand fits.
+    #[inline]
+    pub fn times(&self, demand: &Amounts<K>) -> u32 {
+        if !self.has(demand) {
+            return 0;
+        }
+        let wanted = (0..K).filter(|&kind| demand.0[kind] > 0);
+        let times = wanted.map(|kind| self.0[kind] / demand.0[kind]).min();
+        times.map_or(u32::MAX, |times| u32::try_from(times).unwrap_or(u32::MAX))
+    }
+
+    pub fn scaled(&self, times: u32) -> Amounts<K> {
+        Amounts(self.0.map(|amount| amount * i64::from(times)))
+    }
+}
+
+impl<const K: usize> Remaining<K> {
+    pub fn of(stages: &[StageWork], share: &Totals) -> Remaining<K> {
+        let mut kinds = [None; K];
+        for (place, kind) in kinds.iter_mut().zip(wanted_kinds(stages)) {
+            *place = Some(kind);
+        }
+        // A kind of which every task takes one, and one that must run alone everything.
+        let presence = (kinds_of(stages, share) > wanted_kinds(stages).count()).then(|| wanted_kinds(stages).count());
+        let limits = Amounts(std::array::from_fn(|place| match kinds[place] {
+            Some(kind) => i64::try_from(share.0[kind]).unwrap_or(MOST).min(MOST),
+            None => MOST,
+        }));
+        let tasks = stages.iter().map(|stage| u64::from(stage.unstarted) + 1).fold(0, u64::saturating_add);
+        let longest = (LATEST / tasks.max(1)).max(1);
+
+        let mut job = Remaining {
+            share: limits,
+            stages: Vec::with_capacity(stages.len()),
+            releases: Vec::new(),
+            unstarted: stages.iter().map(|stage| u64::from(stage.unstarted)).sum(),
+            tick: 0,
+        };
+        for (index, stage) in stages.iter().enumerate() {
+            let mut each = Amounts(kinds.map(|kind| kind.map_or(0, |kind| i64::from(stage.resources.0[kind]))));
+            if let Some(presence) = presence {
+                each.0[presence] = i64::from(!stage.resources.is_zero());
+            }
+            let mut running_until = 0;
+            for &(left, count) in stage.running.iter().filter(|(_, count)| *count > 0) {
+                let end = left.0.min(longest);
+                running_until = running_until.max(end);
+                job.releases
+                    .push((end, Amounts(each.0.map(|amount| amount.saturating_mul(i64::from(count)).min(MOST)))));
+            }
+            if let Some(presence) = presence.filter(|_| is_too_large(stage, share)) {
+                each = Amounts(std::array::from_fn(|kind| each.0[kind].min(limits.0[kind])));
+                each.0[presence] = MOST;
+            }
+            for &before in &stage.after {
+                assert!((before as usize) < index, "a stage stands before one that it comes after");
+                job.stages[before as usize].dependents.push(index as u32);
+            }
+            job.stages.push(Stage {
+                demand: each,
+                duration: stage.duration.0.clamp(1, longest),
+                unstarted: stage.unstarted,
+                running_until,
+                inputs: stage.after.len() as u32,
+                dependents: Vec::new(),
+                path: 0,
+            });
+        }
+        job.round_releases();
+        job.measure_paths();
+        if job.unstarted > EXACT_TASKS {
+            job.tick = job.at_least() / TICKS;
+        }
+        job
+    }
+
+    /// In ascending order, and not too many: where there are, tasks count as ending a little later.
+    fn round_releases(&mut self) {
+        self.releases.sort_unstable_by_key(|(end, _)| *end);
+        if self.releases.len() <= EXACT_ENDS {
+            return;
+        }
+        let last = self.releases.last().map_or(0, |(end, _)| *end);
+        let step = last.div_ceil(EXACT_ENDS as u64).max(1);
+        let mut rounded: Vec<(u64, Amounts<K>)> = Vec::with_capacity(EXACT_ENDS + 1);
+        for (end, freed) in &self.releases {
+            // The last one ends when it does.
+            let end = end.div_ceil(step).saturating_mul(step).min(last);
+            match rounded.last_mut().filter(|(before, _)| *before == end) {
+                Some((_, together)) => together.add(freed, 1),
+                None => rounded.push((end, *freed)),
+            }
+        }
+        self.releases = rounded;
+    }
+
+    fn measure_paths(&mut self) {
+        for index in (0..self.stages.len()).rev() {
+            let stage = &self.stages[index];
+            let own = if stage.unstarted > 0 { stage.duration } else { stage.running_until };
+            let rest = stage.dependents.iter().map(|&next| self.stages[next as usize].path).max();
+            self.stages[index].path = own + rest.unwrap_or(0);
+        }
+    }
+
+    /// What is free of the share now.
+    pub fn free(&self) -> Amounts<K> {
+        let mut free = self.share;
+        self.releases.iter().for_each(|(_, held)| free.add(held, -1));
+        free
+    }
+
+    /// How long a run lasts.
+    pub fn lasting(&self, run: &Run) -> u64 {
+        self.stages[run.stage as usize].duration * u64::from(run.in_a_row)
+    }
+
+    /// When the last of these runs, and of what runs now, has ended.
+    pub fn end_of(&self, runs: &[Run]) -> u64 {
+        let running = self.stages.iter().map(|stage| stage.running_until);
+        running.chain(runs.iter().map(|run| run.at + self.lasting(run))).max().unwrap_or(0)
+    }
+
+    /// The job takes at least so long: the longest path, each stage as if it had the share to itself, and the work over
+    /// the share.
+    pub fn at_least(&self) -> u64 {
+        let mut begin = vec![0; self.stages.len()];
+        let mut work = [0u128; K];
+        let mut longest = 0;
+        for (index, stage) in self.stages.iter().enumerate() {
+            let mut end = stage.running_until;
+            if stage.unstarted > 0 {
+                let at_once = self.share.times(&stage.demand).max(1);
+                end = end.max(begin[index] + stage.duration * u64::from(stage.unstarted.div_ceil(at_once)));
+                let time = u128::from(stage.duration) * u128::from(stage.unstarted);
+                for (sum, &amount) in work.iter_mut().zip(&stage.demand.0) {
+                    *sum += time * amount as u128;
+                }
+            }
+            longest = longest.max(end);
+            for &next in &stage.dependents {
+                begin[next as usize] = begin[next as usize].max(end);
+            }
+        }
+        let over = work.iter().zip(&self.share.0).filter_map(|(work, &of)| work.checked_div(of as u128));
+        longest.max(over.max().and_then(|time| u64::try_from(time).ok()).unwrap_or(0))
+    }
+}
