@@ -2,6 +2,7 @@
 
 mod breadth_first;
 mod critical_path;
+pub mod dagps;
 mod packing;
 mod plan;
 mod remaining;

@@ -144,6 +144,68 @@ impl<const K: usize> Timeline<K> {
         (timeline, spans)
     }
 
+    /// Nothing is held until then.
+    pub(super) fn empty(share: Amounts<K>, end: u64) -> Timeline<K> {
+        let first = Point { at: 0, free: share, previous: NONE, next: 1 };
+        Timeline { points: vec![first, Point { at: end, previous: 0, next: NONE, ..first }] }
+    }
+
+    /// Takes room for up to `most` of what wants so much, as many as there is room for at the first moment, not before
+    /// `from`, at which there is as much as `needed`. Returns when they start, and how many.
+    pub(super) fn take_earliest(
+        &mut self,
+        from: u64,
+        lasting: u64,
+        needed: &Amounts<K>,
+        demand: &Amounts<K>,
+        most: u32,
+    ) -> (u64, u32) {
+        let mut segment = self.segment_at(from);
+        let (mut start, mut here) = (from, segment);
+        loop {
+            let Point { free, next, .. } = self.points[here as usize];
+            let until = self.at(next);
+            if !free.has(needed) {
+                (start, segment) = (until, next);
+            } else if until >= start + lasting {
+                break;
+            }
+            here = next;
+        }
+        let next = self.points[here as usize].next;
+        let end = start + lasting;
+        let to = if self.at(next) == end { next } else { self.split(here, end) };
+        let place = Place { start, segment, to };
+        let count = self.times(&place, demand).min(most);
+        self.take(&place, &demand.scaled(count));
+        (start, count)
+    }
+
+    /// The same at the last moment, not ending after `until`. Returns when they end, and how many.
+    pub(super) fn take_latest(
+        &mut self,
+        until: u64,
+        lasting: u64,
+        needed: &Amounts<K>,
+        demand: &Amounts<K>,
+        most: u32,
+    ) -> (u64, u32) {
+        let segment = self.segment_at(until);
+        let by = self.split(segment, until);
+        let place = self.latest(by, lasting, needed).expect("there is room before everything else");
+        let count = self.times(&place, demand).min(most);
+        self.take(&place, &demand.scaled(count));
+        (self.at(place.to), count)
+    }
+
+    fn segment_at(&self, at: u64) -> u32 {
+        let mut here = 0;
+        while self.at(self.points[here as usize].next) <= at {
+            here = self.points[here as usize].next;
+        }
+        here
+    }
+
     fn at(&self, point: u32) -> u64 {
         self.points[point as usize].at
     }

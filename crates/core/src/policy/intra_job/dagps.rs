@@ -1,0 +1,312 @@
+//! Packing of a whole DAG around its troublesome stages (Grandl et al. 2016, DAGPS/Graphene): those that are long or
+//! hard to pack are placed first in an empty space of time and resources, the others before, after and beside them. The
+//! stages in the order in which they start there are the priorities.
+//!
+//! Departs: whole stages instead of tasks are troublesome; and the tasks of a stage are placed in at most a few pieces.
+//! What runs now counts only when the orders are compared. Each order is compared by the schedule that comes of it, and
+//! with those of breadth first, of the critical path and of packing.
+
+use super::packing;
+use super::plan::{Order, StageWork, pack};
+use super::remaining::{Remaining, kinds_of};
+use super::timeline::Timeline;
+use crate::vocabulary::Totals;
+use crate::vocabulary::resources::WIDTH;
+use std::cmp::Reverse;
+
+/// So many thresholds of each of the two scores are tried, and so at most 16 pairs: fewer with more stages than 100, and
+/// none with more than 400.
+const THRESHOLDS: usize = 4;
+const STAGES_TIMES_THRESHOLDS: usize = 400;
+/// So many rows of tasks, one after the other, a stage is placed in at most, each in so many pieces at most.
+const MOST_ROWS: u32 = 4;
+const MOST_PIECES: u32 = 2;
+/// One, in scores.
+const MILLION: u64 = 1_000_000;
+
+/// What [`pack`](super::pack) makes the shortest schedule of: the stages by priority, or packing where no list is as good.
+/// Never longer than breadth first, the critical path or packing.
+pub fn shortest_order(stages: &[StageWork], share: &Totals) -> Order {
+    let listed = Order::Listed(order(stages, share));
+    let length = |order: &Order| pack(stages, share, order).length;
+    if length(&Order::Packing) < length(&listed) { Order::Packing } else { listed }
+}
+
+/// The stages by priority. Its schedule is never longer than that of breadth first or of the critical path. The order in
+/// which packing starts stages is tried as well, but packing itself, which has no fixed order, may be shorter still.
+///
+/// Takes at most 16 times 6 placements of every stage, each in a time that grows with the number of stages, and as many
+/// schedules: it is for the arrival of a job, not for every event.
+pub fn order(stages: &[StageWork], share: &Totals) -> Vec<u32> {
+    match kinds_of(stages, share) {
+        0..=2 => order_in::<2>(stages, share),
+        3..=4 => order_in::<4>(stages, share),
+        5..=8 => order_in::<8>(stages, share),
+        _ => order_in::<{ WIDTH + 1 }>(stages, share),
+    }
+}
+
+fn order_in<const K: usize>(stages: &[StageWork], share: &Totals) -> Vec<u32> {
+    let job = Remaining::<K>::of(stages, share);
+    let all: Vec<u32> = (0..job.stages.len() as u32).collect();
+    let mut by_path = all.clone();
+    by_path.sort_by_key(|&stage| (Reverse(job.stages[stage as usize].path), stage));
+    let mut candidates = vec![all.clone(), by_path, by_first_start(&job)];
+
+    let scores = scores(&job);
+    let most = (STAGES_TIMES_THRESHOLDS / job.stages.len().max(1)).min(THRESHOLDS);
+    let mut tried: Vec<Vec<Part>> = Vec::new();
+    for longest in thresholds(scores.iter().map(|score| score.long), most) {
+        for hardest in thresholds(scores.iter().map(|score| score.hard), most) {
+            let troublesome = scores.iter().map(|score| score.long >= longest || score.hard >= hardest).collect();
+            let parts = parts(&job, troublesome);
+            if !tried.contains(&parts) {
+                let placed = PLANS.iter().map(|steps| placed(&job, &parts, steps));
+                // The first of the shortest.
+                let shortest = placed.min_by_key(|(length, _)| *length);
+                candidates.extend(shortest.map(|(_, order)| order));
+                tried.push(parts);
+            }
+        }
+    }
+    candidates.dedup();
+    let length = |order: &Vec<u32>| job.end_of(&packing::pack(&job, &Order::Listed(order.clone())));
+    candidates.into_iter().min_by_key(length).unwrap_or(all)
+}
+
+/// The stages as packing starts them.
+fn by_first_start<const K: usize>(job: &Remaining<K>) -> Vec<u32> {
+    let mut first = vec![u64::MAX; job.stages.len()];
+    for run in packing::pack(job, &Order::Packing) {
+        let stage = &mut first[run.stage as usize];
+        *stage = run.at.min(*stage);
+    }
+    sorted_by(&first)
+}
+
+fn sorted_by(starts: &[u64]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..starts.len() as u32).collect();
+    order.sort_by_key(|&stage| (starts[stage as usize], stage));
+    order
+}
+
+/// How troublesome a stage is, in millionths.
+struct Score {
+    /// Against the longest task.
+    long: u64,
+    /// How much longer it takes alone than its work over the share: what it cannot use of the room.
+    hard: u64,
+}
+
+fn scores<const K: usize>(job: &Remaining<K>) -> Vec<Score> {
+    let longest = job.stages.iter().filter(|stage| stage.unstarted > 0).map(|stage| stage.duration).max().unwrap_or(1);
+    let part = |part: u64, of: u64| (u128::from(part) * u128::from(MILLION) / u128::from(of.max(1))) as u64;
+    let scored = job.stages.iter().map(|stage| {
+        if stage.unstarted == 0 {
+            return Score { long: 0, hard: 0 };
+        }
+        let at_once = job.share.times(&stage.demand).max(1);
+        let rows = u64::from(stage.unstarted.div_ceil(at_once));
+        // How many full shares its tasks take together, in the kind of which they take most.
+        let used = (0..K).filter(|&kind| job.share.0[kind] > 0).map(|kind| {
+            let wanted = u128::from(stage.demand.0[kind].unsigned_abs()) * u128::from(stage.unstarted);
+            (wanted * u128::from(MILLION) / u128::from(job.share.0[kind].unsigned_abs())) as u64
+        });
+        let used = used.max().unwrap_or(0) / rows;
+        Score { long: part(stage.duration, longest), hard: MILLION - used.min(MILLION) }
+    });
+    scored.collect()
+}
+
+/// A few of the values, spread over them, from the largest down.
+fn thresholds(values: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable_by_key(|&value| Reverse(value));
+    values.dedup();
+    let steps = values.len().min(most);
+    (0..steps).map(|step| values[step * values.len() / steps]).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Troublesome,
+    Before,
+    After,
+    Beside,
+}
+
+/// What lies on a path between two troublesome stages belongs to them.
+fn parts<const K: usize>(job: &Remaining<K>, mut troublesome: Vec<bool>) -> Vec<Part> {
+    let count = job.stages.len();
+    let (mut after, mut before) = (troublesome.clone(), troublesome.clone());
+    for stage in 0..count {
+        if after[stage] {
+            job.stages[stage].dependents.iter().for_each(|&next| after[next as usize] = true);
+        }
+    }
+    for stage in (0..count).rev() {
+        before[stage] |= job.stages[stage].dependents.iter().any(|&next| before[next as usize]);
+    }
+    (0..count).for_each(|stage| troublesome[stage] |= after[stage] && before[stage]);
+    let part = |stage: usize| match (troublesome[stage], before[stage], after[stage]) {
+        (true, ..) => Part::Troublesome,
+        (_, true, _) => Part::Before,
+        (_, _, true) => Part::After,
+        _ => Part::Beside,
+    };
+    (0..count).map(part).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Towards {
+    Later,
+    Earlier,
+}
+use Towards::{Earlier, Later};
+
+/// The orders in which the parts can be placed so that each finds those that it depends on, or those that depend on it,
+/// in place but never both. What lies beside goes either way where neither its own inputs nor its dependents are placed.
+const PLANS: [[(Part, Towards); 4]; 6] = [
+    [(Part::Troublesome, Later), (Part::Beside, Later), (Part::Before, Earlier), (Part::After, Later)],
+    [(Part::Troublesome, Later), (Part::Beside, Earlier), (Part::Before, Earlier), (Part::After, Later)],
+    [(Part::Troublesome, Later), (Part::Beside, Later), (Part::After, Later), (Part::Before, Earlier)],
+    [(Part::Troublesome, Later), (Part::Beside, Earlier), (Part::After, Later), (Part::Before, Earlier)],
+    [(Part::Troublesome, Later), (Part::Before, Earlier), (Part::Beside, Later), (Part::After, Later)],
+    [(Part::Troublesome, Later), (Part::After, Later), (Part::Beside, Earlier), (Part::Before, Earlier)],
+];
+
+/// The length of what comes of these steps, and the stages in the order of their starts.
+fn placed<const K: usize>(job: &Remaining<K>, parts: &[Part], steps: &[(Part, Towards); 4]) -> (u64, Vec<u32>) {
+    let mut space = Space::new(job);
+    for &(part, towards) in steps {
+        let mut members: Vec<u32> = (0..).zip(parts).filter(|(_, own)| **own == part).map(|(stage, _)| stage).collect();
+        if towards == Earlier {
+            members.reverse();
+        }
+        members.iter().for_each(|&stage| space.place(stage, towards));
+    }
+    let starts: Vec<u64> = space.spans.iter().map(|span| span.map_or(u64::MAX, |span| span.0)).collect();
+    (space.end - space.begin, sorted_by(&starts))
+}
+
+/// The middle of the space of time: stages are placed on both sides.
+const MIDDLE: u64 = 1 << 62;
+
+struct Space<'a, const K: usize> {
+    job: &'a Remaining<K>,
+    inputs: Vec<Vec<u32>>,
+    room: Timeline<K>,
+    /// By stage, once it is placed: from the start of its first task to the end of its last.
+    spans: Vec<Option<(u64, u64)>>,
+    /// What all spans cover.
+    begin: u64,
+    end: u64,
+}
+
+impl<'a, const K: usize> Space<'a, K> {
+    fn new(job: &'a Remaining<K>) -> Space<'a, K> {
+        let mut inputs = vec![Vec::new(); job.stages.len()];
+        for (index, stage) in (0..).zip(&job.stages) {
+            stage.dependents.iter().for_each(|&next| inputs[next as usize].push(index));
+        }
+        let spans = vec![None; job.stages.len()];
+        Space { job, inputs, room: Timeline::empty(job.share, 2 * MIDDLE), spans, begin: MIDDLE, end: MIDDLE }
+    }
+
+    /// As early as its inputs let it, or as late as its dependents do; anywhere beside what is placed where those are not.
+    fn place(&mut self, index: u32, towards: Towards) {
+        let stage = &self.job.stages[index as usize];
+        if stage.unstarted == 0 {
+            return;
+        }
+        let placed = |others: &[u32]| -> Vec<(u64, u64)> {
+            others.iter().filter_map(|&other| self.spans[other as usize]).collect()
+        };
+        let limit = match towards {
+            Later => placed(&self.inputs[index as usize]).iter().map(|span| span.1).max(),
+            Earlier => placed(&stage.dependents).iter().map(|span| span.0).min(),
+        };
+        let mut limit = limit.unwrap_or(if towards == Later { self.begin } else { self.end });
+        let at_once = self.job.share.times(&stage.demand).clamp(1, stage.unstarted);
+        let rows = stage.unstarted.div_ceil(at_once);
+        let in_a_row = rows.div_ceil(MOST_ROWS);
+        let lasting = stage.duration * u64::from(in_a_row);
+        let mut left = stage.unstarted.div_ceil(in_a_row);
+        let least = at_once.div_ceil(MOST_PIECES);
+        let mut span = (u64::MAX, 0);
+        while left > 0 {
+            let needed = stage.demand.scaled(least.min(left));
+            let count;
+            (limit, count) = match towards {
+                Later => self.room.take_earliest(limit, lasting, &needed, &stage.demand, left),
+                Earlier => self.room.take_latest(limit, lasting, &needed, &stage.demand, left),
+            };
+            let start = if towards == Later { limit } else { limit - lasting };
+            span = (span.0.min(start), span.1.max(start + lasting));
+            left -= count;
+        }
+        self.spans[index as usize] = Some(span);
+        (self.begin, self.end) = (self.begin.min(span.0), self.end.max(span.1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Chance, Duration, Resources};
+
+    fn stage(cpu: u32, memory: u32, seconds: u64, unstarted: u32, after: &[u32]) -> StageWork {
+        let (resources, duration) = (Resources::new(cpu, memory), Duration::from_secs(seconds));
+        StageWork { resources, duration, unstarted, running: Vec::new(), after: after.to_vec() }
+    }
+
+    fn share(cpu: u32, memory: u32) -> Totals {
+        Totals(Resources::new(cpu, memory).0.map(u64::from))
+    }
+
+    fn length(stages: &[StageWork], share: &Totals, order: &Order) -> Duration {
+        pack(stages, share, order).length
+    }
+
+    #[test]
+    fn what_lies_between_troublesome_stages_is_placed_with_them() {
+        use Part::{After, Before, Beside, Troublesome};
+        let after: [&[u32]; 7] = [&[], &[0], &[1], &[2], &[3], &[0], &[2, 5]];
+        let stages = after.map(|after| stage(1, 1, 1, 1, after));
+        let job = Remaining::<2>::of(&stages, &share(1, 1));
+        let troublesome = vec![false, true, false, true, false, false, false];
+        let expected = [Before, Troublesome, Troublesome, Troublesome, After, Beside, After];
+        assert!(parts(&job, troublesome) == expected);
+    }
+
+    #[test]
+    fn it_is_never_longer_than_breadth_first_and_the_critical_path() {
+        let mut chance = Chance::new(1, "dagps");
+        let (mut ours, mut theirs, mut longer) = (0, [0; 3], 0);
+        for _ in 0..200 {
+            let count = 2 + chance.below(12_u32);
+            let mut stages = Vec::new();
+            for index in 0..count {
+                let after: Vec<u32> = (0..index).filter(|_| chance.below(5_u32) == 0).collect();
+                let (cpu, memory) = (chance.below(60_u32), chance.below(60_u32));
+                stages.push(stage(cpu, memory, 1 + chance.below(20_u64), 1 + chance.below(8_u32), &after));
+            }
+            let share = share(100, 100);
+            let best = length(&stages, &share, &shortest_order(&stages, &share));
+            let order = order(&stages, &share);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert!(sorted.iter().copied().eq(0..count), "every stage once: {order:?}");
+            let own = length(&stages, &share, &Order::Listed(order));
+            let others = [Order::BreadthFirst, Order::CriticalPath, Order::Packing];
+            let others = others.map(|other| length(&stages, &share, &other));
+            assert!(own <= others[0] && own <= others[1]);
+            assert!(best <= own && others.iter().all(|other| best <= *other));
+            longer += u32::from(own > others[2]);
+            ours += own.0;
+            (0..3).for_each(|at| theirs[at] += others[at].0);
+        }
+        assert!(theirs.iter().all(|theirs| ours < *theirs), "{ours} against {theirs:?}");
+        assert!(longer <= 40, "longer than packing in {longer} of 200");
+    }
+}
