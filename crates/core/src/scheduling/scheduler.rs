@@ -408,6 +408,11 @@ impl Scheduler {
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) {
+        if self.queue.ask(kept.ask).open() == 0 {
+            // What it was kept for has found room elsewhere, or is wanted no longer.
+            self.end_reservation(ledger);
+            return self.fill_node(now, kept.node, most, ledger, confirm);
+        }
         let shape = self.queue.ask(kept.ask).shape;
         let fits = shape.fits_in(&ledger.offer(kept.node)) && self.reaches(kept, ledger);
         if !fits || self.inter_job.limit_on(kept.ask).is_some() {
