@@ -4,7 +4,8 @@
 use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules};
-use crate::policy::inter_job::{Capacity, Drf, Fifo, QueueTree, Sjf, Srtf, Tetris};
+use crate::policy::inter_job::{Capacity, Drf, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
+use crate::policy::intra_job::{Order, PlanOrder};
 use crate::policy::{
     InterJobPolicy, IntraJobPolicy, Mix, PlacementPolicy, QueuePolicy, Quota, intra_job, node_queue, placement,
 };
@@ -22,10 +23,14 @@ pub struct Preset {
     pub intra_job: IntraJob,
     pub placement: Placement,
     pub places: Places,
+    /// Whether jobs yield what they do not need yet.
+    pub yielding: Option<Yielding>,
     /// Means something where opportunistic tasks have a place of their own.
     pub opportunistic: Opportunistic,
     /// How long asks hold out for room near their input.
     pub delays: Delays,
+    /// An ask that found no room for so long gets a node kept free for it.
+    pub reserve_after: Duration,
     /// From which the generators of policies that need chance are split.
     pub seed: u64,
 }
@@ -69,6 +74,9 @@ pub enum IntraJob {
     CriticalPath,
     /// Whichever goes best with a node's room.
     Tetris,
+    /// Around the stages that are long or hard to pack. Means something only where jobs plan; elsewhere it is the order of the
+    /// job file.
+    Dagps,
 }
 
 /// Where a task goes.
@@ -104,6 +112,15 @@ pub enum Places {
     JobManagers,
     /// Guaranteed tasks by the master, opportunistic ones by their job managers.
     ByKind,
+}
+
+/// Jobs plan by their shares and say what could wait; the order of jobs is for what cannot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Yielding {
+    /// Whose turn it is for what is left.
+    pub leftover: InterJob,
+    /// The probability with which a job yields when its demand changes, in millionths: P(altruism).
+    pub altruism: u32,
 }
 
 /// What becomes of opportunistic tasks.
@@ -158,11 +175,26 @@ impl Placement {
     }
 }
 
+impl InterJob {
+    fn policy(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
+        match self {
+            InterJob::Fifo => Box::new(Fifo::new(queues)),
+            InterJob::Capacity => Box::new(Capacity::new(queues)),
+            InterJob::Drf { strict: false } => Box::new(Drf::new(queues)),
+            InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
+            InterJob::Sjf => Box::new(Sjf::new(queues)),
+            InterJob::Srtf => Box::new(Srtf::new(queues)),
+            InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
+        }
+    }
+}
+
 impl IntraJob {
-    const NAMES: [(&str, IntraJob); 3] = [
+    const NAMES: [(&str, IntraJob); 4] = [
         ("breadth-first", IntraJob::BreadthFirst),
         ("critical-path", IntraJob::CriticalPath),
         ("tetris", IntraJob::Tetris),
+        ("dagps", IntraJob::Dagps),
     ];
 
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -173,6 +205,16 @@ impl IntraJob {
     /// A sentence that lists those there are.
     pub fn parse(name: &str) -> Result<IntraJob, String> {
         choose("order within a job", name, &IntraJob::NAMES)
+    }
+
+    /// That in which plans are packed.
+    fn of_plans(self) -> PlanOrder {
+        PlanOrder::Fixed(match self {
+            IntraJob::BreadthFirst => Order::BreadthFirst,
+            IntraJob::CriticalPath => Order::CriticalPath,
+            IntraJob::Tetris => Order::Packing,
+            IntraJob::Dagps => return PlanOrder::Dagps,
+        })
     }
 }
 
@@ -199,9 +241,6 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     reorder: true,
     at_nodes: OpportunisticRules { queue_limit: None, keep_freed: Duration::ZERO, offer_after: None, tell_spare: None },
 };
-
-/// An ask that found no room for so long gets a node kept free for it.
-const RESERVE_AFTER: Duration = Duration::from_secs(30);
 
 impl Default for Preset {
     fn default() -> Preset {
@@ -248,12 +287,20 @@ impl Preset {
         ..Preset::MERCURY
     };
 
+    /// Grandl et al. 2016: Carbyne, as its pseudocode has it: fair shares, plans by packing, and what is left goes to the job
+    /// with the least work left.
+    pub const CARBYNE: Preset = Preset {
+        intra_job: IntraJob::Tetris,
+        yielding: Some(Yielding { leftover: InterJob::Srtf, altruism: 1_000_000 }),
+        ..Preset::of("carbyne", InterJob::Drf { strict: false })
+    };
+
     /// Those in which opportunistic tasks have a place of their own.
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
 
     /// Those in which the master places tasks, in an order of jobs.
-    pub const CENTRAL: [Preset; 6] =
-        [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS];
+    pub const CENTRAL: [Preset; 7] =
+        [Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
 
     /// The baselines of the same paper (section 3): no probes, the task waits at the node that was chosen for it.
     pub const SPARROW_RANDOM: Preset =
@@ -276,8 +323,10 @@ impl Preset {
             intra_job: IntraJob::BreadthFirst,
             placement: Placement::NextFit,
             places: Places::Master,
+            yielding: None,
             opportunistic: OPPORTUNISTIC,
             delays: DELAYS,
+            reserve_after: Duration::from_secs(30),
             seed: 0,
         }
     }
@@ -294,19 +343,27 @@ impl Preset {
     }
 
     fn inter_job(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
-        match self.inter_job {
-            InterJob::Fifo => Box::new(Fifo::new(queues)),
-            InterJob::Capacity => Box::new(Capacity::new(queues)),
-            InterJob::Drf { strict: false } => Box::new(Drf::new(queues)),
-            InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
-            InterJob::Sjf => Box::new(Sjf::new(queues)),
-            InterJob::Srtf => Box::new(Srtf::new(queues)),
-            InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
+        let order = self.inter_job.policy(queues.clone());
+        match self.yielding {
+            Some(Yielding { leftover, .. }) => Box::new(Layered::new(order, leftover.policy(queues.clone()), queues)),
+            None => order,
+        }
+    }
+
+    fn intra_job(self, component: &str) -> Box<dyn IntraJobPolicy> {
+        match (self.intra_job, self.yielding) {
+            (order, Some(Yielding { altruism, .. })) => {
+                let chance = Chance::new(self.seed, &format!("altruism {component}"));
+                Box::new(intra_job::Altruistic::new(order.of_plans(), altruism, chance))
+            }
+            (IntraJob::BreadthFirst | IntraJob::Dagps, None) => Box::new(intra_job::BreadthFirst),
+            (IntraJob::CriticalPath, None) => Box::new(intra_job::CriticalPath::default()),
+            (IntraJob::Tetris, None) => Box::new(intra_job::Tetris),
         }
     }
 
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
-        let settings = SchedulerSettings { reserve_after: Some(RESERVE_AFTER), delays: self.delays };
+        let settings = SchedulerSettings { reserve_after: Some(self.reserve_after), delays: self.delays };
         Scheduler::new(self.inter_job(queues), self.placement.policy(self.seed, "placement"), settings)
     }
 
@@ -367,12 +424,8 @@ impl Preset {
         settings: JobManagerSettings,
         sealing: Sealing,
     ) -> JobManager {
-        let intra_job: Box<dyn IntraJobPolicy> = match self.intra_job {
-            IntraJob::BreadthFirst => Box::new(intra_job::BreadthFirst),
-            IntraJob::CriticalPath => Box::new(intra_job::CriticalPath::default()),
-            IntraJob::Tetris => Box::new(intra_job::Tetris),
-        };
-        let own = self.own_placement(&format!("of job {}", job.id));
+        let component = format!("of job {}", job.id);
+        let (intra_job, own) = (self.intra_job(&component), self.own_placement(&component));
         JobManager::new(job, epoch, settings, intra_job, own, sealing)
     }
 

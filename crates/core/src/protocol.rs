@@ -19,7 +19,7 @@
 use crate::vocabulary::{
     Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, Estimated,
     ExecutionType, Generation, GrantId, Instant, JobId, JobSpec, JobWork, Key, Kinds, LaunchOrder, NodeId, ProbeId,
-    QueueId, ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate, Token, UserId,
+    QueueId, ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -184,6 +184,8 @@ pub struct Ask {
     pub constraints: Arc<Vec<Constraint>>,
     pub execution: ExecutionType,
     pub wanted: u64,
+    /// Of these, so many must start now or have started; the others could wait without putting off the job's end.
+    pub needed: u64,
     /// Of the job's asks the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
     pub rank: u32,
     /// Where the input of its tasks lies, as known when it is first asked; empty where that does not matter.
@@ -233,6 +235,11 @@ pub enum ToJobManager {
     /// The job may start. Whoever hosts job managers makes one for a job that it does not know.
     Begin {
         job: Arc<AdmittedJob>,
+        share: Option<Box<Totals>>,
+    },
+    /// What the job is entitled to has changed. Said only where jobs plan by it.
+    Share {
+        share: Box<Totals>,
     },
     Act(JobAction),
     /// All nodes by number, for a job manager that places its tasks itself; replaces what it was told before.
@@ -355,6 +362,8 @@ pub enum Rule {
     ShortestRemaining,
     /// The task that goes best with the node's room and has little work behind it, of the jobs with small shares.
     Packing,
+    /// Nobody needed the room now.
+    Leftover,
 }
 
 // ---- to a node agent -----------------------------------------------------------------------------------------------
@@ -585,6 +594,7 @@ impl fmt::Display for Rule {
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",
             Rule::ShortestRemaining => "priority, then least work left",
+            Rule::Leftover => "room that no job needed yet",
         })
     }
 }

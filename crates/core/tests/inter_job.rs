@@ -114,7 +114,7 @@ impl Model {
             1 | 2 => {
                 let count = u64::from(self.below(6));
                 self.jobs[slot].open = count;
-                self.policy.on_change(&DemandChange::Open { ask: slot as u32, count, rank: 0 });
+                self.policy.on_change(&DemandChange::Open { ask: slot as u32, count, needed: count, rank: 0 });
             }
             _ if self.jobs[slot].running > 0 => {
                 self.jobs[slot].running -= 1;
@@ -329,7 +329,7 @@ fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
         let (id, queue) = (JobId(u64::from(slot) + 1), tree.find(&queue(slot as usize)).expect("it is there"));
         policy.on_change(&DemandChange::JobAdded { job: slot, id, queue, user: UserId(0), priority: 0 });
         policy.on_change(&DemandChange::AskAdded { ask: slot, job: slot, shape, class: 0 });
-        policy.on_change(&DemandChange::Open { ask: slot, count, rank: 0 });
+        policy.on_change(&DemandChange::Open { ask: slot, count, needed: count, rank: 0 });
     }
     let mut room = node;
     let mut running = vec![0; jobs.len()];
@@ -405,7 +405,7 @@ fn under_capacity_a_queue_borrows_what_is_idle_and_gives_it_back_as_tasks_end() 
     };
     let open = |model: &mut Model, slot: usize| {
         model.jobs[slot].open = 1_000;
-        model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: 1_000, rank: 0 });
+        model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: 1_000, needed: 1_000, rank: 0 });
     };
     open(&mut model, b);
     while fill(&mut model).is_some() {}
@@ -480,7 +480,7 @@ fn with_strict_shares_nobody_gets_more_than_its_fair_share_but_everybody_gets_a_
         for slot in 0..JOBS {
             let open = u64::from(model.below(60)) * u64::from(model.below(2));
             model.jobs[slot].open = open;
-            model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: open, rank: 0 });
+            model.policy.on_change(&DemandChange::Open { ask: slot as u32, count: open, needed: open, rank: 0 });
         }
         let waiting = |model: &Model, queue: QueueId| {
             model.jobs.iter().filter(|job| job.queue == queue && job.open > 0).count().max(1) as u64

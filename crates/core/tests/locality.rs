@@ -120,6 +120,7 @@ impl Model {
             constraints: Arc::default(),
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
+            needed: entry.wanted,
             rank: 0,
             locality: Arc::clone(&entry.holders),
         };

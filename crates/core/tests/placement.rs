@@ -117,6 +117,7 @@ impl Model {
             constraints: Arc::clone(&entry.constraints),
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
+            needed: entry.wanted,
             rank: 0,
             locality: Arc::default(),
         };

@@ -325,7 +325,7 @@ impl Roles {
                 master.next_wakeup()
             }
             RoleEvent::JobManager(job, event) => {
-                if let Event::Message { body: ToJobManager::Begin { job: admitted }, .. } = &event {
+                if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
                     let Life { preset, epoch, settings, sealing } = *self.life;
                     let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
                     self.jobs.entry(job).or_insert_with(make);

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::Estimate;
-use crate::policy::StageGraph;
 use crate::role::LostCause;
 
 /// Most messages of tasks that a stage keeps; the story has them all.
@@ -26,7 +25,7 @@ pub struct Stage {
     pub total: u32,
     /// Stages that must succeed first and have not.
     pub inputs_missing: u32,
-    dependents: Vec<u32>,
+    pub dependents: Vec<u32>,
     /// Tasks from this one on were never launched.
     next_fresh: u32,
     /// Launched before, waiting for another attempt.
@@ -277,20 +276,6 @@ impl Dag {
     /// When the first task of all was launched.
     pub fn first_launch(&self) -> Option<Instant> {
         self.stages.iter().filter_map(|stage| stage.first_launch).min()
-    }
-}
-
-impl StageGraph for Dag {
-    fn len(&self) -> usize {
-        self.stages.len()
-    }
-
-    fn dependents(&self, stage: u32) -> &[u32] {
-        &self.stages[stage as usize].dependents
-    }
-
-    fn expected(&self, stage: u32) -> Option<Duration> {
-        self.stages[stage as usize].estimate.expected()
     }
 }
 

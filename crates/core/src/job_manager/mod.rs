@@ -27,12 +27,12 @@ use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
     AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Generation, GrantId, Instant, JobId,
-    NodeId, ProbeId, Sealing, TaskId, Token,
+    NodeId, ProbeId, Sealing, TaskId, Token, Totals,
 };
 use placing::Outstanding;
 pub use placing::OwnPlacement;
 use promotion::Promotions;
-use requests::Requests;
+use requests::{Progress, Requests};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub struct JobManager {
     intra_job: Box<dyn IntraJobPolicy>,
     dag: Dag,
     requests: Requests,
+    /// What it is entitled to of the cluster, once the master has said so.
+    share: Option<Box<Totals>>,
     /// Places the job's tasks, or those that are opportunistic; without it the master does.
     scheduler: Option<LocalScheduler>,
     quota: Quota,
@@ -182,6 +184,7 @@ impl JobManager {
             intra_job,
             dag,
             requests,
+            share: None,
             scheduler,
             quota,
             quota_binds: false,
@@ -211,7 +214,11 @@ impl JobManager {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToJobManager, out: &mut Outbox) {
         match body {
-            ToJobManager::Begin { .. } => self.on_begin(now, out),
+            ToJobManager::Begin { share, .. } => self.on_begin(now, share, out),
+            ToJobManager::Share { share } => {
+                self.share = Some(share);
+                self.update_demand(now, out);
+            }
             ToJobManager::Act(action) => self.on_act(now, action, out),
             ToJobManager::Nodes { list } => self.on_nodes(now, list, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
@@ -233,7 +240,8 @@ impl JobManager {
         }
     }
 
-    fn on_begin(&mut self, now: Instant, out: &mut Outbox) {
+    fn on_begin(&mut self, now: Instant, share: Option<Box<Totals>>, out: &mut Outbox) {
+        self.share = share.or(self.share.take());
         // Nobody holds a job that begins; while it waited to begin again, it was not told of its release.
         self.held = false;
         if !std::mem::replace(&mut self.begun, true) {
@@ -246,7 +254,8 @@ impl JobManager {
         if !self.begun {
             return;
         }
-        let asks = self.requests.update(now, &self.job, &self.dag, self.intra_job.as_mut(), self.held);
+        let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
+        let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         let is_for_master = |ask: &Ask| self.scheduler.is_none() || self.requests.is_for_master(ask.execution);
         let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
         if !asks.is_empty() {
@@ -563,6 +572,9 @@ impl JobManager {
             self.claim(now, node, out);
         }
         self.ask_for_promotions(now, out);
+        if self.requests.review_at().is_some_and(|at| at <= now) {
+            self.update_demand(now, out);
+        }
         self.place(now, out);
     }
 
@@ -669,7 +681,8 @@ impl Role for JobManager {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
-        self.claims.values().map(|claim| claim.repeat_at).chain(opening).chain(self.promotions.next()).min()
+        let own = [opening, self.promotions.next(), self.requests.review_at()];
+        self.claims.values().map(|claim| claim.repeat_at).chain(own.into_iter().flatten()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

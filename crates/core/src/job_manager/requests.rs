@@ -1,12 +1,58 @@
 //! What the job asks for: one counted ask per kind of task (shape, constraints, execution type, nodes with its
 //! input), whatever the number of stages and tasks behind it. Which task uses a grant is decided when the grant is there.
 
+use super::RunningAttempt;
 use super::dag::Dag;
-use crate::policy::{DagProgress, IntraJobPolicy, Mix, RunnableStage};
+use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
 use crate::protocol::{AdmittedJob, Ask};
-use crate::vocabulary::{AskId, Chance, ExecutionType, Instant, Totals};
+use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// How far the job is, as its policy sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Progress<'a> {
+    pub job: &'a AdmittedJob,
+    pub dag: &'a Dag,
+    pub running: &'a BTreeMap<AttemptId, RunningAttempt>,
+}
+
+impl StageGraph for Progress<'_> {
+    fn len(&self) -> usize {
+        self.dag.stages.len()
+    }
+
+    fn dependents(&self, stage: u32) -> &[u32] {
+        &self.dag.stage(stage).dependents
+    }
+
+    fn dependencies(&self, stage: u32) -> &[u32] {
+        &self.job.spec.stages[stage as usize].after
+    }
+
+    fn expected(&self, stage: u32) -> Option<Duration> {
+        self.dag.stage(stage).estimate.expected()
+    }
+
+    fn resources(&self, stage: u32) -> &Resources {
+        &self.job.resources[stage as usize]
+    }
+
+    fn tasks(&self, stage: u32) -> u32 {
+        self.dag.stage(stage).total
+    }
+
+    fn unstarted(&self, stage: u32) -> u32 {
+        let stage = self.dag.stage(stage);
+        if stage.abandoned { 0 } else { stage.waiting() }
+    }
+
+    fn each_running(&self, show: &mut dyn FnMut(u32, Instant)) {
+        for attempt in self.running.values() {
+            show(attempt.task.stage, attempt.started_at.unwrap_or(attempt.launched_at));
+        }
+    }
+}
 
 pub(super) struct Requests {
     asks: Vec<Counted>,
@@ -14,6 +60,8 @@ pub(super) struct Requests {
     runnable: Vec<RunnableStage>,
     /// Makes tasks guaranteed or opportunistic; without it each asks for what its stage says.
     mix: Option<(Mix, Chance)>,
+    /// When the policy wants to be asked again.
+    review_at: Option<Instant>,
 }
 
 /// The ready tasks of a stage, each of which is guaranteed or opportunistic. It is counted how many are and not which.
@@ -62,7 +110,8 @@ struct Counted {
 
 impl Requests {
     pub(super) fn new(job: &AdmittedJob, mix: Option<(Mix, Chance)>) -> Requests {
-        let mut requests = Requests { asks: Vec::new(), stages: Vec::new(), runnable: Vec::new(), mix };
+        let mut requests =
+            Requests { asks: Vec::new(), stages: Vec::new(), runnable: Vec::new(), mix, review_at: None };
         let mut known = BTreeMap::new();
         for (number, stage) in job.spec.stages.iter().enumerate() {
             let accepts = if job.only_guaranteed { ExecutionType::Guaranteed } else { stage.execution };
@@ -91,6 +140,7 @@ impl Requests {
             constraints: Arc::new(job.spec.stages[stage].constraints.clone()),
             execution,
             wanted: 0,
+            needed: 0,
             rank: number + 1,
             locality: Arc::clone(&job.near[stage]),
         };
@@ -106,11 +156,12 @@ impl Requests {
     pub(super) fn update(
         &mut self,
         now: Instant,
-        job: &AdmittedJob,
-        dag: &Dag,
+        progress: Progress<'_>,
+        share: Option<&Totals>,
         policy: &mut dyn IntraJobPolicy,
         paused: bool,
     ) -> Vec<Ask> {
+        let Progress { job, dag, .. } = progress;
         self.runnable.clear();
         if !paused {
             self.runnable.extend(dag.runnable().map(|stage| RunnableStage {
@@ -123,17 +174,18 @@ impl Requests {
         for stage in &self.runnable {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
-        // No intra-job policy here looks at its share yet, so the master does not send one.
-        let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: dag }, &Totals::ZERO);
-        let mut open = vec![0u64; self.asks.len()];
+        let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: &progress }, share);
+        self.review_at = demand.review_at;
+        let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
         // An ask that has a rank after the one before it keeps it, and is not told again.
         let mut last_rank = 0;
-        for wanted in &demand.needed {
-            for (ask, count) in self.parts(wanted.stage, wanted.count).into_iter().filter(|(_, count)| *count > 0) {
-                open[ask] += u64::from(count);
+        for (stage, count, needed) in by_stage(&demand) {
+            for (ask, count) in self.parts(stage, count).into_iter().filter(|(_, count)| *count > 0) {
+                open[ask].count += u64::from(count);
+                open[ask].needed += u64::from(needed.min(count));
                 let counted = &mut self.asks[ask];
-                counted.stages.push_back(wanted.stage);
+                counted.stages.push_back(stage);
                 if counted.stages.len() == 1 {
                     counted.set_rank(if demand.in_order { counted.ask.rank.max(last_rank + 1) } else { 0 });
                     last_rank = counted.ask.rank;
@@ -141,11 +193,15 @@ impl Requests {
             }
         }
         for (counted, open) in self.asks.iter_mut().zip(open) {
-            let wanted = counted.granted + open;
-            counted.told &= wanted == counted.ask.wanted;
-            counted.ask.wanted = wanted;
+            let (wanted, needed) = (counted.granted + open.count, counted.granted + open.needed);
+            counted.told &= (wanted, needed) == (counted.ask.wanted, counted.ask.needed);
+            (counted.ask.wanted, counted.ask.needed) = (wanted, needed);
         }
         self.untold()
+    }
+
+    pub(super) fn review_at(&self) -> Option<Instant> {
+        self.review_at
     }
 
     fn untold(&mut self) -> Vec<Ask> {
@@ -163,6 +219,7 @@ impl Requests {
         for counted in &mut self.asks {
             counted.granted = 0;
             counted.ask.wanted = 0;
+            counted.ask.needed = 0;
             counted.told = true;
         }
     }
@@ -216,6 +273,26 @@ impl Requests {
     pub(super) fn is_for_master(&self, execution: ExecutionType) -> bool {
         self.mix.is_some() && execution == ExecutionType::Guaranteed
     }
+}
+
+/// Of one ask.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    count: u64,
+    needed: u64,
+}
+
+/// The stages that ask for something: for how much, and how much of that is needed now.
+fn by_stage(demand: &JobDemand) -> Vec<(u32, u32, u32)> {
+    let mut stages: Vec<(u32, u32, u32)> =
+        demand.needed.iter().map(|part| (part.stage, part.count, part.count)).collect();
+    for part in &demand.deferrable {
+        match stages.iter_mut().find(|(stage, ..)| *stage == part.stage) {
+            Some((_, count, _)) => *count += part.count,
+            None => stages.push((part.stage, part.count, 0)),
+        }
+    }
+    stages
 }
 
 impl Counted {

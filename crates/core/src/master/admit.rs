@@ -586,7 +586,8 @@ impl Master {
         let entry = &self.admission.jobs[&job];
         let admitted = Arc::clone(&entry.job);
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
-        out.send(job, ToJobManager::Begin { job: admitted });
+        let share = self.share_at_begin(job, out);
+        out.send(job, ToJobManager::Begin { job: admitted, share });
         self.publish_to(job, out);
         if reruns {
             out.send(job, ToJobManager::Act(JobAction::RerunFailed));

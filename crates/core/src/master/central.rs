@@ -1,9 +1,9 @@
 //! Duty: schedule centrally. Something changed, so the scheduler is asked; on events at once, or on heartbeats only.
 
 use super::{Decide, Master};
-use crate::protocol::{Address, Ask};
+use crate::protocol::{Address, Ask, ToJobManager};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{GrantId, Instant, JobId, JobWork, NodeId};
+use crate::vocabulary::{GrantId, Instant, JobId, JobWork, NodeId, Totals};
 use std::num::NonZeroU32;
 
 impl Master {
@@ -28,6 +28,26 @@ impl Master {
             }
         }
         self.decide(now, &nodes, out);
+    }
+
+    /// Tells job managers what their jobs are entitled to, where that has changed and they plan by it.
+    pub(super) fn tell_shares(&mut self, out: &mut Outbox) {
+        for (job, share) in self.scheduler.new_shares() {
+            out.send(job, ToJobManager::Share { share: Box::new(share) });
+        }
+    }
+
+    /// What a job is entitled to that begins now: it is told with its beginning, and the others that it changes theirs.
+    pub(super) fn share_at_begin(&mut self, job: JobId, out: &mut Outbox) -> Option<Box<Totals>> {
+        let mut own = None;
+        for (other, share) in self.scheduler.new_shares() {
+            if other == job {
+                own = Some(Box::new(share));
+            } else {
+                out.send(other, ToJobManager::Share { share: Box::new(share) });
+            }
+        }
+        own
     }
 
     /// Some asks have held out for room near their input for long enough.

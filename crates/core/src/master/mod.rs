@@ -258,6 +258,7 @@ impl Role for Master {
                 self.publish_when_due(now, out);
             }
         }
+        self.tell_shares(out);
         self.review_publication(now);
         self.check_invariants();
     }

@@ -34,6 +34,11 @@ pub trait InterJobPolicy: Send {
     /// What the job is entitled to now, of the whole cluster.
     fn share(&self, job: JobSlot) -> Totals;
 
+    /// The jobs that are to be told of their shares, because these have changed. Nobody where jobs do not plan by them.
+    fn new_shares(&mut self) -> Vec<JobSlot> {
+        Vec::new()
+    }
+
     /// The next ask for this offer; `None` where nothing that is open goes with it.
     fn next(&mut self, offer: &Offer<'_>) -> Option<Choice>;
 
@@ -96,6 +101,8 @@ pub enum DemandChange {
     Open {
         ask: AskSlot,
         count: u64,
+        /// Of these, so many must start now, or their job ends later than it could with its share.
+        needed: u64,
         rank: u32,
     },
     /// The job holds more than the policy granted, for instance attempts found again after a restart.
@@ -148,7 +155,8 @@ pub struct QueueUsage {
 
 /// What does a job ask for now? (Carbyne's half of a scheduler lives here.)
 pub trait IntraJobPolicy: Send {
-    fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> JobDemand;
+    /// `share` is what the job is entitled to, as far as it was told.
+    fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
 }
 
 /// How long a task is taken to run: as learned or stated, else [`UNKNOWN_RUN_TIME`].
@@ -181,8 +189,17 @@ pub trait StageGraph {
     }
     /// The stages that depend on this one directly.
     fn dependents(&self, stage: u32) -> &[u32];
+    /// The stages that this one depends on directly.
+    fn dependencies(&self, stage: u32) -> &[u32];
     /// How long one of its tasks runs, as learned or as stated.
     fn expected(&self, stage: u32) -> Option<Duration>;
+    /// Of one task.
+    fn resources(&self, stage: u32) -> &Resources;
+    fn tasks(&self, stage: u32) -> u32;
+    /// Tasks that do not run and have not ended: they will run, now or later.
+    fn unstarted(&self, stage: u32) -> u32;
+    /// Shows the stage of every task that runs, and since when.
+    fn each_running(&self, show: &mut dyn FnMut(u32, Instant));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,6 +218,8 @@ pub struct JobDemand {
     pub deferrable: Vec<StageDemand>,
     /// Whoever stands first is served first. Otherwise whoever is best aligned with a node's room is.
     pub in_order: bool,
+    /// When some of what could wait must start, if nothing else happens before.
+    pub review_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

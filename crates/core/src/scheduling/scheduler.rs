@@ -118,11 +118,17 @@ impl Scheduler {
             request.waiting_since = now;
         }
         request.wanted = ask.wanted;
-        let count = request.open();
+        let (count, needed) = (request.open(), ask.needed.saturating_sub(request.granted));
         if was_idle && count > 0 {
             self.begin_delays(now, slot, ledger);
         }
-        self.inter_job.on_change(&DemandChange::Open { ask: slot, count, rank: ask.rank });
+        self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
+    }
+
+    /// The jobs that are to be told of their shares, and these.
+    pub fn new_shares(&mut self) -> Vec<(JobId, Totals)> {
+        let jobs = self.inter_job.new_shares().into_iter().filter(|&job| !self.queue.job(job).ended);
+        jobs.map(|job| (self.queue.job(job).id, self.inter_job.share(job))).collect()
     }
 
     pub fn on_work(&mut self, id: JobId, work: &JobWork) {

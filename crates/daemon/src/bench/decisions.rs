@@ -289,6 +289,7 @@ impl Cluster {
             constraints: Arc::clone(&entry.constraints),
             execution: ExecutionType::Guaranteed,
             wanted: entry.wanted,
+            needed: entry.wanted,
             rank: 0,
             locality: Arc::default(),
         };

@@ -52,7 +52,7 @@ pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
         let applied = watch.elapsed();
         // Each task is one more than were wanted before.
         let wanted = u64::from(tasks) * (round as u64 + 1);
-        scheduler.on_ask(&Ask { wanted, ..ask() });
+        scheduler.on_ask(&Ask { wanted, needed: wanted, ..ask() });
         let watch = OnCore::start();
         black_box(scheduler.decide(master.now, u64::from(tasks)));
         let decision = watch.elapsed() / tasks;
@@ -74,6 +74,7 @@ fn ask() -> Ask {
         constraints: Arc::default(),
         execution: ExecutionType::Opportunistic,
         wanted: 0,
+        needed: 0,
         rank: 1,
         locality: Arc::default(),
     }

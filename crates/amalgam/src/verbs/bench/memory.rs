@@ -81,7 +81,7 @@ impl Run {
         let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
         let manager = Preset::DRF.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
-        run.tell(Address::Master, ToJobManager::Begin { job });
+        run.tell(Address::Master, ToJobManager::Begin { job, share: None });
         run
     }
 

@@ -163,7 +163,7 @@ impl Accounts {
                 self.unpark(ask);
                 return Some(self.ask(ask).job);
             }
-            DemandChange::Open { ask, count, rank } => {
+            DemandChange::Open { ask, count, rank, .. } => {
                 self.set_rank(ask, rank);
                 self.set_open(ask, count);
                 return Some(self.ask(ask).job);

@@ -147,6 +147,20 @@ impl QueueTree {
     pub fn children(&self, queue: QueueId) -> &[u32] {
         &self.children[queue.0 as usize]
     }
+
+    /// The queue's part of an amount by weight, among siblings that are active, as this one is taken to be.
+    pub fn part_by_weight(&self, queue: QueueId, amount: u64, is_active: impl Fn(QueueId) -> bool) -> u64 {
+        let mut part = u128::from(amount);
+        let mut next = queue;
+        while let Some(parent) = self.parent(next) {
+            let siblings = self.children(parent).iter().map(|&queue| QueueId(queue));
+            let weight = |queue: QueueId| u128::from(self.spec(queue).weight);
+            let active = siblings.filter(|&queue| queue == next || is_active(queue));
+            part = part * weight(next) / active.map(weight).sum::<u128>();
+            next = parent;
+        }
+        u64::try_from(part).expect("a part of an amount")
+    }
 }
 
 impl QueueSpec {

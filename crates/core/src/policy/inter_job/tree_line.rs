@@ -130,22 +130,11 @@ impl<O: QueueOrder> TreeLine<O> {
     /// The job's queue's part of an amount by weight, among queues with jobs, divided by the jobs that wait there.
     fn part_of(&self, job: JobSlot, amount: u64) -> u64 {
         let queue = self.accounts.job(job).queue;
-        let mut part = u128::from(amount);
-        let mut next = queue;
-        while let Some(parent) = self.accounts.tree.parent(next) {
-            let siblings = self.accounts.tree.children(parent);
-            let active = |queue: u32| {
-                queue == next.0
-                    || self.lines[queue as usize].waiting_below > 0
-                    || self.accounts.queues[queue as usize].share > 0
-            };
-            let weight = |queue: u32| u128::from(self.accounts.tree.spec(QueueId(queue)).weight);
-            let all: u128 = siblings.iter().filter(|&&queue| active(queue)).map(|&queue| weight(queue)).sum();
-            part = part * weight(next.0) / all;
-            next = parent;
-        }
+        let is_active = |queue: QueueId| {
+            self.lines[queue.0 as usize].waiting_below > 0 || self.accounts.queues[queue.0 as usize].share > 0
+        };
         let jobs = self.lines[queue.0 as usize].waiting_below.max(1);
-        u64::try_from(part / u128::from(jobs)).expect("a part of an amount")
+        self.accounts.tree.part_by_weight(queue, amount, is_active) / u64::from(jobs)
     }
 
     fn has_candidates(&self, queue: u32, offer: &Offer<'_>) -> bool {

@@ -6,7 +6,7 @@ use crate::vocabulary::{Instant, Totals};
 pub struct BreadthFirst;
 
 impl IntraJobPolicy for BreadthFirst {
-    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: &Totals) -> JobDemand {
-        JobDemand { needed: dag.everything(), deferrable: Vec::new(), in_order: true }
+    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: Option<&Totals>) -> JobDemand {
+        JobDemand { needed: dag.everything(), in_order: true, ..JobDemand::default() }
     }
 }

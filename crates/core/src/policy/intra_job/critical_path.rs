@@ -28,7 +28,7 @@ impl CriticalPath {
 }
 
 impl IntraJobPolicy for CriticalPath {
-    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: &Totals) -> JobDemand {
+    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: Option<&Totals>) -> JobDemand {
         if dag.runnable.len() > 1 {
             self.measure(dag.graph);
         }
@@ -36,6 +36,6 @@ impl IntraJobPolicy for CriticalPath {
         if needed.len() > 1 {
             needed.sort_by_key(|demand| (Reverse(self.paths[demand.stage as usize]), demand.stage));
         }
-        JobDemand { needed, deferrable: Vec::new(), in_order: true }
+        JobDemand { needed, in_order: true, ..JobDemand::default() }
     }
 }

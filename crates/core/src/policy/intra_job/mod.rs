@@ -1,5 +1,6 @@
 //! What a job asks for, and in which order it uses what it gets.
 
+mod altruistic;
 mod breadth_first;
 mod critical_path;
 pub mod dagps;
@@ -9,6 +10,7 @@ mod remaining;
 mod tetris;
 mod timeline;
 
+pub use altruistic::{Altruistic, PlanOrder};
 pub use breadth_first::BreadthFirst;
 pub use critical_path::CriticalPath;
 pub use plan::{Order, Plan, Schedule, StageWork, pack, plan};

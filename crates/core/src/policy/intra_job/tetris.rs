@@ -8,7 +8,7 @@ use crate::vocabulary::{Instant, Totals};
 pub struct Tetris;
 
 impl IntraJobPolicy for Tetris {
-    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: &Totals) -> JobDemand {
-        JobDemand { needed: dag.everything(), deferrable: Vec::new(), in_order: false }
+    fn demand(&mut self, _: Instant, dag: &DagProgress<'_>, _: Option<&Totals>) -> JobDemand {
+        JobDemand { needed: dag.everything(), in_order: false, ..JobDemand::default() }
     }
 }

@@ -1,0 +1,215 @@
+//! Altruism (Carbyne 3.3, lines 16 to 25 of its pseudocode): a job asks for the tasks that must start now if it is to end as
+//! soon as its share allows, and says of the others that they can wait.
+//!
+//! When it could end, T, comes from packing what is left of it into its share; then every task is put off as far as T allows
+//! (`plan.rs`). The plan is kept: it is made anew when its share falls, run times turn out others, tasks come back, or it has
+//! fallen behind; and when the share grows or stages are done, in case it can end earlier. So while nothing of that kind
+//! happens T does not move, which is theorem 3.1.
+//!
+//! At a scheduling event it yields with the probability P(altruism) (3.4), and otherwise needs everything.
+
+use super::dagps;
+use super::plan::{Order, Plan, StageWork, plan};
+use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, RunnableStage, StageDemand, StageGraph, run_time};
+use crate::vocabulary::{Chance, Duration, Instant, Totals};
+
+/// The unit of probabilities.
+const WHOLE: u32 = 1_000_000;
+
+/// A run time that is off by one part in so many makes a plan anew.
+const OFF_BY: u64 = 16;
+
+/// Up to so many running tasks are planned with one by one; of more, the remaining times are rounded up to a part of the
+/// run time.
+const EXACT_RUNNING: usize = 256;
+
+/// Parts of a run time that are told apart then.
+const PARTS: u64 = 16;
+
+/// A task that runs for longer than expected is taken to go on for one part in so many of the time it ran, so that the plan
+/// of its job is made anew a few times while that doubles; but at least for so long, in which its end may be on its way.
+const LATE_BY: u64 = 8;
+const LATE: Duration = Duration::from_millis(10);
+
+/// In which order plans are packed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PlanOrder {
+    Fixed(Order),
+    /// As DAGPS finds it for the job's first plan (`dagps.rs`): it takes long to find, and holds for the whole DAG.
+    Dagps,
+}
+
+pub struct Altruistic {
+    /// `None` until it is found.
+    order: Option<Order>,
+    /// P(altruism), in millionths.
+    altruism: u32,
+    chance: Chance,
+    held: Option<HeldPlan>,
+}
+
+struct HeldPlan {
+    share: Totals,
+    end: Instant,
+    /// The stages that had tasks ready when it was made or last confirmed.
+    runnable: Vec<u32>,
+    stages: Vec<PlannedStage>,
+}
+
+struct PlannedStage {
+    run_time: Duration,
+    /// Tasks that had started, at the last look.
+    started: u32,
+    /// By when how many must have started, since the beginning of the job; ascending.
+    due: Vec<(Instant, u32)>,
+}
+
+impl Altruistic {
+    pub fn new(order: PlanOrder, altruism: u32, chance: Chance) -> Altruistic {
+        let order = match order {
+            PlanOrder::Fixed(order) => Some(order),
+            PlanOrder::Dagps => None,
+        };
+        Altruistic { order, altruism, chance, held: None }
+    }
+
+    fn yields_now(&mut self) -> bool {
+        self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism
+    }
+
+    /// Has a plan that holds, the old one if possible.
+    fn review(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) {
+        let holds = self.held.as_mut().is_some_and(|held| held.holds(now, dag, share));
+        let is_current = |held: &HeldPlan| held.share == *share && held.has_stages(dag.runnable);
+        if holds && self.held.as_ref().is_some_and(is_current) {
+            return;
+        }
+        let work = work_left(now, dag.graph);
+        let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
+        let new = HeldPlan::new(now, dag, share, &work, order);
+        match &mut self.held {
+            // Greedy packing may find a later end although less is to be done.
+            Some(held) if holds && new.end > held.end => {
+                held.share = *share;
+                held.runnable = new.runnable;
+            }
+            held => *held = Some(new),
+        }
+    }
+}
+
+impl IntraJobPolicy for Altruistic {
+    fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
+        let in_order = self.order != Some(Order::Packing);
+        let yields = self.yields_now();
+        let Some(share) = share.filter(|_| yields) else {
+            return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
+        };
+        if dag.runnable.is_empty() {
+            return JobDemand { in_order, ..JobDemand::default() };
+        }
+        self.review(now, dag, share);
+        let held = self.held.as_ref().expect("just reviewed");
+        let mut demand = JobDemand { in_order, ..JobDemand::default() };
+        for &RunnableStage { stage, ready, .. } in dag.runnable {
+            let planned = &held.stages[stage as usize];
+            let count = planned.missing(now).min(ready);
+            let parts = [(&mut demand.needed, count), (&mut demand.deferrable, ready - count)];
+            parts
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .for_each(|(part, count)| part.push(StageDemand { stage, count }));
+        }
+        demand.review_at = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
+        demand
+    }
+}
+
+impl HeldPlan {
+    fn new(now: Instant, dag: &DagProgress<'_>, share: &Totals, work: &[StageWork], order: &Order) -> HeldPlan {
+        let Plan { length, latest } = plan(work, share, order);
+        let stages = work.iter().zip(latest).enumerate().map(|(stage, (work, latest))| {
+            let started = dag.graph.tasks(stage as u32) - work.unstarted;
+            let due = latest.into_iter().scan(started, |sum, (after, count)| {
+                *sum += count;
+                Some((now + after, *sum))
+            });
+            PlannedStage { run_time: work.duration, started, due: due.collect() }
+        });
+        let mut held = HeldPlan { share: *share, end: now + length, runnable: Vec::new(), stages: stages.collect() };
+        held.runnable.extend(dag.runnable.iter().map(|runnable| runnable.stage));
+        held
+    }
+
+    fn has_stages(&self, runnable: &[RunnableStage]) -> bool {
+        self.runnable.iter().copied().eq(runnable.iter().map(|runnable| runnable.stage))
+    }
+
+    /// Whether the job still ends when it was planned to.
+    fn holds(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
+        let graph = dag.graph;
+        self.share.fits_in(share)
+            && self.stages.iter_mut().enumerate().all(|(number, planned)| {
+                let stage = number as u32;
+                let unstarted = graph.unstarted(stage);
+                let started = graph.tasks(stage) - unstarted;
+                let none_came_back = started >= std::mem::replace(&mut planned.started, started);
+                let is_ready = || dag.runnable.iter().any(|runnable| runnable.stage == stage);
+                none_came_back
+                    && (unstarted == 0
+                        || is_near(planned.run_time, run_time(graph.expected(stage)))
+                            && (planned.missing(now) == 0 || is_ready()))
+            })
+    }
+}
+
+impl PlannedStage {
+    /// How many more must have started by now.
+    fn missing(&self, now: Instant) -> u32 {
+        let due = self.due.partition_point(|(at, _)| *at <= now);
+        let wanted = due.checked_sub(1).map_or(0, |last| self.due[last].1);
+        wanted.saturating_sub(self.started)
+    }
+
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        self.due.iter().find(|(at, wanted)| *at > now && *wanted > self.started).map(|(at, _)| *at)
+    }
+}
+
+fn is_near(planned: Duration, expected: Duration) -> bool {
+    planned.0.abs_diff(expected.0.max(1)) * OFF_BY <= planned.0
+}
+
+fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
+    let stage = |stage| StageWork {
+        resources: *graph.resources(stage),
+        duration: Duration(run_time(graph.expected(stage)).0.max(1)),
+        unstarted: graph.unstarted(stage),
+        running: Vec::new(),
+        after: graph.dependencies(stage).to_vec(),
+    };
+    let mut work: Vec<StageWork> = (0..graph.len() as u32).map(stage).collect();
+    graph.each_running(&mut |stage, since| {
+        let entry = &mut work[stage as usize];
+        let (ran_for, expected) = (now.since(since), entry.duration);
+        let left = if ran_for < expected { expected - ran_for } else { Duration(ran_for.0 / LATE_BY).max(LATE) };
+        entry.running.push((left, 1));
+    });
+    work.iter_mut().for_each(StageWork::group_running);
+    work
+}
+
+impl StageWork {
+    fn group_running(&mut self) {
+        if self.running.len() > EXACT_RUNNING {
+            let part = self.duration.0.div_ceil(PARTS);
+            self.running.iter_mut().for_each(|(left, _)| *left = Duration(left.0.div_ceil(part) * part));
+        }
+        self.running.sort_unstable();
+        self.running.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            kept.1 += if same { next.1 } else { 0 };
+            same
+        });
+    }
+}

@@ -1,0 +1,211 @@
+//! What jobs yield, and that it costs them nothing.
+
+#[allow(dead_code)]
+mod dags;
+#[allow(dead_code)]
+mod world;
+
+use amalgam_core::policy::intra_job::{Altruistic, Order, PlanOrder, StageWork, pack};
+use amalgam_core::policy::{IntraJobPolicy, JobDemand, StageDemand};
+use amalgam_core::preset::{InterJob, IntraJob, Preset};
+use amalgam_core::protocol::{JobOutcome, Rule};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{Chance, Duration, Instant, JobId, JobSpec, Resources, StageSpec, Totals};
+use dags::ModelDag;
+use world::{World, job, stage};
+
+const ALWAYS: u32 = 1_000_000;
+
+fn altruistic(order: Order) -> Altruistic {
+    Altruistic::new(PlanOrder::Fixed(order), ALWAYS, Chance::new(1, "altruism"))
+}
+
+fn of_cpu(thousandths: u32) -> Resources {
+    Resources::new(thousandths, 0)
+}
+
+fn totals(resources: &Resources) -> Totals {
+    let mut totals = Totals::ZERO;
+    totals.add(resources);
+    totals
+}
+
+fn demand_of(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) -> JobDemand {
+    policy.demand(now, &dag.progress(&dag.runnable()), Some(share))
+}
+
+/// What the tasks would hold together, in thousandths of a CPU.
+fn cpu_of(dag: &ModelDag, tasks: &[StageDemand]) -> u32 {
+    tasks.iter().map(|part| part.count * dag.stages[part.stage as usize].resources.cpu_millis()).sum()
+}
+
+/// The jobs of Carbyne's section 2.1, of one resource of which there is 1.
+fn examples() -> [ModelDag; 2] {
+    let second = Duration::from_secs(1);
+    let mut first = ModelDag::default();
+    first.add(of_cpu(40), second, 2, &[]);
+    first.add(of_cpu(210), second, 3, &[]);
+    first.add(of_cpu(40), Duration::from_millis(100), 1, &[0, 1]);
+    let mut second_job = ModelDag::default();
+    second_job.add(of_cpu(290), second, 2, &[]);
+    [first, second_job]
+}
+
+#[test]
+fn the_jobs_of_the_papers_example_yield_what_it_says() {
+    let share = totals(&of_cpu(500));
+    let yielded = examples().map(|dag| {
+        let demand = demand_of(&mut altruistic(Order::Packing), Instant::ZERO, &dag, &share);
+        500 - cpu_of(&dag, &demand.needed)
+    });
+    assert_eq!(yielded, [290, 210]);
+}
+
+/// How long they take on one machine of that size, where they begin together: once an earlier job has left it.
+fn ends_of_the_examples(preset: Preset) -> [Duration; 2] {
+    let mut world = World::with_nodes(preset, 1, of_cpu(1_000));
+    let spec = |dag: &ModelDag| {
+        let stages = dag.stages.iter().map(|model| {
+            let length = format!("{}ms", model.duration.as_millis());
+            let spec = stage("stage", model.tasks, &length, model.resources.cpu_millis());
+            StageSpec { expected: Some(model.duration), after: model.after.clone(), ..spec }
+        });
+        job(stages.collect())
+    };
+    let before = world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
+    let ids = examples().map(|dag| world.submit(spec(&dag)));
+    world.run_for(Duration::from_secs(10));
+    let begin = end_of(&world, before);
+    ids.map(|id| end_of(&world, id).since(begin))
+}
+
+fn end_of(world: &World, id: JobId) -> Instant {
+    let mut ends = world.disk.iter().filter_map(|change| match change {
+        Change::JobEnded { job, at, outcome: JobOutcome::Succeeded } if *job == id => Some(*at),
+        _ => None,
+    });
+    ends.next_back().expect("the job has ended")
+}
+
+/// 2.05 and 1.55 units of time in the mean; here a unit is a second.
+#[test]
+fn the_papers_example_takes_as_long_as_it_says_in_a_cluster() {
+    let mut strict = Preset::DRF;
+    strict.inter_job = InterJob::Drf { strict: true };
+    assert_eq!(ends_of_the_examples(strict).map(Duration::as_millis), [2_100, 2_000]);
+    assert_eq!(ends_of_the_examples(Preset::CARBYNE).map(Duration::as_millis), [2_100, 1_000]);
+}
+
+fn work_of(dag: &ModelDag) -> Vec<StageWork> {
+    let stages = dag.stages.iter().map(|stage| StageWork {
+        resources: stage.resources,
+        duration: stage.duration,
+        unstarted: stage.tasks,
+        running: Vec::new(),
+        after: stage.after.clone(),
+    });
+    stages.collect()
+}
+
+/// Theorem 3.1: on one pool, with exact run times and a share that does not fall, the end that was planned first is never
+/// missed, whatever the job is given beyond its share and however seldom it is looked at.
+#[test]
+fn who_yields_ends_when_it_could_have_ended() {
+    let mut yielded = 0;
+    for seed in 0..2_000 {
+        let mut chance = Chance::new(seed, "altruism");
+        let mut dag = ModelDag::random(&mut chance);
+        let order = [Order::BreadthFirst, Order::CriticalPath, Order::Packing][chance.below(3_u32) as usize].clone();
+        let share = totals(&Resources::new(100 + chance.below(900_u32), 100 + chance.below(900_u32)));
+        let leftover = chance.below(4_u32);
+        let planned = Instant::ZERO + pack(&work_of(&dag), &share, &order).length;
+        let mut policy = altruistic(order);
+        let mut now = Instant::ZERO;
+        while !dag.is_finished() {
+            assert!(now <= planned, "seed {seed}: it ends after {planned:?}\n{dag:?}");
+            let demand = demand_of(&mut policy, now, &dag, &share);
+            yielded += u32::from(!demand.deferrable.is_empty());
+            demand.needed.iter().for_each(|part| dag.start(now, part.stage, part.count));
+            for part in &demand.deferrable {
+                if chance.below(4_u32) < leftover {
+                    dag.start(now, part.stage, chance.below(part.count + 1));
+                }
+            }
+            let next = [dag.next_end(), demand.review_at].into_iter().flatten().min();
+            now = next.unwrap_or_else(|| panic!("seed {seed}: nothing will happen\n{dag:?}"));
+            dag.end_what_is_due(now);
+        }
+        assert!(now <= planned, "seed {seed}: it ended at {now:?}, after {planned:?}\n{dag:?}");
+    }
+    assert!(yielded > 2_000, "jobs yielded {yielded} times");
+}
+
+/// Jobs of several stages, a new one every second.
+fn launches(preset: Preset, seed: u64) -> (Vec<String>, bool) {
+    let mut chance = Chance::new(seed, "jobs");
+    let mut world = World::with_nodes(preset, 3, Resources::new(1_000, 1_000));
+    for _ in 0..8 {
+        let dag = ModelDag::random(&mut chance);
+        let stages = dag.stages.iter().map(|model| {
+            let length = format!("{}ms", model.duration.as_millis());
+            let spec = stage("stage", model.tasks, &length, model.resources.cpu_millis());
+            StageSpec { expected: Some(model.duration), after: model.after.clone(), ..spec }
+        });
+        world.submit(job(stages.collect()));
+        world.run_for(Duration::from_secs(1));
+    }
+    world.run_for(Duration::from_secs(3_600));
+    let launched = |change: &Change| match change {
+        Change::Launched { task, node, at, .. } => Some(format!("{at:?} {task:?} on {node:?}")),
+        _ => None,
+    };
+    let all_succeed =
+        world.disk.iter().filter(|change| matches!(change, Change::JobEnded { outcome: JobOutcome::Succeeded, .. }));
+    let all_succeed = all_succeed.count() == 8;
+    (world.disk.iter().filter_map(launched).collect(), all_succeed)
+}
+
+#[test]
+fn where_nobody_yields_the_order_below_decides_alone() {
+    for seed in 0..10 {
+        let mut never = Preset::CARBYNE;
+        never.yielding.as_mut().expect("it yields").altruism = 0;
+        let mut drf = Preset::DRF;
+        drf.intra_job = IntraJob::Tetris;
+        assert_eq!(launches(never, seed), launches(drf, seed), "seed {seed}");
+        let (yielding, all_succeed) = launches(Preset::CARBYNE, seed);
+        assert!(all_succeed && yielding != launches(drf, seed).0, "seed {seed}: it makes a difference");
+    }
+}
+
+/// A long stage and a short one before a third: the short one starts as late as it may where others take all that is left.
+#[test]
+fn what_was_put_off_starts_when_it_must() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, of_cpu(1_000));
+    let timed = |name, length, after: &[u32]| StageSpec {
+        expected: Some(Duration::parse(length).expect("a length")),
+        after: after.to_vec(),
+        ..stage(name, 1, length, 250)
+    };
+    let before = world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
+    let id =
+        world.submit(job(vec![timed("long", "10s", &[]), timed("short", "2s", &[]), timed("last", "1s", &[0, 1])]));
+    let many = StageSpec { expected: Some(Duration::from_millis(300)), ..stage("many", 1_000, "300ms", 250) };
+    let greedy = world.submit(JobSpec { priority: 1, ..job(vec![many]) });
+    world.run_for(Duration::from_secs(40));
+    let begin = end_of(&world, before);
+    let launched = |stage| {
+        let launched = world.disk.iter().find_map(|change| match change {
+            Change::Launched { task, at, rule, .. } if task.job == id && task.stage == stage => Some((*at, *rule)),
+            _ => None,
+        });
+        launched.expect("it ran")
+    };
+    let [(first, _), (second, rule), _] = [0, 1, 2].map(launched);
+    assert!(first.since(begin) < Duration::from_secs(1) && rule == Rule::DominantShare, "{}", world.log.join("\n"));
+    // The room comes when a task of the other ends.
+    let late = second.since(first);
+    assert!((Duration::from_secs(8)..Duration::from_millis(8_300)).contains(&late), "it started {late} later");
+    assert!(end_of(&world, id).since(first) < Duration::from_millis(11_600));
+    assert_eq!(world.outcome(greedy), None);
+}
