@@ -93,12 +93,21 @@ struct Policies {
     node_delay: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
     rack_delay: Option<Duration>,
-    /// Of the placements that draw nodes.
+    #[serde(default, deserialize_with = "duration")]
+    reserve_after: Option<Duration>,
+    /// Of the placements that draw nodes, and of jobs that yield.
     seed: Option<u64>,
     /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
     strict_shares: Option<bool>,
     /// The knob f of the preset tetris.
     fairness: Option<f64>,
+    /// Of the preset carbyne: the probability with which a job yields when its demand changes.
+    altruism: Option<f64>,
+    /// Of the preset carbyne: whose turn it is for what jobs need, and for what is left.
+    #[serde(default, deserialize_with = "layer")]
+    needed: Option<Layer>,
+    #[serde(default, deserialize_with = "layer")]
+    leftover: Option<Layer>,
     opportunistic: Option<OpportunisticKeys>,
 }
 
@@ -138,6 +147,31 @@ fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraJ
 
 fn placement<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Placement>, D::Error> {
     named(deserializer, Placement::parse, Placement::names())
+}
+
+fn layer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Layer>, D::Error> {
+    named(deserializer, Layer::parse, Layer::NAMES.iter().map(|(name, _)| *name))
+}
+
+/// An order of jobs in one of the two layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Layer(InterJob);
+
+impl Layer {
+    const NAMES: [(&str, InterJob); 4] = [
+        ("fair-shares", InterJob::Drf { strict: false }),
+        ("capacity", InterJob::Capacity),
+        ("shortest-remaining", InterJob::Srtf),
+        ("packing", InterJob::Tetris { fairness: 0 }),
+    ];
+
+    fn parse(name: &str) -> Result<Layer, String> {
+        let found = Layer::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, order)| Layer(*order)).ok_or_else(|| {
+            let known = Layer::NAMES.map(|(name, _)| name);
+            format!("there is no order of jobs `{name}` here; there are: {}", known.join(", "))
+        })
+    }
 }
 
 /// One of those that have names.
@@ -207,7 +241,9 @@ impl Policies {
         preset.placement = self.placement.unwrap_or(preset.placement);
         preset.delays.node = self.node_delay.unwrap_or(preset.delays.node);
         preset.delays.rack = self.rack_delay.unwrap_or(preset.delays.rack);
+        preset.reserve_after = self.reserve_after.unwrap_or(preset.reserve_after);
         preset.seed = self.seed.unwrap_or(preset.seed);
+        self.apply_yielding(preset)?;
         if let Some(value) = self.strict_shares {
             let InterJob::Drf { strict } = &mut preset.inter_job else {
                 return Err(format!("strict_shares is a setting of the preset drf, and not of {}", preset.name()));
@@ -226,6 +262,30 @@ impl Policies {
         if let Some(keys) = self.opportunistic {
             keys.apply(preset)?;
         }
+        Ok(())
+    }
+
+    fn apply_yielding(&self, preset: &mut Preset) -> Result<(), String> {
+        let keys = [
+            ("altruism", self.altruism.is_some()),
+            ("needed", self.needed.is_some()),
+            ("leftover", self.leftover.is_some()),
+            ("intra_job = \"dagps\"", self.intra_job == Some(IntraJob::Dagps)),
+        ];
+        let (name, Some((key, _))) = (preset.name(), keys.into_iter().find(|(_, is_set)| *is_set)) else {
+            return Ok(());
+        };
+        let Some(yielding) = &mut preset.yielding else {
+            return Err(format!("{key} is a setting of the preset carbyne, and not of {name}"));
+        };
+        if let Some(value) = self.altruism {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(format!("altruism is {value}; it is a probability between 0 and 1"));
+            }
+            yielding.altruism = (value * 1e6).round() as u32;
+        }
+        yielding.leftover = self.leftover.map_or(yielding.leftover, |Layer(order)| order);
+        preset.inter_job = self.needed.map_or(preset.inter_job, |Layer(order)| order);
         Ok(())
     }
 }
@@ -255,6 +315,7 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::preset::Yielding;
     use amalgam_core::scheduling::Delays;
 
     impl Config {
@@ -298,6 +359,13 @@ mod tests {
         let mut wanted = Preset::DRF;
         wanted.inter_job = InterJob::Drf { strict: true };
         assert_eq!(parse("[policies]\nstrict_shares = true"), Ok(wanted));
+        let mut wanted = Preset::CARBYNE;
+        wanted.inter_job = InterJob::Tetris { fairness: 0 };
+        wanted.yielding = Some(Yielding { leftover: InterJob::Capacity, altruism: 500_000 });
+        (wanted.intra_job, wanted.reserve_after) = (IntraJob::Dagps, Duration::from_secs(5));
+        let text = "preset = 'carbyne'\n[policies]\naltruism = 0.5\nneeded = 'packing'\nleftover = 'capacity'\n\
+                    intra_job = 'dagps'\nreserve_after = '5s'";
+        assert_eq!(parse(text), Ok(wanted));
     }
 
     #[test]
@@ -323,6 +391,10 @@ mod tests {
             ),
             ("[policies]\nfairness = 0.5", "of the preset tetris"),
             ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
+            ("[policies]\naltruism = 0.5", "altruism is a setting of the preset carbyne, and not of drf"),
+            ("[policies]\nintra_job = 'dagps'", "of the preset carbyne, and not of drf"),
+            ("preset = 'carbyne'\n[policies]\naltruism = 1.5", "between 0 and 1"),
+            ("preset = 'carbyne'\n[policies]\nleftover = 'packin'", "help: did you mean `packing`?"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
             ("[policies.opportunistic]\nreorder = false", "of the preset mercury or mercury-plus, and not of drf"),
         ] {
