@@ -44,6 +44,8 @@ fn shape(host: &Node, chance: &mut Chance) -> Shape {
     let basic = Resources::new(250 * (1 + chance.below(6_u32)), 128 * chance.below(8_u32))
         .with(GPU, chance.below(8_u32) / 7)
         .with(NETWORK_IN, one_of(chance, &[0, 0, 0, 60]));
+    // Some take all of a node, and wait for it while smaller ones come and go.
+    let basic = if is_one_in(5, chance) { host.resources.basic } else { basic };
     let mut custom = host.resources.custom.clone();
     custom.retain_mut(|(_, amount)| {
         *amount = 1 + chance.below(*amount);

@@ -9,7 +9,7 @@ use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering}
 use amalgam_core::node::OpportunisticRules;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
-use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset};
+use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset, Yielding};
 use amalgam_core::vocabulary::{Chance, Duration};
 use amalgam_workload::trace::{Node, Workload};
 use std::num::NonZeroU32;
@@ -76,7 +76,9 @@ fn preset(chance: &mut Chance) -> Preset {
     let mut preset = one_of(chance, &[central, distributed, hybrid]);
     preset.seed = chance.below(u64::MAX);
     if is_one_in(3, chance) {
-        preset.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]);
+        preset.intra_job =
+            one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris, IntraJob::Dagps]);
+        preset.reserve_after = one_of(chance, &[Duration::from_secs(5), Duration::from_secs(30)]);
         replace_parts(&mut preset, chance);
     }
     preset
@@ -95,6 +97,9 @@ fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
         (Places::Master, _) => {
             let placements = [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo];
             preset.placement = one_of(chance, &placements);
+            let leftover = one_of(chance, &[InterJob::Srtf, InterJob::Tetris { fairness: 0 }]);
+            let altruism = one_of(chance, &[500_000, 1_000_000]);
+            preset.yielding = one_of(chance, &[None, Some(Yielding { leftover, altruism })]);
             if let InterJob::Drf { strict } = &mut preset.inter_job {
                 *strict = true;
             }
