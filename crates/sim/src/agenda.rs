@@ -4,6 +4,7 @@
 //! what is far off need not be in order among itself yet. An entry comes down a few steps as its time draws near, from
 //! one list to the end of another, and what is noted for the same time keeps its order on the way.
 
+use crate::slab::{Held, Slab};
 use amalgam_core::vocabulary::Instant;
 use std::collections::VecDeque;
 
@@ -16,21 +17,19 @@ pub struct Agenda<T> {
     /// When the last thing happened.
     now: Instant,
     /// What is due now, in the order of the notes.
-    due: VecDeque<u32>,
+    due: VecDeque<Held<T>>,
     /// What comes later: by the highest digit in which its time differs from `now`, and by its own digit there.
-    later: Vec<Vec<Entry>>,
+    later: Vec<Vec<Entry<T>>>,
     /// Which lists hold something: the levels, and the digits of each.
     levels: u16,
     digits: [u16; LEVELS],
     /// Things by the place that an entry names.
-    things: Vec<Option<T>>,
-    vacant: Vec<u32>,
+    things: Slab<T>,
 }
 
-#[derive(Clone, Copy)]
-struct Entry {
+struct Entry<T> {
     at: Instant,
-    place: u32,
+    thing: Held<T>,
 }
 
 impl<T> Default for Agenda<T> {
@@ -38,11 +37,10 @@ impl<T> Default for Agenda<T> {
         Agenda {
             now: Instant::ZERO,
             due: VecDeque::new(),
-            later: vec![Vec::new(); LEVELS * DIGITS],
+            later: (0..LEVELS * DIGITS).map(|_| Vec::new()).collect(),
             levels: 0,
             digits: [0; LEVELS],
-            things: Vec::new(),
-            vacant: Vec::new(),
+            things: Slab::default(),
         }
     }
 }
@@ -54,17 +52,8 @@ impl<T> Agenda<T> {
     /// When it is noted for a time before that of the last thing that happened.
     pub fn note(&mut self, at: Instant, thing: T) {
         assert!(at >= self.now, "what is noted lies ahead");
-        let place = match self.vacant.pop() {
-            Some(place) => {
-                self.things[place as usize] = Some(thing);
-                place
-            }
-            None => {
-                self.things.push(Some(thing));
-                (self.things.len() - 1) as u32
-            }
-        };
-        self.enter(Entry { at, place });
+        let thing = self.things.put(thing);
+        self.enter(Entry { at, thing });
     }
 
     pub fn next_at(&self) -> Option<Instant> {
@@ -75,16 +64,14 @@ impl<T> Agenda<T> {
         if self.due.is_empty() {
             self.advance();
         }
-        let place = self.due.pop_front()?;
-        let thing = self.things[place as usize].take().expect("an entry's thing is there until it is popped");
-        self.vacant.push(place);
-        Some((self.now, thing))
+        let thing = self.due.pop_front()?;
+        Some((self.now, self.things.take(thing)))
     }
 
-    fn enter(&mut self, entry: Entry) {
+    fn enter(&mut self, entry: Entry<T>) {
         let differing = entry.at.0 ^ self.now.0;
         if differing == 0 {
-            return self.due.push_back(entry.place);
+            return self.due.push_back(entry.thing);
         }
         let level = (differing.ilog2() / DIGIT) as usize;
         let digit = (entry.at.0 >> (level as u32 * DIGIT)) as usize % DIGITS;

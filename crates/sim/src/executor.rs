@@ -4,14 +4,13 @@ use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, LaunchOrder, Resources, TaskId, TaskTemplate, Usage,
 };
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
 #[derive(Default)]
 pub struct Executor {
-    attempts: BTreeMap<AttemptId, Attempt>,
+    /// In the order of their ids. A list, because a node holds few at a time, and makes room for them once.
+    attempts: Vec<(AttemptId, Attempt)>,
 }
 
 enum Attempt {
@@ -24,8 +23,8 @@ struct Running {
     since: Instant,
     /// It heeds no request to end, and has to be killed.
     is_stubborn: bool,
-    /// Asked to end, to which its end is due from then on.
-    asked: Option<EndReason>,
+    /// Asked to end, to which its end is due from then on. Boxed, since most are not.
+    asked: Option<Box<EndReason>>,
 }
 
 /// What follows from an order.
@@ -43,8 +42,8 @@ impl Executor {
         match order {
             ToExecutor::Launch(order) => self.on_launch(now, order, out),
             ToExecutor::Signal { attempt, signal, reason } => {
-                let Some(Attempt::Running(running)) = self.attempts.get_mut(&attempt) else { return };
-                let reason = running.asked.get_or_insert(reason).clone();
+                let Some(Attempt::Running(running)) = self.attempt(attempt) else { return };
+                let reason = (**running.asked.get_or_insert_with(|| Box::new(reason))).clone();
                 if running.is_stubborn && signal == TaskSignal::Terminate {
                     return;
                 }
@@ -54,15 +53,15 @@ impl Executor {
                 }
             }
             ToExecutor::Promote { attempt, grant } => {
-                if let Some(Attempt::Running(running)) = self.attempts.get_mut(&attempt) {
+                if let Some(Attempt::Running(running)) = self.attempt(attempt) {
                     running.order.grant = Some(grant);
                 }
             }
             ToExecutor::Acknowledge { attempt } => {
-                if let Entry::Occupied(place) = self.attempts.entry(attempt)
-                    && let Attempt::Ended(_) = place.get()
+                if let Ok(at) = self.place(attempt)
+                    && let (_, Attempt::Ended(_)) = self.attempts[at]
                 {
-                    place.remove();
+                    self.attempts.remove(at);
                 }
             }
             ToExecutor::List { .. } => {
@@ -78,22 +77,32 @@ impl Executor {
 
     fn on_launch(&mut self, now: Instant, order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
         let attempt = order.attempt;
-        match self.attempts.entry(attempt) {
-            Entry::Occupied(place) => {
-                if let Attempt::Ended(ended) = place.get() {
+        match self.place(attempt) {
+            Ok(at) => {
+                if let Attempt::Ended(ended) = &self.attempts[at].1 {
                     return out.push(Reaction::Report(finished(attempt, ended)));
                 }
             }
-            Entry::Vacant(place) => {
+            Err(at) => {
                 out.push(Reaction::Began { attempt, task: order.task, template: Arc::clone(&order.template) });
-                place.insert(Attempt::Running(Running { order, since: now, is_stubborn: false, asked: None }));
+                let running = Running { order, since: now, is_stubborn: false, asked: None };
+                self.attempts.insert(at, (attempt, Attempt::Running(running)));
             }
         }
         out.push(Reaction::Report(ExecutorReport::Started { attempt, pid: 0 }));
     }
 
+    /// Where it is, or would be.
+    fn place(&self, attempt: AttemptId) -> Result<usize, usize> {
+        self.attempts.binary_search_by_key(&attempt, |(id, _)| *id)
+    }
+
+    fn attempt(&mut self, attempt: AttemptId) -> Option<&mut Attempt> {
+        self.place(attempt).ok().map(|at| &mut self.attempts[at].1)
+    }
+
     fn running(&self) -> impl Iterator<Item = &Running> {
-        self.attempts.values().filter_map(|state| match state {
+        self.attempts.iter().filter_map(|(_, state)| match state {
             Attempt::Running(running) => Some(running),
             Attempt::Ended(_) => None,
         })
@@ -102,22 +111,22 @@ impl Executor {
     /// The process of this order cannot be made, for this reason; `None` where it is there already, or was.
     pub fn refuse(&mut self, order: &LaunchOrder, reason: EndReason) -> Option<ExecutorReport> {
         let attempt = order.attempt;
-        let Entry::Vacant(place) = self.attempts.entry(attempt) else { return None };
+        let at = self.place(attempt).err()?;
         let ended = Ended::without_run(reason);
-        place.insert(Attempt::Ended(Arc::clone(&ended)));
+        self.attempts.insert(at, (attempt, Attempt::Ended(Arc::clone(&ended))));
         Some(ExecutorReport::Finished { attempt, ended })
     }
 
     /// From now on only a kill ends the attempt before its time.
     pub fn make_stubborn(&mut self, attempt: AttemptId) {
-        if let Some(Attempt::Running(running)) = self.attempts.get_mut(&attempt) {
+        if let Some(Attempt::Running(running)) = self.attempt(attempt) {
             running.is_stubborn = true;
         }
     }
 
     /// What ran when it died.
     pub fn into_running(self) -> impl Iterator<Item = Box<LaunchOrder>> {
-        self.attempts.into_values().filter_map(|state| match state {
+        self.attempts.into_iter().filter_map(|(_, state)| match state {
             Attempt::Running(running) => Some(running.order),
             Attempt::Ended(_) => None,
         })
@@ -147,10 +156,10 @@ impl Executor {
         attempt: AttemptId,
         reason: EndReason,
     ) -> Option<(Box<LaunchOrder>, ExecutorReport)> {
-        let state = self.attempts.get_mut(&attempt)?;
+        let state = self.attempt(attempt)?;
         let Attempt::Running(running) = state else { return None };
         let wall = now.since(running.since);
-        let reason = running.asked.take().unwrap_or(reason);
+        let reason = running.asked.take().map_or(reason, |asked| *asked);
         let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.shape.resources), ..Usage::default() };
         let ended = Arc::new(Ended { reason, usage, message: None });
         let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(Arc::clone(&ended))) else {

@@ -24,6 +24,7 @@ pub mod report;
 mod sealing;
 mod settings;
 mod simulation;
+mod slab;
 mod story;
 #[cfg(test)]
 mod testing;

@@ -17,8 +17,9 @@ pub struct Network {
     chance: Chance,
 }
 
-/// The connection of one node with the server.
+/// The connection of one node with the server: one line of the cache.
 #[derive(Clone, Default)]
+#[repr(align(64))]
 pub struct Link {
     /// Counts the connections: what was sent on an earlier one is not delivered.
     pub life: u32,

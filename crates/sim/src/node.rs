@@ -13,24 +13,26 @@ use amalgam_workload::trace::Node;
 /// Between the request to terminate and the kill, as in the daemons.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// From line to line of the cache in memory, because thousands of them are come by in turn.
+#[repr(C, align(64))]
 pub struct SimulatedNode {
-    node: Box<Node>,
     pub agent: Process,
+    node: Box<Node>,
     pub executor: Executor,
-    /// Counts the connections between the two: what was said on an earlier one is lost.
-    pub executor_link: u32,
     /// When the executor has carried out the last order: it takes one after the other.
     pub ordered_until: Instant,
+    /// Counts the connections between the two: what was said on an earlier one is lost.
+    pub executor_link: u32,
 }
 
 impl SimulatedNode {
     pub fn new(settings: &Settings, node: &Node) -> SimulatedNode {
         SimulatedNode {
-            node: Box::new(node.clone()),
             agent: Process::dead(settings.preset),
+            node: Box::new(node.clone()),
             executor: Executor::default(),
-            executor_link: 0,
             ordered_until: Instant::ZERO,
+            executor_link: 0,
         }
     }
 

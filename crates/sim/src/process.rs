@@ -23,31 +23,33 @@ pub enum Input {
     ExecutorDisconnected,
 }
 
+/// In this order in memory: all before the roles is one line of the cache.
+#[repr(C)]
 pub struct Process {
     /// It has not died.
     pub is_up: bool,
-    pub roles: Roles,
-    inbox: VecDeque<Input>,
-    /// Until then it works, or waits for its disk.
-    pub busy_until: Instant,
     /// A turn is on the agenda.
     pub turn_noted: bool,
+    /// Costs of less than a microsecond that have not been charged.
+    owed_nanos: u16,
+    /// Until then it works, or waits for its disk.
+    pub busy_until: Instant,
     /// The earliest wake-up that is on the agenda.
     pub wakeup_noted: Option<Instant>,
-    /// Costs of less than a microsecond that have not been charged.
-    owed_nanos: u64,
+    inbox: VecDeque<Input>,
+    pub roles: Roles,
 }
 
 impl Process {
     pub fn new(roles: Roles) -> Process {
         Process {
             is_up: true,
-            roles,
-            inbox: VecDeque::new(),
-            busy_until: Instant::ZERO,
             turn_noted: false,
-            wakeup_noted: None,
             owed_nanos: 0,
+            busy_until: Instant::ZERO,
+            wakeup_noted: None,
+            inbox: VecDeque::new(),
+            roles,
         }
     }
 
@@ -96,8 +98,8 @@ impl Process {
             + u64::from(handled.decisions) * costs.decision;
         let messages = (received + effects.letters.len()) as u64 * costs.message;
         let disk = if effects.durable && self.roles.master.is_some() { costs.disk * slowness } else { 0 };
-        let nanos = self.owed_nanos + events + messages + disk;
-        self.owed_nanos = nanos % 1_000;
+        let nanos = u64::from(self.owed_nanos) + events + messages + disk;
+        self.owed_nanos = (nanos % 1_000) as u16;
         self.busy_until = now + Duration::from_micros(nanos / 1_000);
     }
 }

@@ -13,6 +13,7 @@ use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
+use crate::slab::{Held, Slab};
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -32,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 pub struct Simulation {
     pub(crate) now: Instant,
     pub(crate) agenda: Agenda<Occurrence>,
+    /// Letters on their way, and orders to executors.
+    letters: Slab<Letter>,
+    orders: Slab<ToExecutor>,
     pub(crate) settings: Settings,
     pub(crate) server: Process,
     pub(crate) nodes: Vec<SimulatedNode>,
@@ -61,8 +65,9 @@ pub struct Simulation {
     followers: BTreeMap<String, VecDeque<u32>>,
 }
 
-/// Something on the agenda, whose places are used again: a message needs no allocation of its own.
-#[allow(clippy::large_enum_variant)]
+/// Something on the agenda. With tens of thousands of nodes as many tasks are about to end and wake-ups to come, so each is
+/// one line of the cache, and letters and orders lie elsewhere.
+#[repr(align(64))]
 pub(crate) enum Occurrence {
     Arrives {
         job: u32,
@@ -84,13 +89,13 @@ pub(crate) enum Occurrence {
         place: Place,
         life: u32,
         sent: Instant,
-        letter: Letter,
+        letter: Held<Letter>,
     },
     /// An executor carries out an order, or its report reaches the agent.
     Ordered {
         node: usize,
         link: u32,
-        order: ToExecutor,
+        order: Held<ToExecutor>,
     },
     Reported {
         node: usize,
@@ -121,6 +126,8 @@ pub(crate) enum Occurrence {
     },
 }
 
+const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence is one line of the cache");
+
 /// Which process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -135,6 +142,8 @@ impl Simulation {
         let mut simulation = Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),
+            letters: Slab::default(),
+            orders: Slab::default(),
             server: server(&settings, nodes),
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
@@ -247,14 +256,20 @@ impl Simulation {
             Occurrence::Starts { place } => self.start(place),
             Occurrence::Connects { node } => self.connect(node),
             Occurrence::Greeted { node, life, sent } => self.greet(node, life, sent),
-            Occurrence::Delivered { place, life, sent, letter } => self.deliver(place, life, sent, letter),
-            Occurrence::Ordered { node, link, order } if self.nodes[node].executor_link == link => {
-                self.order(node, order);
+            Occurrence::Delivered { place, life, sent, letter } => {
+                let letter = self.letters.take(letter);
+                self.deliver(place, life, sent, letter);
+            }
+            Occurrence::Ordered { node, link, order } => {
+                let order = self.orders.take(order);
+                if self.nodes[node].executor_link == link {
+                    self.order(node, order);
+                }
             }
             Occurrence::Reported { node, link, report } if self.nodes[node].executor_link == link => {
                 self.report(node, report);
             }
-            Occurrence::Ordered { .. } | Occurrence::Reported { .. } => {}
+            Occurrence::Reported { .. } => {}
             Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
             Occurrence::Turn { place } => self.take_noted_turn(place),
             Occurrence::Wakeup { place } => self.wake_up(place),
@@ -392,23 +407,33 @@ impl Simulation {
         self.effects.durable = false;
         self.turns.push(place);
         let over = self.process(place).busy_until;
-        let (mut facts, mut letters) =
-            (std::mem::take(&mut self.effects.facts), std::mem::take(&mut self.effects.letters));
-        if self.faults.is_some() && place == Place::Server && over > self.now {
-            let answers = letters.extract_if(.., |letter| is_answer(letter)).collect();
-            self.hold(Turn { over, facts: std::mem::take(&mut facts), answers });
-        } else {
-            self.tell(place, &facts, &letters);
-            facts.clear();
+        if !self.effects.facts.is_empty() || place == Place::Server {
+            self.tell_turn(place, over);
         }
-        for letter in letters.drain(..) {
-            self.leave(place, over, letter);
+        if !self.effects.letters.is_empty() {
+            let mut letters = std::mem::take(&mut self.effects.letters);
+            letters.drain(..).for_each(|letter| self.leave(place, over, letter));
+            self.effects.letters = letters;
         }
-        (self.effects.facts, self.effects.letters) = (facts, letters);
         if self.process(place).has_mail() {
             self.note_turn(place);
         }
         self.note_wakeup(place);
+    }
+
+    /// What a turn led to is known when it is over, as far as something may come in between.
+    fn tell_turn(&mut self, place: Place, over: Instant) {
+        let Effects { facts, letters, .. } = &mut self.effects;
+        if self.faults.is_some() && place == Place::Server && over > self.now {
+            let answers = letters.extract_if(.., |letter| is_answer(letter)).collect();
+            let facts = std::mem::take(facts);
+            self.hold(Turn { over, facts, answers });
+        } else {
+            let (mut facts, letters) = (std::mem::take(facts), std::mem::take(letters));
+            self.tell(place, &facts, &letters);
+            facts.clear();
+            (self.effects.facts, self.effects.letters) = (facts, letters);
+        }
     }
 
     /// What a turn led to is known.
@@ -510,6 +535,7 @@ impl Simulation {
             (Place::Server, _) => return,
         };
         if let Some((arrival, life)) = self.network.send(at, node, direction) {
+            let letter = self.letters.put(letter);
             self.agenda.note(arrival, Occurrence::Delivered { place, life, sent: at, letter });
         }
     }
@@ -571,6 +597,7 @@ impl Simulation {
             self.order(node, order);
         } else {
             let link = self.nodes[node].executor_link;
+            let order = self.orders.put(order);
             self.agenda.note(at, Occurrence::Ordered { node, link, order });
         }
     }

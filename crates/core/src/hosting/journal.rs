@@ -9,7 +9,7 @@ use crate::master::MasterSettings;
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox};
 use crate::vocabulary::{Epoch, Instant, JobId, Key, Mac, NodeId, Sealing};
 use serde::{Deserialize, Serialize};
@@ -35,28 +35,6 @@ pub enum RoleEvent {
     Master(Event<ToMaster>),
     JobManager(JobId, Event<ToJobManager>),
     Node(NodeId, Event<ToNode>),
-}
-
-impl RoleEvent {
-    /// The message as its receiver sees it; `None` when it is of another kind than its address.
-    pub(super) fn of(from: Address, to: Address, message: Message) -> Option<RoleEvent> {
-        match (to, message) {
-            (Address::Master, Message::ToMaster(body)) => Some(RoleEvent::Master(Event::Message { from, body })),
-            (Address::JobManager(job), Message::ToJobManager(body)) => {
-                Some(RoleEvent::JobManager(job, Event::Message { from, body }))
-            }
-            (Address::Node(node), Message::ToNode(body)) => Some(RoleEvent::Node(node, Event::Message { from, body })),
-            _ => None,
-        }
-    }
-
-    pub fn address(&self) -> Address {
-        match self {
-            RoleEvent::Master(_) => Address::Master,
-            RoleEvent::JobManager(job, _) => Address::JobManager(*job),
-            RoleEvent::Node(node, _) => Address::Node(*node),
-        }
-    }
 }
 
 /// Roles that are led through a journal.
@@ -113,7 +91,12 @@ impl Replay {
     pub fn hand_over(&mut self, now: Instant, event: RoleEvent) -> Result<(), Difference> {
         self.outbox.clear();
         let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;
-        roles.hand_over(now, event, &mut self.outbox).map_or(Ok(()), |_| Err(Difference::Nobody))
+        let is_there = match event {
+            RoleEvent::Master(event) => roles.hand_to_master(now, event, &mut self.outbox),
+            RoleEvent::JobManager(job, event) => roles.hand_to_manager(now, job, event, &mut self.outbox).is_none(),
+            RoleEvent::Node(node, event) => roles.hand_to_node(now, node, event, &mut self.outbox),
+        };
+        if is_there { Ok(()) } else { Err(Difference::Nobody) }
     }
 
     fn compare(&mut self, recorded: Outbox) -> Result<(), Difference> {

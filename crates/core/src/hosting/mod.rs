@@ -15,7 +15,7 @@ use crate::master::{JobState, Master, MasterSettings};
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{Address, Message, ToJobManager, ToNode};
+use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::vocabulary::{Epoch, Instant, JobId, NodeId, Sealing};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,15 +23,23 @@ use std::sync::Arc;
 use wakeups::Wakeups;
 
 /// Roles of this process. An agent hosts one node, a server the master and its job managers, `dev` all of them.
+///
+/// In this order in memory, and boxed what not every event needs: most processes of a simulation host one small role, and
+/// an event for it reads one line of the cache here.
+#[repr(C)]
 pub struct Roles {
-    // Boxed, as all that not every event needs: most processes of a simulation host one small role.
-    pub master: Option<Box<Master>>,
-    pub jobs: BTreeMap<JobId, Box<JobManager>>,
-    pub nodes: Nodes,
     wakeups: Wakeups,
-    /// What the driver has not taken of the journal, where one is kept.
-    journal: Option<Vec<Entry>>,
+    /// Where one is kept.
+    journal: Option<Box<Journal>>,
+    pub master: Option<Box<Master>>,
+    pub nodes: Nodes,
+    pub jobs: BTreeMap<JobId, Box<JobManager>>,
     life: Box<Life>,
+}
+
+/// What the driver has not taken of the journal.
+struct Journal {
+    entries: Vec<Entry>,
 }
 
 /// What this life of the process makes its roles with.
@@ -135,11 +143,11 @@ impl Roles {
     /// The root of `sealing` is this life's own. A process without a master or job managers makes nothing with it.
     pub fn new(preset: Preset, epoch: Epoch, settings: JobManagerSettings, sealing: Sealing) -> Roles {
         Roles {
-            master: None,
-            jobs: BTreeMap::new(),
-            nodes: Nodes::default(),
             wakeups: Wakeups::default(),
             journal: None,
+            master: None,
+            nodes: Nodes::default(),
+            jobs: BTreeMap::new(),
             life: Box::new(Life { preset, epoch, settings, sealing }),
         }
     }
@@ -151,7 +159,7 @@ impl Roles {
     /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
     pub fn keep_journal(&mut self) {
         let Life { preset, epoch, settings, sealing: Sealing { root, .. } } = *self.life;
-        self.journal = Some(vec![Entry::Began { preset, epoch, settings, root }]);
+        self.journal = Some(Box::new(Journal { entries: vec![Entry::Began { preset, epoch, settings, root }] }));
     }
 
     pub fn end_journal(&mut self) {
@@ -160,12 +168,12 @@ impl Roles {
 
     /// What the journal has grown by since this was asked last.
     pub fn take_journal(&mut self) -> Vec<Entry> {
-        self.journal.as_mut().map(std::mem::take).unwrap_or_default()
+        self.journal.as_mut().map(|journal| std::mem::take(&mut journal.entries)).unwrap_or_default()
     }
 
     fn note(&mut self, entry: impl FnOnce() -> Entry) {
         if let Some(journal) = &mut self.journal {
-            journal.push(entry());
+            journal.entries.push(entry());
         }
     }
 
@@ -198,11 +206,11 @@ impl Roles {
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
         let incarnation = u64::from(self.life.epoch.0);
         for job in self.jobs.keys().copied().collect::<Vec<_>>() {
-            self.at(now, RoleEvent::JobManager(job, Event::Connected { peer: Address::Master, incarnation }), effects);
+            self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
         }
         // What ended before is told first: a job that begins again now would seem to end with its earlier run.
         self.deliver_mail(now, effects);
-        self.at(now, RoleEvent::Master(Event::Connected { peer: Address::Master, incarnation }), effects);
+        self.at_master(now, Event::Connected { peer: Address::Master, incarnation }, effects);
         self.deliver_mail(now, effects);
     }
 
@@ -216,16 +224,16 @@ impl Roles {
     /// A node's agent has connected to this server, or one of this process has begun.
     pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
         let peer = Address::Node(node);
-        self.at(now, RoleEvent::Master(Event::Connected { peer, incarnation }), effects);
+        self.at_master(now, Event::Connected { peer, incarnation }, effects);
         let concerned = self.jobs.iter().filter(|(_, manager)| manager.concerns(node)).map(|(job, _)| *job);
         for job in concerned.collect::<Vec<_>>() {
-            self.at(now, RoleEvent::JobManager(job, Event::Connected { peer, incarnation }), effects);
+            self.at_manager(now, job, Event::Connected { peer, incarnation }, effects);
         }
         self.deliver_mail(now, effects);
     }
 
     pub fn node_disconnected(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
-        self.at(now, RoleEvent::Master(Event::Disconnected { peer: Address::Node(node) }), effects);
+        self.at_master(now, Event::Disconnected { peer: Address::Node(node) }, effects);
         self.deliver_mail(now, effects);
     }
 
@@ -249,7 +257,7 @@ impl Roles {
 
     fn at_all_nodes(&mut self, now: Instant, event: impl Fn(NodeId) -> Event<ToNode>, effects: &mut Effects) {
         for node in self.nodes.ids().collect::<Vec<_>>() {
-            self.at(now, RoleEvent::Node(node, event(node)), effects);
+            self.at_node(now, node, event(node), effects);
         }
         self.deliver_mail(now, effects);
     }
@@ -261,9 +269,9 @@ impl Roles {
     pub fn wake_up(&mut self, now: Instant, effects: &mut Effects) {
         while let Some(address) = self.wakeups.pop_due(now) {
             match address {
-                Address::Master => self.at(now, RoleEvent::Master(Event::Wakeup), effects),
-                Address::JobManager(job) => self.at(now, RoleEvent::JobManager(job, Event::Wakeup), effects),
-                Address::Node(node) => self.at(now, RoleEvent::Node(node, Event::Wakeup), effects),
+                Address::Master => self.at_master(now, Event::Wakeup, effects),
+                Address::JobManager(job) => self.at_manager(now, job, Event::Wakeup, effects),
+                Address::Node(node) => self.at_node(now, node, Event::Wakeup, effects),
                 Address::GlobalMaster(_) | Address::Executor(_) | Address::Client(_) => {}
             }
             self.deliver_mail(now, effects);
@@ -282,71 +290,104 @@ impl Roles {
     }
 
     fn deliver_letter(&mut self, now: Instant, Letter { from, to, message }: Letter, effects: &mut Effects) {
-        match RoleEvent::of(from, to, message) {
-            Some(event) => self.at(now, event, effects),
-            None => effects.misdirected += 1,
+        match (to, message) {
+            (Address::Master, Message::ToMaster(body)) => {
+                self.at_master(now, Event::Message { from, body }, effects);
+            }
+            (Address::JobManager(job), Message::ToJobManager(body)) => {
+                self.at_manager(now, job, Event::Message { from, body }, effects);
+            }
+            (Address::Node(node), Message::ToNode(body)) => {
+                self.at_node(now, node, Event::Message { from, body }, effects);
+            }
+            _ => effects.misdirected += 1,
         }
     }
 
-    fn at(&mut self, now: Instant, event: RoleEvent, effects: &mut Effects) {
-        if let RoleEvent::Node(_, Event::Message { body: ToNode::Forget { job }, .. }) = event {
+    fn at_master(&mut self, now: Instant, event: Event<ToMaster>, effects: &mut Effects) {
+        let noted = self.noted(|| RoleEvent::Master(event.clone()));
+        if self.hand_to_master(now, event, &mut effects.passing.outbox) {
+            effects.handled.master += 1;
+            effects.handled.decisions += decisions(&effects.passing.outbox);
+            self.note_handled(now, noted, effects);
+            self.take_effects(Address::Master, effects);
+        }
+    }
+
+    fn at_manager(&mut self, now: Instant, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
+        let noted = self.noted(|| RoleEvent::JobManager(job, event.clone()));
+        match self.hand_to_manager(now, job, event, &mut effects.passing.outbox) {
+            None => {
+                effects.handled.job_managers += 1;
+                effects.handled.decisions += decisions(&effects.passing.outbox);
+                self.note_handled(now, noted, effects);
+                self.take_effects(Address::JobManager(job), effects);
+            }
+            Some(event) => self.answer_for_nobody(job, event, effects),
+        }
+    }
+
+    fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {
+        if let Event::Message { body: ToNode::Forget { job }, .. } = event {
             effects.forgotten.push(job);
         }
-        let address = event.address();
-        let noted = self.journal.is_some().then(|| event.clone());
-        match self.hand_over(now, event, &mut effects.passing.outbox) {
-            None => {}
-            Some(RoleEvent::JobManager(job, event)) => return self.answer_for_nobody(job, event, effects),
-            Some(_) => return,
+        let noted = self.noted(|| RoleEvent::Node(node, event.clone()));
+        if self.hand_to_node(now, node, event, &mut effects.passing.outbox) {
+            effects.handled.nodes += 1;
+            self.note_handled(now, noted, effects);
+            self.take_effects(Address::Node(node), effects);
         }
-        match address {
-            Address::Master => effects.handled.master += 1,
-            Address::JobManager(_) => effects.handled.job_managers += 1,
-            _ => effects.handled.nodes += 1,
-        }
-        if !matches!(address, Address::Node(_)) {
-            effects.handled.decisions += decisions(&effects.passing.outbox);
-        }
-        if let Some(event) = noted {
-            let left = effects.passing.outbox.clone();
-            self.note(|| Entry::Handled { now, event, left });
-        }
-        self.take_effects(address, effects);
     }
 
-    /// Gives one event to the role that it is for, which leaves its effects in the outbox. An event for a role that is not
-    /// here comes back.
-    fn hand_over(&mut self, now: Instant, event: RoleEvent, outbox: &mut Outbox) -> Option<RoleEvent> {
-        let address = event.address();
-        let wakeup = match event {
-            RoleEvent::Master(event) => {
-                let Some(master) = &mut self.master else { return Some(RoleEvent::Master(event)) };
-                master.handle(now, event, outbox);
-                master.next_wakeup()
-            }
-            RoleEvent::JobManager(job, event) => {
-                if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
-                    let Life { preset, epoch, settings, sealing } = *self.life;
-                    let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
-                    self.jobs.entry(job).or_insert_with(make);
-                }
-                let Some(manager) = self.jobs.get_mut(&job) else { return Some(RoleEvent::JobManager(job, event)) };
-                let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
-                manager.handle(now, event, outbox);
-                let wakeup = manager.next_wakeup().filter(|_| !is_last);
-                if is_last {
-                    self.jobs.remove(&job);
-                }
-                wakeup
-            }
-            RoleEvent::Node(node, event) => {
-                let Some(agent) = self.nodes.get_mut(node) else { return Some(RoleEvent::Node(node, event)) };
-                agent.handle(now, event, outbox);
-                agent.next_wakeup()
-            }
-        };
-        self.wakeups.set(address, wakeup);
+    /// An event as the journal is to have it, where one is kept.
+    fn noted(&self, event: impl FnOnce() -> RoleEvent) -> Option<Box<RoleEvent>> {
+        self.journal.is_some().then(|| Box::new(event()))
+    }
+
+    fn note_handled(&mut self, now: Instant, noted: Option<Box<RoleEvent>>, effects: &Effects) {
+        if let Some(event) = noted {
+            let left = effects.passing.outbox.clone();
+            self.note(|| Entry::Handled { now, event: *event, left });
+        }
+    }
+
+    /// Gives one event to the role that it is for, which leaves its effects in the outbox. False if the role is not here.
+    fn hand_to_master(&mut self, now: Instant, event: Event<ToMaster>, outbox: &mut Outbox) -> bool {
+        let Some(master) = &mut self.master else { return false };
+        master.handle(now, event, outbox);
+        self.wakeups.set(Address::Master, master.next_wakeup());
+        true
+    }
+
+    /// The same; an event for a job manager that is not here comes back.
+    fn hand_to_manager(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        event: Event<ToJobManager>,
+        outbox: &mut Outbox,
+    ) -> Option<Event<ToJobManager>> {
+        if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
+            let Life { preset, epoch, settings, sealing } = *self.life;
+            let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
+            self.jobs.entry(job).or_insert_with(make);
+        }
+        let Some(manager) = self.jobs.get_mut(&job) else { return Some(event) };
+        let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
+        manager.handle(now, event, outbox);
+        let wakeup = manager.next_wakeup().filter(|_| !is_last);
+        if is_last {
+            self.jobs.remove(&job);
+        }
+        self.wakeups.set(Address::JobManager(job), wakeup);
         None
+    }
+
+    fn hand_to_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, outbox: &mut Outbox) -> bool {
+        let Some(agent) = self.nodes.get_mut(node) else { return false };
+        agent.handle(now, event, outbox);
+        self.wakeups.set(Address::Node(node), agent.next_wakeup());
+        true
     }
 
     /// An end of a job that is forgotten, or a probe of it, interests nobody, but its node keeps it until somebody says
@@ -369,17 +410,14 @@ impl Roles {
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
         let Effects { facts, durable, letters, passing: Passing { mail, outbox }, .. } = effects;
-        // Most events change nothing.
+        // Most events change nothing, and of most there is nothing to tell.
         if !outbox.changes.is_empty() {
             *durable = true;
             facts.extend(outbox.changes.drain(..).map(Fact::Change));
         }
-        let mut blocked = Vec::new();
-        for record in outbox.records.drain(..) {
-            match record {
-                Record::Blocked { .. } => blocked.push(record),
-                _ => facts.push(Fact::Record(record)),
-            }
+        if !outbox.records.is_empty() {
+            let others = outbox.records.extract_if(.., |record| !matches!(record, Record::Blocked { .. }));
+            facts.extend(others.map(Fact::Record));
         }
         let (jobs_are_here, nodes) = (self.master.is_some(), &self.nodes);
         for (to, message) in outbox.sends.drain(..) {
@@ -395,7 +433,9 @@ impl Roles {
                 letters.push(letter);
             }
         }
-        mail.extend(blocked.into_iter().map(Mail::Blocked));
+        if !outbox.records.is_empty() {
+            mail.extend(outbox.records.drain(..).map(Mail::Blocked));
+        }
     }
 
     /// The name of a new node is made durable with this turn's effects.
@@ -418,7 +458,7 @@ impl Roles {
         self.node_connected(now, node, 0, effects);
         let incarnation = u64::from(self.life.epoch.0);
         let event = Event::Connected { peer: Address::Master, incarnation };
-        self.at(now, RoleEvent::Node(node, event), effects);
+        self.at_node(now, node, event, effects);
         self.deliver_mail(now, effects);
     }
 

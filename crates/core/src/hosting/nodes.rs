@@ -3,38 +3,55 @@
 use crate::node::NodeAgent;
 use crate::vocabulary::NodeId;
 
-/// By the number of the node. A list: most processes host one, and a simulation has many such processes, where each step to
-/// another place in memory counts.
+/// By the number of the node. Most processes host one, and a simulation has many such processes, where each step to another
+/// place in memory counts: so the first is kept apart from the list of the others, whose numbers are larger.
 #[derive(Default)]
-pub struct Nodes(Vec<(NodeId, Box<NodeAgent>)>);
+pub struct Nodes {
+    first: Option<(NodeId, Box<NodeAgent>)>,
+    others: Vec<(NodeId, Box<NodeAgent>)>,
+}
 
 impl Nodes {
     pub fn get(&self, node: NodeId) -> Option<&NodeAgent> {
-        self.place(node).ok().map(|at| &*self.0[at].1)
+        match &self.first {
+            Some((first, agent)) if *first == node => Some(agent),
+            _ => self.place(node).ok().map(|at| &*self.others[at].1),
+        }
     }
 
     pub fn get_mut(&mut self, node: NodeId) -> Option<&mut NodeAgent> {
-        self.place(node).ok().map(|at| &mut *self.0[at].1)
+        match &mut self.first {
+            Some((first, agent)) if *first == node => Some(agent),
+            _ => self.others.binary_search_by_key(&node, |(node, _)| *node).ok().map(|at| &mut *self.others[at].1),
+        }
     }
 
     pub fn contains(&self, node: NodeId) -> bool {
-        self.place(node).is_ok()
+        self.get(node).is_some()
     }
 
     pub fn ids(&self) -> impl Iterator<Item = NodeId> {
-        self.0.iter().map(|(node, _)| *node)
+        self.first.iter().chain(&self.others).map(|(node, _)| *node)
     }
 
     /// An agent that was there for this node goes.
     pub(super) fn insert(&mut self, node: NodeId, agent: Box<NodeAgent>) {
-        match self.place(node) {
-            Ok(at) => self.0[at].1 = agent,
-            Err(at) => self.0.insert(at, (node, agent)),
+        match &self.first {
+            None => self.first = Some((node, agent)),
+            Some((first, _)) if *first == node => self.first = Some((node, agent)),
+            Some((first, _)) if *first > node => {
+                let others = self.first.replace((node, agent)).into_iter();
+                self.others.splice(..0, others);
+            }
+            Some(_) => match self.place(node) {
+                Ok(at) => self.others[at].1 = agent,
+                Err(at) => self.others.insert(at, (node, agent)),
+            },
         }
     }
 
-    /// Where it is, or would be.
+    /// Where among the others it is, or would be.
     fn place(&self, node: NodeId) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&node, |(node, _)| *node)
+        self.others.binary_search_by_key(&node, |(node, _)| *node)
     }
 }

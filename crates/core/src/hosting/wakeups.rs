@@ -4,21 +4,57 @@ use crate::protocol::Address;
 use crate::vocabulary::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Most processes host one role, which needs no order; and a simulation comes by thousands of them in turn.
+pub enum Wakeups {
+    One(Option<(Address, Instant)>),
+    Many(Box<Many>),
+}
+
 #[derive(Default)]
-pub struct Wakeups {
+pub struct Many {
     at: BTreeMap<Address, Instant>,
     order: BTreeSet<(Instant, Address)>,
     /// The first of `order`: it is asked for after every turn.
     next: Option<Instant>,
-    /// What was set last: most processes host one role, and it wants to be woken when it wanted before.
-    last: Option<(Address, Option<Instant>)>,
+}
+
+impl Default for Wakeups {
+    fn default() -> Wakeups {
+        Wakeups::One(None)
+    }
 }
 
 impl Wakeups {
     pub fn set(&mut self, address: Address, wakeup: Option<Instant>) {
-        if self.last.replace((address, wakeup)) == Some((address, wakeup)) {
-            return;
+        match self {
+            Wakeups::One(Some((other, at))) if *other != address => {
+                let mut many = Many::default();
+                many.set(*other, Some(*at));
+                many.set(address, wakeup);
+                *self = Wakeups::Many(Box::new(many));
+            }
+            Wakeups::One(one) => *one = wakeup.map(|at| (address, at)),
+            Wakeups::Many(many) => many.set(address, wakeup),
         }
+    }
+
+    pub fn next(&self) -> Option<Instant> {
+        match self {
+            Wakeups::One(one) => one.map(|(_, at)| at),
+            Wakeups::Many(many) => many.next,
+        }
+    }
+
+    pub fn pop_due(&mut self, now: Instant) -> Option<Address> {
+        match self {
+            Wakeups::One(one) => one.take_if(|(_, at)| *at <= now).map(|(address, _)| address),
+            Wakeups::Many(many) => many.pop_due(now),
+        }
+    }
+}
+
+impl Many {
+    fn set(&mut self, address: Address, wakeup: Option<Instant>) {
         let old = match wakeup {
             Some(at) => self.at.insert(address, at),
             None => self.at.remove(&address),
@@ -35,15 +71,10 @@ impl Wakeups {
         self.find_next();
     }
 
-    pub fn next(&self) -> Option<Instant> {
-        self.next
-    }
-
-    pub fn pop_due(&mut self, now: Instant) -> Option<Address> {
+    fn pop_due(&mut self, now: Instant) -> Option<Address> {
         self.next.filter(|at| *at <= now)?;
         let (_, address) = self.order.pop_first()?;
         self.at.remove(&address);
-        self.last = None;
         self.find_next();
         Some(address)
     }
@@ -56,6 +87,7 @@ impl Wakeups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::JobId;
 
     #[test]
     fn the_earliest_is_woken_once_and_a_later_word_replaces_an_earlier() {
@@ -65,5 +97,17 @@ mod tests {
         assert_eq!((wakeups.next(), wakeups.pop_due(Instant(8))), (Some(Instant(9)), None));
         assert_eq!(wakeups.pop_due(Instant(9)), Some(Address::Master));
         assert_eq!((wakeups.next(), wakeups.pop_due(Instant(99))), (None, None));
+    }
+
+    #[test]
+    fn several_are_woken_in_order() {
+        let mut wakeups = Wakeups::default();
+        let jobs = [3, 1, 2].map(|number| Address::JobManager(JobId(number)));
+        for (at, job) in (7..).zip(jobs) {
+            wakeups.set(job, Some(Instant(at)));
+        }
+        wakeups.set(jobs[1], None);
+        assert_eq!((wakeups.next(), wakeups.pop_due(Instant(9))), (Some(Instant(7)), Some(jobs[0])));
+        assert_eq!((wakeups.pop_due(Instant(9)), wakeups.pop_due(Instant(9))), (Some(jobs[2]), None));
     }
 }

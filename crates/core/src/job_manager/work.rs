@@ -43,8 +43,10 @@ impl WorkLeft {
         let (entry, resources) = (dag.stage(stage), &job.resources[stage as usize]);
         let new = Counted { each: run_time(entry.estimate.expected()), unfinished: entry.unfinished() };
         let old = std::mem::replace(&mut self.stages[stage as usize], new);
-        self.now.total.sub(&Work::of(resources, old.each, entry.total));
-        self.now.total.add(&Work::of(resources, new.each, entry.total));
+        if new.each != old.each {
+            self.now.total.sub(&Work::of(resources, old.each, entry.total));
+            self.now.total.add(&Work::of(resources, new.each, entry.total));
+        }
         self.now.remaining.sub(&Work::of(resources, old.each, old.unfinished));
         self.now.remaining.add(&Work::of(resources, new.each, new.unfinished));
     }

@@ -44,23 +44,26 @@ impl Waiting {
     }
 }
 
+/// In this order in memory: what each report concerns comes first, and what is rare is boxed. A large cluster's entries are
+/// come by in turn, and none is in a cache.
 #[derive(Default)]
+#[repr(C, align(64))]
 struct NodeEntry {
-    name: String,
-    drained: bool,
     report: NodeReport,
-    enforcement: Vec<String>,
     last_heard: Option<Instant>,
-    /// Since when it is unreachable or expected.
-    away_since: Option<Instant>,
-    pause: Option<Pause>,
     /// Its queue as it counts among all.
     queue: Option<Waiting>,
-    forecast: Option<Box<Forecast>>,
-    /// What it was told last on its present connection.
-    steer: Option<Steer>,
+    drained: bool,
     /// It knows that tokens of earlier generations are void.
     told_oldest: Generation,
+    pause: Option<Box<Pause>>,
+    forecast: Option<Box<Forecast>>,
+    /// What it was told last on its present connection.
+    steer: Option<Box<Steer>>,
+    /// Since when it is unreachable or expected.
+    away_since: Option<Instant>,
+    name: String,
+    enforcement: Vec<String>,
 }
 
 /// A node could not launch an attempt. Once over, it is remembered for a while: should it fail again, the next is longer.
@@ -79,7 +82,7 @@ impl Pause {
 
 impl NodeEntry {
     fn pause_now(&self) -> Option<&Pause> {
-        self.pause.as_ref().filter(|pause| !pause.is_over)
+        self.pause.as_deref().filter(|pause| !pause.is_over)
     }
 
     /// Forgets its failures; true when it was paused.
@@ -235,7 +238,12 @@ impl Nodes {
 
     /// Whether the node has not been told this; it counts as told.
     pub(super) fn is_new_steer(&mut self, node: NodeId, steer: Steer) -> bool {
-        self.entry(node).steer.replace(steer) != Some(steer)
+        let told = &mut self.entry(node).steer;
+        let is_new = told.as_deref() != Some(&steer);
+        if is_new {
+            *told = Some(Box::new(steer));
+        }
+        is_new
     }
 
     /// Whether the node has not been told that these are void; it counts as told.
@@ -392,7 +400,7 @@ impl Master {
             return;
         }
         let length = entry.pause.as_ref().map_or(FIRST_PAUSE, |last| LONGEST_PAUSE.min(Duration(last.length.0 * 2)));
-        entry.pause = Some(Pause { since: now, length, is_over: false, why: why.clone() });
+        entry.pause = Some(Box::new(Pause { since: now, length, is_over: false, why: why.clone() }));
         self.ledger.set_open(node, false);
         out.record(Record::NodePaused { node, length, why });
     }

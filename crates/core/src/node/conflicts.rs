@@ -58,6 +58,12 @@ impl NodeAgent {
         if self.opportunistic.is_nothing() { Resources::MAX } else { self.opportunistic_limit() }
     }
 
+    /// What of the free room something opportunistic may take up.
+    pub(super) fn room_for_opportunistic(&self) -> Resources {
+        let room = self.kept.left_of(&self.free);
+        if self.opportunistic.is_nothing() { room } else { room.smaller_of(&self.opportunistic_limit()) }
+    }
+
     pub(super) fn opportunistic_limit(&self) -> Resources {
         self.opportunistic.held.left_of(&self.steer.room)
     }
@@ -144,18 +150,17 @@ impl NodeAgent {
         booked.for_each(|entry| wanted.add(&entry.shape.resources));
         let mut coming = Totals::ZERO;
         coming.add(&self.free);
-        for id in &self.running {
-            let entry = &self.attempts[id];
+        for (_, entry) in self.running_attempts() {
             if let State::Stopping { .. } = entry.state {
                 coming.add(&entry.template.shape.resources);
             }
         }
         let mut victims = Vec::new();
-        for &id in self.running.iter().rev().filter(|id| self.attempts[*id].gives_way()) {
+        for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.gives_way()) {
             if wanted.fits_in(&coming) {
                 break;
             }
-            coming.add(&self.attempts[&id].template.shape.resources);
+            coming.add(&entry.template.shape.resources);
             victims.push(id);
         }
         // Of those that were taken on the way, some may not be needed any more: the one that would lose most stays first.

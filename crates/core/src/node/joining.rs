@@ -2,7 +2,7 @@
 //! and reports from then on.
 
 use super::devices::DevicePool;
-use super::{Attempt, ExecutorLink, MasterLink, NodeAgent, State};
+use super::{AtExecutor, Attempt, ExecutorLink, MasterLink, NodeAgent, State};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
     Welcome,
@@ -68,7 +68,7 @@ impl NodeAgent {
         let Executing { order, running_for, .. } = entry;
         let since = now.before(running_for);
         self.devices.hold(&order.devices, &self.kinds);
-        self.running.push(order.attempt);
+        self.running.push(AtExecutor::new(order.attempt, since, order.expected));
         self.hold(&order.template.shape.resources);
         if let Some(timeout) = order.template.timeout {
             self.due.insert((since + timeout, order.attempt));
@@ -141,9 +141,8 @@ impl NodeAgent {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
         let expected_wait = self.queue.expected_work();
-        let left = |entry: &Attempt| entry.expected.map(|expected| expected - now.since(entry.since));
-        let running_work =
-            self.running.iter().filter_map(|id| left(&self.attempts[id])).fold(Duration::ZERO, |a, b| a + b);
+        let left = self.running.iter().filter_map(|one| one.expected_end).map(|end| end.since(now));
+        let running_work = left.fold(Duration::ZERO, |a, b| a + b);
         let stalled = self
             .stalled_since
             .filter(|_| self.has_opportunistic_waiting())

@@ -73,7 +73,7 @@ pub struct NodeAgent {
     /// Boxed, since a map keeps room for eleven of what it holds, and most nodes run few.
     attempts: BTreeMap<AttemptId, Box<Attempt>>,
     /// Those at the executor, in the order of launch.
-    running: Vec<AttemptId>,
+    running: Vec<AtExecutor>,
     master: MasterLink,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
@@ -125,6 +125,19 @@ enum ExecutorLink {
     /// Asked what it runs.
     Asked,
     Known,
+}
+
+/// An attempt at the executor, with what each report asks of all of them.
+struct AtExecutor {
+    attempt: AttemptId,
+    /// When it would end by its expected run time.
+    expected_end: Option<Instant>,
+}
+
+impl AtExecutor {
+    fn new(attempt: AttemptId, since: Instant, expected: Option<Duration>) -> AtExecutor {
+        AtExecutor { attempt, expected_end: expected.map(|length| since + length) }
+    }
 }
 
 struct Attempt {
@@ -216,6 +229,11 @@ impl NodeAgent {
         })
     }
 
+    /// Attempts at the executor, in the order of launch.
+    fn running_attempts(&self) -> impl DoubleEndedIterator<Item = (AttemptId, &Attempt)> {
+        self.running.iter().map(|one| (one.attempt, &*self.attempts[&one.attempt]))
+    }
+
     /// What waits for room, in the order in which it came.
     pub fn queued(&self) -> &[QueuedEntry] {
         self.queue.entries()
@@ -302,8 +320,9 @@ impl NodeAgent {
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
         while self.executor == ExecutorLink::Known && !self.queue.is_empty() {
-            let mut running = self.running.iter().map(|id| self.attempts[id].as_running(*id));
-            let room = self.opportunistic_room().smaller_of(&self.kept.left_of(&self.free));
+            let room = self.room_for_opportunistic();
+            let attempts = &self.attempts;
+            let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(one.attempt));
             let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room);
             let Some(entry) = picked else { return };
             match entry.id {
@@ -333,7 +352,7 @@ impl NodeAgent {
             expected: entry.expected,
         };
         out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
-        self.running.push(id);
+        self.running.push(AtExecutor::new(id, now, entry.expected));
         self.hold(&resources);
         if self.attempts[&id].is_opportunistic() {
             self.opportunistic.add(&resources);
@@ -400,7 +419,7 @@ impl NodeAgent {
         let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.shape.resources);
         if held {
             self.devices.give_back(&devices, &self.kinds);
-            if let Some(place) = self.running.iter().position(|other| *other == id) {
+            if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
                 self.running.remove(place);
             }
             self.release(&resources);
@@ -526,8 +545,7 @@ impl NodeAgent {
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
         out.send(job, ToJobManager::Live { node: self.node, epoch, number, attempts });
-        for &attempt in self.running.iter().filter(|attempt| claimed.contains(attempt)) {
-            let entry = &self.attempts[&attempt];
+        for (attempt, entry) in self.running_attempts().filter(|(attempt, _)| claimed.contains(attempt)) {
             if !matches!(entry.state, State::Starting) {
                 let running_for = now.since(entry.since);
                 out.send(job, ToJobManager::Started { attempt, running_for });
@@ -572,11 +590,11 @@ impl NodeAgent {
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
         let mut held = self.probes.kept_room();
-        self.running.iter().for_each(|id| held.add(&self.attempts[id].template.shape.resources));
+        self.running_attempts().for_each(|(_, entry)| held.add(&entry.template.shape.resources));
         assert_eq!(self.held, held, "what attempts and probes hold");
         let mut opportunistic = Totals::ZERO;
-        let at_executor = self.running.iter().map(|id| &self.attempts[id]);
-        let shapes = at_executor.filter(|entry| entry.is_opportunistic()).map(|entry| &entry.template.shape);
+        let those = self.running_attempts().map(|(_, entry)| entry).filter(|entry| entry.is_opportunistic());
+        let shapes = those.map(|entry| &entry.template.shape);
         shapes.for_each(|shape| opportunistic.add(&shape.resources));
         assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
@@ -643,7 +661,9 @@ impl Role for NodeAgent {
             MasterLink::Connected { .. } => None,
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
-        [due, link, self.kept.next_expiry(), self.spare.due].into_iter().flatten().min()
+        let dues = [due, link, self.kept.next_expiry(), self.spare.due];
+        let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
+        (next < Instant::NEVER).then_some(next)
     }
 
     /// A node keeps nothing of its own on disk: its executor remembers.
@@ -654,10 +674,9 @@ impl Role for NodeAgent {
     }
 
     fn describe(&self, now: Instant) -> NodeDescription {
-        let running = self.running.iter().map(|id| {
-            let entry = &self.attempts[id];
-            (*id, entry.task, entry.template.shape.resources, now.since(entry.since))
-        });
+        let running = self.running_attempts();
+        let running =
+            running.map(|(id, entry)| (id, entry.task, entry.template.shape.resources, now.since(entry.since)));
         let queued =
             self.queue.entries().iter().map(|entry| (entry.id, entry.shape.resources, now.since(entry.queued_at)));
         let ended = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Ended(_)));

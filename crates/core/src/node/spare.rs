@@ -67,7 +67,7 @@ impl NodeAgent {
         let is_offered = |entry: &Attempt| {
             entry.gives_way() && now.since(entry.since) >= offer_after && entry.template.shape.resources.fits_in(&room)
         };
-        let those = self.running.iter().map(|id| (*id, &self.attempts[id])).filter(|(_, entry)| is_offered(entry));
+        let those = self.running_attempts().filter(|(_, entry)| is_offered(entry));
         let mut those: Vec<(Instant, AttemptId)> = those.map(|(id, entry)| (entry.since, id)).collect();
         those.sort_unstable();
         let next =

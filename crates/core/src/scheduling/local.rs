@@ -7,7 +7,7 @@ use crate::protocol::{Ask, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// As long as a node's first pause at the master, of which a list tells long before that.
@@ -20,9 +20,7 @@ pub struct LocalScheduler {
     view: PublishedView,
     /// By their numbers.
     asks: Vec<LocalAsk>,
-    /// Probes that are out, by their numbers.
-    probes: BTreeMap<u32, SentProbe>,
-    next_probe: u32,
+    probes: SentProbes,
 }
 
 struct LocalAsk {
@@ -54,6 +52,36 @@ pub struct AskState {
 struct SentProbe {
     ask: u32,
     node: NodeId,
+}
+
+/// Probes that are out, by their numbers, which grow by one each time: a list from the oldest that is out to the newest.
+#[derive(Default)]
+struct SentProbes {
+    first: u32,
+    list: VecDeque<Option<SentProbe>>,
+}
+
+impl SentProbes {
+    fn next_number(&self) -> u32 {
+        self.first + self.list.len() as u32
+    }
+
+    fn push(&mut self, probe: SentProbe) {
+        self.list.push_back(Some(probe));
+    }
+
+    fn remove(&mut self, number: u32) -> Option<SentProbe> {
+        let at = number.checked_sub(self.first)? as usize;
+        let probe = self.list.get_mut(at)?.take();
+        while self.list.pop_front_if(|oldest| oldest.is_none()).is_some() {
+            self.first += 1;
+        }
+        probe
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &SentProbe)> {
+        (self.first..).zip(&self.list).filter_map(|(number, probe)| Some((number, probe.as_ref()?)))
+    }
 }
 
 /// What the job manager is to do.
@@ -103,8 +131,7 @@ impl LocalScheduler {
             placement,
             view: PublishedView { classes, local, ..PublishedView::default() },
             asks,
-            probes: BTreeMap::new(),
-            next_probe: 0,
+            probes: SentProbes::default(),
         }
     }
 
@@ -149,9 +176,11 @@ impl LocalScheduler {
     /// Takes these probes off the account and tells their nodes, with one message for each.
     fn take_back(&mut self, is_gone: impl Fn(&LocalAsk, &SentProbe, &PublishedView) -> bool) -> Vec<Step> {
         let LocalScheduler { job, epoch, probes, asks, view, .. } = self;
-        let gone = probes.extract_if(.., |_, probe| is_gone(&asks[probe.ask as usize], probe, view));
+        let gone = probes.iter().filter(|(_, probe)| is_gone(&asks[probe.ask as usize], probe, view));
+        let gone: Vec<(u32, SentProbe)> = gone.map(|(number, probe)| (number, *probe)).collect();
         let mut by_node: BTreeMap<NodeId, Vec<ProbeId>> = BTreeMap::new();
-        for (number, probe) in gone.collect::<Vec<_>>() {
+        for (number, probe) in gone {
+            probes.remove(number);
             asks[probe.ask as usize].probes -= 1;
             by_node.entry(probe.node).or_default().push(ProbeId { job: *job, epoch: *epoch, number });
         }
@@ -161,7 +190,7 @@ impl LocalScheduler {
     /// The probes that are out.
     pub fn probes(&self) -> impl Iterator<Item = (ProbeId, NodeId)> {
         let LocalScheduler { job, epoch, .. } = *self;
-        self.probes.iter().map(move |(&number, probe)| (ProbeId { job, epoch, number }, probe.node))
+        self.probes.iter().map(move |(number, probe)| (ProbeId { job, epoch, number }, probe.node))
     }
 
     /// How far each ask is.
@@ -181,13 +210,13 @@ impl LocalScheduler {
     }
 
     pub fn has_probes_at(&self, node: NodeId) -> bool {
-        self.probes.values().any(|probe| probe.node == node)
+        self.probes.iter().any(|(_, probe)| probe.node == node)
     }
 
     /// The node of a probe is ready for a task of this ask, which counts as bound; `None` if the probe is not out. (Those
     /// of asks without open tasks are not.)
     pub fn on_ready(&mut self, number: u32) -> Option<AskId> {
-        let probe = self.probes.remove(&number)?;
+        let probe = self.probes.remove(number)?;
         let entry = &mut self.asks[probe.ask as usize];
         entry.probes -= 1;
         entry.bound += 1;
@@ -264,16 +293,15 @@ impl LocalScheduler {
     fn probe(&mut self, number: usize, node: NodeId) -> Step {
         let entry = &mut self.asks[number];
         entry.probes += 1;
-        let id = ProbeId { job: self.job, epoch: self.epoch, number: self.next_probe };
-        self.next_probe += 1;
-        self.probes.insert(id.number, SentProbe { ask: number as u32, node });
+        let id = ProbeId { job: self.job, epoch: self.epoch, number: self.probes.next_number() };
+        self.probes.push(SentProbe { ask: number as u32, node });
         Step::Probe { node, probe: Probe { id, shape: Arc::clone(&entry.shape) } }
     }
 
     /// In tests and debug builds.
     pub fn check_invariants(&self) {
         for (number, entry) in self.asks.iter().enumerate() {
-            let out = self.probes.values().filter(|probe| probe.ask == number as u32).count();
+            let out = self.probes.iter().filter(|(_, probe)| probe.ask == number as u32).count();
             assert_eq!(entry.probes, out as u64, "probes of ask {number}");
             assert!(entry.bound <= entry.ask.wanted, "no more tasks are bound than are wanted");
         }

@@ -47,7 +47,10 @@ impl NodeQueue {
         }
         let entry = self.entries[self.first].clone();
         self.first += 1;
-        if self.first * 2 >= self.entries.len() {
+        if self.first == self.entries.len() {
+            self.entries.clear();
+            self.first = 0;
+        } else if self.first * 2 >= self.entries.len() {
             self.entries.drain(..std::mem::take(&mut self.first));
         }
         entry

@@ -119,7 +119,9 @@ fn words(generation: Generation, allocation: &Allocation) -> [u64; WORDS] {
 
 fn mixed(key: &Key, words: &[u64]) -> [u8; 32] {
     let keys = key.0.chunks_exact(8).map(|bytes| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
-    let state = keys.chain(words.iter().copied()).fold(0, |state, word| stirred(state ^ word));
+    // A step that turns no two states into one, so whatever word differs makes a difference.
+    let state =
+        keys.chain(words.iter().copied()).fold(0, |state, word| (state ^ word).wrapping_mul(ODD).rotate_left(29));
     let mut seal = [0; 32];
     for (number, bytes) in (0..).zip(seal.chunks_exact_mut(8)) {
         bytes.copy_from_slice(&stirred(state ^ number).to_le_bytes());
@@ -127,9 +129,12 @@ fn mixed(key: &Key, words: &[u64]) -> [u8; 32] {
     seal
 }
 
+/// Half of its bits are set, with no pattern (the golden ratio).
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A step of splitmix64.
 fn stirred(state: u64) -> u64 {
-    let mut mix = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mix = state.wrapping_add(ODD);
     mix = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mix = (mix ^ (mix >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mix ^ (mix >> 31)

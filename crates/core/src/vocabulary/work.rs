@@ -31,7 +31,9 @@ impl Work {
     /// That of `tasks` tasks, which each hold these resources for `each`, rounded up to milliseconds.
     pub fn of(resources: &Resources, each: Duration, tasks: u32) -> Work {
         let millis = each.0.div_ceil(1_000).saturating_mul(u64::from(tasks));
-        Work(resources.0.map(|amount| u64::from(amount).saturating_mul(millis).min(MOST)))
+        let of = |amount: u32| u64::from(amount).saturating_mul(millis).min(MOST);
+        // Of most kinds a task needs nothing.
+        Work(resources.0.map(|amount| if amount == 0 { 0 } else { of(amount) }))
     }
 
     pub fn add(&mut self, more: &Work) {
@@ -43,9 +45,13 @@ impl Work {
     /// # Panics
     /// When more is taken out than was added, which is our own bug.
     pub fn sub(&mut self, done: &Work) {
+        let mut is_too_much = false;
         for kind in 0..WIDTH {
-            self.0[kind] = self.0[kind].checked_sub(done.0[kind]).expect("more work was done than there was");
+            let (left, overflowed) = self.0[kind].overflowing_sub(done.0[kind]);
+            self.0[kind] = left;
+            is_too_much |= overflowed;
         }
+        assert!(!is_too_much, "more work was done than there was");
     }
 
     /// For how many nanoseconds it would occupy the whole cluster, in the kind of which it needs the largest part: a

@@ -19,6 +19,8 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 
 pub struct Metrics {
     jobs: Vec<JobMeasure>,
+    /// Of them, those that have neither ended nor been refused.
+    jobs_left: usize,
     /// The workload's job of each job id.
     of_id: Vec<Option<u32>>,
     waits: Vec<Duration>,
@@ -79,6 +81,7 @@ impl Metrics {
         };
         Metrics {
             jobs: jobs.iter().map(measure).collect(),
+            jobs_left: jobs.len(),
             of_id: Vec::new(),
             waits: Vec::new(),
             allocation: AllocationSums::default(),
@@ -100,7 +103,9 @@ impl Metrics {
     }
 
     pub fn on_refused(&mut self, now: Instant, job: u32, why: String) {
-        self.jobs[job as usize].refused = Some(why);
+        let measure = &mut self.jobs[job as usize];
+        self.jobs_left -= usize::from(measure.is_left());
+        measure.refused = Some(why);
         self.has_refused = true;
         self.usage.deactivate(now, job);
     }
@@ -134,6 +139,7 @@ impl Metrics {
             Change::JobEnded { job, outcome, .. } => {
                 if let Some(job) = self.job_of(*job) {
                     let measure = &mut self.jobs[job as usize];
+                    self.jobs_left -= usize::from(measure.is_left());
                     measure.ended = Some((now, *outcome));
                     measure.stages = Vec::new();
                     self.usage.deactivate(now, job);
@@ -251,7 +257,7 @@ impl Metrics {
     }
 
     pub fn jobs_left(&self) -> usize {
-        self.jobs.iter().filter(|job| job.ended.is_none() && job.refused.is_none()).count()
+        self.jobs_left
     }
 
     pub fn has_refused(&self) -> bool {
@@ -265,6 +271,12 @@ impl Metrics {
 
     pub fn is_any_task_running(&self) -> bool {
         self.usage.running() > 0
+    }
+}
+
+impl JobMeasure {
+    fn is_left(&self) -> bool {
+        self.ended.is_none() && self.refused.is_none()
     }
 }
 

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 
 pub struct ClusterUsage {
     capacity: Totals,
+    /// The kinds that the cluster has: what tasks use of others shows nowhere.
+    kinds: Vec<usize>,
     used: Totals,
     /// Microseconds times what was used, per kind, since the beginning and since the window began.
     integral: [u128; WIDTH],
@@ -90,6 +92,7 @@ impl ClusterUsage {
         nodes.iter().for_each(|node| capacity.add(node));
         ClusterUsage {
             capacity,
+            kinds: (0..WIDTH).filter(|&kind| capacity.0[kind] > 0).collect(),
             used: Totals::default(),
             integral: [0; WIDTH],
             window_integral: [0; WIDTH],
@@ -132,7 +135,7 @@ impl ClusterUsage {
         self.heat.row(now, node).used += u64::from(resources.cpu_millis());
         self.take_in(now);
         self.take_in_job(now, job);
-        for kind in 0..WIDTH {
+        for &kind in &self.kinds {
             self.used.0[kind] += u64::from(resources.0[kind]);
             self.jobs[job as usize].used.0[kind] += u64::from(resources.0[kind]);
         }
@@ -145,7 +148,7 @@ impl ClusterUsage {
         self.heat.row(now, node).used -= u64::from(resources.cpu_millis());
         self.take_in(now);
         self.take_in_job(now, job);
-        for kind in 0..WIDTH {
+        for &kind in &self.kinds {
             self.used.0[kind] -= u64::from(resources.0[kind]);
             self.jobs[job as usize].used.0[kind] -= u64::from(resources.0[kind]);
         }
@@ -173,7 +176,8 @@ impl ClusterUsage {
         let passed = now.since(usage.since).as_micros() as f64;
         usage.since = now;
         if passed > 0.0 {
-            usage.integral += passed * dominant_share(&usage.used, &self.capacity);
+            let shares = self.kinds.iter().map(|&kind| usage.used.0[kind] as f64 / self.capacity.0[kind] as f64);
+            usage.integral += passed * shares.fold(0.0, f64::max);
         }
     }
 
@@ -238,11 +242,6 @@ fn opportunistic_cpu(shape: &TaskShape) -> u64 {
 
 fn share(integral: u128, capacity: u64, micros: u64) -> f64 {
     if capacity == 0 || micros == 0 { 0.0 } else { integral as f64 / (capacity as f64 * micros as f64) }
-}
-
-fn dominant_share(used: &Totals, capacity: &Totals) -> f64 {
-    let kinds = used.0.iter().zip(capacity.0).filter(|(_, capacity)| *capacity > 0);
-    kinds.map(|(&used, capacity)| used as f64 / capacity as f64).fold(0.0, f64::max)
 }
 
 /// Jain's index of what active jobs got of equal shares: 1 when all got the same, 1/n when one got everything. `None`
