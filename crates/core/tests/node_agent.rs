@@ -8,12 +8,12 @@
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
-    Address, Executing, ExecutorReport, Launch, Message, ToJobManager, ToMaster, ToNode, Welcome,
+    Address, Executing, ExecutorReport, Launch, Message, ToExecutor, ToJobManager, ToMaster, ToNode, Welcome,
 };
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobId, Key, Kinds,
-    LaunchOrder, Mac, NodeId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate, Token,
+    AttemptId, Attributes, Duration, EndReason, Ended, Epoch, ExecutionType, Generation, GrantId, Instant, JobId, Key,
+    Kinds, LaunchOrder, Mac, NodeId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate, Token,
 };
 use std::sync::Arc;
 
@@ -35,15 +35,24 @@ fn registered_at(now: Instant) -> (NodeAgent, Option<u64>) {
 
 /// One whose executor runs these from an earlier life of the agent.
 fn registered_with(now: Instant, attempts: Vec<Executing>) -> (NodeAgent, Option<u64>) {
+    registered_as(Preset::FIFO, CORE, now, attempts)
+}
+
+fn registered_as(
+    preset: Preset,
+    capacity: Resources,
+    now: Instant,
+    attempts: Vec<Executing>,
+) -> (NodeAgent, Option<u64>) {
     let settings = NodeSettings {
         name: "host0".to_owned(),
-        capacity: ResourceSpec { basic: CORE, custom: Vec::new() },
+        capacity: ResourceSpec { basic: capacity, custom: Vec::new() },
         attributes: Attributes::default(),
         enforcement: Vec::new(),
         orphan_lease: Duration::from_secs(600),
         stop_grace: Duration::from_secs(10),
     };
-    let mut agent = Preset::FIFO.node_agent(NODE, settings, SEALING.mac);
+    let mut agent = preset.node_agent(NODE, settings, SEALING.mac);
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
     hear(&mut agent, ToNode::Executor(ExecutorReport::Executing { attempts }));
     let sent = handle_at(now, &mut agent, Event::Connected { peer: Address::Master, incarnation: 1 });
@@ -212,4 +221,32 @@ fn room_is_free_only_when_all_fits_that_still_runs_from_an_earlier_life() {
     assert_eq!(*agent.free(), Resources::ZERO, "of two cores that ran on a node of one");
     hear(&mut agent, end(2));
     assert_eq!(*agent.free(), CORE);
+}
+
+/// Of four cores two and one are in use by opportunistic work. Guaranteed work of two ends the one and waits for it; then
+/// guaranteed work of one takes the core that was free, and the other has to go, too.
+#[test]
+fn guaranteed_work_that_waits_has_more_room_made_when_other_guaranteed_work_takes_what_it_counted_on() {
+    let (mut agent, _) = registered_as(Preset::MERCURY, Resources::new(4_000, 0), Instant(0), Vec::new());
+    hear(&mut agent, welcome(1));
+    let mut launch = |number: u32, cores: u32, execution: ExecutionType| {
+        let grant = GrantId { epoch: EPOCH, number: 5 + u64::from(number), slot: number };
+        let shape = TaskShape { resources: Resources::new(1_000 * cores, 0), execution };
+        let template = Arc::new(TaskTemplate { shape: Arc::new(shape), ..TaskTemplate::default() });
+        let grant = (execution == ExecutionType::Guaranteed).then_some(grant);
+        let mut launch = Launch { grant, template, ..launch(number) };
+        launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
+        let sent = hear(&mut agent, ToNode::Launch(Box::new(launch)));
+        let told = sent.into_iter().filter_map(|(_, message)| match message {
+            Message::ToExecutor(ToExecutor::Signal { attempt, reason: EndReason::Preempted, .. }) => {
+                Some(attempt.number)
+            }
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(launch(0, 2, ExecutionType::Opportunistic), []);
+    assert_eq!(launch(1, 1, ExecutionType::Opportunistic), []);
+    assert_eq!(launch(2, 2, ExecutionType::Guaranteed), [1]);
+    assert_eq!(launch(3, 1, ExecutionType::Guaranteed), [0]);
 }

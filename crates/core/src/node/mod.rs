@@ -319,17 +319,29 @@ impl NodeAgent {
     }
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
-        while self.executor == ExecutorLink::Known && !self.queue.is_empty() {
-            let room = self.room_for_opportunistic();
-            let attempts = &self.attempts;
-            let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(one.attempt));
-            let picked = self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room);
-            let Some(entry) = picked else { return };
+        let mut took_room = false;
+        while let Some(entry) = self.pick(now) {
             match entry.id {
                 EntryId::Attempt(attempt) => self.start(now, attempt, out),
                 EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
             }
+            took_room = true;
         }
+        if took_room && self.queue.has_booked() {
+            // What is coming was enough for those that wait, and may not be any more.
+            let last = self.queue.entries().iter().rev().find_map(QueuedEntry::booked_attempt);
+            self.make_room(now, last.expect("one is booked"), out);
+        }
+    }
+
+    fn pick(&mut self, now: Instant) -> Option<QueuedEntry> {
+        if self.executor != ExecutorLink::Known || self.queue.is_empty() {
+            return None;
+        }
+        let room = self.room_for_opportunistic();
+        let attempts = &self.attempts;
+        let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(one.attempt));
+        self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room)
     }
 
     fn start(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {

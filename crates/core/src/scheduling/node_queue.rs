@@ -11,17 +11,24 @@ pub struct NodeQueue {
     first: usize,
     /// The expected run times of what nobody booked, in microseconds.
     unbooked_work: u128,
+    /// How many are booked.
+    booked: usize,
 }
 
 impl NodeQueue {
     pub fn push(&mut self, entry: QueuedEntry) {
-        self.unbooked_work += unbooked_work(&entry);
+        self.count(&entry);
         self.entries.push(entry);
+    }
+
+    fn count(&mut self, entry: &QueuedEntry) {
+        self.unbooked_work += unbooked_work(entry);
+        self.booked += usize::from(entry.booked);
     }
 
     /// Puts an entry before all others: its turn has come already.
     pub fn push_front(&mut self, entry: QueuedEntry) {
-        self.unbooked_work += unbooked_work(&entry);
+        self.count(&entry);
         if self.first > 0 {
             self.first -= 1;
             self.entries[self.first] = entry;
@@ -38,6 +45,7 @@ impl NodeQueue {
     fn take(&mut self, at: usize) -> QueuedEntry {
         let entry = self.take_out(at);
         self.unbooked_work -= unbooked_work(&entry);
+        self.booked -= usize::from(entry.booked);
         entry
     }
 
@@ -83,6 +91,10 @@ impl NodeQueue {
     /// The expected run times of what nobody booked, one after the other; unknown ones count as nothing.
     pub fn expected_work(&self) -> Duration {
         Duration(u64::try_from(self.unbooked_work).unwrap_or(u64::MAX))
+    }
+
+    pub fn has_booked(&self) -> bool {
+        self.booked > 0
     }
 
     pub fn len(&self) -> usize {
@@ -139,6 +151,7 @@ mod tests {
             let work: u64 =
                 expected.iter().filter(|entry| !entry.booked).filter_map(|entry| Some(entry.expected?.0)).sum();
             assert_eq!(queue.expected_work(), Duration(work));
+            assert_eq!(queue.has_booked(), expected.iter().any(|entry| entry.booked));
         }
     }
 }

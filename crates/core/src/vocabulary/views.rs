@@ -178,6 +178,14 @@ impl QueuedEntry {
     pub fn is_opportunistic(&self) -> bool {
         self.shape.execution == ExecutionType::Opportunistic
     }
+
+    /// The attempt, if a ledger holds its resources.
+    pub fn booked_attempt(&self) -> Option<AttemptId> {
+        match self.id {
+            EntryId::Attempt(attempt) if self.booked => Some(attempt),
+            _ => None,
+        }
+    }
 }
 
 /// One attempt that runs at a node.
