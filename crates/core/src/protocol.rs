@@ -530,6 +530,8 @@ pub struct Executing {
     pub order: LaunchOrder,
     pub running_for: Duration,
     pub pid: u32,
+    /// Why an earlier life of the agent had it end, if it did.
+    pub asked_to_end: Option<EndReason>,
 }
 
 // ---- to a client ---------------------------------------------------------------------------------------------------

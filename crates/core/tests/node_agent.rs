@@ -207,7 +207,7 @@ fn executing(number: u32) -> Executing {
         grant: None,
         expected: None,
     };
-    Executing { order, running_for: Duration::from_secs(1), pid: 1 }
+    Executing { order, running_for: Duration::from_secs(1), pid: 1, asked_to_end: None }
 }
 
 #[test]
@@ -224,17 +224,19 @@ fn room_is_free_only_when_all_fits_that_still_runs_from_an_earlier_life() {
 }
 
 /// Of four cores two and one are in use by opportunistic work. Guaranteed work of two ends the one and waits for it; then
-/// guaranteed work of one takes the core that was free, and the other has to go, too.
+/// guaranteed work of an earlier job takes the core that was free, and the other has to go, too.
 #[test]
 fn guaranteed_work_that_waits_has_more_room_made_when_other_guaranteed_work_takes_what_it_counted_on() {
     let (mut agent, _) = registered_as(Preset::MERCURY, Resources::new(4_000, 0), Instant(0), Vec::new());
     hear(&mut agent, welcome(1));
-    let mut launch = |number: u32, cores: u32, execution: ExecutionType| {
+    let mut launch = |job: u64, number: u32, cores: u32, execution: ExecutionType| {
+        let attempt = AttemptId { job: JobId(job), number, ..ATTEMPT };
+        let task = TaskId { job: JobId(job), ..TaskId::default() };
         let grant = GrantId { epoch: EPOCH, number: 5 + u64::from(number), slot: number };
         let shape = TaskShape { resources: Resources::new(1_000 * cores, 0), execution };
         let template = Arc::new(TaskTemplate { shape: Arc::new(shape), ..TaskTemplate::default() });
         let grant = (execution == ExecutionType::Guaranteed).then_some(grant);
-        let mut launch = Launch { grant, template, ..launch(number) };
+        let mut launch = Launch { attempt, task, grant, template, ..launch(number) };
         launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
         let sent = hear(&mut agent, ToNode::Launch(Box::new(launch)));
         let told = sent.into_iter().filter_map(|(_, message)| match message {
@@ -245,8 +247,30 @@ fn guaranteed_work_that_waits_has_more_room_made_when_other_guaranteed_work_take
         });
         told.collect::<Vec<_>>()
     };
-    assert_eq!(launch(0, 2, ExecutionType::Opportunistic), []);
-    assert_eq!(launch(1, 1, ExecutionType::Opportunistic), []);
-    assert_eq!(launch(2, 2, ExecutionType::Guaranteed), [1]);
-    assert_eq!(launch(3, 1, ExecutionType::Guaranteed), [0]);
+    assert_eq!(launch(1, 0, 2, ExecutionType::Opportunistic), []);
+    assert_eq!(launch(1, 1, 1, ExecutionType::Opportunistic), []);
+    assert_eq!(launch(9, 2, 2, ExecutionType::Guaranteed), [1]);
+    assert_eq!(launch(8, 3, 1, ExecutionType::Guaranteed), [0]);
+}
+
+/// Otherwise it would be promoted, and end all the same.
+#[test]
+fn what_an_earlier_life_of_the_agent_asked_to_end_is_still_to_end() {
+    let opportunistic = |asked_to_end| {
+        let mut found = Executing { asked_to_end, ..executing(0) };
+        let shape = Arc::new(TaskShape { resources: CORE, execution: ExecutionType::Opportunistic });
+        found.order.template = Arc::new(TaskTemplate { shape, ..TaskTemplate::default() });
+        let (mut agent, _) = registered_as(Preset::MERCURY, CORE, Instant(0), vec![found]);
+        hear(&mut agent, welcome(1));
+        let grant = GrantId { epoch: EPOCH, number: 5, slot: 0 };
+        let sent = hear(&mut agent, ToNode::Promote { attempt: ATTEMPT, grant });
+        let promoted =
+            sent.iter().any(|(_, message)| matches!(message, Message::ToExecutor(ToExecutor::Promote { .. })));
+        let late = Instant(0) + Duration::from_secs(10);
+        let sent = handle_at(late, &mut agent, Event::Wakeup);
+        let is_kill = |message: &Message| matches!(message, Message::ToExecutor(ToExecutor::Signal { .. }));
+        (promoted, sent.iter().any(|(_, message)| is_kill(message)))
+    };
+    assert_eq!(opportunistic(None), (true, false));
+    assert_eq!(opportunistic(Some(EndReason::Preempted)), (false, true));
 }

@@ -171,7 +171,12 @@ impl Executor {
 
 impl Running {
     fn describe(&self, now: Instant) -> Executing {
-        Executing { order: (*self.order).clone(), running_for: now.since(self.since), pid: 0 }
+        Executing {
+            order: (*self.order).clone(),
+            running_for: now.since(self.since),
+            pid: 0,
+            asked_to_end: self.asked.as_deref().cloned(),
+        }
     }
 }
 

@@ -65,16 +65,20 @@ impl NodeAgent {
     }
 
     pub(super) fn adopt(&mut self, now: Instant, entry: Executing) {
-        let Executing { order, running_for, .. } = entry;
+        let Executing { order, running_for, asked_to_end, .. } = entry;
         let since = now.before(running_for);
         self.devices.hold(&order.devices, &self.kinds);
         self.running.push(AtExecutor::new(order.attempt, since, order.expected));
         self.hold(&order.template.shape.resources);
-        if let Some(timeout) = order.template.timeout {
-            self.due.insert((since + timeout, order.attempt));
-        }
+        // When it was asked is not known: it gets its grace again.
+        let due = match asked_to_end {
+            Some(_) => Some(now + self.settings.stop_grace),
+            None => order.template.timeout.map(|timeout| since + timeout),
+        };
+        self.due.extend(due.map(|at| (at, order.attempt)));
+        let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt { task, template, grant, expected, devices, since, state: State::Running };
+        let entry = Attempt { task, template, grant, expected, devices, since, state };
         if entry.is_opportunistic() {
             self.opportunistic.add(&entry.template.shape.resources);
         }

@@ -381,6 +381,7 @@ impl World {
                     order: order.clone(),
                     running_for: now.since(*since),
                     pid: 1,
+                    asked_to_end: None,
                 });
                 reports.push(ExecutorReport::Executing { attempts: attempts.collect() });
             }

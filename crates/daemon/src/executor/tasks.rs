@@ -489,7 +489,12 @@ impl Attempt {
     }
 
     fn describe(&self) -> Executing {
-        Executing { order: self.order.clone(), running_for: self.running_for(), pid: self.pid as u32 }
+        Executing {
+            order: self.order.clone(),
+            running_for: self.running_for(),
+            pid: self.pid as u32,
+            asked_to_end: self.ordered_end.clone(),
+        }
     }
 }
 
