@@ -5,20 +5,17 @@ use std::ops::RangeInclusive;
 
 /// Seeds outside the range that is always run which fail where a mend is taken back, and what the bug was. (Each bug has
 /// a test of the role as well; a seed is found anew when what is drawn changes.)
-const FOUND: [(u64, &str); 9] = [
+const FOUND: [(u64, &str); 7] = [
     (901, ASKED_TWICE),
     (1250, ASKED_TWICE),
     (210, WRITTEN_OFF),
     (231, WRITTEN_OFF),
-    (1642, CROSSED),
     (360, NO_ROOM),
     (386, NO_ROOM),
-    (638, NOT_BEGUN),
     (1140, NOT_BEGUN),
 ];
 const ASKED_TWICE: &str = "an executor that was asked twice made its agent write off what it had started";
 const WRITTEN_OFF: &str = "probes stayed at a drained node when their job manager had written them off";
-const CROSSED: &str = "a probe that was sent as a connection came about stayed when its job manager forgot it";
 const NO_ROOM: &str = "an agent that found more running than it knew room for gave away what was not there";
 const NOT_BEGUN: &str = "a job waited for ever when its admission was on disk and its beginning was not";
 

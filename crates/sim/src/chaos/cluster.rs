@@ -44,8 +44,6 @@ fn shape(host: &Node, chance: &mut Chance) -> Shape {
     let basic = Resources::new(250 * (1 + chance.below(6_u32)), 128 * chance.below(8_u32))
         .with(GPU, chance.below(8_u32) / 7)
         .with(NETWORK_IN, one_of(chance, &[0, 0, 0, 60]));
-    // Some take all of a node, and wait for it while smaller ones come and go.
-    let basic = if is_one_in(5, chance) { host.resources.basic } else { basic };
     let mut custom = host.resources.custom.clone();
     custom.retain_mut(|(_, amount)| {
         *amount = 1 + chance.below(*amount);
@@ -62,6 +60,15 @@ fn shape(host: &Node, chance: &mut Chance) -> Shape {
     Shape {
         resources: ResourceSpec { basic: smaller_of(&basic, &host.resources.basic), custom },
         constraints: constraints.iter().map(parse).collect(),
+    }
+}
+
+/// Some tasks take all of a node, and wait for it while smaller ones come and go.
+pub fn enlarge(shapes: &mut [Shape], nodes: &[Node], chance: &mut Chance) {
+    let host = &nodes[chance.below(nodes.len() as u64) as usize];
+    let runs_anywhere = |shape: &&mut Shape| shape.constraints.is_empty() && shape.resources.custom.is_empty();
+    if let Some(shape) = shapes.iter_mut().find(runs_anywhere).filter(|_| is_one_in(3, chance)) {
+        shape.resources.basic = host.resources.basic;
     }
 }
 

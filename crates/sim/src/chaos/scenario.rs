@@ -27,7 +27,8 @@ pub struct Scenario {
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
         let nodes = cluster::nodes(&mut Chance::new(seed, "chaos nodes"));
-        let shapes = cluster::shapes(&nodes, &mut Chance::new(seed, "chaos shapes"));
+        let mut shapes = cluster::shapes(&nodes, &mut Chance::new(seed, "chaos shapes"));
+        cluster::enlarge(&mut shapes, &nodes, &mut Chance::new(seed, "chaos large shapes"));
         let least = cluster::least_share(&nodes, &shapes);
         let queues = queues::queues(least, &mut Chance::new(seed, "chaos queues"));
         let workload = jobs::workload(&shapes, &queues::leaves(&queues), &mut Chance::new(seed, "chaos jobs"));
@@ -41,7 +42,7 @@ impl Scenario {
 
 fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     Settings {
-        preset: preset(&mut Chance::new(seed, "chaos preset")),
+        preset: yielding(preset(&mut Chance::new(seed, "chaos preset")), &mut Chance::new(seed, "chaos yielding")),
         seed,
         master: master(chance),
         queues,
@@ -70,18 +71,34 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
 
 /// A named one, or one with some of its parts replaced as a configuration may.
 fn preset(chance: &mut Chance) -> Preset {
-    let central = one_of(chance, &Preset::CENTRAL);
+    let central =
+        one_of(chance, &[Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS]);
     let distributed = one_of(chance, &Preset::DISTRIBUTED);
     let hybrid = one_of(chance, &Preset::HYBRID);
     let mut preset = one_of(chance, &[central, distributed, hybrid]);
     preset.seed = chance.below(u64::MAX);
     if is_one_in(3, chance) {
-        preset.intra_job =
-            one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris, IntraJob::Dagps]);
-        preset.reserve_after = one_of(chance, &[Duration::from_secs(5), Duration::from_secs(30)]);
+        preset.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]);
         replace_parts(&mut preset, chance);
     }
     preset
+}
+
+/// In a third of those in which the master places tasks, jobs yield. Drawn by itself: other seeds stay as they were.
+fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
+    if preset.places != Places::Master || !is_one_in(3, chance) {
+        return preset;
+    }
+    let orders = [InterJob::Drf { strict: false }, InterJob::Capacity, InterJob::Tetris { fairness: 0 }];
+    let mut yielding = Preset::CARBYNE;
+    yielding.inter_job = one_of(chance, &orders);
+    let leftover = one_of(chance, &[InterJob::Srtf, InterJob::Tetris { fairness: 0 }]);
+    yielding.yielding = Some(Yielding { leftover, altruism: one_of(chance, &[500_000, 1_000_000]) });
+    let within = [IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris, IntraJob::Dagps];
+    yielding.intra_job = one_of(chance, &within);
+    yielding.reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
+    (yielding.placement, yielding.seed) = (preset.placement, preset.seed);
+    yielding
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
@@ -97,9 +114,6 @@ fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
         (Places::Master, _) => {
             let placements = [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo];
             preset.placement = one_of(chance, &placements);
-            let leftover = one_of(chance, &[InterJob::Srtf, InterJob::Tetris { fairness: 0 }]);
-            let altruism = one_of(chance, &[500_000, 1_000_000]);
-            preset.yielding = one_of(chance, &[None, Some(Yielding { leftover, altruism })]);
             if let InterJob::Drf { strict } = &mut preset.inter_job {
                 *strict = true;
             }
