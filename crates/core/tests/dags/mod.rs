@@ -1,12 +1,15 @@
 //! A job for policies: its stages, and what has become of their tasks.
 
 use amalgam_core::policy::{DagProgress, RunnableStage, StageGraph};
-use amalgam_core::vocabulary::{Chance, Duration, Instant, Resources};
+use amalgam_core::vocabulary::{Chance, Duration, Instant, Resources, Totals};
 
 #[derive(Clone, Debug)]
 pub struct ModelStage {
     pub resources: Resources,
+    /// As expected of each task.
     pub duration: Duration,
+    /// As it is.
+    pub takes: Duration,
     pub tasks: u32,
     pub after: Vec<u32>,
     dependents: Vec<u32>,
@@ -27,6 +30,7 @@ impl ModelDag {
         self.stages.push(ModelStage {
             resources,
             duration,
+            takes: duration,
             tasks,
             after: after.to_vec(),
             dependents: Vec::new(),
@@ -81,16 +85,37 @@ impl ModelDag {
         stage.running.extend((0..count).map(|_| now));
     }
 
+    /// Starts a task where so much room has it, beside what runs; or where nothing runs.
+    pub fn take_if_it_fits(&mut self, now: Instant, stage: u32, room: &Totals) -> bool {
+        let mut held = Totals::ZERO;
+        let running = self.stages.iter().flat_map(|stage| stage.running.iter().map(|_| &stage.resources));
+        running.for_each(|resources| held.add(resources));
+        let runs_nothing = held == Totals::ZERO;
+        held.add(&self.stages[stage as usize].resources);
+        let fits = runs_nothing || held.fits_in(room);
+        if fits {
+            self.start(now, stage, 1);
+        }
+        fits
+    }
+
     pub fn next_end(&self) -> Option<Instant> {
-        self.stages.iter().flat_map(|stage| stage.running.iter().map(|since| *since + stage.duration)).min()
+        self.stages.iter().flat_map(|stage| stage.running.iter().map(|since| *since + stage.takes)).min()
     }
 
     /// What has run for as long as it takes ends.
     pub fn end_what_is_due(&mut self, now: Instant) {
         for stage in &mut self.stages {
-            let duration = stage.duration;
-            stage.running.retain(|since| *since + duration > now);
+            let takes = stage.takes;
+            stage.running.retain(|since| *since + takes > now);
         }
+    }
+
+    /// A task that runs fails, and waits for another try.
+    pub fn fail_one(&mut self, chance: &mut Chance) {
+        let at = chance.below(self.stages.len() as u64) as usize;
+        let stage = &mut self.stages[at];
+        stage.started -= u32::from(stage.running.pop().is_some());
     }
 
     /// By a walk along every single path.

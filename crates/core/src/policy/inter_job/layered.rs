@@ -147,3 +147,91 @@ impl InterJobPolicy for Layered {
         self.open.queue_usage(queue)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::inter_job::{Drf, Srtf};
+    use crate::vocabulary::{ClassTable, Duration, JobWork, UserId, Work};
+
+    const CORE: Resources = Resources([1_000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+
+    /// Jobs of one ask each, on a cluster of twelve cores: how many tasks are open, how many of them needed, and how many seconds
+    /// of work are left.
+    fn layered(jobs: &[(u64, u64, u32)]) -> Layered {
+        let tree = QueueTree::single();
+        let leaf = tree.find("root.default").expect("it is there");
+        let (needed, open) = (Box::new(Drf::new(tree.clone())), Box::new(Srtf::new(tree.clone())));
+        let mut policy = Layered::new(needed, open, tree);
+        let mut capacity = Totals::ZERO;
+        (0..12).for_each(|_| capacity.add(&CORE));
+        policy.on_change(&DemandChange::Capacity(capacity));
+        for (slot, &(count, needed, left)) in (0..).zip(jobs) {
+            let (id, queue, user) = (JobId(u64::from(slot)), leaf, UserId(0));
+            policy.on_change(&DemandChange::JobAdded { job: slot, id, queue, user, priority: 0 });
+            let remaining = Work::of(&CORE, Duration::from_secs(u64::from(left)), 1);
+            policy.on_change(&DemandChange::Work { job: slot, work: JobWork { total: remaining, remaining } });
+            policy.on_change(&DemandChange::AskAdded { ask: slot, job: slot, shape: CORE, class: 0 });
+            policy.on_change(&DemandChange::Open { ask: slot, count, needed, rank: 0 });
+        }
+        policy
+    }
+
+    /// The jobs that are given a core each, one after the other, and by which rule.
+    fn served(policy: &mut Layered, cores: usize) -> Vec<(AskSlot, Rule)> {
+        let mut classes = ClassTable::default();
+        let anywhere = classes.add_class();
+        classes.set(anywhere, 0, true);
+        let mut served = Vec::new();
+        for _ in 0..cores {
+            let offer = Offer::Node { node: 0, room: CORE, capacity: CORE, classes: &classes };
+            let Some(choice) = policy.next(&offer) else { break };
+            served.push((choice.ask, policy.rule()));
+            policy.outcome(choice.ask, Outcome::Started);
+        }
+        served
+    }
+
+    #[test]
+    fn what_is_needed_goes_by_shares_and_what_is_left_to_the_job_with_least_work_left() {
+        let mut policy = layered(&[(3, 2, 90), (2, 1, 10)]);
+        let (by_share, left) = (Rule::DominantShare, Rule::Leftover);
+        assert_eq!(served(&mut policy, 9), [(0, by_share), (1, by_share), (0, by_share), (1, left), (0, left)]);
+    }
+
+    #[test]
+    fn what_was_given_of_what_is_left_counts_for_the_share_and_against_what_is_needed() {
+        let mut policy = layered(&[(9, 0, 10), (9, 0, 90)]);
+        assert_eq!(served(&mut policy, 3), [(0, Rule::Leftover); 3]);
+        // Of seven tasks in all two must have started, and three have.
+        policy.on_change(&DemandChange::Open { ask: 0, count: 4, needed: 0, rank: 0 });
+        policy.on_change(&DemandChange::Open { ask: 1, count: 9, needed: 2, rank: 0 });
+        assert_eq!(served(&mut policy, 2), [(1, Rule::DominantShare); 2]);
+        policy.on_change(&DemandChange::Open { ask: 0, count: 4, needed: 4, rank: 0 });
+        policy.on_change(&DemandChange::Open { ask: 1, count: 7, needed: 7, rank: 0 });
+        assert_eq!(served(&mut policy, 1), [(1, Rule::DominantShare)], "it holds two cores, and the other three");
+    }
+
+    #[test]
+    fn a_job_is_told_its_share_when_it_begins_and_when_others_change_it() {
+        let mut policy = layered(&[(100, 0, 1), (100, 0, 1)]);
+        let cores = |policy: &Layered, job| policy.share(job).0[0] / 1_000;
+        assert_eq!((policy.new_shares(), cores(&policy, 0)), (vec![0, 1], 6));
+        assert_eq!(policy.new_shares(), []);
+        // Who wants little leaves the rest to the other, and is entitled to half all the same.
+        policy.on_change(&DemandChange::Open { ask: 1, count: 3, needed: 0, rank: 0 });
+        assert_eq!((policy.new_shares(), cores(&policy, 0), cores(&policy, 1)), (vec![0], 9, 6));
+        policy.on_change(&DemandChange::AskRemoved { ask: 1 });
+        policy.on_change(&DemandChange::JobRemoved { job: 1 });
+        assert_eq!((policy.new_shares(), cores(&policy, 0)), (vec![0], 12));
+    }
+
+    #[test]
+    fn starts_and_ends_of_a_job_that_wants_more_than_its_share_change_no_share() {
+        let mut policy = layered(&[(100, 50, 1), (100, 50, 1)]);
+        policy.new_shares();
+        served(&mut policy, 8);
+        policy.on_change(&DemandChange::Freed { job: 0, resources: CORE });
+        assert_eq!(policy.new_shares(), []);
+    }
+}
