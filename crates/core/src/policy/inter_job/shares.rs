@@ -72,12 +72,8 @@ impl Shares {
                 self.stale = true;
             }
             DemandChange::Freed { job, resources } => {
-                let capacity = self.capacity;
-                let entry = self.job_mut(job);
-                entry.wants.sub(&resources);
-                // Who wants more than its share still does, and nobody's share moves.
-                let is_met = entry.wants.dominant_share(&capacity) <= entry.share;
-                self.stale |= is_met;
+                self.job_mut(job).wants.sub(&resources);
+                self.stale |= self.is_met(job);
             }
             DemandChange::Work { .. } | DemandChange::Class { .. } | DemandChange::RoomOpened => {}
         }
@@ -131,12 +127,20 @@ impl Shares {
         if before == count {
             return;
         }
+        // What it wants is of other kinds now.
+        self.stale |= before == 0 || count == 0 || self.is_met(job);
         let wants = &mut self.job_mut(job).wants;
         for (wanted, &of_one) in wants.0.iter_mut().zip(&shape.0) {
             let (less, more) = (u64::from(of_one).saturating_mul(before), u64::from(of_one).saturating_mul(count));
             *wanted = wanted.saturating_sub(less).saturating_add(more);
         }
-        self.stale = true;
+        self.stale |= self.is_met(job);
+    }
+
+    /// Who wants more than its share before a change and after it moves nobody's share.
+    fn is_met(&self, job: JobSlot) -> bool {
+        let entry = self.job(job);
+        entry.wants.dominant_share(&self.capacity) <= entry.share
     }
 
     fn count(&mut self, leaf: QueueId, change: i32) {
