@@ -13,8 +13,7 @@ pub struct DecisionsArgs {
 }
 
 pub fn execute(args: &DecisionsArgs) -> Result<()> {
-    // With very many jobs, shares that jobs plan by take too long to be measured unasked.
-    let asked = |preset: &Preset| args.preset.map_or(preset.yielding.is_none(), |only| only == *preset);
+    let asked = |preset: &Preset| args.preset.is_none_or(|only| only == *preset);
     for preset in Preset::CENTRAL.into_iter().filter(asked) {
         let result = compare(&Scale::full(preset));
         for cluster in &result.clusters {
