@@ -381,8 +381,8 @@ fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
         let fair = fair_shares(&jobs.iter().map(demand).collect::<Vec<_>>(), &capacity);
         for (running, fair) in fill_one_node(node, &jobs).into_iter().zip(fair) {
             // A task of each of them is what rounding may move.
-            let off = (running * 1_000_000 / u64::from(TASKS)).abs_diff(fair);
-            assert!(off <= JOBS * 1_000_000 / u64::from(TASKS), "round {round}: {running} tasks, {fair} of {jobs:?}");
+            let off = (running * 1_000_000 / u64::from(TASKS)).abs_diff(fair.share);
+            assert!(off <= JOBS * 1_000_000 / u64::from(TASKS), "round {round}: {running} tasks, {fair:?} of {jobs:?}");
         }
     }
 }
@@ -492,7 +492,7 @@ fn with_strict_shares_nobody_gets_more_than_its_fair_share_but_everybody_gets_a_
                 Demand { weight, wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)) }
             })
             .collect();
-        let fair = fair_shares(&demands, &model.capacity);
+        let fair = fair_shares(&demands, &model.capacity).into_iter().map(|fair| fair.share);
         loop {
             let offer = Offer::Node { node: 0, room: NODE, capacity: NODE, classes: &model.classes };
             let Some(choice) = model.policy.next(&offer) else { break };

@@ -207,8 +207,8 @@ impl Accounts {
     pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
         let demands = weights.iter().map(|&(job, weight)| Demand { weight, wants: self.wants(job) });
         let shares = fair_shares(&demands.collect::<Vec<_>>(), &self.capacity);
-        for (&(job, _), share) in weights.iter().zip(shares) {
-            self.job_mut(job).most = Some(share);
+        for (&(job, _), fair) in weights.iter().zip(shares) {
+            self.job_mut(job).most = Some(fair.share);
         }
     }
 

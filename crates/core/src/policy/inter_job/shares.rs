@@ -10,6 +10,7 @@ use super::{Demand, QueueTree, fair_shares};
 use crate::policy::{AskSlot, DemandChange, JobSlot};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{QueueId, Resources, Totals};
+use std::cmp::Reverse;
 
 /// A job is told its share when what it knows is off by one part in so many.
 const TOLD_WITHIN: u64 = 16;
@@ -31,8 +32,8 @@ pub struct Shares {
     jobs_below: Vec<u32>,
     /// There are other jobs, another cluster, or other kinds that somebody is short of.
     stale: bool,
-    /// By how much what jobs take of each kind has changed since shares were found, and how much of that is left as it is.
-    drift: [u64; WIDTH],
+    /// By how much what all jobs take of each kind has changed since shares were found, and how much of that is let be.
+    drift: [i64; WIDTH],
     tolerated: [u64; WIDTH],
 }
 
@@ -43,6 +44,8 @@ struct Entitled {
     share: u64,
     /// It wanted no more than its share when that was found.
     is_met: bool,
+    /// What it took then.
+    took: [u64; WIDTH],
     told: Option<u64>,
 }
 
@@ -74,7 +77,11 @@ impl Shares {
                 self.stale = true;
             }
             DemandChange::JobAdded { job, queue, .. } => {
-                put(&mut self.jobs, job, Entitled { queue, wants: Totals::ZERO, share: 0, is_met: true, told: None });
+                put(
+                    &mut self.jobs,
+                    job,
+                    Entitled { queue, wants: Totals::ZERO, share: 0, is_met: true, took: [0; WIDTH], told: None },
+                );
                 self.count(queue, 1);
             }
             DemandChange::JobRemoved { job } => {
@@ -104,7 +111,7 @@ impl Shares {
         if !self.is_due() {
             return Vec::new();
         }
-        (self.stale, self.drift, self.tolerated) = (false, [0; WIDTH], [WHOLE_PART; WIDTH]);
+        (self.stale, self.drift) = (false, [0; WIDTH]);
         let mut parts = vec![None; self.jobs_below.len()];
         let (mut slots, mut demands) = (Vec::new(), Vec::new());
         for (slot, job) in self.jobs.iter().enumerate() {
@@ -114,26 +121,35 @@ impl Shares {
             demands.push(Demand { weight, wants: job.wants });
         }
         let shares = fair_shares(&demands, &self.capacity);
+        let mut left = [WHOLE_PART; WIDTH];
+        let mut next_to_change: [Option<(Reverse<u64>, u64)>; WIDTH] = [None; WIDTH];
         let mut to_tell = Vec::new();
         for ((slot, demand), fair) in slots.into_iter().zip(demands).zip(shares) {
             let entry = self.jobs[slot].as_mut().expect("a job slot in use");
-            entry.share = fair.max(demand.weight / OF_A_SHARE);
+            entry.share = fair.share.max(demand.weight / OF_A_SHARE);
             entry.is_met = !entry.lacks(&self.capacity);
-            let (share, takes) = (entry.share * OF_A_SHARE, entry.takes(&self.capacity));
-            for (tolerated, takes) in self.tolerated.iter_mut().zip(takes) {
-                let least = if entry.is_met || takes == 0 { share } else { takes };
-                *tolerated = least.div_euclid(FOUND_WITHIN).min(*tolerated);
+            entry.took = entry.takes(&self.capacity);
+            for (kind, &took) in entry.took.iter().enumerate().filter(|(_, took)| **took > 0) {
+                left[kind] = left[kind].saturating_sub(took);
+                // Those that are short of a kind, and where there are none, those furthest above the others.
+                let level =
+                    if fair.short_of == Some(kind) { u64::MAX } else { fair.share * WHOLE_PART / demand.weight };
+                let this = (Reverse(level), took);
+                next_to_change[kind] = Some(next_to_change[kind].map_or(this, |next| next.min(this)));
             }
             if entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
                 entry.told = Some(entry.share);
                 to_tell.push(slot as JobSlot);
             }
         }
+        let take = |kind: usize| next_to_change[kind].map_or(WHOLE_PART, |(_, took)| took);
+        // Of what is left of a kind half may go before it could be short.
+        self.tolerated = std::array::from_fn(|kind| (take(kind) / FOUND_WITHIN).max(left[kind] / 2));
         to_tell
     }
 
     fn is_due(&self) -> bool {
-        self.stale || self.drift.iter().zip(&self.tolerated).any(|(drift, tolerated)| drift > tolerated)
+        self.stale || self.drift.iter().zip(&self.tolerated).any(|(drift, tolerated)| drift.unsigned_abs() > *tolerated)
     }
 
     /// As it was told last.
@@ -163,15 +179,18 @@ impl Shares {
     }
 
     fn want(&mut self, job: JobSlot, change: impl FnOnce(&mut Totals)) {
-        let Shares { capacity, jobs, drift, .. } = self;
+        let Shares { capacity, jobs, drift, stale, .. } = self;
         let entry = jobs[job as usize].as_mut().expect("a job slot in use");
         let (before, lacked) = (entry.takes(capacity), entry.lacks(capacity));
         change(&mut entry.wants);
         let (after, lacks) = (entry.takes(capacity), entry.lacks(capacity));
-        for ((drift, before), after) in drift.iter_mut().zip(before).zip(after) {
-            *drift = drift.saturating_add(before.abs_diff(after));
+        let own = entry.share * OF_A_SHARE / FOUND_WITHIN;
+        for kind in 0..WIDTH {
+            let (before, after) = (before[kind], after[kind]);
+            drift[kind] = drift[kind].saturating_add_unsigned(after).saturating_sub_unsigned(before);
             // Who begins to use a kind that is full stays behind, however little it uses.
-            self.stale |= (lacked || lacks) && (before == 0) != (after == 0);
+            let of_other_kinds = (lacked || lacks) && (before == 0) != (after == 0);
+            *stale |= of_other_kinds || after.abs_diff(entry.took[kind]) > own;
         }
     }
 
@@ -263,7 +282,7 @@ mod tests {
             let demand = |job: &Entitled| Demand { weight: shares.part_by_weight(job.queue), wants: job.wants };
             let demands: Vec<Demand> = entries().map(demand).collect();
             for ((job, demand), fair) in entries().zip(&demands).zip(fair_shares(&demands, &shares.capacity)) {
-                let (told, exact) = (job.told.unwrap_or_default(), fair.max(demand.weight / OF_A_SHARE));
+                let (told, exact) = (job.told.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));
                 worst = worst.max(told.abs_diff(exact) as f64 / told as f64);
             }
         }
