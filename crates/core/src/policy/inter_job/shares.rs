@@ -10,7 +10,6 @@ use super::{Demand, QueueTree, fair_shares};
 use crate::policy::{AskSlot, DemandChange, JobSlot};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{QueueId, Resources, Totals};
-use std::cmp::Reverse;
 
 /// A job is told its share when what it knows is off by one part in so many.
 const TOLD_WITHIN: u64 = 16;
@@ -35,6 +34,17 @@ pub struct Shares {
     /// By how much what all jobs take of each kind has changed since shares were found, and how much of that is let be.
     drift: [i64; WIDTH],
     tolerated: [u64; WIDTH],
+}
+
+/// Who uses a kind of resource, in parts of the whole.
+#[derive(Clone, Copy, Default)]
+struct Use {
+    all: u64,
+    /// Of those that are short of it, and of those among them that lack more than a part that they would be told of.
+    short: u64,
+    lacking_much: u64,
+    /// The one furthest above the others: its level and what it takes.
+    highest: (u64, u64),
 }
 
 struct Entitled {
@@ -121,30 +131,26 @@ impl Shares {
             demands.push(Demand { weight, wants: job.wants });
         }
         let shares = fair_shares(&demands, &self.capacity);
-        let mut left = [WHOLE_PART; WIDTH];
-        let mut next_to_change: [Option<(Reverse<u64>, u64)>; WIDTH] = [None; WIDTH];
+        let mut kinds = [Use::default(); WIDTH];
         let mut to_tell = Vec::new();
         for ((slot, demand), fair) in slots.into_iter().zip(demands).zip(shares) {
             let entry = self.jobs[slot].as_mut().expect("a job slot in use");
             entry.share = fair.share.max(demand.weight / OF_A_SHARE);
             entry.is_met = !entry.lacks(&self.capacity);
             entry.took = entry.takes(&self.capacity);
+            let level = fair.share * WHOLE_PART / demand.weight;
+            let wanted = entry.wants.dominant_share(&self.capacity);
+            let lacks_much = wanted * TOLD_WITHIN > entry.share * (TOLD_WITHIN + 1);
             for (kind, &took) in entry.took.iter().enumerate().filter(|(_, took)| **took > 0) {
-                left[kind] = left[kind].saturating_sub(took);
-                // Those that are short of a kind, and where there are none, those furthest above the others.
-                let level =
-                    if fair.short_of == Some(kind) { u64::MAX } else { fair.share * WHOLE_PART / demand.weight };
-                let this = (Reverse(level), took);
-                next_to_change[kind] = Some(next_to_change[kind].map_or(this, |next| next.min(this)));
+                let is_short = fair.short_of == Some(kind);
+                kinds[kind].count(took, level, is_short, is_short && lacks_much);
             }
             if entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
                 entry.told = Some(entry.share);
                 to_tell.push(slot as JobSlot);
             }
         }
-        let take = |kind: usize| next_to_change[kind].map_or(WHOLE_PART, |(_, took)| took);
-        // Of what is left of a kind half may go before it could be short.
-        self.tolerated = std::array::from_fn(|kind| (take(kind) / FOUND_WITHIN).max(left[kind] / 2));
+        self.tolerated = kinds.map(Use::tolerated);
         to_tell
     }
 
@@ -206,6 +212,27 @@ impl Shares {
 
     fn job(&self, job: JobSlot) -> &Entitled {
         self.jobs[job as usize].as_ref().expect("a job slot in use")
+    }
+}
+
+impl Use {
+    fn count(&mut self, took: u64, level: u64, is_short: bool, lacks_much: bool) {
+        self.all += took;
+        self.short += if is_short { took } else { 0 };
+        self.lacking_much += if lacks_much { took } else { 0 };
+        self.highest = self.highest.max((level, took));
+    }
+
+    /// How much more or less of it may be taken before a share is off by a part that counts. What comes or goes moves all
+    /// that are short by the same part, unless some of them soon have what they want and leave it to the others; where
+    /// nobody is short, half of what is left may go, or the one with most is the first to give way.
+    fn tolerated(self) -> u64 {
+        let moved = match self {
+            Use { lacking_much: 1.., .. } => self.lacking_much,
+            Use { short: 1.., .. } => self.short,
+            _ => self.highest.1,
+        };
+        (moved / FOUND_WITHIN).max(WHOLE_PART.saturating_sub(self.all) / 2)
     }
 }
 
