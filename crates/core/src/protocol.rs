@@ -119,8 +119,9 @@ pub enum ToMaster {
     /// A job manager asks that an opportunistic attempt which runs be booked, or its node offers it. Where no limit stands
     /// against it the node is told so, and says `Promoted`; else there is no answer, and it is asked again later.
     Promote { attempt: AttemptId, node: NodeId, resources: Box<Resources> },
-    /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks.
-    JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated> },
+    /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks; and by stage the
+    /// mean run time of the tasks that succeeded.
+    JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated>, means: Box<[Option<Duration>]> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -577,6 +578,8 @@ pub struct AdmittedJob {
     pub near: Vec<Arc<Vec<Holder>>>,
     /// For stages that state no timeout.
     pub default_timeout: Option<Duration>,
+    /// Per stage, how long a task ran when the job ran before; empty where nothing is known.
+    pub recalled: Vec<Option<Duration>>,
     /// Its user's estimates are not believed: all its tasks are guaranteed.
     pub only_guaranteed: bool,
     pub submitted_at: Instant,

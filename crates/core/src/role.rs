@@ -1,7 +1,9 @@
 //! What every role is: a state machine that takes an event and leaves its effects in an outbox.
 
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
-use crate::vocabulary::{AttemptId, Duration, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId, UserId};
+use crate::vocabulary::{
+    AttemptId, Duration, Ended, GrantId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, UserId,
+};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -122,6 +124,11 @@ pub enum Change {
     },
     JobForgotten {
         job: JobId,
+    },
+    /// How long tasks of a job ran, by stage, in its last runs; it counts for those to come.
+    RunTimesLearned {
+        recurring: Recurring,
+        stages: Arc<[Option<PastRuns>]>,
     },
 
     // A job manager's.
@@ -327,7 +334,8 @@ impl Change {
             Change::KindsNamed { .. }
             | Change::UserSeen { .. }
             | Change::NodeNamed { .. }
-            | Change::NodeDrained { .. } => None,
+            | Change::NodeDrained { .. }
+            | Change::RunTimesLearned { .. } => None,
             Change::JobAdmitted { job, .. } => Some(job.id),
             Change::JobHeld { job, .. }
             | Change::JobBegun { job }

@@ -46,6 +46,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         resources: vec![resources],
         near: vec![Default::default()],
         default_timeout: None,
+        recalled: Vec::new(),
         only_guaranteed: false,
         submitted_at: Instant(0),
     };

@@ -90,7 +90,9 @@ wire! {
         tasks: TaskCounts,
         /// Finished tasks per second, lately.
         rate: Option<f64>,
+        /// Of the tasks that finished, or as it is expected of the first: `mean_of` says which.
         mean_seconds: Option<f64>,
+        mean_of: Option<MeanOf>,
         p50_seconds: Option<f64>,
         expected_end: Option<Timestamp>,
         reasons: Vec<String>,
@@ -344,6 +346,14 @@ words! {
         #[default]
         Guaranteed = "guaranteed",
         Opportunistic = "opportunistic",
+    }
+
+    /// What a stage's mean run time is known from.
+    pub enum MeanOf {
+        #[default]
+        FinishedTasks = "finished-tasks",
+        JobFile = "job-file",
+        EarlierRuns = "earlier-runs",
     }
 
     pub enum Action {

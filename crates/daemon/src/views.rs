@@ -1,8 +1,8 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    AttemptCounts, ClusterSummary, Guarantee, JobDetail, JobState, JobSummary, NodeDetail, NodeState, NodeSummary,
-    QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    AttemptCounts, ClusterSummary, Guarantee, JobDetail, JobState, JobSummary, MeanOf, NodeDetail, NodeState,
+    NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
 use amalgam_core::hosting::Roles;
@@ -237,6 +237,7 @@ impl Job<'_> {
             command: spec.program.command.clone(),
             rate: progress.and_then(|stage| rate(stage, &tasks, self.now)),
             mean_seconds: estimate.and_then(job_manager::Estimate::expected).map(Duration::as_secs_f64),
+            mean_of: estimate.and_then(job_manager::Estimate::source).map(mean_of),
             p50_seconds: estimate.and_then(|estimate| estimate.percentile(50)).map(Duration::as_secs_f64),
             expected_end: progress.and_then(|stage| expected_end(stage, &tasks, self.now)),
             reasons: progress.map(|stage| self.stage_reasons(number, stage)).unwrap_or_default(),
@@ -318,6 +319,14 @@ fn rate(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<f64> {
 }
 
 /// What is left, at the pace that the running tasks set: the mean run time for each round of as many as run now.
+fn mean_of(source: job_manager::EstimateSource) -> MeanOf {
+    match source {
+        job_manager::EstimateSource::FinishedTasks => MeanOf::FinishedTasks,
+        job_manager::EstimateSource::JobFile => MeanOf::JobFile,
+        job_manager::EstimateSource::EarlierRuns => MeanOf::EarlierRuns,
+    }
+}
+
 fn expected_end(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<Timestamp> {
     if tasks.running == 0 {
         return None;

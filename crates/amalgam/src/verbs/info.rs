@@ -5,7 +5,7 @@ use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::selectors::{Selector, resolve};
 use crate::{discovery, show};
-use amalgam_daemon::api::{JobDetail, StageDetail, TaskState, TaskSummary};
+use amalgam_daemon::api::{JobDetail, MeanOf, StageDetail, TaskState, TaskSummary};
 use clap::Args;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -119,7 +119,7 @@ fn stage_table(stages: &[StageDetail]) -> String {
             stage.tasks.failed.to_string(),
             stage.tasks.cancelled.to_string(),
             stage.rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", show::number(rate))),
-            show::optional_seconds(stage.mean_seconds),
+            mean(stage),
             needs,
             stage.command.join(" ").replace('\n', " "),
         ]
@@ -127,6 +127,15 @@ fn stage_table(stages: &[StageDetail]) -> String {
     let headings =
         ["STAGE", "AFTER", "WAITING", "RUNNING", "DONE", "FAILED", "CANCELLED", "RATE", "MEAN", "NEEDS", "COMMAND"];
     show::table(&headings, &stages.iter().map(row).collect::<Vec<_>>())
+}
+
+fn mean(stage: &StageDetail) -> String {
+    let of = match stage.mean_of {
+        Some(MeanOf::JobFile) => " stated",
+        Some(MeanOf::EarlierRuns) => " before",
+        Some(MeanOf::FinishedTasks) | None => "",
+    };
+    format!("{}{of}", show::optional_seconds(stage.mean_seconds))
 }
 
 fn task_table(tasks: &[TaskSummary]) -> String {

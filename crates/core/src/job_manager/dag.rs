@@ -91,11 +91,15 @@ pub struct TaskStatus {
 }
 
 impl Dag {
-    pub fn new(spec: &JobSpec) -> Dag {
+    /// `recalled`: by stage, how long a task ran when the job ran before; may be shorter.
+    pub fn new(spec: &JobSpec, recalled: &[Option<Duration>]) -> Dag {
         let mut stages: Vec<Stage> = spec
             .stages
             .iter()
-            .map(|stage| Stage::new(&stage.tasks, stage.after.len() as u32, stage.expected))
+            .zip(recalled.iter().copied().chain(std::iter::repeat(None)))
+            .map(|(stage, recalled)| {
+                Stage::new(&stage.tasks, stage.after.len() as u32, Estimate::new(stage.expected, recalled))
+            })
             .collect();
         let mut runnable = BTreeSet::new();
         for (index, stage) in spec.stages.iter().enumerate() {
@@ -280,7 +284,7 @@ impl Dag {
 }
 
 impl Stage {
-    fn new(tasks: &TaskSet, inputs_missing: u32, expected: Option<Duration>) -> Stage {
+    fn new(tasks: &TaskSet, inputs_missing: u32, estimate: Estimate) -> Stage {
         Stage {
             total: tasks.len(),
             inputs_missing,
@@ -298,7 +302,7 @@ impl Stage {
             shed: 0,
             first_launch: None,
             abandoned: false,
-            estimate: Estimate::new(expected),
+            estimate,
         }
     }
 
@@ -470,7 +474,10 @@ mod tests {
 
     /// A stage of tasks whose attempts end as they are told to.
     fn ends(total: u32, ends: &[(u32, EndReason)]) -> Dag {
-        let mut dag = Dag { stages: vec![Stage::new(&TaskSet::Count(total), 0, None)], runnable: BTreeSet::new() };
+        let mut dag = Dag {
+            stages: vec![Stage::new(&TaskSet::Count(total), 0, Estimate::new(None, None))],
+            runnable: BTreeSet::new(),
+        };
         for (number, (index, reason)) in ends.iter().enumerate() {
             let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: number as u32 };
             dag.launched(0, *index, attempt, NodeId(0), Instant(1));

@@ -10,16 +10,26 @@ const BUCKETS: usize = 64;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
     /// What the job file says.
-    prior: Option<Duration>,
+    stated: Option<Duration>,
+    /// The mean of the job's last runs.
+    recalled: Option<Duration>,
     finished: u32,
     sum: Duration,
     longest: Duration,
     histogram: Vec<u32>,
 }
 
+/// From where a run time is expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EstimateSource {
+    FinishedTasks,
+    JobFile,
+    EarlierRuns,
+}
+
 impl Estimate {
-    pub fn new(prior: Option<Duration>) -> Estimate {
-        Estimate { prior, finished: 0, sum: Duration::ZERO, longest: Duration::ZERO, histogram: Vec::new() }
+    pub fn new(stated: Option<Duration>, recalled: Option<Duration>) -> Estimate {
+        Estimate { stated, recalled, finished: 0, sum: Duration::ZERO, longest: Duration::ZERO, histogram: Vec::new() }
     }
 
     pub fn learn(&mut self, wall: Duration) {
@@ -32,9 +42,24 @@ impl Estimate {
         self.longest = self.longest.max(wall);
     }
 
-    /// The expected run time: the mean of finished tasks, else what was stated.
+    /// The expected run time: the mean of finished tasks, else what was stated, else what the job's last runs took.
     pub fn expected(&self) -> Option<Duration> {
-        if self.finished == 0 { self.prior } else { Some(Duration(self.sum.0 / u64::from(self.finished))) }
+        self.mean().or(self.stated).or(self.recalled)
+    }
+
+    /// Of the finished tasks.
+    pub fn mean(&self) -> Option<Duration> {
+        self.sum.0.checked_div(u64::from(self.finished)).map(Duration)
+    }
+
+    /// What [`Estimate::expected`] is known from.
+    pub fn source(&self) -> Option<EstimateSource> {
+        let sources = [
+            (self.mean(), EstimateSource::FinishedTasks),
+            (self.stated, EstimateSource::JobFile),
+            (self.recalled, EstimateSource::EarlierRuns),
+        ];
+        sources.into_iter().find_map(|(known, source)| known.map(|_| source))
     }
 
     /// The time below which `percent` of the finished tasks stayed, to within a factor of the square root of 2.
@@ -51,7 +76,7 @@ impl Estimate {
     /// What the finished tasks were said to take together, and what they took; `None` where nothing was
     /// said, or has finished.
     pub fn judged(&self) -> Option<Estimated> {
-        let each = self.prior.filter(|_| self.finished > 0)?;
+        let each = self.stated.filter(|_| self.finished > 0)?;
         Some(Estimated { stated: Duration(each.0.saturating_mul(u64::from(self.finished))), measured: self.sum })
     }
 
@@ -81,8 +106,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finished_tasks_replace_the_prior() {
-        let mut estimate = Estimate::new(Some(Duration::from_secs(9)));
+    fn finished_tasks_replace_what_was_stated_and_that_what_was_recalled() {
+        let mut estimate = Estimate::new(None, Some(Duration::from_secs(5)));
+        assert_eq!((estimate.expected(), estimate.judged()), (Some(Duration::from_secs(5)), None));
+        estimate = Estimate::new(Some(Duration::from_secs(9)), Some(Duration::from_secs(5)));
         assert_eq!((estimate.expected(), estimate.percentile(50)), (Some(Duration::from_secs(9)), None));
         for seconds in [1, 2, 3] {
             estimate.learn(Duration::from_secs(seconds));

@@ -14,7 +14,7 @@ mod templates;
 mod work;
 
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
-pub use estimate::Estimate;
+pub use estimate::{Estimate, EstimateSource};
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
 
@@ -169,7 +169,7 @@ impl JobManager {
         own: Option<OwnPlacement>,
         sealing: Sealing,
     ) -> JobManager {
-        let dag = Dag::new(&job.spec);
+        let dag = Dag::new(&job.spec, &job.recalled);
         let (placement, mix, quota, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, promote_after }) => (Some(placement), mix, quota, promote_after),
             None => (None, None, Quota::default(), None),
@@ -265,7 +265,9 @@ impl JobManager {
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
-            out.send(TheMaster, ToMaster::JobEnded { job: self.id(), outcome, estimated: self.estimated() });
+            let means = self.dag.stages.iter().map(|stage| stage.estimate.mean()).collect();
+            let ended = ToMaster::JobEnded { job: self.id(), outcome, estimated: self.estimated(), means };
+            out.send(TheMaster, ended);
         }
     }
 

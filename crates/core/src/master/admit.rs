@@ -1,5 +1,6 @@
 //! Duty: admit. Jobs come in, wait for their turn (held, after other jobs, queue full), get a job manager, end.
 
+use super::history::History;
 use super::{JobEnd, Master, refuse};
 use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
@@ -8,7 +9,7 @@ use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
 use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use crate::vocabulary::{
-    ClientId, Estimated, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId,
+    ClientId, Duration, Estimated, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ pub(super) struct Admission {
     users: BTreeMap<String, UserId>,
     /// In users' estimates; in all that are not here. It does not outlive the master.
     trust: BTreeMap<UserId, Trust>,
+    history: History,
     /// By user and the user's own key.
     by_key: BTreeMap<(String, String), JobId>,
     /// In the order of their ends.
@@ -67,6 +69,7 @@ impl Admission {
             next_job: 1,
             users: BTreeMap::new(),
             trust: BTreeMap::new(),
+            history: History::default(),
             by_key: BTreeMap::new(),
             ended: Default::default(),
             awaited: BTreeMap::new(),
@@ -249,7 +252,7 @@ impl Admission {
                 self.next_job = self.next_job.max(job.0 + 1);
                 self.forget(*job);
             }
-            _ => {}
+            _ => self.history.recover(change),
         }
     }
 
@@ -301,6 +304,7 @@ impl Admission {
                 }
             }
         }
+        changes.extend(self.history.durable());
         changes
     }
 }
@@ -342,6 +346,7 @@ impl Master {
         let job = JobId(self.admission.next_job);
         let default_timeout = self.admission.queues.spec(queue).default_timeout;
         let tasks = spec.task_count();
+        let recalled = self.admission.history.recall(user, &spec);
         // Where nothing is opportunistic, estimates harm nobody.
         let trust = self.admission.trust.get(&user).filter(|_| self.settings.steer.is_some());
         let admitted = Arc::new(AdmittedJob {
@@ -352,6 +357,7 @@ impl Master {
             resources,
             near,
             default_timeout,
+            recalled,
             only_guaranteed: trust.is_some_and(Trust::is_lost),
             submitted_at: now,
         });
@@ -603,6 +609,14 @@ impl Master {
         let trust = self.admission.trust.entry(user).or_default();
         if trust.learn(estimated) {
             out.record(Record::EstimatesJudged { job, believed: !trust.is_lost() });
+        }
+    }
+
+    /// The next job of its kind is planned with it.
+    pub(super) fn remember(&mut self, job: JobId, means: &[Option<Duration>], out: &mut Outbox) {
+        let Admission { jobs, history, .. } = &mut self.admission;
+        if let Some(entry) = jobs.get(&job).filter(|entry| entry.state == JobState::Begun) {
+            history.learn(entry.job.user, &entry.job.spec, means).into_iter().for_each(|change| out.persist(change));
         }
     }
 

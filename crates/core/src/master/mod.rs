@@ -7,6 +7,7 @@
 mod admit;
 mod central;
 mod claims;
+mod history;
 mod load;
 mod publish;
 mod steer;
@@ -164,8 +165,9 @@ impl Master {
                     self.on_promote(attempt, node, &resources, out);
                 }
             }
-            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated }) if sender == job => {
+            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated, means }) if sender == job => {
                 self.judge_estimates(job, estimated, out);
+                self.remember(job, &means, out);
                 self.on_job_ended(now, job, outcome, out);
             }
             (Address::Client(client), _) => {

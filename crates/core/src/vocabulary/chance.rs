@@ -1,5 +1,6 @@
 //! Chance that is the same in every run with the same seed, and the only source of it in the project.
 
+use super::Fingerprint;
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng;
 
@@ -10,7 +11,7 @@ pub struct Chance(Pcg64);
 impl Chance {
     /// One for each purpose, told apart by its name, from the one seed of a run.
     pub fn new(seed: u64, purpose: &str) -> Chance {
-        Chance(Pcg64::new(u128::from(seed), u128::from(fnv1a(purpose))))
+        Chance(Pcg64::new(u128::from(seed), u128::from(Fingerprint::default().bytes(purpose.as_bytes()).value())))
     }
 
     /// Uniform in `0.0..1.0`.
@@ -25,10 +26,6 @@ impl Chance {
         // What is below the limit fits into its type.
         N::try_from(drawn as u64).unwrap_or(limit)
     }
-}
-
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -78,6 +78,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         resources: vec![resources],
         near: vec![Default::default()],
         default_timeout: None,
+        recalled: Vec::new(),
         only_guaranteed: false,
         submitted_at: Instant(0),
     };

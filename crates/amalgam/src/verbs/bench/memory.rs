@@ -75,6 +75,7 @@ impl Run {
             resources: vec![Resources::new(1_000, 0)],
             near: vec![Default::default()],
             default_timeout: None,
+            recalled: Vec::new(),
             only_guaranteed: false,
             submitted_at: Instant(0),
         });

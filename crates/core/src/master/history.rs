@@ -1,0 +1,166 @@
+//! How long the tasks of recurring jobs ran, for the stages of which a job file says nothing (Carbyne 4.2).
+//!
+//! What is known of the same work goes first, and then what is known of the name. What runs so differently from one time to
+//! the next that the mean says little is not recalled.
+
+use crate::role::Change;
+use crate::vocabulary::{Duration, JobSpec, PastRuns, Recurring, UserId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Stages that are remembered, of all recurring jobs together; then those are forgotten that have not recurred for longest.
+const KEPT_STAGES: usize = 100_000;
+
+#[derive(Default)]
+pub(super) struct History {
+    jobs: BTreeMap<Recurring, Remembered>,
+    /// Who has not recurred for longest comes first.
+    by_age: BTreeSet<(u64, Recurring)>,
+    last: u64,
+    stages: usize,
+}
+
+struct Remembered {
+    stages: Arc<[Option<PastRuns>]>,
+    last: u64,
+}
+
+impl History {
+    /// The expected run time of a task, by stage; empty where nothing is known.
+    pub fn recall(&self, user: UserId, spec: &JobSpec) -> Vec<Option<Duration>> {
+        let known = Recurring::of(user, spec).map(|recurring| self.jobs.get(&recurring));
+        if known.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let of_stage = |number: usize| {
+            let past = known.iter().flatten().find_map(|job| *job.stages.get(number)?);
+            past.filter(PastRuns::is_steady).map(|past| past.mean())
+        };
+        (0..spec.stages.len()).map(of_stage).collect()
+    }
+
+    /// Takes in how long tasks of each stage ran on average, where some succeeded. Returns what is to be kept.
+    pub fn learn(&mut self, user: UserId, spec: &JobSpec, means: &[Option<Duration>]) -> Vec<Change> {
+        if means.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let learned = Recurring::of(user, spec).map(|recurring| {
+            let before = self.jobs.get(&recurring).map(|job| Arc::clone(&job.stages));
+            let stage = |(number, mean): (usize, &Option<Duration>)| {
+                let past = before.as_ref().and_then(|stages| *stages.get(number)?);
+                mean.map(|mean| past.map_or(PastRuns::first(mean), |past| past.and(mean))).or(past)
+            };
+            Change::RunTimesLearned { recurring, stages: means.iter().enumerate().map(stage).collect() }
+        });
+        learned.iter().for_each(|change| self.recover(change));
+        learned.into()
+    }
+
+    pub fn recover(&mut self, change: &Change) {
+        let Change::RunTimesLearned { recurring, stages } = change else { return };
+        self.forget(*recurring);
+        self.last += 1;
+        self.stages += stages.len();
+        self.by_age.insert((self.last, *recurring));
+        self.jobs.insert(*recurring, Remembered { stages: Arc::clone(stages), last: self.last });
+        while self.stages > KEPT_STAGES {
+            let Some(&(_, oldest)) = self.by_age.first() else { break };
+            self.forget(oldest);
+        }
+    }
+
+    /// From the one that has not recurred for longest.
+    pub fn durable(&self) -> impl Iterator<Item = Change> {
+        self.by_age.iter().map(|(_, recurring)| Change::RunTimesLearned {
+            recurring: *recurring,
+            stages: Arc::clone(&self.jobs[recurring].stages),
+        })
+    }
+
+    fn forget(&mut self, recurring: Recurring) {
+        if let Some(gone) = self.jobs.remove(&recurring) {
+            self.by_age.remove(&(gone.last, recurring));
+            self.stages -= gone.stages.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Program, StageSpec};
+
+    const ME: UserId = UserId(1);
+
+    fn spec(name: &str, commands: &[&str]) -> JobSpec {
+        let stage = |(number, command): (usize, &&str)| StageSpec {
+            name: format!("stage-{number}"),
+            program: Arc::new(Program { command: vec![(*command).to_owned()], ..Program::default() }),
+            ..StageSpec::default()
+        };
+        JobSpec {
+            name: name.to_owned(),
+            stages: commands.iter().enumerate().map(stage).collect(),
+            ..JobSpec::default()
+        }
+    }
+
+    fn run(history: &mut History, spec: &JobSpec, seconds: &[Option<u64>]) -> Vec<Change> {
+        let means: Vec<Option<Duration>> = seconds.iter().map(|mean| mean.map(Duration::from_secs)).collect();
+        history.learn(ME, spec, &means)
+    }
+
+    fn recalled(history: &History, spec: &JobSpec) -> Vec<Option<u64>> {
+        history.recall(ME, spec).into_iter().map(|mean| mean.map(|mean| mean.0 / 1_000_000)).collect()
+    }
+
+    #[test]
+    fn the_same_work_is_recalled_under_any_name_and_else_the_same_name() {
+        let mut history = History::default();
+        assert_eq!(recalled(&history, &spec("nightly", &["a", "b"])), []);
+        run(&mut history, &spec("nightly", &["a", "b"]), &[Some(4), None]);
+        assert_eq!(recalled(&history, &spec("weekly", &["a", "b"])), [Some(4), None]);
+        run(&mut history, &spec("nightly", &["a 2", "b"]), &[Some(6), Some(9)]);
+        assert_eq!(recalled(&history, &spec("nightly", &["a 3", "b"])), [Some(5), Some(9)], "by name, from both");
+        assert_eq!(recalled(&history, &spec("nightly", &["a", "b"])), [Some(4), Some(9)], "by work where it is known");
+        assert_eq!(recalled(&history, &spec("nightly", &["a"])), [], "it has other stages");
+        assert_eq!(history.recall(UserId(2), &spec("nightly", &["a", "b"])), [], "it is another user's");
+    }
+
+    #[test]
+    fn recent_runs_count_most_and_what_differs_much_is_not_recalled() {
+        let (mut history, job) = (History::default(), spec("job", &["a"]));
+        (0..20).for_each(|_| drop(run(&mut history, &job, &[Some(8)])));
+        run(&mut history, &job, &[Some(16)]);
+        assert_eq!(recalled(&history, &job), [Some(10)]);
+        (0..20).for_each(|_| drop(run(&mut history, &job, &[Some(16)])));
+        assert_eq!(recalled(&history, &job), [Some(15)]);
+        for seconds in [1, 100, 1, 100] {
+            run(&mut history, &job, &[Some(seconds)]);
+        }
+        assert_eq!(recalled(&history, &job), [None]);
+    }
+
+    #[test]
+    fn what_is_kept_brings_everything_back_and_the_oldest_go_first() {
+        let mut history = History::default();
+        let jobs: Vec<JobSpec> = (0..9).map(|number| spec(&format!("job-{number}"), &["a", "b"])).collect();
+        let named = |number: usize| {
+            let mut job = jobs[number].clone();
+            let words = vec![format!("run {number}")];
+            job.stages[0].program = Arc::new(Program { command: words, ..Program::default() });
+            job
+        };
+        (0..9).for_each(|number| drop(run(&mut history, &named(number), &[Some(number as u64 + 1), Some(1)])));
+        run(&mut history, &named(0), &[Some(1), Some(1)]);
+        let mut restored = History::default();
+        history.durable().for_each(|change| restored.recover(&change));
+        assert_eq!(restored.durable().collect::<Vec<_>>(), history.durable().collect::<Vec<_>>());
+        assert_eq!(recalled(&restored, &named(4)), [Some(5), Some(1)]);
+        let large = spec("large", &vec!["x"; KEPT_STAGES / 2 - 1]);
+        run(&mut restored, &large, &vec![Some(1); large.stages.len()]);
+        assert_eq!(recalled(&restored, &named(4)), [], "there is room for two stages more");
+        assert_eq!(recalled(&restored, &named(0)), [Some(1), Some(1)], "it recurred last");
+        assert_eq!(recalled(&restored, &large).len(), KEPT_STAGES / 2 - 1);
+    }
+}

@@ -1,0 +1,71 @@
+//! What is alike in a job and an earlier one, and how long the earlier ones ran.
+//!
+//! A job recurs when its user submits the same work again under any name; or under the same name stages of the same names,
+//! as a job that is given other arguments every day.
+
+use super::{Duration, Fingerprint, JobSpec, UserId};
+use serde::{Deserialize, Serialize};
+
+/// A run counts for one part in so many, once there were as many.
+const RECENT_RUNS: u32 = 4;
+
+/// A run time is recalled while runs differ from their mean by no more than one part in so many.
+const STEADY_WITHIN: u64 = 2;
+
+/// What is alike in a job and the next of its kind; of one user, so that nobody can make another's plans go wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Recurring {
+    user: UserId,
+    fingerprint: u64,
+}
+
+/// The mean run time of a stage's tasks over the last runs of its job, and how far runs were from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PastRuns {
+    runs: u32,
+    mean: Duration,
+    deviation: Duration,
+}
+
+impl Recurring {
+    /// By its work, and by its name.
+    pub fn of(user: UserId, spec: &JobSpec) -> [Recurring; 2] {
+        let mut by_work = Fingerprint::default().text("work");
+        let mut by_name = Fingerprint::default().text("name").text(&spec.name);
+        for stage in &spec.stages {
+            by_work = by_work.number(stage.program.command.len() as u64);
+            by_work = stage.program.command.iter().fold(by_work, |print, word| print.text(word));
+            by_work = stage.resources.basic.0.iter().fold(by_work, |print, amount| print.number(u64::from(*amount)));
+            by_name = by_name.text(&stage.name);
+            for print in [&mut by_work, &mut by_name] {
+                *print = print.number(stage.after.len() as u64);
+                *print = stage.after.iter().fold(*print, |print, before| print.number(u64::from(*before)));
+            }
+        }
+        [by_work, by_name].map(|print| Recurring { user, fingerprint: print.value() })
+    }
+}
+
+impl PastRuns {
+    /// `mean`: of the tasks that succeeded in a run.
+    pub fn first(mean: Duration) -> PastRuns {
+        PastRuns { runs: 1, mean, deviation: Duration::ZERO }
+    }
+
+    pub fn and(self, ran: Duration) -> PastRuns {
+        let runs = self.runs.saturating_add(1);
+        let weight = u64::from(runs.min(RECENT_RUNS));
+        let towards = |old: Duration, new: Duration| Duration(old.0 - old.0 / weight + new.0 / weight);
+        let deviation = Duration(ran.0.abs_diff(self.mean.0));
+        PastRuns { runs, mean: towards(self.mean, ran), deviation: towards(self.deviation, deviation) }
+    }
+
+    pub fn mean(&self) -> Duration {
+        self.mean
+    }
+
+    /// Whether the mean says something of the next run.
+    pub fn is_steady(&self) -> bool {
+        self.deviation.0 <= self.mean.0 / STEADY_WITHIN
+    }
+}
