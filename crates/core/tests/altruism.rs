@@ -140,16 +140,26 @@ fn who_yields_ends_when_it_could_have_ended() {
     assert!(yielded > 2_000, "jobs yielded {yielded} times");
 }
 
-/// Tasks that take longer or less long than expected, and fail: what is put off is never put off for ever, and the plan follows.
+/// Tasks that take longer or less long than expected, at random or by a thousand times, and fail: what is put off is never put
+/// off for ever, and the plan follows. However wrong, the job ends no later than its own estimates said plus twice the time that
+/// it takes when it never yields (in 30,000 draws 1.91 times).
 #[test]
 fn who_is_wrong_about_his_tasks_still_ends_and_not_much_later_than_without_altruism() {
-    for seed in 0..500 {
+    for seed in 0..1_000 {
         let mut chance = Chance::new(seed, "errors");
         let mut dag = ModelDag::random(&mut chance);
         for stage in &mut dag.stages {
-            stage.takes = Duration(stage.duration.0 * (50 + chance.below(250_u64)) / 100);
+            let percent = match seed % 2 {
+                0 => 50 + chance.below(250_u64),
+                _ => [1, 10, 100, 1_000, 10_000][chance.below(5_u32) as usize],
+            };
+            stage.takes = Duration(stage.duration.0 * percent / 100);
+            if seed % 10 == 1 {
+                stage.duration = Duration::ZERO;
+            }
         }
         let share = totals(&Resources::new(500, 500));
+        let planned = pack(&work_of(&dag), &share, &Order::Packing).length.0;
         let ends = [0, ALWAYS].map(|altruism| {
             let (mut dag, mut chance) = (dag.clone(), Chance::new(seed, "failures"));
             let mut policy = Altruistic::new(PlanOrder::Fixed(Order::Packing), altruism, Chance::new(1, "altruism"));
@@ -173,7 +183,39 @@ fn who_is_wrong_about_his_tasks_still_ends_and_not_much_later_than_without_altru
             now
         });
         let [greedy, altruistic] = ends.map(|end| end.0);
-        assert!(altruistic <= 3 * greedy, "seed {seed}: {altruistic} against {greedy}\n{dag:?}");
+        let said = format!("seed {seed}: {altruistic} against {greedy}, planned {planned}\n{dag:?}");
+        assert!(altruistic <= planned + 2 * greedy, "{said}");
+        assert!(seed % 2 == 1 || altruistic <= 3 * greedy, "{said}");
+    }
+}
+
+/// A job with nothing to put off, beside another whose estimates are wrong by up to a hundred times, and whose tasks it meets
+/// when it comes: it ends when it ends with half of the cluster, but for one task of the other that it waits for.
+#[test]
+fn who_lies_about_his_tasks_delays_nobody_else() {
+    for seed in 0..200 {
+        let mut chance = Chance::new(seed, "liars");
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, of_cpu(12_000));
+        let mut longest = Duration::ZERO;
+        let mut stages = Vec::new();
+        for number in 0..1 + chance.below(4_u32) {
+            let takes = Duration::from_millis(200 + chance.below(5_000_u64));
+            longest = longest.max(takes);
+            let said = Duration(takes.0 * [1, 10, 100, 1_000, 10_000][chance.below(5_u32) as usize] / 100);
+            let after = (0..number).filter(|_| chance.below(2_u32) == 0).collect();
+            let tasks = stage("lie", 1 + chance.below(200_u32), &format!("{}ms", takes.0 / 1_000), 1_000);
+            stages.push(StageSpec { expected: Some(said), after, ..tasks });
+        }
+        world.submit(JobSpec { name: "liar".to_owned(), ..job(stages) });
+        world.run_for(Duration::from_secs(chance.below(6_u64)));
+        // Its waves fill its half to the end.
+        let honest = StageSpec { expected: Some(Duration::from_secs(2)), ..stage("honest", 60, "2s", 1_000) };
+        let submitted = world.now;
+        let honest = world.submit(JobSpec { user: "bob".to_owned(), ..job(vec![honest]) });
+        world.run_for(Duration::from_secs(60));
+        let (took, alone) = (end_of(&world, honest).since(submitted), Duration::from_secs(20));
+        let delays = Duration::from_secs(1);
+        assert!(took <= alone + longest + delays, "seed {seed}: {took}, and a task of the other takes {longest}");
     }
 }
 

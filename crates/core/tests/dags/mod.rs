@@ -103,11 +103,14 @@ impl ModelDag {
         self.stages.iter().flat_map(|stage| stage.running.iter().map(|since| *since + stage.takes)).min()
     }
 
-    /// What has run for as long as it takes ends.
+    /// What has run for as long as it takes ends, and from then on as much is expected of its stage.
     pub fn end_what_is_due(&mut self, now: Instant) {
         for stage in &mut self.stages {
-            let takes = stage.takes;
+            let (takes, before) = (stage.takes, stage.running.len());
             stage.running.retain(|since| *since + takes > now);
+            if stage.running.len() < before {
+                stage.duration = takes;
+            }
         }
     }
 
