@@ -190,6 +190,31 @@ fn a_large_task_does_not_starve_behind_small_ones() {
     }
 }
 
+/// A large task waits until a node is kept for it, and then finds room on the other.
+#[test]
+fn a_node_kept_for_what_found_room_elsewhere_is_given_to_others_at_once() {
+    let mut preset = Preset::DRF;
+    preset.reserve_after = Duration::from_secs(5);
+    let mut world = World::new(preset);
+    world.start_server();
+    for zone in ["a", "b"] {
+        world.add_node(Resources::new(4_000, 0), &[("zone", zone)]);
+    }
+    world.settle();
+    let within =
+        |zone: &str, spec| StageSpec { constraints: vec![Constraint::parse(zone).expect("a constraint")], ..spec };
+    world.submit(job(vec![within("zone=a", stage("short", 4, "31s", 1_000))]));
+    world.submit(job(vec![within("zone=b", stage("long", 3, "1h", 1_000))]));
+    let large = world.submit(job(vec![stage("large", 1, "1h", 4_000)]));
+    world.run_for(Duration::from_secs(25));
+    let small = world.submit(job(vec![within("zone=b", stage("small", 1, "1h", 1_000))]));
+    assert_eq!(running_by_job(&world).get(&small), None, "{}", world.log.join("\n"));
+    // The four tasks end together, after a heartbeat and before the next.
+    world.run_for(Duration::from_secs(7));
+    let running = running_by_job(&world);
+    assert_eq!((running.get(&large), running.get(&small)), (Some(&1), Some(&1)), "{}", world.log.join("\n"));
+}
+
 #[test]
 fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
     let mut world = World::new(Preset::DRF);

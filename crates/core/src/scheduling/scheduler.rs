@@ -123,6 +123,7 @@ impl Scheduler {
             self.begin_delays(now, slot, ledger);
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
+        self.end_reservation_if_unwanted(slot, ledger);
     }
 
     /// The jobs that are to be told of their shares, and these.
@@ -321,6 +322,7 @@ impl Scheduler {
         let job = request.job;
         self.queue.job_mut(job).bookings += 1;
         self.inter_job.outcome(choice.ask, Outcome::Started);
+        self.end_reservation_if_unwanted(choice.ask, ledger);
         if local_nodes(&self.queue.ask(choice.ask).locality).contains(&node) {
             self.begin_delays(now, choice.ask, ledger);
         }
@@ -382,8 +384,10 @@ impl Scheduler {
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = self.reservation {
-            let wanted = self.queue.ask(kept.ask).open() > 0 && self.inter_job.limit_on(kept.ask).is_none();
-            if wanted && self.reaches(kept, ledger) && !ledger.offer_is_closed(kept.node) {
+            if self.inter_job.limit_on(kept.ask).is_none()
+                && self.reaches(kept, ledger)
+                && !ledger.offer_is_closed(kept.node)
+            {
                 return;
             }
             self.end_reservation(ledger);
@@ -414,11 +418,6 @@ impl Scheduler {
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) {
-        if self.queue.ask(kept.ask).open() == 0 {
-            // What it was kept for has found room elsewhere, or is wanted no longer.
-            self.end_reservation(ledger);
-            return self.fill_node(now, kept.node, most, ledger, confirm);
-        }
         let shape = self.queue.ask(kept.ask).shape;
         let fits = shape.fits_in(&ledger.offer(kept.node)) && self.reaches(kept, ledger);
         if !fits || self.inter_job.limit_on(kept.ask).is_some() {
@@ -428,6 +427,13 @@ impl Scheduler {
         if self.grant(now, choice, kept.node, Rule::Reservation, ledger, confirm).is_ok() {
             self.end_reservation(ledger);
             self.fill_node(now, kept.node, most.map(|most| most - 1), ledger, confirm);
+        }
+    }
+
+    /// What the node was kept for has found room elsewhere, or is wanted no longer.
+    fn end_reservation_if_unwanted(&mut self, ask: AskSlot, ledger: &mut Ledger) {
+        if self.reservation.is_some_and(|kept| kept.ask == ask) && self.queue.ask(ask).open() == 0 {
+            self.end_reservation(ledger);
         }
     }
 
