@@ -1,7 +1,7 @@
 //! What every role is: a state machine that takes an event and leaves its effects in an outbox.
 
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
-use crate::vocabulary::{AttemptId, Duration, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId, UserId};
+use crate::vocabulary::{AttemptId, Duration, Ended, Exchange, GrantId, Instant, JobId, Kinds, NodeId, TaskId, UserId};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -160,6 +160,12 @@ pub enum Change {
         grant: GrantId,
         at: Instant,
     },
+    /// What the job gave and received so far.
+    Exchanged {
+        job: JobId,
+        exchange: Box<Exchange>,
+        at: Instant,
+    },
     /// No task of the job starts any more.
     Cancelled {
         job: JobId,
@@ -265,6 +271,14 @@ pub enum Record {
         job: JobId,
         stage: u32,
     },
+    /// So many tasks of the stage could wait for so long, for the job ends no later. Said once each time that a stage comes
+    /// to have such tasks.
+    Deferred {
+        job: JobId,
+        stage: u32,
+        tasks: u32,
+        left: Duration,
+    },
     /// Something about an attempt that is not current any more came late; it was dropped.
     Stale {
         from: Address,
@@ -334,6 +348,7 @@ impl Change {
             | Change::JobEnded { job, .. }
             | Change::JobReopened { job }
             | Change::JobForgotten { job }
+            | Change::Exchanged { job, .. }
             | Change::Cancelled { job, .. }
             | Change::Rerun { job }
             | Change::Progress { job, .. } => Some(*job),
@@ -362,6 +377,7 @@ impl Change {
                 | Change::Finished { .. }
                 | Change::Lost { .. }
                 | Change::Promoted { .. }
+                | Change::Exchanged { .. }
                 | Change::Cancelled { .. }
                 | Change::Rerun { .. }
                 | Change::Progress { .. }
@@ -376,7 +392,8 @@ impl Record {
             | Record::Held { job, .. }
             | Record::Blocked { job, .. }
             | Record::EstimatesJudged { job, .. }
-            | Record::StageReady { job, .. } => Some(*job),
+            | Record::StageReady { job, .. }
+            | Record::Deferred { job, .. } => Some(*job),
             Record::Stale { attempt, .. } => Some(attempt.job),
             _ => self.task().map(|task| task.job),
         }

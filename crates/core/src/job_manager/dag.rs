@@ -307,6 +307,11 @@ impl Stage {
         if self.inputs_missing > 0 || self.abandoned { 0 } else { self.waiting() }
     }
 
+    /// How many ready tasks start before this one, which has not started; those that are tried again go first.
+    pub fn place_in_line(&self, index: u32) -> u32 {
+        if index < self.next_fresh { 0 } else { self.again.len() as u32 + index - self.next_fresh }
+    }
+
     /// Tasks that have not ended and do not run.
     pub fn waiting(&self) -> u32 {
         self.total - self.next_fresh + self.again.len() as u32
