@@ -173,6 +173,9 @@ impl Job<'_> {
             state if state.has_ended() => self.end_reason(),
             _ => self.reasons().into_iter().next(),
         };
+        // What was only sent to nodes' queues has not started.
+        let has_started = |manager: &&JobManager| state != JobState::Pending || manager.dag().has_run();
+        let started_at = self.manager.filter(has_started).and_then(|manager| manager.dag().first_launch());
         let ended_at = match self.state {
             master::JobState::Ended(end) => Some(end.at.into()),
             _ => None,
@@ -186,7 +189,7 @@ impl Job<'_> {
             state,
             reason,
             submitted_at: self.job.submitted_at.into(),
-            started_at: self.manager.and_then(|manager| manager.dag().first_launch()).map(Timestamp::from),
+            started_at: started_at.map(Timestamp::from),
             ended_at,
             tasks: self.counts(),
         }

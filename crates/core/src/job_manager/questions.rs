@@ -92,7 +92,8 @@ impl JobManager {
         };
         let tasks = self.running.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
-        at_nodes.into_iter().chain(self.quota_that_binds()).collect()
+        let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
+        at_nodes.into_iter().chain(self.quota_that_binds()).chain(no_node).collect()
     }
 
     /// What of it could wait, and how long still.
