@@ -110,7 +110,7 @@ impl Why {
                 counted(*guaranteed, "guaranteed one")
             ),
             Why::CanWait { stage, tasks, left } => format!(
-                "{} of stage {stage} can wait {left} more without the job ending later; until then others may have the \
+                "{} of stage {stage} can wait {left} without the job ending later; until then others may have the \
                  room, and room that nobody wants starts {} sooner",
                 counted(u64::from(*tasks), "task"),
                 if *tasks == 1 { "it" } else { "them" }
