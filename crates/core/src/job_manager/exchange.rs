@@ -121,6 +121,16 @@ impl JobManager {
         Some(sum)
     }
 
+    /// In tests and debug builds.
+    pub(super) fn check_account(&self) {
+        let Some(account) = &self.account else { return };
+        let mut again = Account::default();
+        for running in self.running.values() {
+            again.on_held(&self.job.resources[running.task.stage as usize], running.rule);
+        }
+        assert_eq!((account.held, account.leftover), (again.held, again.leftover), "what is held");
+    }
+
     /// Before an event.
     pub(super) fn add_up(&mut self, now: Instant) {
         if let Some(account) = &mut self.account {
@@ -166,5 +176,46 @@ impl JobManager {
             account.kept = account.sum;
             out.persist(Change::Exchanged { job: self.job.id, exchange: Box::new(account.sum), at: now });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(cpu: u64, memory: u64) -> Totals {
+        let mut totals = Totals::ZERO;
+        (totals.0[0], totals.0[1]) = (cpu, memory);
+        totals
+    }
+
+    fn rates(share: Totals, needed: Totals, deferred: Totals, held: Totals, leftover: Totals) -> (Totals, Totals) {
+        let Rates { given, received } = Rates::of(Some(&share), &OpenDemand { needed, deferred }, &held, &leftover);
+        (given, received)
+    }
+
+    #[test]
+    fn it_gives_what_it_puts_off_as_far_as_that_fits_beside_what_it_holds_and_needs() {
+        let given = |share, needed, deferred, held| rates(share, needed, deferred, held, Totals::ZERO).0;
+        let share = of(4_000, 8_000);
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(1_000, 500)), of(1_000, 500), "all of it");
+        assert_eq!(given(share, of(1_000, 0), of(4_000, 2_000), of(1_000, 0)), of(2_000, 1_000), "half of it");
+        assert_eq!(given(share, of(0, 0), of(1_000, 16_000), of(1_000, 0)), of(500, 8_000), "by its memory");
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(4_000, 0)), of(0, 0), "memory alone runs nothing");
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(5_000, 0)), of(0, 0), "it has more than its share");
+    }
+
+    #[test]
+    fn it_receives_what_it_holds_beyond_its_share_and_nobody_needed() {
+        let received = |held, leftover| rates(of(4_000, 8_000), of(0, 0), of(0, 0), held, leftover).1;
+        assert_eq!(received(of(4_000, 8_000), of(4_000, 8_000)), of(0, 0));
+        assert_eq!(received(of(6_000, 4_000), of(3_000, 1_000)), of(2_000, 0));
+        assert_eq!(received(of(6_000, 9_000), of(1_000, 3_000)), of(1_000, 1_000));
+    }
+
+    #[test]
+    fn who_knows_no_share_gives_and_receives_nothing() {
+        let open = OpenDemand { needed: of(0, 0), deferred: of(1, 1) };
+        assert_eq!(Rates::of(None, &open, &of(5, 5), &of(5, 5)), Rates::default());
     }
 }

@@ -670,6 +670,8 @@ impl JobManager {
         }
         assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
         self.scheduler.iter().for_each(LocalScheduler::check_invariants);
+        self.requests.check_invariants();
+        self.check_account();
     }
 }
 

@@ -218,7 +218,7 @@ impl Requests {
             (counted.ask.wanted, counted.ask.needed) = (wanted, needed);
         }
         self.deferrable = demand.deferrable;
-        self.count_open();
+        self.demand = self.count_open();
         self.untold()
     }
 
@@ -239,17 +239,23 @@ impl Requests {
         &self.demand
     }
 
-    fn count_open(&mut self) {
-        self.demand = OpenDemand::default();
+    fn count_open(&self) -> OpenDemand {
+        let mut open = OpenDemand::default();
         if self.deferrable.is_empty() {
-            return;
+            return open;
         }
         for Counted { ask, granted, .. } in &self.asks {
             let needed = ask.needed.saturating_sub(*granted);
             let deferred = ask.wanted.saturating_sub(*granted).saturating_sub(needed);
-            self.demand.needed.add_times(&ask.resources, needed);
-            self.demand.deferred.add_times(&ask.resources, deferred);
+            open.needed.add_times(&ask.resources, needed);
+            open.deferred.add_times(&ask.resources, deferred);
         }
+        open
+    }
+
+    /// In tests and debug builds.
+    pub(super) fn check_invariants(&self) {
+        assert_eq!(self.demand, self.count_open(), "what is open is counted as it is granted");
     }
 
     fn untold(&mut self) -> Vec<Ask> {
@@ -271,7 +277,7 @@ impl Requests {
             counted.told = true;
         }
         self.deferrable.clear();
-        self.count_open();
+        self.demand = OpenDemand::default();
     }
 
     /// Of so many tasks of a stage, how many belong to which ask.
