@@ -8,6 +8,7 @@ use crate::{discovery, show};
 use amalgam_daemon::api::{JobSummary, QueueSummary};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -59,13 +60,18 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
 }
 
 fn queue_table(queues: &[QueueSummary]) -> String {
+    // Where jobs do not yield nothing is ever given.
+    let seconds = |amounts: &BTreeMap<String, f64>| match amounts.is_empty() {
+        true => "-".to_owned(),
+        false => show::resource_seconds(amounts),
+    };
     let row = |queue: &QueueSummary| {
         vec![
             queue.name.clone(),
             show::percent(queue.dominant_share),
             show::amounts(&queue.used),
-            show::resource_seconds(&queue.given),
-            show::resource_seconds(&queue.received),
+            seconds(&queue.given),
+            seconds(&queue.received),
         ]
     };
     show::table(&["QUEUE", "SHARE", "USED", "GAVE", "RECEIVED"], &queues.iter().map(row).collect::<Vec<_>>())

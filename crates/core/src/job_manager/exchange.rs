@@ -203,6 +203,9 @@ mod tests {
         assert_eq!(given(share, of(0, 0), of(1_000, 16_000), of(1_000, 0)), of(500, 8_000), "by its memory");
         assert_eq!(given(share, of(0, 0), of(1_000, 500), of(4_000, 0)), of(0, 0), "memory alone runs nothing");
         assert_eq!(given(share, of(0, 0), of(1_000, 500), of(5_000, 0)), of(0, 0), "it has more than its share");
+        // The two jobs of Carbyne's section 2.1, before they hold anything.
+        assert_eq!(given(of(500, 0), of(210, 0), of(500, 0), of(0, 0)), of(290, 0));
+        assert_eq!(given(of(500, 0), of(290, 0), of(290, 0), of(0, 0)), of(210, 0));
     }
 
     #[test]
