@@ -5,26 +5,33 @@ mod world;
 
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobOutcome, ToMaster};
-use amalgam_core::role::Change;
+use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::{
     Duration, Exchange, Instant, JobId, JobSpec, NodeId, Resources, StageSpec, resources::CPU,
 };
 use amalgam_core::why::Why;
 use world::{World, job, stage};
 
+fn drain(world: &mut World, drained: bool) {
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained });
+}
+
 /// The jobs of Carbyne's section 2.1 on one machine, which opens when both are there: the moment of that, and their ids.
 fn examples(world: &mut World) -> (Instant, [JobId; 2]) {
+    let ids = waiting_examples(world);
+    drain(world, false);
+    (world.now, ids)
+}
+
+fn waiting_examples(world: &mut World) -> [JobId; 2] {
     let timed = |name, tasks, length, cpu, after: &[u32]| StageSpec {
         expected: Some(Duration::parse(length).expect("a length")),
         after: after.to_vec(),
         ..stage(name, tasks, length, cpu)
     };
-    let drain = |world: &mut World, drained| drop(world.ask_master(ToMaster::Drain { node: NodeId(0), drained }));
     drain(world, true);
     let first = vec![timed("a", 2, "1s", 40, &[]), timed("b", 3, "1s", 210, &[]), timed("c", 1, "100ms", 40, &[0, 1])];
-    let ids = [first, vec![timed("d", 2, "1s", 290, &[])]].map(|stages| world.submit(job(stages)));
-    drain(world, false);
-    (world.now, ids)
+    [first, vec![timed("d", 2, "1s", 290, &[])]].map(|stages| world.submit(job(stages)))
 }
 
 fn exchange(world: &World, id: JobId) -> Exchange {
@@ -106,6 +113,19 @@ fn who_waits_although_it_could_run_is_told_for_how_long_and_the_story_has_it() {
     assert_eq!(manager.can_wait(world.now).count(), 0, "it had to start");
 }
 
+#[test]
+fn of_tasks_alike_the_first_are_those_that_must_start() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let [_, second] = waiting_examples(&mut world);
+    let manager = &world.server.as_ref().expect("it runs").jobs[&second];
+    assert!(!manager.needs_nothing_now());
+    let can_wait = [0, 1].map(|index| manager.task_can_wait(0, index, world.now).map(|why| describe(&world, &why)));
+    assert!(
+        can_wait[0].is_none() && can_wait[1].as_ref().is_some_and(|why| why.contains("can wait 1.00s")),
+        "{can_wait:?}"
+    );
+}
+
 /// What is lost with the server is at most what has happened since the last end of a task that came ten seconds after the
 /// one before.
 #[test]
@@ -134,4 +154,37 @@ fn what_was_given_and_received_outlives_the_server() {
     let server = world.server.as_ref().expect("it runs");
     let after: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
     assert_eq!(before, after, "all have ended");
+}
+
+/// What a job receives at the moment, in thousandths of a CPU.
+fn received_now(world: &World, id: JobId) -> u64 {
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    let until = |now| manager.exchange(now).expect("it yields").received.seconds(CPU);
+    (until(world.now + Duration::from_secs(1)) - until(world.now)).round() as u64
+}
+
+/// What runs then runs by the rule that it was launched by, and the end alone knows of the beginning, be it from the log or from a
+/// snapshot.
+#[test]
+fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
+    for from_snapshot in [false, true] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let id = one_that_waits(&mut world);
+        let receiver = JobId(id.0 + 1);
+        world.run_for(Duration::from_secs(13));
+        let (rate, kept) = (received_now(&world, receiver), exchange(&world, receiver));
+        assert!(rate > 0 && kept.alone.is_some());
+        if from_snapshot {
+            let server = world.server.as_ref().expect("it runs");
+            let mut snapshot = server.master.durable();
+            snapshot.extend(server.jobs.values().flat_map(Role::durable));
+            world.disk = snapshot;
+        }
+        world.kill_server();
+        world.start_server();
+        world.settle();
+        assert_eq!(received_now(&world, receiver), rate, "from a snapshot: {from_snapshot}");
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(exchange(&world, receiver).alone, kept.alone, "from a snapshot: {from_snapshot}");
+    }
 }
