@@ -70,6 +70,8 @@ pub enum Verb {
     Node(verbs::node::NodeArgs),
     /// List queues
     Queue(verbs::queue::QueueArgs),
+    /// Show what queues and jobs use, gave to others and received from them
+    Usage(verbs::usage::UsageArgs),
     /// List jobs that have ended
     History(verbs::list::HistoryArgs),
     /// Give users tokens

@@ -67,6 +67,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Top(args) => verbs::top::execute(args, &connection),
         Verb::Node(args) => verbs::node::execute(args, &connection),
         Verb::Queue(args) => verbs::queue::execute(args, &connection),
+        Verb::Usage(args) => verbs::usage::execute(args, &connection),
         Verb::Token(args) => verbs::token::execute(args, &connection),
         Verb::Config(args) => verbs::config::execute(args),
         Verb::Workload(args) => verbs::workload::execute(args),

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::Duration;
-use amalgam_daemon::api::{AttemptCounts, StageDetail, TaskCounts, Timestamp};
+use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -117,6 +117,28 @@ fn memory(mebibytes: f64) -> String {
     }
 }
 
+/// `2.5 cpu-s, 0.75 GiB-s`: resources times seconds.
+pub fn resource_seconds(amounts: &BTreeMap<String, f64>) -> String {
+    let shown = amounts.iter().map(|(kind, amount)| match kind.as_str() {
+        "memory" => format!("{} GiB-s", number(*amount / 1024.0)),
+        _ => format!("{} {kind}-s", number(*amount)),
+    });
+    let text = shown.collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "nothing".to_owned() } else { text }
+}
+
+/// By how much a job that succeeded ended before or after the end that it would have had with its share to itself.
+pub fn against_alone(job: &JobSummary) -> Option<String> {
+    let (end, alone) = (job.ended_at.filter(|_| job.state == JobState::Succeeded)?, job.exchange.as_ref()?.alone_end?);
+    let difference = (alone.0 as f64 - end.0 as f64) / 1e6;
+    let length = format!("{:.1}s", difference.abs());
+    Some(match difference {
+        _ if length == "0.0s" => "as alone".to_owned(),
+        0.0.. => format!("{length} earlier"),
+        _ => format!("{length} later"),
+    })
+}
+
 /// Up to three decimals, without trailing zeros.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.3}");
@@ -151,6 +173,7 @@ pub fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_daemon::api::Exchange;
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
@@ -172,9 +195,26 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_compared_with_the_end_alone_where_both_are_known() {
+        let job = |state, ended, alone: Option<u64>| {
+            let exchange = Exchange { alone_end: alone.map(Timestamp), ..Exchange::default() };
+            let ended_at = Some(Timestamp(ended));
+            against_alone(&JobSummary { state, ended_at, exchange: Some(exchange), ..JobSummary::default() })
+        };
+        let succeeded = JobState::Succeeded;
+        assert_eq!(job(succeeded, 2_000_000, Some(3_500_000)).as_deref(), Some("1.5s earlier"));
+        assert_eq!(job(succeeded, 2_000_000, Some(1_900_000)).as_deref(), Some("0.1s later"));
+        assert_eq!(job(succeeded, 2_000_000, Some(1_990_000)).as_deref(), Some("as alone"));
+        assert_eq!(job(JobState::Failed, 2_000_000, Some(3_500_000)), None);
+        assert_eq!(job(succeeded, 2_000_000, None), None);
+    }
+
+    #[test]
     fn amounts_are_short() {
         let some = BTreeMap::from([("cpu".to_owned(), 0.5), ("memory".to_owned(), 1536.0), ("gpu".to_owned(), 0.0)]);
         assert_eq!(amounts(&some), "0.5 cpu, 1.5 GiB memory");
         assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(resource_seconds(&some), "0.5 cpu-s, 0 gpu-s, 1.5 GiB-s");
+        assert_eq!(resource_seconds(&BTreeMap::new()), "nothing");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AttemptId, Duration, Ended, GrantId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, UserId,
+    AttemptId, Duration, Ended, Exchange, GrantId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -167,6 +167,12 @@ pub enum Change {
         grant: GrantId,
         at: Instant,
     },
+    /// What the job gave and received so far.
+    Exchanged {
+        job: JobId,
+        exchange: Box<Exchange>,
+        at: Instant,
+    },
     /// No task of the job starts any more.
     Cancelled {
         job: JobId,
@@ -272,6 +278,14 @@ pub enum Record {
         job: JobId,
         stage: u32,
     },
+    /// So many tasks of the stage could wait for so long, for the job ends no later. Said once each time that a stage comes
+    /// to have such tasks.
+    Deferred {
+        job: JobId,
+        stage: u32,
+        tasks: u32,
+        left: Duration,
+    },
     /// Something about an attempt that is not current any more came late; it was dropped.
     Stale {
         from: Address,
@@ -342,6 +356,7 @@ impl Change {
             | Change::JobEnded { job, .. }
             | Change::JobReopened { job }
             | Change::JobForgotten { job }
+            | Change::Exchanged { job, .. }
             | Change::Cancelled { job, .. }
             | Change::Rerun { job }
             | Change::Progress { job, .. } => Some(*job),
@@ -370,6 +385,7 @@ impl Change {
                 | Change::Finished { .. }
                 | Change::Lost { .. }
                 | Change::Promoted { .. }
+                | Change::Exchanged { .. }
                 | Change::Cancelled { .. }
                 | Change::Rerun { .. }
                 | Change::Progress { .. }
@@ -384,7 +400,8 @@ impl Record {
             | Record::Held { job, .. }
             | Record::Blocked { job, .. }
             | Record::EstimatesJudged { job, .. }
-            | Record::StageReady { job, .. } => Some(*job),
+            | Record::StageReady { job, .. }
+            | Record::Deferred { job, .. } => Some(*job),
             Record::Stale { attempt, .. } => Some(attempt.job),
             _ => self.task().map(|task| task.job),
         }

@@ -2,7 +2,7 @@
 
 use crate::protocol::Rule;
 use crate::vocabulary::resources::CPU;
-use crate::vocabulary::{Constraint, JobId, Kinds, NodeId, Resources};
+use crate::vocabulary::{Constraint, Duration, JobId, Kinds, NodeId, Resources};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -44,6 +44,8 @@ pub enum Why {
     /// As many of the job's opportunistic tasks are at nodes as may be; `beside` so many guaranteed ones, where those
     /// decide it.
     Quota { launched: u64, most: u64, beside: Option<u64> },
+    /// So many tasks of the stage need not start before so long, for the job ends no later: others may have the room.
+    CanWait { stage: String, tasks: u32, left: Duration },
 }
 
 impl Why {
@@ -106,6 +108,12 @@ impl Why {
                 "its quota of opportunistic tasks beside {}: {launched} of {most} are at nodes, and the next goes when \
                  one of them ends or more guaranteed ones are launched",
                 counted(*guaranteed, "guaranteed one")
+            ),
+            Why::CanWait { stage, tasks, left } => format!(
+                "{} of stage {stage} can wait {left} without the job ending later; until then others may have the \
+                 room, and room that nobody wants starts {} sooner",
+                counted(u64::from(*tasks), "task"),
+                if *tasks == 1 { "it" } else { "them" }
             ),
         }
     }

@@ -140,6 +140,45 @@ fn who_yields_ends_when_it_could_have_ended() {
     assert!(yielded > 2_000, "jobs yielded {yielded} times");
 }
 
+/// A job that always takes what its share has room for, while the share changes and tasks fail, ends when the policy says that
+/// it would end alone.
+#[test]
+fn who_takes_its_share_and_no_more_ends_when_it_would_end_alone() {
+    for seed in 0..1_000 {
+        let mut chance = Chance::new(seed, "alone");
+        let mut dag = ModelDag::random(&mut chance);
+        let draw =
+            |chance: &mut Chance| totals(&Resources::new(100 + chance.below(900_u32), 100 + chance.below(900_u32)));
+        let mut share = draw(&mut chance);
+        let mut policy = Altruistic::new(PlanOrder::Fixed(Order::BreadthFirst), ALWAYS, Chance::new(1, "altruism"));
+        let (mut now, mut changes, mut failures) = (Instant::ZERO, chance.below(4_u32), chance.below(2_u32));
+        let mut next_change = Instant::ZERO + Duration::from_millis(chance.below(9_000_u64));
+        let mut alone = None;
+        while !dag.is_finished() {
+            if failures > 0 && changes == 0 && dag.next_end().is_some() {
+                failures -= 1;
+                policy.demand(now, &dag.progress(&dag.runnable()), Some(&share));
+                dag.fail_one(&mut chance);
+            }
+            let demand = policy.demand(now, &dag.progress(&dag.runnable()), Some(&share));
+            alone = demand.alone;
+            for part in dag.runnable() {
+                let fits = (0..part.ready).take_while(|_| dag.take_if_it_fits(now, part.stage, &share));
+                fits.for_each(drop);
+            }
+            let next_end = dag.next_end().expect("something runs");
+            now = next_end;
+            if changes > 0 && next_change < next_end {
+                changes -= 1;
+                (now, share) = (next_change, draw(&mut chance));
+                next_change = now + Duration::from_millis(1 + chance.below(9_000_u64));
+            }
+            dag.end_what_is_due(now);
+        }
+        assert_eq!(alone, Some(now), "seed {seed}: {dag:?}");
+    }
+}
+
 /// Tasks that take longer or less long than expected, at random or by a thousand times, and fail: what is put off is never put
 /// off for ever, and the plan follows. However wrong, the job ends no later than its own estimates said plus twice the time that
 /// it takes when it never yields (in 30,000 draws 1.91 times).

@@ -5,9 +5,9 @@
 mod world;
 
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobAction, JobOutcome};
+use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
 use amalgam_core::role::Role;
-use amalgam_core::vocabulary::{Chance, Constraint, Duration, NodeId, Resources};
+use amalgam_core::vocabulary::{Chance, Constraint, Duration, JobSpec, NodeId, Resources, StageSpec};
 use std::collections::BTreeSet;
 use world::{World, job, stage};
 
@@ -45,6 +45,36 @@ fn a_batch_is_probed_for_as_a_whole_and_each_stage_is_a_batch() {
     assert_eq!(world.running_tasks().len(), 4, "nobody waits where nodes are idle");
     world.run_for(seconds(1));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+/// Of a job with one task: why it has no node.
+fn why(world: &mut World, cores: u32, zone: &str) -> String {
+    let stage =
+        StageSpec { constraints: vec![Constraint::parse(zone).unwrap()], ..stage("only", 1, "1s", 1_000 * cores) };
+    let id = world.submit(JobSpec { wait_for_nodes: true, ..job(vec![stage]) });
+    let server = world.server.as_ref().unwrap();
+    let reasons = server.jobs[&id].explain();
+    reasons.iter().map(|why| server.master.describe_why(why)).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn tasks_that_no_node_suits_say_why() {
+    let mut world = World::new(Preset::SPARROW);
+    world.start_server();
+    assert_eq!(why(&mut world, 1, "zone=earth"), "no node has joined the cluster yet");
+    for zone in ["mars", "moon"] {
+        world.add_node(CORE, &[("zone", zone)]);
+    }
+    world.run_for(seconds(2));
+    assert_eq!(why(&mut world, 1, "zone=earth"), "no node meets zone=earth");
+    assert_eq!(why(&mut world, 3, "zone=moon"), "larger than every node: host1 comes closest and is short of 2 cpu");
+    world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
+    world.run_for(seconds(2));
+    assert_eq!(why(&mut world, 1, "zone=moon"), "host1 could run it, but takes no work now (drained or paused)");
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained: true });
+    world.run_for(seconds(2));
+    let none = "none of the 2 known nodes takes work (unreachable, drained or paused)";
+    assert_eq!(why(&mut world, 1, "zone=moon"), none);
 }
 
 #[test]

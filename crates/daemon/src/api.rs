@@ -37,6 +37,20 @@ wire! {
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
         tasks: TaskCounts,
+        /// What it gave to other jobs and received from them; absent under presets in which jobs do not yield.
+        #[serde(default)]
+        exchange: Option<Exchange>,
+    }
+
+    /// What a job gave and received: resource-seconds by kind, in the units of the kinds, such as core seconds and MiB
+    /// seconds.
+    pub struct Exchange {
+        /// What it was entitled to and left to others, for its tasks could wait.
+        given: BTreeMap<String, f64>,
+        /// What it held beyond what it was entitled to, for nobody needed the room.
+        received: BTreeMap<String, f64>,
+        /// When it would end, or would have ended, with its share to itself, as estimated; once it plans.
+        alone_end: Option<Timestamp>,
     }
 
     /// How many tasks are in which state.
@@ -202,6 +216,11 @@ wire! {
         pending_tasks: u64,
         #[serde(default)]
         attempts: AttemptCounts,
+        /// What its jobs gave to others and received from them, in resource-seconds by kind, in the jobs that are still known.
+        #[serde(default)]
+        given: BTreeMap<String, f64>,
+        #[serde(default)]
+        received: BTreeMap<String, f64>,
     }
 
     pub struct ClusterSummary {

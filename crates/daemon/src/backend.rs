@@ -302,7 +302,7 @@ impl Backend for ServerBackend {
     }
 
     async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
-        self.look(|roles, _| views::queues(roles)).await
+        self.look(views::queues).await
     }
 
     async fn cluster(&self) -> Result<ClusterSummary, Error> {

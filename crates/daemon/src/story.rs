@@ -6,7 +6,7 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId};
-use amalgam_core::why::counted;
+use amalgam_core::why::{Why, counted};
 use std::sync::Arc;
 
 /// What the lines call things by.
@@ -165,6 +165,10 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         Record::Blocked { why, .. } => of_job("blocked", why.describe(&names.kinds, |node| names.node(node))),
         Record::StageReady { stage, .. } => {
             of_job("stage-ready", format!("stage {} has all its inputs", names.stage(*stage)))
+        }
+        Record::Deferred { stage, tasks, left, .. } => {
+            let why = Why::CanWait { stage: names.stage(*stage).to_owned(), tasks: *tasks, left: *left };
+            of_job("can-wait", why.describe(&names.kinds, |node| names.node(node)))
         }
         Record::Queued { task, attempt, node } => {
             let text = format!("{} waits at {} for room", names.task(*task), names.node(*node));

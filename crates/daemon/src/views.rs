@@ -1,7 +1,7 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    AttemptCounts, ClusterSummary, Guarantee, JobDetail, JobState, JobSummary, MeanOf, NodeDetail, NodeState,
+    AttemptCounts, ClusterSummary, Exchange, Guarantee, JobDetail, JobState, JobSummary, MeanOf, NodeDetail, NodeState,
     NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
@@ -12,7 +12,7 @@ use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, Resources, StageSpec, TaskId, Totals,
+    Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, ResourceTime, Resources, StageSpec, TaskId, Totals,
 };
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
@@ -117,7 +117,11 @@ impl Job<'_> {
     fn explain(&self) -> &[Why] {
         self.explained.get_or_init(|| {
             let mut reasons = self.master.explain(self.job.id);
-            reasons.extend(self.manager.map(JobManager::explain).unwrap_or_default());
+            let Some(manager) = self.manager else { return reasons };
+            reasons.extend(manager.explain());
+            // Where all of it can wait this says more than that there is no room.
+            let place = if manager.needs_nothing_now() { 0 } else { reasons.len() };
+            reasons.splice(place..place, manager.can_wait(self.now));
             reasons
         })
     }
@@ -173,6 +177,9 @@ impl Job<'_> {
             state if state.has_ended() => self.end_reason(),
             _ => self.reasons().into_iter().next(),
         };
+        // What was only sent to nodes' queues has not started.
+        let has_started = |manager: &&JobManager| state != JobState::Pending || manager.dag().has_run();
+        let started_at = self.manager.filter(has_started).and_then(|manager| manager.dag().first_launch());
         let ended_at = match self.state {
             master::JobState::Ended(end) => Some(end.at.into()),
             _ => None,
@@ -186,10 +193,21 @@ impl Job<'_> {
             state,
             reason,
             submitted_at: self.job.submitted_at.into(),
-            started_at: self.manager.and_then(|manager| manager.dag().first_launch()).map(Timestamp::from),
+            started_at: started_at.map(Timestamp::from),
             ended_at,
             tasks: self.counts(),
+            exchange: self.exchange(),
         }
+    }
+
+    fn exchange(&self) -> Option<Exchange> {
+        let exchange = self.manager?.exchange(self.now)?;
+        let kinds = self.master.kinds();
+        Some(Exchange {
+            given: named_seconds(&exchange.given, kinds),
+            received: named_seconds(&exchange.received, kinds),
+            alone_end: exchange.alone.map(Timestamp::from),
+        })
     }
 
     fn detail(&self) -> JobDetail {
@@ -408,6 +426,8 @@ impl Job<'_> {
             None if matches!(self.state, master::JobState::Ended(_)) => TaskState::Cancelled,
             None => TaskState::Waiting,
         };
+        let can_wait = self.manager.filter(|_| state == TaskState::Queued && !launched);
+        let can_wait = can_wait.and_then(|manager| manager.task_can_wait(stage, index, self.now));
         let reason = status.as_ref().and_then(|status| status.reason.as_ref());
         let message = status.as_ref().and_then(|status| status.message.as_ref());
         TaskSummary {
@@ -421,7 +441,10 @@ impl Job<'_> {
             attempt: attempt.map(|attempt| attempt.to_string()),
             attempts: record.map_or(0, |record| u32::from(record.attempts)),
             exit_code: reason.map(EndReason::exit_code),
-            reason: reason.filter(|reason| !reason.is_success()).map(|reason| task_reason(reason, message)),
+            reason: reason
+                .filter(|reason| !reason.is_success())
+                .map(|reason| task_reason(reason, message))
+                .or_else(|| can_wait.map(|why| self.master.describe_why(&why))),
             started_at: started_at.map(Timestamp::from),
             ended_at: ended.map(|record| record.at.into()),
             wall_seconds: ended.map(|record| record.wall.as_secs_f64()),
@@ -547,13 +570,17 @@ pub fn node_state(status: &NodeStatus) -> NodeState {
     }
 }
 
-pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
+pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
     let Some(master) = &roles.master else { return Vec::new() };
     let mut work: BTreeMap<QueueId, QueueWork> = BTreeMap::new();
     for (id, manager) in &roles.jobs {
         let Some(queue) = master.queue_of(*id) else { continue };
         let entry = work.entry(queue).or_default();
         entry.attempts.add(&attempt_counts(manager));
+        if let Some(exchange) = manager.exchange(now) {
+            entry.given.add(&exchange.given);
+            entry.received.add(&exchange.received);
+        }
         for stage in task_counts(manager) {
             entry.running += stage.running;
             entry.pending += stage.waiting + stage.queued;
@@ -571,6 +598,8 @@ pub fn queues(roles: &Roles) -> Vec<QueueSummary> {
             parent.running_tasks += below.running_tasks;
             parent.pending_tasks += below.pending_tasks;
             parent.attempts.add(&below.attempts);
+            add_amounts(&mut parent.given, &below.given);
+            add_amounts(&mut parent.received, &below.received);
         }
     }
     summaries
@@ -582,11 +611,13 @@ struct QueueWork {
     running: u64,
     pending: u64,
     attempts: AttemptCounts,
+    given: ResourceTime,
+    received: ResourceTime,
 }
 
 fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) -> QueueSummary {
     let share = |millionths: u32| f64::from(millionths) / 1e6;
-    let QueueWork { running, pending, attempts } = work.cloned().unwrap_or_default();
+    let QueueWork { running, pending, attempts, given, received } = work.cloned().unwrap_or_default();
     QueueSummary {
         name: status.spec.name.clone(),
         parent: status.spec.name.rsplit_once('.').map(|(parent, _)| parent.to_owned()),
@@ -601,6 +632,8 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) 
         running_tasks: running,
         pending_tasks: pending,
         attempts,
+        given: named_seconds(&given, kinds),
+        received: named_seconds(&received, kinds),
     }
 }
 
@@ -642,7 +675,7 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         tasks,
         attempts,
         tasks_per_second: ended_lately,
-        queues: queues(roles),
+        queues: queues(roles, now),
     })
 }
 
@@ -660,4 +693,15 @@ fn named_totals(totals: &Totals, kinds: &Kinds) -> BTreeMap<String, f64> {
     };
     let present = (0..WIDTH).filter(|&kind| totals.0[kind] > 0 || kind <= 1);
     present.filter_map(|kind| Some((kinds.name(kind)?.to_owned(), amount(kind)))).collect()
+}
+
+/// Resource-seconds by kind, in the units of the kinds; kinds of which there are none are left out.
+fn named_seconds(time: &ResourceTime, kinds: &Kinds) -> BTreeMap<String, f64> {
+    let amount = |kind: usize| if kind == CPU { time.seconds(kind) / 1e3 } else { time.seconds(kind) };
+    let present = (0..WIDTH).filter(|&kind| time.0[kind] > 0);
+    present.filter_map(|kind| Some((kinds.name(kind)?.to_owned(), amount(kind)))).collect()
+}
+
+fn add_amounts(sum: &mut BTreeMap<String, f64>, more: &BTreeMap<String, f64>) {
+    more.iter().for_each(|(kind, amount)| *sum.entry(kind.clone()).or_default() += amount);
 }

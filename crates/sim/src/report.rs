@@ -1,6 +1,6 @@
 //! One page about one or several runs of a workload: self-contained HTML with plots as SVG, readable without a network.
 
-use crate::metrics::{Gantt, GanttStage, Heat, Outcome};
+use crate::metrics::{Against, Gantt, GanttStage, Heat, JobResult, Outcome};
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -48,6 +48,7 @@ fn write_page(page: &mut String, title: &str, command: &str, notes: &[String], r
     for note in notes {
         write!(page, "<p class=\"note\">{}</p>", escape(note))?;
     }
+    runs.iter().try_for_each(|run| altruism(page, run))?;
     section(page, "Job completion: share of jobs that took at most so many seconds", HEIGHT, &|area| {
         lines(area, "seconds", "share of jobs", &completion_curves(runs))
     })?;
@@ -202,6 +203,41 @@ fn table(page: &mut String, runs: &[Outcome]) -> fmt::Result {
     )
 }
 
+/// What a run's queues gave and received, and how the ends of its jobs compare with others.
+fn altruism(page: &mut String, run: &Outcome) -> Plot {
+    let Some(altruism) = &run.results.altruism else { return Ok(()) };
+    write!(page, "<h2>What jobs gave to others and received under {}</h2>", escape(&run.results.preset))?;
+    page.write_str("<table><tr><th>queue</th><th>jobs</th><th>gave, CPU-s</th><th>received</th>")?;
+    page.write_str("<th>gave, GiB-s of memory</th><th>received</th></tr>")?;
+    for queue in &altruism.queues {
+        write!(page, "<tr><td>{}</td><td>{}</td>", escape(&queue.queue), queue.jobs)?;
+        let sums = [queue.given_cpu_s, queue.received_cpu_s, queue.given_memory_gib_s, queue.received_memory_gib_s];
+        sums.iter().try_for_each(|sum| write!(page, "<td>{sum:.1}</td>"))?;
+        page.write_str("</tr>")?;
+    }
+    page.write_str("</table>")?;
+    let ways = [
+        ("the ends with their shares to themselves, as they estimated", Some(altruism.against_alone)),
+        ("the same run without altruism", altruism.against_selfish),
+    ];
+    for (what, against) in ways.into_iter().filter_map(|(what, against)| Some((what, against?))) {
+        let Against { jobs, earlier, later, jct_s, speedup } = against;
+        write!(
+            page,
+            "<p>Against {what}: of {jobs} jobs {earlier} ended earlier and {later} later; the mean completion there is \
+             {:.1} s, and a job is {:.2} times as fast in the median.</p>",
+            jct_s.mean, speedup.p50
+        )?;
+    }
+    let curves = speedup_curves(run);
+    if curves.is_empty() {
+        return Ok(());
+    }
+    section(page, "Completion without altruism over completion with it: share of jobs", HEIGHT, &|area| {
+        lines(area, "times as fast", "share of jobs", &curves)
+    })
+}
+
 fn section(page: &mut String, heading: &str, height: u32, draw: &dyn Fn(&Area<'_>) -> Plot) -> Plot {
     write!(page, "<h2>{heading}</h2>")?;
     let mut svg = String::new();
@@ -218,6 +254,13 @@ fn section(page: &mut String, heading: &str, height: u32, draw: &dyn Fn(&Area<'_
 fn completion_curves(runs: &[Outcome]) -> Vec<Line> {
     let of_run = |run: &Outcome| distribution(run.jobs.iter().filter_map(|job| job.jct_s).collect());
     runs.iter().map(|run| (run.results.preset.clone(), of_run(run))).collect()
+}
+
+/// Empty where nothing was run without altruism.
+fn speedup_curves(run: &Outcome) -> Vec<Line> {
+    let speedup = |job: &JobResult| Some(job.selfish_jct_s? / job.jct_s.filter(|jct| *jct > 0.0)?);
+    let speedups: Vec<f64> = run.jobs.iter().filter_map(speedup).collect();
+    if speedups.is_empty() { Vec::new() } else { vec![(run.results.preset.clone(), distribution(speedups))] }
 }
 
 /// The share of the values that are at most so large.
@@ -441,12 +484,15 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn runs() -> Vec<Outcome> {
+        Preset::all().map(run).collect()
+    }
+
+    fn run(preset: Preset) -> Outcome {
         let options = [("jobs", "5"), ("run-time", "exponential:60s")];
         let options = options.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let workload = trace::read("synthetic:layered", &options).unwrap();
         let nodes = trace::read_nodes("drawn:5", &[]).unwrap();
-        let run = |preset| Simulation::new(Settings { preset, ..Settings::default() }, &nodes, &workload).run();
-        Preset::all().map(run).collect()
+        Simulation::new(Settings { preset, ..Settings::default() }, &nodes, &workload).run()
     }
 
     /// The plots of a page by their headings.
@@ -497,8 +543,23 @@ mod tests {
                 assert!(bars.contains(&label.as_str()), "{preset}, no `{label}`: {bars:?}");
             }
         }
-        assert_eq!(plots.len(), of_all.len() + 2 * runs.len());
+        assert_eq!(plots.len(), of_all.len() + 2 * runs.len() + 1);
+        let (heading, exchange) = plots[0];
+        assert_eq!(heading, "What jobs gave to others and received under carbyne");
+        assert!(exchange.contains("<td>root.default</td><td>5</td>") && exchange.contains("of 5 jobs"), "{exchange}");
         assert!(page.contains("a &lt;workload&gt;") && page.contains("no demands"));
+    }
+
+    #[test]
+    fn ends_are_laid_beside_those_without_altruism() {
+        let mut selfish = Preset::CARBYNE;
+        selfish.yielding.as_mut().unwrap().altruism = 0;
+        let mut run_of_carbyne = run(Preset::CARBYNE);
+        run_of_carbyne.compare_with_selfish(&run(selfish));
+        let page = html("a workload", "amalgam sim run", &[], &[run_of_carbyne]).unwrap();
+        assert!(page.contains("<p>Against the same run without altruism: of 5 jobs"), "{page}");
+        let plot = plots(&page).into_iter().find(|(heading, _)| heading.starts_with("Completion without altruism"));
+        assert!(texts(plot.unwrap().1).contains(&"carbyne"));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::simulation::Place;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::Message;
 use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::{Instant, JobId, Kinds, TaskId};
+use amalgam_core::vocabulary::resources::CPU;
+use amalgam_core::vocabulary::{Instant, JobId, Kinds, ResourceTime, TaskId};
 use std::fmt::Write;
 
 /// Characters of a message that are shown.
@@ -143,6 +144,11 @@ fn describe_change(change: &Change) -> String {
             format!("task {task} lost as {attempt}: {cause:?}{more}")
         }
         Change::JobBegun { job } => format!("job {job} begins"),
+        Change::Exchanged { job, exchange, .. } => {
+            let seconds = |time: &ResourceTime| time.seconds(CPU) / 1e3;
+            let (given, received) = (seconds(&exchange.given), seconds(&exchange.received));
+            format!("job {job} gave {given} CPU seconds so far and received {received}")
+        }
         Change::JobEnded { job, outcome, .. } => format!("job {job} ended: {outcome:?}"),
         other => format!("{other:?}"),
     }
@@ -154,6 +160,9 @@ fn describe_record(record: &Record) -> String {
             format!("job {job} waits: {}", why.describe(&Kinds::new(), |node| node.to_string()))
         }
         Record::Submitted { job, tasks } => format!("job {job} has {tasks} tasks"),
+        Record::Deferred { job, stage, tasks, left } => {
+            format!("{tasks} tasks of stage {stage} of job {job} could wait {left}, for it ends no later")
+        }
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),

@@ -5,7 +5,7 @@ use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::selectors::{Selector, resolve};
 use crate::{discovery, show};
-use amalgam_daemon::api::{JobDetail, MeanOf, StageDetail, TaskState, TaskSummary};
+use amalgam_daemon::api::{JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary};
 use clap::Args;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -84,6 +84,11 @@ fn describe(job: &JobDetail) -> String {
     line("expected end", job.expected_end.map(show::time).unwrap_or_default());
     line("tasks", show::counts(&summary.tasks));
     line("attempts", show::attempts(&job.attempts));
+    if let Some(exchange) = &summary.exchange {
+        line("gave", show::resource_seconds(&exchange.given));
+        line("received", show::resource_seconds(&exchange.received));
+        line("alone", alone(summary));
+    }
     line("after jobs", job.after_jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     line("max fails", job.max_fails.map(|count| count.to_string()).unwrap_or_default());
     line("exit code", job.exit_code.map(|code| code.to_string()).unwrap_or_default());
@@ -102,6 +107,16 @@ fn describe(job: &JobDetail) -> String {
         }
     }
     text
+}
+
+/// How it would go with its share to itself.
+fn alone(job: &JobSummary) -> String {
+    let Some(end) = job.exchange.as_ref().and_then(|exchange| exchange.alone_end) else { return String::new() };
+    match show::against_alone(job) {
+        Some(how) => format!("with its share to itself it would have ended at {}: it ended {how}", show::time(end)),
+        None if job.state.has_ended() => String::new(),
+        None => format!("with its share to itself it would end at {}", show::time(end)),
+    }
 }
 
 fn stage_table(stages: &[StageDetail]) -> String {

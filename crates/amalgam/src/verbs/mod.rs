@@ -20,6 +20,7 @@ pub mod story;
 pub mod submit;
 pub mod token;
 pub mod top;
+pub mod usage;
 pub mod wait;
 pub mod workload;
 

@@ -16,7 +16,7 @@ fn run(scene: &Scene, example: &str) -> Told {
     told
 }
 
-fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
@@ -81,7 +81,7 @@ fn every_example_is_accepted() {
     let scene = Scene::new();
     let mut check = scene.command(&["config", "check"]);
     check.current_dir(repository());
-    let jobs = ["array", "diamond", "sweep", "wordcount"];
+    let jobs = ["array", "diamond", "nightly", "query", "sweep", "wordcount"];
     let told = told({
         check.args(jobs.map(|name| format!("examples/{name}.toml")));
         check

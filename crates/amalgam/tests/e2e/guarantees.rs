@@ -136,6 +136,7 @@ fn a_job_that_only_waits_at_a_node_is_pending_until_its_first_process_starts() {
     until_true("an attempt at the node", || scene.job(&behind).attempts.at_nodes == 1);
     let job = scene.job(&behind).summary;
     assert_eq!((job.state, job.tasks.running, job.tasks.queued), (JobState::Pending, 0, 1));
+    assert_eq!(job.started_at, None);
     let listed = scene.ok(&["list"]);
     assert!(listed.contains("1 task waits in a node's queue for room"), "{listed}");
     scene.write("go", "");

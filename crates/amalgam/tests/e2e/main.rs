@@ -14,3 +14,4 @@ mod simulation;
 mod store;
 mod support;
 mod workloads;
+mod yielding;

@@ -123,6 +123,30 @@ fn several_presets_make_one_table_and_one_page() {
 }
 
 #[test]
+fn jobs_that_yield_are_compared_with_the_same_jobs_without_altruism() {
+    let scene = Scene::new();
+    let jobs = ["-w", "jobs=40", "-w", "run-time=lognormal:20s:1.2", "-w", "arrival=poisson:4s"];
+    let run = |more: &[&str]| result(&scene, &small(&[&jobs, more].concat()));
+    scene.write("selfish.toml", "preset = 'carbyne'\n[policies]\naltruism = 0\n");
+    let (alone, both) = (run(&["--preset", "carbyne"]), run(&["--preset", "carbyne", "--against-selfish"]));
+    let selfish = run(&["--config", "selfish.toml"]);
+    assert_eq!(both["jct_s"], alone["jct_s"]);
+    assert_eq!(alone["altruism"]["against_selfish"], Value::Null);
+    let against = &both["altruism"]["against_selfish"];
+    assert_eq!((&against["jct_s"], &against["jobs"]), (&selfish["jct_s"], &selfish["succeeded_jobs"]));
+    assert!(against["earlier"].as_u64() > Some(0), "{against}");
+    let queue = &both["altruism"]["queues"][0];
+    assert_eq!((&queue["queue"], queue["jobs"].as_u64()), (&Value::from("root.default"), Some(40)));
+    assert!(queue["given_cpu_s"].as_f64() > Some(1.0) && queue["received_cpu_s"].as_f64() > Some(1.0), "{queue}");
+    assert_eq!(run(&["--preset", "drf"])["altruism"], Value::Null);
+    let said = scene.ok(&small(&["--preset", "drf,carbyne", "--against-selfish", "--csv", "csv"]));
+    assert!(said.contains("carbyne: jobs gave ") && said.contains("the same run without altruism"), "{said}");
+    let rows = scene.read("csv/jobs-carbyne.csv");
+    assert!(rows.lines().next().unwrap().ends_with("alone_jct_s,selfish_jct_s"), "{rows}");
+    assert!(rows.lines().skip(1).all(|row| !row.ends_with(',')), "{rows}");
+}
+
+#[test]
 fn the_tables_say_the_same_in_both_formats() {
     let scene = Scene::new();
     scene.ok(&small(&["--preset", "sjf", "--csv", "csv", "--parquet", "parquet"]));

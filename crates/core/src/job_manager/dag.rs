@@ -277,6 +277,11 @@ impl Dag {
         })
     }
 
+    /// Whether some attempt of its tasks is known to have run.
+    pub fn has_run(&self) -> bool {
+        self.stages.iter().any(Stage::has_run)
+    }
+
     /// When the first task of all was launched.
     pub fn first_launch(&self) -> Option<Instant> {
         self.stages.iter().filter_map(|stage| stage.first_launch).min()
@@ -309,6 +314,15 @@ impl Stage {
     /// Tasks that could start now.
     pub fn ready(&self) -> u32 {
         if self.inputs_missing > 0 || self.abandoned { 0 } else { self.waiting() }
+    }
+
+    /// How many ready tasks start before this one, which has not started; those that are tried again go first.
+    pub fn place_in_line(&self, index: u32) -> u32 {
+        if index < self.next_fresh { 0 } else { self.again.len() as u32 + index - self.next_fresh }
+    }
+
+    fn has_run(&self) -> bool {
+        self.succeeded > 0 || self.records.iter().any(|record| record.wall > Duration::ZERO)
     }
 
     /// Tasks that have not ended and do not run.

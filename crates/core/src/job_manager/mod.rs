@@ -5,6 +5,7 @@
 
 mod dag;
 mod estimate;
+mod exchange;
 mod placing;
 mod promotion;
 mod questions;
@@ -66,6 +67,8 @@ pub struct JobManager {
     requests: Requests,
     /// What it is entitled to of the cluster, once the master has said so.
     share: Option<Box<Totals>>,
+    /// What it gives and receives; where nobody yields there is none.
+    account: Option<Box<exchange::Account>>,
     /// Places the job's tasks, or those that are opportunistic; without it the master does.
     scheduler: Option<LocalScheduler>,
     quota: Quota,
@@ -103,6 +106,8 @@ struct RunningAttempt {
     opportunistic: bool,
     /// A ledger holds its resources: from the beginning, or since it was promoted.
     booked: bool,
+    /// The rule by which it was launched.
+    rule: Rule,
     launched_at: Instant,
     started_at: Option<Instant>,
     life: Life,
@@ -177,6 +182,7 @@ impl JobManager {
         let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
+        let account = intra_job.yields().then(Box::default);
         JobManager {
             job,
             epoch,
@@ -185,6 +191,7 @@ impl JobManager {
             dag,
             requests,
             share: None,
+            account,
             scheduler,
             quota,
             quota_binds: false,
@@ -256,6 +263,7 @@ impl JobManager {
         }
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
+        self.note_demand(now, out);
         let is_for_master = |ask: &Ask| self.scheduler.is_none() || self.requests.is_for_master(ask.execution);
         let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
         if !asks.is_empty() {
@@ -265,6 +273,7 @@ impl JobManager {
         if self.dag.is_finished() && self.running.is_empty() && self.outcome.is_none() {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
+            self.keep_exchange(now, out);
             let means = self.dag.stages.iter().map(|stage| stage.estimate.mean()).collect();
             let ended = ToMaster::JobEnded { job: self.id(), outcome, estimated: self.estimated(), means };
             out.send(TheMaster, ended);
@@ -338,7 +347,7 @@ impl JobManager {
         self.dag.launched(task.stage, task.index, attempt, node, now);
         let booked = basis.grant().is_some();
         let (opportunistic, launched_at, life) = (!booked, now, Life::Present);
-        let running = RunningAttempt { task, node, opportunistic, booked, launched_at, started_at: None, life };
+        let running = RunningAttempt { task, node, opportunistic, booked, rule, launched_at, started_at: None, life };
         self.insert_running(attempt, running);
         out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
         let mut launch = self.launch_message(attempt, task, execution, basis);
@@ -363,12 +372,18 @@ impl JobManager {
 
     fn insert_running(&mut self, attempt: AttemptId, running: RunningAttempt) {
         *self.outstanding.counter(running.booked) += 1;
+        if let Some(account) = &mut self.account {
+            account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
+        }
         self.running.insert(attempt, running);
     }
 
     fn remove_running(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
         let running = self.running.remove(&attempt)?;
         *self.outstanding.counter(running.booked) -= 1;
+        if let Some(account) = &mut self.account {
+            account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
+        }
         Some(running)
     }
 
@@ -440,6 +455,7 @@ impl JobManager {
         self.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
         out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
+        self.keep_exchange_now_and_then(now, out);
         for &stage in &ready {
             out.record(Record::StageReady { job: self.id(), stage });
         }
@@ -656,6 +672,8 @@ impl JobManager {
         }
         assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
         self.scheduler.iter().for_each(LocalScheduler::check_invariants);
+        self.requests.check_invariants();
+        self.check_account();
     }
 }
 
@@ -664,6 +682,7 @@ impl Role for JobManager {
     type Description = JobDescription;
 
     fn handle(&mut self, now: Instant, event: Event<ToJobManager>, out: &mut Outbox) {
+        self.add_up(now);
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Master, incarnation } => {
@@ -678,6 +697,7 @@ impl Role for JobManager {
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.on_wakeup(now, out),
         }
+        self.review_exchange();
         self.check_invariants();
     }
 

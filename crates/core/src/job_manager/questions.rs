@@ -1,6 +1,7 @@
 //! What a job manager answers without changing anything: for the interface, for its host, for a simulator.
 
 use super::{Dag, JobManager, Life, RunningAttempt};
+use crate::policy::Deferrable;
 use crate::protocol::{AdmittedJob, JobOutcome};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{AttemptId, Duration, Instant, NodeId, TaskId};
@@ -91,7 +92,40 @@ impl JobManager {
         };
         let tasks = self.running.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
-        at_nodes.into_iter().chain(self.quota_that_binds()).collect()
+        let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
+        at_nodes.into_iter().chain(self.quota_that_binds()).chain(no_node).collect()
+    }
+
+    /// What of it could wait, and how long still.
+    pub fn can_wait(&self, now: Instant) -> impl Iterator<Item = Why> {
+        self.deferred().filter(move |part| part.due > now).map(move |part| Why::CanWait {
+            stage: self.job.spec.stages[part.stage as usize].name.clone(),
+            tasks: part.count,
+            left: part.due.since(now),
+        })
+    }
+
+    /// The same of one task that has not started.
+    pub fn task_can_wait(&self, stage: u32, index: u32, now: Instant) -> Option<Why> {
+        let part = self.deferred().find(|part| part.stage == stage && part.due > now)?;
+        let entry = self.dag.stage(stage);
+        // Whoever stands first in line is needed first.
+        let is_needed = entry.place_in_line(index) < entry.ready() - part.count;
+        let (stage, left) = (self.job.spec.stages[stage as usize].name.clone(), part.due.since(now));
+        (!is_needed).then_some(Why::CanWait { stage, tasks: 1, left })
+    }
+
+    /// Whether nothing that it asks for must start now.
+    pub fn needs_nothing_now(&self) -> bool {
+        let ready: u64 = self.dag.runnable().map(|stage| u64::from(self.dag.stage(stage).ready())).sum();
+        ready == self.deferred().map(|part| u64::from(part.count)).sum()
+    }
+
+    /// What the policy said last, less what has started since: what could wait starts last.
+    fn deferred(&self) -> impl Iterator<Item = Deferrable> {
+        let left = |part: &Deferrable| part.count.min(self.dag.stage(part.stage).ready());
+        let parts = self.requests.deferrable().iter().map(move |part| Deferrable { count: left(part), ..*part });
+        parts.filter(|part| part.count > 0)
     }
 
     /// The part that places its tasks, where the master does not.

@@ -3,7 +3,7 @@
 
 use super::RunningAttempt;
 use super::dag::Dag;
-use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
+use crate::policy::{DagProgress, Deferrable, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
 use crate::protocol::{AdmittedJob, Ask};
 use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
 use std::collections::{BTreeMap, VecDeque};
@@ -62,6 +62,18 @@ pub(super) struct Requests {
     mix: Option<(Mix, Chance)>,
     /// When the policy wants to be asked again.
     review_at: Option<Instant>,
+    /// What the policy said last of what could wait, and of the job's end without others.
+    deferrable: Vec<Deferrable>,
+    alone: Option<Instant>,
+    demand: OpenDemand,
+}
+
+/// What the tasks hold together that were asked for and not granted. Counted only while some could wait.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct OpenDemand {
+    /// That of those that must start now.
+    pub needed: Totals,
+    pub deferred: Totals,
 }
 
 /// The ready tasks of a stage, each of which is guaranteed or opportunistic. It is counted how many are and not which.
@@ -110,8 +122,16 @@ struct Counted {
 
 impl Requests {
     pub(super) fn new(job: &AdmittedJob, mix: Option<(Mix, Chance)>) -> Requests {
-        let mut requests =
-            Requests { asks: Vec::new(), stages: Vec::new(), runnable: Vec::new(), mix, review_at: None };
+        let mut requests = Requests {
+            asks: Vec::new(),
+            stages: Vec::new(),
+            runnable: Vec::new(),
+            mix,
+            review_at: None,
+            deferrable: Vec::new(),
+            alone: None,
+            demand: OpenDemand::default(),
+        };
         let mut known = BTreeMap::new();
         for (number, stage) in job.spec.stages.iter().enumerate() {
             let accepts = if job.only_guaranteed { ExecutionType::Guaranteed } else { stage.execution };
@@ -175,7 +195,7 @@ impl Requests {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
         let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: &progress }, share);
-        self.review_at = demand.review_at;
+        (self.review_at, self.alone) = (demand.review_at, demand.alone.or(self.alone));
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
         // An ask that has a rank after the one before it keeps it, and is not told again.
@@ -197,11 +217,45 @@ impl Requests {
             counted.told &= (wanted, needed) == (counted.ask.wanted, counted.ask.needed);
             (counted.ask.wanted, counted.ask.needed) = (wanted, needed);
         }
+        self.deferrable = demand.deferrable;
+        self.demand = self.count_open();
         self.untold()
     }
 
     pub(super) fn review_at(&self) -> Option<Instant> {
         self.review_at
+    }
+
+    /// What could wait, by stage, as the policy said last.
+    pub(super) fn deferrable(&self) -> &[Deferrable] {
+        &self.deferrable
+    }
+
+    pub(super) fn alone(&self) -> Option<Instant> {
+        self.alone
+    }
+
+    pub(super) fn open_demand(&self) -> &OpenDemand {
+        &self.demand
+    }
+
+    fn count_open(&self) -> OpenDemand {
+        let mut open = OpenDemand::default();
+        if self.deferrable.is_empty() {
+            return open;
+        }
+        for Counted { ask, granted, .. } in &self.asks {
+            let needed = ask.needed.saturating_sub(*granted);
+            let deferred = ask.wanted.saturating_sub(*granted).saturating_sub(needed);
+            open.needed.add_times(&ask.resources, needed);
+            open.deferred.add_times(&ask.resources, deferred);
+        }
+        open
+    }
+
+    /// In tests and debug builds.
+    pub(super) fn check_invariants(&self) {
+        assert_eq!(self.demand, self.count_open(), "what is open is counted as it is granted");
     }
 
     fn untold(&mut self) -> Vec<Ask> {
@@ -222,6 +276,8 @@ impl Requests {
             counted.ask.needed = 0;
             counted.told = true;
         }
+        self.deferrable.clear();
+        self.demand = OpenDemand::default();
     }
 
     /// Of so many tasks of a stage, how many belong to which ask.
@@ -234,6 +290,9 @@ impl Requests {
     /// The stage whose next task uses the grant, if one is left that could. Nobody of a held job does.
     pub(super) fn on_grant(&mut self, ask: AskId, dag: &Dag, is_held: bool) -> Option<(u32, ExecutionType)> {
         let counted = self.asks.get_mut(ask.number as usize)?;
+        if !self.deferrable.is_empty() {
+            self.demand.on_grant(&counted.ask, counted.granted);
+        }
         counted.granted += 1;
         if is_held {
             return None;
@@ -272,6 +331,17 @@ impl Requests {
     /// Whether the master places tasks of this kind although the job manager has a scheduler of its own.
     pub(super) fn is_for_master(&self, execution: ExecutionType) -> bool {
         self.mix.is_some() && execution == ExecutionType::Guaranteed
+    }
+}
+
+impl OpenDemand {
+    /// One more task of the ask, of which so many were granted before. The first are those that must start.
+    fn on_grant(&mut self, ask: &Ask, granted: u64) {
+        if granted < ask.needed {
+            self.needed.sub(&ask.resources);
+        } else if granted < ask.wanted {
+            self.deferred.sub(&ask.resources);
+        }
     }
 }
 

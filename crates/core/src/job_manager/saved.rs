@@ -1,8 +1,9 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
 use super::{Dag, JobManager, Life, RunningAttempt};
+use crate::protocol::Rule;
 use crate::role::{Change, LostCause};
-use crate::vocabulary::{AttemptId, Instant, NodeId, TaskId};
+use crate::vocabulary::{AttemptId, Exchange, Instant, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -13,6 +14,7 @@ struct SavedAttempt {
     node: NodeId,
     opportunistic: bool,
     booked: bool,
+    rule: Rule,
     launched_at: Instant,
 }
 
@@ -24,6 +26,8 @@ pub struct SavedProgress {
     stopping: bool,
     running: Vec<SavedAttempt>,
     estranged: BTreeSet<NodeId>,
+    /// What it gave and received; where nobody yields there is none.
+    exchange: Option<Box<Exchange>>,
 }
 
 impl JobManager {
@@ -32,11 +36,11 @@ impl JobManager {
         match change {
             Change::JobBegun { .. } => self.begun = true,
             Change::JobHeld { held, .. } => self.held = *held,
-            Change::Launched { attempt, task, node, grant, at, .. } => {
+            Change::Launched { attempt, task, node, grant, rule, at, .. } => {
                 self.dag.launched(task.stage, task.index, *attempt, *node, *at);
-                let (attempt, task, node, launched_at) = (*attempt, *task, *node, *at);
+                let (attempt, task, node, rule, launched_at) = (*attempt, *task, *node, *rule, *at);
                 let (opportunistic, booked) = (grant.is_none(), grant.is_some());
-                self.recover_running(SavedAttempt { attempt, task, node, opportunistic, booked, launched_at });
+                self.recover_running(SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at });
             }
             Change::Promoted { attempt, .. } => self.book(*attempt),
             Change::Finished { attempt, task, ended, last, at, .. } => {
@@ -57,6 +61,7 @@ impl JobManager {
                     self.recover_failure(*last && !self.cancelled, task.stage);
                 }
             }
+            Change::Exchanged { exchange, .. } => self.recover_exchange(exchange),
             Change::Cancelled { .. } => {
                 (self.cancelled, self.stopping) = (true, true);
                 self.dag.abandon_all();
@@ -70,10 +75,12 @@ impl JobManager {
             Change::JobReopened { .. } => self.outcome = None,
             Change::Rerun { .. } => self.rerun(),
             Change::Progress { progress, .. } => {
-                let SavedProgress { dag, cancelled, stopping, running, estranged } = progress.as_ref().clone();
+                let SavedProgress { dag, cancelled, stopping, running, estranged, exchange } =
+                    progress.as_ref().clone();
                 (self.dag, self.estranged) = (dag, estranged);
                 (self.cancelled, self.stopping) = (cancelled, stopping);
                 running.into_iter().for_each(|saved| self.recover_running(saved));
+                exchange.iter().for_each(|exchange| self.recover_exchange(exchange));
             }
             _ => {}
         }
@@ -81,8 +88,8 @@ impl JobManager {
 
     pub(super) fn progress(&self) -> SavedProgress {
         let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt { task, node, opportunistic, booked, launched_at, .. } = *running;
-            SavedAttempt { attempt, task, node, opportunistic, booked, launched_at }
+            let RunningAttempt { task, node, opportunistic, booked, rule, launched_at, .. } = *running;
+            SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at }
         });
         SavedProgress {
             dag: self.dag.clone(),
@@ -90,14 +97,21 @@ impl JobManager {
             stopping: self.stopping,
             running: running.collect(),
             estranged: self.estranged.clone(),
+            exchange: self.account.as_ref().map(|account| Box::new(account.kept())),
         }
     }
 
     fn recover_running(&mut self, saved: SavedAttempt) {
-        let SavedAttempt { attempt, task, node, opportunistic, booked, launched_at } = saved;
+        let SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at } = saved;
         let life = Life::Earlier;
-        let running = RunningAttempt { task, node, opportunistic, booked, launched_at, started_at: None, life };
+        let running = RunningAttempt { task, node, opportunistic, booked, rule, launched_at, started_at: None, life };
         self.insert_running(attempt, running);
+    }
+
+    fn recover_exchange(&mut self, kept: &Exchange) {
+        if let Some(account) = &mut self.account {
+            account.recover(kept);
+        }
     }
 
     fn recover_failure(&mut self, failed: bool, stage: u32) {

@@ -157,6 +157,11 @@ pub struct QueueUsage {
 pub trait IntraJobPolicy: Send {
     /// `share` is what the job is entitled to, as far as it was told.
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
+
+    /// Whether it may say of tasks that they could wait.
+    fn yields(&self) -> bool {
+        false
+    }
 }
 
 /// How long a task is taken to run: as learned or stated, else [`UNKNOWN_RUN_TIME`].
@@ -215,11 +220,22 @@ pub struct RunnableStage {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct JobDemand {
     pub needed: Vec<StageDemand>,
-    pub deferrable: Vec<StageDemand>,
+    pub deferrable: Vec<Deferrable>,
     /// Whoever stands first is served first. Otherwise whoever is best aligned with a node's room is.
     pub in_order: bool,
     /// When some of what could wait must start, if nothing else happens before.
     pub review_at: Option<Instant>,
+    /// When the job would end with its share to itself: it yields nothing and is given nothing. Where it plans by its share.
+    pub alone: Option<Instant>,
+}
+
+/// Tasks of a stage that could wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deferrable {
+    pub stage: u32,
+    pub count: u32,
+    /// When the first of them must start.
+    pub due: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

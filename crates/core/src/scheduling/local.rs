@@ -7,6 +7,7 @@ use crate::protocol::{Ask, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
 };
+use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -204,6 +205,21 @@ impl LocalScheduler {
         })
     }
 
+    /// Why the asks with open tasks that no node suits have none.
+    pub fn explain(&self) -> Vec<Why> {
+        let suits = |number: u32, entry: &LocalAsk| {
+            (0..self.view.len()).any(|node| self.view.has_room(node, number, &entry.ask.resources))
+        };
+        let without = (0..).zip(&self.asks).filter(|(number, entry)| entry.open() > 0 && !suits(*number, entry));
+        without.fold(Vec::new(), |mut reasons, (_, entry)| {
+            let why = self.view.why_none(&entry.ask);
+            if !reasons.contains(&why) {
+                reasons.push(why);
+            }
+            reasons
+        })
+    }
+
     /// Whether some task has no node.
     pub fn has_open_tasks(&self) -> bool {
         self.asks.iter().any(|ask| ask.open() > 0)
@@ -340,6 +356,29 @@ impl PublishedView {
 
     fn on_sent(&mut self, node: NodeId) {
         *self.sent.entry(node).or_default() += 1;
+    }
+
+    /// Why no node that takes work suits the ask.
+    fn why_none(&self, ask: &Ask) -> Why {
+        let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
+        if open().next().is_none() {
+            return Why::NoNode { known: self.len() as u32 };
+        }
+        let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
+        let is_met = |constraint: &Constraint, node| constraint.is_met_by(&listed(node).attributes);
+        let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
+        let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
+        if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
+            return Why::Closed { closest };
+        }
+        let lacking = open().filter(meets).map(|node| (ask.resources.shortage(&listed(node).capacity), node));
+        let lack = |short: &Resources| short.0.iter().map(|&amount| u64::from(amount)).sum::<u64>();
+        if let Some((short, closest)) = lacking.min_by_key(|(short, node)| (lack(short), *node)) {
+            return Why::TooLarge { closest, short };
+        }
+        let by_none = |constraint: &&Constraint| !open().any(|node| is_met(constraint, node));
+        let unmet: Vec<Constraint> = ask.constraints.iter().filter(by_none).cloned().collect();
+        Why::Constraints { unmet: if unmet.is_empty() { ask.constraints.to_vec() } else { unmet } }
     }
 
     fn is_open(&self, node: NodeId) -> bool {

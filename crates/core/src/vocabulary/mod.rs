@@ -2,6 +2,7 @@
 
 pub mod chance;
 pub mod constraints;
+pub mod exchange;
 pub mod execution;
 pub mod fingerprint;
 pub mod ids;
@@ -15,6 +16,7 @@ pub mod work;
 
 pub use chance::Chance;
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
+pub use exchange::{Exchange, ResourceTime};
 pub use execution::{Devices, EndReason, Ended, Estimated, LaunchOrder, Stream, TaskShape, TaskTemplate, Usage};
 pub use fingerprint::Fingerprint;
 pub use ids::{AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId};

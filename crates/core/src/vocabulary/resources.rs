@@ -125,6 +125,13 @@ impl Totals {
         }
     }
 
+    /// So often this amount.
+    pub fn add_times(&mut self, amount: &Resources, times: u64) {
+        for kind in 0..WIDTH {
+            self.0[kind] += u64::from(amount.0[kind]) * times;
+        }
+    }
+
     /// # Panics
     /// When more is taken than was added, which is our own bug.
     #[inline]

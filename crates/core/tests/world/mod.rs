@@ -651,6 +651,9 @@ fn show_record(record: &Record) -> String {
         Record::Blocked { job, why } => {
             format!("job {job} blocked: {}", why.describe(&Kinds::new(), |node| node.to_string()))
         }
+        Record::Deferred { job, stage, tasks, left } => {
+            format!("{tasks} tasks of stage {stage} of job {job} could wait {left}")
+        }
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::Preempting { task, attempt, node, by } => {
             format!("task {task} as {attempt} makes room on {node} for {by}")

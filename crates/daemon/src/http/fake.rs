@@ -217,6 +217,7 @@ impl FakeJob {
             started_at: (self.state != JobState::Held).then_some(self.submitted_at),
             ended_at: self.state.has_ended().then_some(self.submitted_at),
             tasks: self.counts(None),
+            exchange: None,
         }
     }
 

@@ -1,8 +1,10 @@
 //! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
 
+mod altruism;
 mod results;
 mod usage;
 
+pub use altruism::{Against, Altruism, QueueExchange};
 pub use results::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
 };
@@ -11,7 +13,7 @@ use usage::ClusterUsage;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
-use amalgam_core::vocabulary::{Duration, EndReason, Instant, JobId, Resources, TaskId, TaskShape};
+use amalgam_core::vocabulary::{Duration, EndReason, Exchange, Instant, JobId, Resources, TaskId, TaskShape};
 use amalgam_workload::trace::TraceJob;
 
 /// The length of the windows over which fairness and utilisation are taken.
@@ -42,6 +44,8 @@ struct JobMeasure {
     stages: Vec<StageMeasure>,
     /// When the first task of each stage began and the last ended.
     spans: Vec<(Instant, Instant)>,
+    /// As it was told last, where jobs yield.
+    exchange: Option<Box<Exchange>>,
 }
 
 struct StageMeasure {
@@ -78,6 +82,7 @@ impl Metrics {
             refused: None,
             stages: job.spec.stages.iter().map(|stage| StageMeasure::new(stage.tasks.len())).collect(),
             spans: vec![(Instant::NEVER, Instant::ZERO); job.spec.stages.len()],
+            exchange: None,
         };
         Metrics {
             jobs: jobs.iter().map(measure).collect(),
@@ -167,6 +172,11 @@ impl Metrics {
                 }
             }
             Change::Promoted { .. } => self.counters.promoted += 1,
+            Change::Exchanged { job, exchange, .. } => {
+                if let Some(job) = self.job_of(*job) {
+                    self.jobs[job as usize].exchange = Some(exchange.clone());
+                }
+            }
             Change::Lost { cause, .. } => {
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);

@@ -1,10 +1,10 @@
 //! What a simulation found, as it is printed and written.
 
-use super::{Metrics, WINDOW};
+use super::{Altruism, Metrics, WINDOW};
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
-use amalgam_core::vocabulary::{Duration, Instant};
+use amalgam_core::vocabulary::{Duration, Exchange, Instant, ResourceTime};
 use amalgam_workload::trace::{Summary, TraceJob};
 use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;
@@ -38,6 +38,8 @@ pub struct Results {
     pub utilization: Utilization,
     pub jain: Jain,
     pub counters: Counters,
+    /// What jobs gave and received; where they yield.
+    pub altruism: Option<Altruism>,
     /// Of the process that ran the simulation; not part of what a seed determines.
     pub peak_memory_bytes: u64,
     /// What nothing can beat, and what a greedy omniscient scheduler would reach; where it was asked for.
@@ -176,6 +178,16 @@ pub struct JobResult {
     pub ended_s: Option<f64>,
     pub jct_s: Option<f64>,
     pub outcome: &'static str,
+    pub queue: String,
+    /// What it gave to others and received from them, where jobs yield.
+    pub given_cpu_s: Option<f64>,
+    pub given_memory_gib_s: Option<f64>,
+    pub received_cpu_s: Option<f64>,
+    pub received_memory_gib_s: Option<f64>,
+    /// How long it would have taken with its share to itself, as it estimated.
+    pub alone_jct_s: Option<f64>,
+    /// How long it took in the same run without altruism, where that was run.
+    pub selfish_jct_s: Option<f64>,
 }
 
 impl Metrics {
@@ -183,6 +195,10 @@ impl Metrics {
     fn job_results(&self, jobs: &[TraceJob]) -> Vec<JobResult> {
         let rows = self.jobs.iter().zip(jobs).enumerate().map(|(number, (measure, job))| {
             let ended = measure.ended.map(|(at, _)| at);
+            let exchange = measure.exchange.as_deref();
+            let cpu = |time: fn(&Exchange) -> &ResourceTime| exchange.map(|all| time(all).seconds(CPU) / 1e3);
+            let memory = |time: fn(&Exchange) -> &ResourceTime| exchange.map(|all| time(all).seconds(MEMORY) / 1024.0);
+            let alone = exchange.and_then(|exchange| exchange.alone);
             JobResult {
                 job: number as u32,
                 name: job.spec.name.clone(),
@@ -199,6 +215,13 @@ impl Metrics {
                     (Some((_, JobOutcome::Cancelled)), _) => "cancelled",
                     (Some((_, JobOutcome::DependencyFailed)), _) => "dependency-failed",
                 },
+                queue: queue_name(&job.spec.queue),
+                given_cpu_s: cpu(|exchange| &exchange.given),
+                given_memory_gib_s: memory(|exchange| &exchange.given),
+                received_cpu_s: cpu(|exchange| &exchange.received),
+                received_memory_gib_s: memory(|exchange| &exchange.received),
+                alone_jct_s: alone.map(|at| at.since(measure.arrival).as_secs_f64()),
+                selfish_jct_s: None,
             }
         });
         rows.collect()
@@ -246,15 +269,17 @@ impl Metrics {
             },
             jain: Jain::of(&windows),
             counters: self.counters,
+            altruism: None,
             peak_memory_bytes: 0,
             reference: None,
             refused_jobs: refused.collect(),
             unfinished_jobs: self.jobs_left() as u64,
         };
         let heat = self.usage.take_heat();
+        let rows = self.job_results(jobs);
         Outcome {
-            results,
-            jobs: self.job_results(jobs),
+            results: Results { altruism: Altruism::of(&rows), ..results },
+            jobs: rows,
             windows,
             wait_curve,
             heat,
@@ -295,6 +320,15 @@ impl Metrics {
                 node: mean(sums.node),
             },
         }
+    }
+}
+
+/// In full, as a server shows it.
+fn queue_name(written: &str) -> String {
+    match written {
+        "" => "root.default".to_owned(),
+        name if name == "root" || name.starts_with("root.") => name.to_owned(),
+        name => format!("root.{name}"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_sim::{Outcome, Reference, Results};
+use amalgam_sim::{Against, Altruism, Outcome, QueueExchange, Reference, Results};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
@@ -38,7 +38,44 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
         return text
             + &format!("means over the seeds {first} to {last}, and of the first column the least and the most\n");
     }
+    runs.iter().filter_map(|run| Some((run, run.altruism.as_ref()?))).for_each(|(run, found)| {
+        text += &format!("{}: {}", run.preset, altruism(found));
+    });
     text + &runs.first().and_then(|run| run.reference.as_ref()).map(bounds).unwrap_or_default()
+}
+
+/// What jobs gave and received, and how their ends compare with others.
+fn altruism(found: &Altruism) -> String {
+    let number = show::number;
+    let sum = |of: fn(&QueueExchange) -> f64| number(found.queues.iter().map(of).sum());
+    let mut text = format!(
+        "jobs gave {} CPU-s and {} GiB-s of what they were entitled to, and received {} and {}\n",
+        sum(|queue| queue.given_cpu_s),
+        sum(|queue| queue.given_memory_gib_s),
+        sum(|queue| queue.received_cpu_s),
+        sum(|queue| queue.received_memory_gib_s)
+    );
+    text += &against("the ends with their shares to themselves, as estimated", &found.against_alone);
+    if let Some(selfish) = &found.against_selfish {
+        text += &against("the same run without altruism", selfish);
+    }
+    text
+}
+
+fn against(what: &str, Against { jobs, earlier, later, jct_s, speedup }: &Against) -> String {
+    if *jobs == 0 {
+        return String::new();
+    }
+    let number = show::number;
+    format!(
+        "  against {what} (mean {} s, p95 {} s): of {} {earlier} ended earlier and {later} later; a job is {} times as fast in \
+         the median, {} at p95\n",
+        number(jct_s.mean),
+        number(jct_s.p95),
+        counted(*jobs, "job"),
+        number(speedup.p50),
+        number(speedup.p95)
+    )
 }
 
 fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
@@ -134,6 +171,7 @@ pub fn table(results: &Results) -> String {
     if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
+    text += &results.altruism.as_ref().map(altruism).unwrap_or_default();
     text += &results.reference.as_ref().map(bounds).unwrap_or_default();
     text += &misfits(results);
     for (jobs, what) in [(results.failed_jobs, "failed"), (results.unfinished_jobs, "not ended")] {

@@ -74,6 +74,9 @@ pub struct RunArgs {
     /// The same as Parquet
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
+    /// Run presets in which jobs yield once more without altruism, and compare each job's end
+    #[arg(long)]
+    against_selfish: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -328,18 +331,30 @@ pub fn execute(args: &RunArgs) -> Result<()> {
 fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueTree) -> Vec<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let last = (presets.len() * worlds.len()) as u64;
-    let progress = Progress::of(presets.len() * worlds.iter().map(|world| world.workload.jobs.len()).sum::<usize>());
+    let again = presets.iter().filter(|preset| args.against_selfish && selfish(**preset).is_some()).count();
+    let progress =
+        Progress::of((presets.len() + again) * worlds.iter().map(|world| world.workload.jobs.len()).sum::<usize>());
     let work = |number: u64| {
         let number = number as usize - 1;
         let World { seed, nodes, workload } = &worlds[number % worlds.len()];
-        let settings = args.settings(presets[number / worlds.len()], *seed, queues);
-        let mut run = simulate(settings, nodes, workload, &progress);
+        let preset = presets[number / worlds.len()];
+        let mut run = simulate(args.settings(preset, *seed, queues), nodes, workload, &progress);
+        if let Some(selfish) = selfish(preset).filter(|_| args.against_selfish) {
+            let settings = Settings { story: None, ..args.settings(selfish, *seed, queues) };
+            run.compare_with_selfish(&simulate(settings, nodes, workload, &progress));
+        }
         run.results.reference = reference(&run, workload, nodes);
         run
     };
     let mut runs = Vec::new();
     amalgam_sim::in_order(1..=last, args.threads.unwrap_or_else(cores), work, |run| runs.push(run));
     runs
+}
+
+/// The same preset with jobs that never yield; `None` where they do not anyway.
+fn selfish(mut preset: Preset) -> Option<Preset> {
+    preset.yielding.as_mut().filter(|yielding| yielding.altruism > 0)?.altruism = 0;
+    Some(preset)
 }
 
 /// What a strict run does not go on with.

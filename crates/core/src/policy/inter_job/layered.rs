@@ -227,6 +227,24 @@ mod tests {
     }
 
     #[test]
+    fn jobs_are_told_their_shares_of_a_cluster_that_has_become_larger_or_smaller() {
+        let mut policy = layered(&[(100, 0, 1), (100, 0, 1)]);
+        let cores = |policy: &Layered, job| policy.share(job).0[0] / 1_000;
+        assert_eq!((policy.new_shares(), cores(&policy, 0)), (vec![0, 1], 6));
+        let mut resize = |cores: u64| {
+            let capacity = Totals(CORE.0.map(|amount| u64::from(amount) * cores));
+            policy.on_change(&DemandChange::Capacity(capacity));
+            let told = policy.new_shares();
+            (told, [0, 1].map(|job| policy.share(job).0[0] / 1_000))
+        };
+        assert_eq!(resize(24), (vec![0, 1], [12, 12]));
+        assert_eq!(resize(25).0, []);
+        assert_eq!(resize(26).0, [0, 1], "it counts from what they were told");
+        assert_eq!(resize(0).0, [0, 1]);
+        assert_eq!(resize(12), (vec![0, 1], [6, 6]));
+    }
+
+    #[test]
     fn starts_and_ends_of_a_job_that_wants_more_than_its_share_change_no_share() {
         let mut policy = layered(&[(100, 50, 1), (100, 50, 1)]);
         policy.new_shares();

@@ -25,6 +25,8 @@ const OF_A_SHARE: u64 = WHOLE_PART / WHOLE as u64;
 pub struct Shares {
     tree: QueueTree,
     capacity: Totals,
+    /// As it was when the jobs were told their parts of it.
+    told_capacity: Totals,
     jobs: Vec<Option<Entitled>>,
     asks: Vec<Option<Asked>>,
     /// Jobs by leaf, and by all queues above it.
@@ -71,6 +73,7 @@ impl Shares {
         Shares {
             tree,
             capacity: Totals::ZERO,
+            told_capacity: Totals::ZERO,
             jobs: Vec::new(),
             asks: Vec::new(),
             jobs_below,
@@ -132,6 +135,10 @@ impl Shares {
         }
         let shares = fair_shares(&demands, &self.capacity);
         let mut kinds = [Use::default(); WIDTH];
+        let is_other_cluster = self.told_capacity_is_off();
+        if is_other_cluster {
+            self.told_capacity = self.capacity;
+        }
         let mut to_tell = Vec::new();
         for ((slot, demand), fair) in slots.into_iter().zip(demands).zip(shares) {
             let entry = self.jobs[slot].as_mut().expect("a job slot in use");
@@ -145,7 +152,7 @@ impl Shares {
                 let is_short = fair.short_of == Some(kind);
                 kinds[kind].count(took, level, is_short, is_short && lacks_much);
             }
-            if entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
+            if is_other_cluster || entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
                 entry.told = Some(entry.share);
                 to_tell.push(slot as JobSlot);
             }
@@ -156,6 +163,12 @@ impl Shares {
 
     fn is_due(&self) -> bool {
         self.stale || self.drift.iter().zip(&self.tolerated).any(|(drift, tolerated)| drift.unsigned_abs() > *tolerated)
+    }
+
+    /// The same part of another cluster is another share.
+    fn told_capacity_is_off(&self) -> bool {
+        let mut amounts = self.told_capacity.0.iter().zip(&self.capacity.0);
+        amounts.any(|(&told, &now)| told.abs_diff(now).saturating_mul(TOLD_WITHIN) > told)
     }
 
     /// As it was told last.

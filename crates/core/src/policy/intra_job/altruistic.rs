@@ -7,10 +7,15 @@
 //! happens T does not move, which is theorem 3.1.
 //!
 //! At a scheduling event it yields with the probability P(altruism) (3.4), and otherwise needs everything.
+//!
+//! Beside the plan it follows how the job would go with its share to itself (`alone.rs`), to compare its end with.
 
+use super::alone::Alone;
 use super::dagps;
 use super::plan::{Order, Plan, StageWork, plan};
-use crate::policy::{DagProgress, IntraJobPolicy, JobDemand, RunnableStage, StageDemand, StageGraph, run_time};
+use crate::policy::{
+    DagProgress, Deferrable, IntraJobPolicy, JobDemand, RunnableStage, StageDemand, StageGraph, run_time,
+};
 use crate::vocabulary::{Chance, Duration, Instant, Totals};
 
 /// The unit of probabilities.
@@ -46,6 +51,7 @@ pub struct Altruistic {
     altruism: u32,
     chance: Chance,
     held: Option<HeldPlan>,
+    alone: Option<Alone>,
 }
 
 struct HeldPlan {
@@ -70,11 +76,22 @@ impl Altruistic {
             PlanOrder::Fixed(order) => Some(order),
             PlanOrder::Dagps => None,
         };
-        Altruistic { order, altruism, chance, held: None }
+        Altruistic { order, altruism, chance, held: None, alone: None }
     }
 
     fn yields_now(&mut self) -> bool {
         self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism
+    }
+
+    /// When the job would end with its share to itself.
+    fn end_alone(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> Instant {
+        if let Some(alone) = &mut self.alone {
+            alone.follow(now, dag.graph, share, self.order.as_ref().expect("it was found for the first plan"));
+            return alone.end();
+        }
+        let work = work_left(now, dag.graph);
+        let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
+        self.alone.insert(Alone::new(now, work, share, order)).end()
     }
 
     /// Has a plan that holds, the old one if possible.
@@ -105,23 +122,30 @@ impl IntraJobPolicy for Altruistic {
         let Some(share) = share.filter(|_| yields) else {
             return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
         };
+        let mut demand = JobDemand { in_order, ..JobDemand::default() };
+        demand.alone = Some(self.end_alone(now, dag, share));
         if dag.runnable.is_empty() {
-            return JobDemand { in_order, ..JobDemand::default() };
+            return demand;
         }
         self.review(now, dag, share);
         let held = self.held.as_ref().expect("just reviewed");
-        let mut demand = JobDemand { in_order, ..JobDemand::default() };
         for &RunnableStage { stage, ready, .. } in dag.runnable {
             let planned = &held.stages[stage as usize];
             let count = planned.missing(now).min(ready);
-            let parts = [(&mut demand.needed, count), (&mut demand.deferrable, ready - count)];
-            parts
-                .into_iter()
-                .filter(|(_, count)| *count > 0)
-                .for_each(|(part, count)| part.push(StageDemand { stage, count }));
+            if count > 0 {
+                demand.needed.push(StageDemand { stage, count });
+            }
+            if ready > count {
+                let due = planned.next_due(now).unwrap_or(held.end);
+                demand.deferrable.push(Deferrable { stage, count: ready - count, due });
+            }
         }
         demand.review_at = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
         demand
+    }
+
+    fn yields(&self) -> bool {
+        true
     }
 }
 
@@ -176,7 +200,7 @@ impl PlannedStage {
     }
 }
 
-fn is_near(planned: Duration, expected: Duration) -> bool {
+pub(super) fn is_near(planned: Duration, expected: Duration) -> bool {
     planned.0.abs_diff(expected.0.max(1)) * OFF_BY <= planned.0
 }
 

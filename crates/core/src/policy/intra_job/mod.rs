@@ -1,5 +1,6 @@
 //! What a job asks for, and in which order it uses what it gets.
 
+mod alone;
 mod altruistic;
 mod breadth_first;
 mod critical_path;

@@ -1,0 +1,99 @@
+//! `amalgam usage`: what queues and jobs use, gave to others and received from them.
+
+use crate::arguments::Connection;
+use crate::client::Query;
+use crate::failure::Result;
+use crate::selectors::{Selector, resolve};
+use crate::{discovery, show};
+use amalgam_daemon::api::{JobSummary, QueueSummary};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(
+    after_help = "Under `carbyne` a job gives what it is entitled to and leaves to others, for its tasks could wait, and \
+receives what it holds beyond what it is entitled to, for nobody needed the room; both are resources times seconds. TIME is \
+since its submission. ALONE is what it would take with its share to itself, as estimated.
+
+Examples:
+  amalgam usage               the queues, and the newest jobs
+  amalgam usage 7,9           two jobs"
+)]
+pub struct UsageArgs {
+    /// Only these jobs, and no queues: 7, 1-5, 3,7, last or all
+    #[arg(value_name = "JOBS", value_parser = Selector::parse)]
+    jobs: Vec<Selector>,
+    /// At most so many jobs, the newest
+    #[arg(short = 'n', long, default_value_t = 20, conflicts_with = "jobs")]
+    limit: usize,
+    /// Print the interface's JSON: the queues and the jobs
+    #[arg(long)]
+    json: bool,
+}
+
+/// As `--json` prints it.
+#[derive(Serialize)]
+struct Usage {
+    queues: Vec<QueueSummary>,
+    jobs: Vec<JobSummary>,
+}
+
+pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    let usage = if args.jobs.is_empty() {
+        let queues = client.get("/v1/queues")?;
+        Usage { queues, jobs: client.list("/v1/jobs", &Query::default(), args.limit)? }
+    } else {
+        let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
+        let jobs = jobs.into_iter().map(|id| Ok(client.job(id)?.summary));
+        Usage { queues: Vec::new(), jobs: jobs.collect::<Result<_>>()? }
+    };
+    if args.json {
+        show::json(&usage)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tables = [(!usage.queues.is_empty()).then(|| queue_table(&usage.queues)), Some(job_table(&usage.jobs))];
+    show::print(&tables.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn queue_table(queues: &[QueueSummary]) -> String {
+    // Where jobs do not yield nothing is ever given.
+    let seconds = |amounts: &BTreeMap<String, f64>| match amounts.is_empty() {
+        true => "-".to_owned(),
+        false => show::resource_seconds(amounts),
+    };
+    let row = |queue: &QueueSummary| {
+        vec![
+            queue.name.clone(),
+            show::percent(queue.dominant_share),
+            show::amounts(&queue.used),
+            seconds(&queue.given),
+            seconds(&queue.received),
+        ]
+    };
+    show::table(&["QUEUE", "SHARE", "USED", "GAVE", "RECEIVED"], &queues.iter().map(row).collect::<Vec<_>>())
+}
+
+fn job_table(jobs: &[JobSummary]) -> String {
+    let row = |job: &JobSummary| {
+        let exchange = job.exchange.as_ref();
+        let dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+        let alone = exchange.and_then(|exchange| exchange.alone_end);
+        vec![
+            job.id.to_string(),
+            job.name.clone(),
+            job.queue.clone(),
+            job.state.to_string(),
+            dash(exchange.map(|exchange| show::resource_seconds(&exchange.given))),
+            dash(exchange.map(|exchange| show::resource_seconds(&exchange.received))),
+            show::between(job.submitted_at, job.ended_at),
+            dash(alone.map(|end| show::between(job.submitted_at, Some(end)))),
+            dash(show::against_alone(job)),
+        ]
+    };
+    let headings = ["ID", "NAME", "QUEUE", "STATE", "GAVE", "RECEIVED", "TIME", "ALONE", "ENDED"];
+    show::table(&headings, &jobs.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,224 @@
+//! What a job gives to others and what it receives from them, added up over time. This is the one place that says what
+//! that is (ADR 38):
+//!
+//! * it **gives** the resources of its runnable tasks that it puts off, as far as they would fit into what it is entitled to
+//!   beyond what it holds and what it needs;
+//! * it **receives** what it holds, kind by kind, beyond what it is entitled to, as far as it was launched because nobody
+//!   needed the room.
+//!
+//! Whoever does not know what it is entitled to gives and receives nothing.
+
+use super::JobManager;
+use super::requests::OpenDemand;
+use crate::protocol::Rule;
+use crate::role::{Change, Outbox, Record};
+use crate::vocabulary::resources::WIDTH;
+use crate::vocabulary::{Duration, Exchange, Instant, Resources, Totals};
+use std::collections::BTreeSet;
+
+/// So much of it may be lost with the server: it is kept with the next end of a task when it was kept longer ago, and
+/// with the end of the job.
+const KEPT_EVERY: Duration = Duration::from_secs(10);
+
+/// Of a job whose policy yields.
+#[derive(Default)]
+pub(super) struct Account {
+    /// Up to `since`.
+    sum: Exchange,
+    since: Instant,
+    /// From then on.
+    rates: Rates,
+    held: Totals,
+    /// Of what is held, that which nobody needed.
+    leftover: Totals,
+    /// As it was made durable last, and when.
+    kept: Exchange,
+    kept_at: Instant,
+    /// The end alone was estimated in an earlier life, which knew more of the job's beginning.
+    alone_is_known: bool,
+    /// Stages that are known to put tasks off.
+    deferring: BTreeSet<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Rates {
+    given: Totals,
+    received: Totals,
+}
+
+impl Rates {
+    fn of(share: Option<&Totals>, open: &OpenDemand, held: &Totals, leftover: &Totals) -> Rates {
+        let Some(share) = share else { return Rates::default() };
+        let spare = Totals(std::array::from_fn(|kind| {
+            share.0[kind].saturating_sub(held.0[kind]).saturating_sub(open.needed.0[kind])
+        }));
+        let beyond = |kind: usize| held.0[kind].saturating_sub(share.0[kind]).min(leftover.0[kind]);
+        Rates { given: part_that_fits(&open.deferred, &spare), received: Totals(std::array::from_fn(beyond)) }
+    }
+}
+
+/// The largest part of the demand that fits, the same of every kind.
+fn part_that_fits(demand: &Totals, room: &Totals) -> Totals {
+    // The kind of which the smallest part fits, compared by cross multiplication.
+    let mut tightest: Option<usize> = None;
+    for kind in (0..WIDTH).filter(|&kind| demand.0[kind] > room.0[kind]) {
+        let part = |kind: usize| (u128::from(room.0[kind]), u128::from(demand.0[kind]));
+        let is_tighter = |than: usize| part(kind).0 * part(than).1 < part(than).0 * part(kind).1;
+        if tightest.is_none_or(is_tighter) {
+            tightest = Some(kind);
+        }
+    }
+    let Some(tightest) = tightest else { return *demand };
+    let (fits, of) = (u128::from(room.0[tightest]), u128::from(demand.0[tightest]));
+    Totals(demand.0.map(|amount| (u128::from(amount) * fits / of) as u64))
+}
+
+impl Account {
+    /// Adds up until now.
+    fn advance(&mut self, now: Instant) {
+        if self.rates != Rates::default() {
+            let time = now.since(self.since);
+            self.sum.given.add_over(&self.rates.given, time);
+            self.sum.received.add_over(&self.rates.received, time);
+        }
+        self.since = now;
+    }
+
+    pub(super) fn on_held(&mut self, resources: &Resources, rule: Rule) {
+        self.held.add(resources);
+        if rule == Rule::Leftover {
+            self.leftover.add(resources);
+        }
+    }
+
+    pub(super) fn on_freed(&mut self, resources: &Resources, rule: Rule) {
+        self.held.sub(resources);
+        if rule == Rule::Leftover {
+            self.leftover.sub(resources);
+        }
+    }
+
+    /// What an earlier life kept.
+    pub(super) fn recover(&mut self, kept: &Exchange) {
+        (self.sum, self.kept) = (*kept, *kept);
+        self.alone_is_known = kept.alone.is_some();
+    }
+
+    /// As it is durable.
+    pub(super) fn kept(&self) -> Exchange {
+        self.kept
+    }
+}
+
+impl JobManager {
+    /// What it gave and received until now; `None` where nobody yields.
+    pub fn exchange(&self, now: Instant) -> Option<Exchange> {
+        let account = self.account.as_ref()?;
+        let mut sum = account.sum;
+        let time = now.since(account.since);
+        sum.given.add_over(&account.rates.given, time);
+        sum.received.add_over(&account.rates.received, time);
+        Some(sum)
+    }
+
+    /// In tests and debug builds.
+    pub(super) fn check_account(&self) {
+        let Some(account) = &self.account else { return };
+        let mut again = Account::default();
+        for running in self.running.values() {
+            again.on_held(&self.job.resources[running.task.stage as usize], running.rule);
+        }
+        assert_eq!((account.held, account.leftover), (again.held, again.leftover), "what is held");
+    }
+
+    /// Before an event.
+    pub(super) fn add_up(&mut self, now: Instant) {
+        if let Some(account) = &mut self.account {
+            account.advance(now);
+        }
+    }
+
+    /// After an event: what is given and received from now on.
+    pub(super) fn review_exchange(&mut self) {
+        if let Some(account) = &mut self.account {
+            account.rates =
+                Rates::of(self.share.as_deref(), self.requests.open_demand(), &account.held, &account.leftover);
+        }
+    }
+
+    /// After its policy was asked: when it would end alone, and what it puts off that it did not put off before.
+    pub(super) fn note_demand(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(account) = &mut self.account else { return };
+        if let Some(alone) = self.requests.alone().filter(|_| !account.alone_is_known) {
+            account.sum.alone = Some(alone);
+        }
+        let before = std::mem::take(&mut account.deferring);
+        for part in self.requests.deferrable() {
+            if !before.contains(&part.stage) {
+                let (job, stage, tasks, left) = (self.job.id, part.stage, part.count, part.due.since(now));
+                out.record(Record::Deferred { job, stage, tasks, left });
+            }
+            account.deferring.insert(part.stage);
+        }
+    }
+
+    /// Makes it durable, where that was long ago.
+    pub(super) fn keep_exchange_now_and_then(&mut self, now: Instant, out: &mut Outbox) {
+        if self.account.as_ref().is_some_and(|account| now.since(account.kept_at) >= KEPT_EVERY) {
+            self.keep_exchange(now, out);
+        }
+    }
+
+    pub(super) fn keep_exchange(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(account) = &mut self.account else { return };
+        account.kept_at = now;
+        if account.kept != account.sum {
+            account.kept = account.sum;
+            out.persist(Change::Exchanged { job: self.job.id, exchange: Box::new(account.sum), at: now });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(cpu: u64, memory: u64) -> Totals {
+        let mut totals = Totals::ZERO;
+        (totals.0[0], totals.0[1]) = (cpu, memory);
+        totals
+    }
+
+    fn rates(share: Totals, needed: Totals, deferred: Totals, held: Totals, leftover: Totals) -> (Totals, Totals) {
+        let Rates { given, received } = Rates::of(Some(&share), &OpenDemand { needed, deferred }, &held, &leftover);
+        (given, received)
+    }
+
+    #[test]
+    fn it_gives_what_it_puts_off_as_far_as_that_fits_beside_what_it_holds_and_needs() {
+        let given = |share, needed, deferred, held| rates(share, needed, deferred, held, Totals::ZERO).0;
+        let share = of(4_000, 8_000);
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(1_000, 500)), of(1_000, 500), "all of it");
+        assert_eq!(given(share, of(1_000, 0), of(4_000, 2_000), of(1_000, 0)), of(2_000, 1_000), "half of it");
+        assert_eq!(given(share, of(0, 0), of(1_000, 16_000), of(1_000, 0)), of(500, 8_000), "by its memory");
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(4_000, 0)), of(0, 0), "memory alone runs nothing");
+        assert_eq!(given(share, of(0, 0), of(1_000, 500), of(5_000, 0)), of(0, 0), "it has more than its share");
+        // The two jobs of Carbyne's section 2.1, before they hold anything.
+        assert_eq!(given(of(500, 0), of(210, 0), of(500, 0), of(0, 0)), of(290, 0));
+        assert_eq!(given(of(500, 0), of(290, 0), of(290, 0), of(0, 0)), of(210, 0));
+    }
+
+    #[test]
+    fn it_receives_what_it_holds_beyond_its_share_and_nobody_needed() {
+        let received = |held, leftover| rates(of(4_000, 8_000), of(0, 0), of(0, 0), held, leftover).1;
+        assert_eq!(received(of(4_000, 8_000), of(4_000, 8_000)), of(0, 0));
+        assert_eq!(received(of(6_000, 4_000), of(3_000, 1_000)), of(2_000, 0));
+        assert_eq!(received(of(6_000, 9_000), of(1_000, 3_000)), of(1_000, 1_000));
+    }
+
+    #[test]
+    fn who_knows_no_share_gives_and_receives_nothing() {
+        let open = OpenDemand { needed: of(0, 0), deferred: of(1, 1) };
+        assert_eq!(Rates::of(None, &open, &of(5, 5), &of(5, 5)), Rates::default());
+    }
+}

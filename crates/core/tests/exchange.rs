@@ -1,0 +1,190 @@
+//! What jobs give and receive is counted, and compared with how they would have gone alone.
+
+#[allow(dead_code)]
+mod world;
+
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{JobOutcome, ToMaster};
+use amalgam_core::role::{Change, Role};
+use amalgam_core::vocabulary::{
+    Duration, Exchange, Instant, JobId, JobSpec, NodeId, Resources, StageSpec, resources::CPU,
+};
+use amalgam_core::why::Why;
+use world::{World, job, stage};
+
+fn drain(world: &mut World, drained: bool) {
+    world.ask_master(ToMaster::Drain { node: NodeId(0), drained });
+}
+
+/// The jobs of Carbyne's section 2.1 on one machine, which opens when both are there: the moment of that, and their ids.
+fn examples(world: &mut World) -> (Instant, [JobId; 2]) {
+    let ids = waiting_examples(world);
+    drain(world, false);
+    (world.now, ids)
+}
+
+fn waiting_examples(world: &mut World) -> [JobId; 2] {
+    let timed = |name, tasks, length, cpu, after: &[u32]| StageSpec {
+        expected: Some(Duration::parse(length).expect("a length")),
+        after: after.to_vec(),
+        ..stage(name, tasks, length, cpu)
+    };
+    drain(world, true);
+    let first = vec![timed("a", 2, "1s", 40, &[]), timed("b", 3, "1s", 210, &[]), timed("c", 1, "100ms", 40, &[0, 1])];
+    [first, vec![timed("d", 2, "1s", 290, &[])]].map(|stages| world.submit(job(stages)))
+}
+
+fn exchange(world: &World, id: JobId) -> Exchange {
+    world.server.as_ref().expect("it runs").jobs[&id].exchange(world.now).expect("it yields")
+}
+
+/// Thousandths of CPU seconds.
+fn cpu(exchange: &Exchange) -> (u64, u64) {
+    let rounded = |time: f64| time.round() as u64;
+    (rounded(exchange.given.seconds(CPU)), rounded(exchange.received.seconds(CPU)))
+}
+
+/// Each is entitled to half. For a second the first holds 0.29 of it and puts two tasks of 0.21 off, of which so much more would
+/// fit as is left of its half. The other holds 0.58, and ends a second early.
+#[test]
+fn what_one_gives_the_other_receives_and_ends_before_it_would_have_alone() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let (begin, ids) = examples(&mut world);
+    world.run_for(Duration::from_secs(10));
+    let [first, second] = ids.map(|id| exchange(&world, id));
+    assert_eq!((cpu(&first), cpu(&second)), ((210, 0), (0, 80)));
+    let alone = [first, second].map(|exchange| exchange.alone.expect("it planned").since(begin).as_millis());
+    assert_eq!(alone, [2_100, 2_000]);
+    let ended = ids.map(|id| end_of(&world, id).since(begin).as_millis());
+    assert_eq!(ended, [2_100, 1_000]);
+}
+
+fn end_of(world: &World, id: JobId) -> Instant {
+    let mut ends = world.disk.iter().filter_map(|change| match change {
+        Change::JobEnded { job, at, outcome: JobOutcome::Succeeded } if *job == id => Some(*at),
+        _ => None,
+    });
+    ends.next_back().expect("the job has ended")
+}
+
+#[test]
+fn where_nobody_yields_nothing_is_counted_and_nothing_kept() {
+    let mut world = World::with_nodes(Preset::DRF, 1, Resources::new(1_000, 0));
+    let (_, ids) = examples(&mut world);
+    world.run_for(Duration::from_secs(10));
+    let server = world.server.as_ref().expect("it runs");
+    assert!(ids.iter().all(|id| server.jobs[id].exchange(world.now).is_none()));
+    assert!(!world.disk.iter().any(|change| matches!(change, Change::Exchanged { .. })));
+}
+
+/// A long stage beside a short one before a third, while another job takes all that is left.
+fn one_that_waits(world: &mut World) -> JobId {
+    let timed = |name, length, after: &[u32]| StageSpec {
+        expected: Some(Duration::parse(length).expect("a length")),
+        after: after.to_vec(),
+        ..stage(name, 1, length, 250)
+    };
+    world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
+    let stages = vec![timed("long", "30s", &[]), timed("short", "2s", &[]), timed("last", "1s", &[0, 1])];
+    let id = world.submit(job(stages));
+    let many = StageSpec { expected: Some(Duration::from_millis(300)), ..stage("many", 1_000, "300ms", 250) };
+    world.submit(JobSpec { priority: 1, ..job(vec![many]) });
+    world.run_for(Duration::from_secs(2));
+    id
+}
+
+fn describe(world: &World, why: &Why) -> String {
+    world.server.as_ref().expect("it runs").master.describe_why(why)
+}
+
+#[test]
+fn who_waits_although_it_could_run_is_told_for_how_long_and_the_story_has_it() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let id = one_that_waits(&mut world);
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    assert!(manager.needs_nothing_now());
+    let why: Vec<String> = manager.can_wait(world.now).map(|why| describe(&world, &why)).collect();
+    assert!(why.len() == 1 && why[0].starts_with("1 task of stage short can wait 27."), "{why:?}");
+    assert!(manager.task_can_wait(1, 0, world.now).is_some() && manager.task_can_wait(0, 0, world.now).is_none());
+    let told = world.log.iter().filter(|line| line.contains(&format!("of job {id} could wait"))).count();
+    assert_eq!(told, 1, "{}", world.log.join("\n"));
+    world.run_for(Duration::from_secs(28));
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    assert_eq!(manager.can_wait(world.now).count(), 0, "it had to start");
+}
+
+#[test]
+fn of_tasks_alike_the_first_are_those_that_must_start() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let [_, second] = waiting_examples(&mut world);
+    let manager = &world.server.as_ref().expect("it runs").jobs[&second];
+    assert!(!manager.needs_nothing_now());
+    let can_wait = [0, 1].map(|index| manager.task_can_wait(0, index, world.now).map(|why| describe(&world, &why)));
+    assert!(
+        can_wait[0].is_none() && can_wait[1].as_ref().is_some_and(|why| why.contains("can wait 1.00s")),
+        "{can_wait:?}"
+    );
+}
+
+/// What is lost with the server is at most what has happened since the last end of a task that came ten seconds after the
+/// one before.
+#[test]
+fn what_was_given_and_received_outlives_the_server() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let (_, ids) = examples(&mut world);
+    world.run_for(Duration::from_secs(10));
+    let ended = ids.map(|id| exchange(&world, id));
+    let many = one_that_waits(&mut world);
+    let receiver = JobId(many.0 + 1);
+    world.run_for(Duration::from_secs(15));
+    let (waits, receives) = (exchange(&world, many), exchange(&world, receiver));
+    assert!(cpu(&waits).0 > 2_000 && cpu(&receives).1 > 2_000, "{waits:?} {receives:?}");
+    world.kill_server();
+    world.start_server();
+    assert_eq!(ids.map(|id| exchange(&world, id)), ended);
+    let again = exchange(&world, receiver);
+    let lost = cpu(&receives).1 - cpu(&again).1;
+    assert!(cpu(&again).1 > 0 && lost < 11 * cpu(&receives).1 / 15, "{lost} of {receives:?} are lost");
+    assert_eq!(again.alone, receives.alone);
+    world.run_for(Duration::from_secs(200));
+    let server = world.server.as_ref().expect("it runs");
+    let before: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
+    world.kill_server();
+    world.start_server();
+    let server = world.server.as_ref().expect("it runs");
+    let after: Vec<Exchange> = server.jobs.values().filter_map(|manager| manager.exchange(world.now)).collect();
+    assert_eq!(before, after, "all have ended");
+}
+
+/// What a job receives at the moment, in thousandths of a CPU.
+fn received_now(world: &World, id: JobId) -> u64 {
+    let manager = &world.server.as_ref().expect("it runs").jobs[&id];
+    let until = |now| manager.exchange(now).expect("it yields").received.seconds(CPU);
+    (until(world.now + Duration::from_secs(1)) - until(world.now)).round() as u64
+}
+
+/// What runs then runs by the rule that it was launched by, and the end alone knows of the beginning, be it from the log or from a
+/// snapshot.
+#[test]
+fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
+    for from_snapshot in [false, true] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let id = one_that_waits(&mut world);
+        let receiver = JobId(id.0 + 1);
+        world.run_for(Duration::from_secs(13));
+        let (rate, kept) = (received_now(&world, receiver), exchange(&world, receiver));
+        assert!(rate > 0 && kept.alone.is_some());
+        if from_snapshot {
+            let server = world.server.as_ref().expect("it runs");
+            let mut snapshot = server.master.durable();
+            snapshot.extend(server.jobs.values().flat_map(Role::durable));
+            world.disk = snapshot;
+        }
+        world.kill_server();
+        world.start_server();
+        world.settle();
+        assert_eq!(received_now(&world, receiver), rate, "from a snapshot: {from_snapshot}");
+        world.run_for(Duration::from_secs(3));
+        assert_eq!(exchange(&world, receiver).alone, kept.alone, "from a snapshot: {from_snapshot}");
+    }
+}
