@@ -4,7 +4,7 @@ mod opportunistic;
 
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset};
+use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset, Yielding};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::{FileError, closest, packed, read_settings};
@@ -99,7 +99,7 @@ struct Policies {
     seed: Option<u64>,
     /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
     strict_shares: Option<bool>,
-    /// The knob f of the preset tetris.
+    /// The knob f of what packs: the preset tetris, or what is left over under carbyne.
     fairness: Option<f64>,
     /// Of the preset carbyne: the probability with which a job yields when its demand changes.
     altruism: Option<f64>,
@@ -251,8 +251,14 @@ impl Policies {
             *strict = value;
         }
         if let Some(value) = self.fairness {
-            let InterJob::Tetris { fairness } = &mut preset.inter_job else {
-                return Err(format!("fairness is a setting of the preset tetris, and not of {}", preset.name()));
+            let name = preset.name();
+            let order = match &mut preset.yielding {
+                Some(Yielding { leftover, .. }) => leftover,
+                None => &mut preset.inter_job,
+            };
+            let InterJob::Tetris { fairness } = order else {
+                let which = "of the preset tetris, and of carbyne with leftover = \"packing\"";
+                return Err(format!("fairness is a setting {which}, and not of {name} as it is here"));
             };
             if !(0.0..1.0).contains(&value) {
                 return Err(format!("fairness is {value}; it is at least 0 and below 1"));
@@ -315,7 +321,7 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::preset::Yielding;
+
     use amalgam_core::scheduling::Delays;
 
     impl Config {
@@ -366,6 +372,11 @@ mod tests {
         let text = "preset = 'carbyne'\n[policies]\naltruism = 0.5\nneeded = 'packing'\nleftover = 'capacity'\n\
                     intra_job = 'dagps'\nreserve_after = '5s'";
         assert_eq!(parse(text), Ok(wanted));
+        let mut wanted = Preset::CARBYNE;
+        let leftover = InterJob::Tetris { fairness: 500_000 };
+        wanted.yielding = Some(Yielding { leftover, altruism: 1_000_000 });
+        let text = "preset = 'carbyne'\n[policies]\nleftover = 'packing'\nfairness = 0.5";
+        assert_eq!(parse(text), Ok(wanted));
     }
 
     #[test]
@@ -389,7 +400,8 @@ mod tests {
                 "[policies]\nintra_job = 'cpm'",
                 "server.toml:2:13: there is no order within a job `cpm`; there are: breadth",
             ),
-            ("[policies]\nfairness = 0.5", "of the preset tetris"),
+            ("[policies]\nfairness = 0.5", "of the preset tetris, and of carbyne with leftover"),
+            ("preset = 'carbyne'\n[policies]\nfairness = 0.5", "and not of carbyne as it is here"),
             ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
             ("[policies]\naltruism = 0.5", "altruism is a setting of the preset carbyne, and not of drf"),
             ("[policies]\nintra_job = 'dagps'", "of the preset carbyne, and not of drf"),
