@@ -5,7 +5,7 @@ use amalgam_sim::report;
 use amalgam_workload::closest;
 use serde::Serialize;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A figure or a table of a paper that can be run.
 pub struct Figure {
@@ -33,12 +33,13 @@ pub struct ScenarioText {
     pub name: String,
 }
 
-/// How much of the work is done.
+/// How much of the work is done, and where the traces are.
 #[derive(Clone)]
 pub struct Extent {
     pub seeds: RangeInclusive<u64>,
     pub threads: usize,
     pub amount: Amount,
+    pub traces: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -162,7 +163,7 @@ impl ScenarioText {
 
 /// All that can be run.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    super::mercury::FIGURES.iter()
+    super::mercury::FIGURES.iter().chain(&super::carbyne::FIGURES)
 }
 
 /// # Errors

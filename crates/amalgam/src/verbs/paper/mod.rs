@@ -1,5 +1,6 @@
 //! `amalgam paper`: the figures of the papers, run in the simulator and laid beside the papers' numbers.
 
+mod carbyne;
 mod figure;
 mod mercury;
 
@@ -18,7 +19,8 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   amalgam paper list
   amalgam paper run mercury-6 --quick
-  amalgam paper run mercury-6 --json --report mercury-6.html")]
+  amalgam paper run mercury-6 --json --report mercury-6.html
+  amalgam paper run carbyne-5 --traces DIR        with the public traces that its scenario names")]
 pub struct PaperArgs {
     #[command(subcommand)]
     verb: PaperVerb,
@@ -63,6 +65,9 @@ struct RunArgs {
     /// Run with this scenario file instead of the frozen one, which `amalgam paper scenario` prints; the results say so
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// The folder of public traces, for figures whose scenario names some
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
     /// For tests: a small cluster for a moment
     #[arg(long, hide = true, conflicts_with = "quick")]
     smoke: bool,
@@ -157,7 +162,7 @@ fn extent(figure: &Figure, args: &RunArgs) -> (Extent, Option<String>) {
         Amount::Quick => Some(format!("cut: {}", figure.paper.quick)),
         Amount::Whole => few.then(|| format!("low and high are of {count} seeds, not of five")),
     };
-    (Extent { seeds, threads, amount }, cut)
+    (Extent { seeds, threads, amount, traces: args.traces.clone() }, cut)
 }
 
 fn text(title: &str, findings: &Findings, seeds: &RangeInclusive<u64>) -> String {
