@@ -2,6 +2,7 @@
 
 mod departures;
 mod experiment;
+mod overhead;
 mod plots;
 mod rows;
 mod scenario;
@@ -18,7 +19,7 @@ const PAPER: Paper = Paper {
     smoke: "one seed, a sixteenth of the cluster and of the jobs, which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 14] = [
+pub const FIGURES: [Figure; 15] = [
     figure("carbyne-2", "Carbyne, figure 2: two jobs, of which one yields what it does not need yet", example),
     figure("carbyne-4", "Carbyne, figure 4: fairness, completion time and makespan, all jobs at once", best_of_each),
     figure("carbyne-5", "Carbyne, figure 5: fairness, completion time and makespan, jobs that arrive", best_of_each),
@@ -31,6 +32,7 @@ pub const FIGURES: [Figure; 14] = [
     figure("carbyne-11", "Carbyne, figure 11: jobs that yield now and then", improvements),
     figure("carbyne-12", "Carbyne, figure 12: plans by DAGPS", improvements),
     figure("carbyne-tetris-fair", "Carbyne, section 5.5: against Tetris with its knob at fairness", improvements),
+    figure("carbyne-overhead", "Carbyne, section 5.2.4: what a decision takes", overhead),
     figure("carbyne-demand", "What figure 6 owes to the model of demands: half and twice as much", improvements),
     figure("carbyne-width", "What figures 4 and 5 owe to how many tasks a job has", best_of_each),
 ];
@@ -40,7 +42,7 @@ const fn figure(name: &'static str, title: &'static str, find: figure::Find) -> 
 }
 
 /// What the paper says.
-const NUMBERS: [PaperNumber; 40] = [
+const NUMBERS: [PaperNumber; 46] = [
     ("carbyne-2", "DRF, strict", "mean_jct_s", 2.05),
     ("carbyne-2", "Carbyne", "mean_jct_s", 1.55),
     ("carbyne-4", "DRF", "jain", 0.86),
@@ -66,6 +68,8 @@ const NUMBERS: [PaperNumber; 40] = [
     ("carbyne-7", "Carbyne", "share of jobs faster than DRF", 0.84),
     ("carbyne-7", "Carbyne", "share of jobs below 0.8 against DRF", 0.04),
     ("carbyne-7", "Carbyne", "least of jobs over DRF", 0.62),
+    ("carbyne-table-4", "TPC-DS, Carbyne", "over DRF, of means", 1.59),
+    ("carbyne-table-4", "TPC-DS, Carbyne", "over DRF, p95 of jobs", 7.67),
     ("carbyne-table-4", "Facebook 2010, Carbyne", "over DRF, of means", 2.85),
     ("carbyne-table-4", "Facebook 2010, Carbyne", "over DRF, p95 of jobs", 8.88),
     ("carbyne-table-4", "Alibaba 2018, Carbyne", "over DRF, of means", 2.23),
@@ -81,6 +85,10 @@ const NUMBERS: [PaperNumber; 40] = [
     ("carbyne-tetris-fair", "Carbyne", "jain", 0.89),
     ("carbyne-tetris-fair", "Carbyne", "over Tetris-fair, of means", 1.22),
     ("carbyne-tetris-fair", "Carbyne", "over Tetris-fair, p95 of jobs", 2.9),
+    ("carbyne-tetris-fair", "Carbyne", "over Tetris-fair, of makespans", 1.06),
+    ("carbyne-overhead", "master, 10000 pending, Tetris", "event_us", 18_000.0),
+    ("carbyne-overhead", "master, 10000 pending, Carbyne", "event_us minus Tetris", 2_000.0),
+    ("carbyne-overhead", "master, 50000 pending, Carbyne", "event_us minus Tetris", 4_000.0),
 ];
 
 fn paper(figure: &str, case: &str, metric: &str) -> Option<f64> {
@@ -140,6 +148,19 @@ fn example(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Fin
     };
     let cases: Vec<CaseRuns> = schedulers.into_iter().zip(runs).map(case).collect();
     Ok(told(figure, set_up, extent, &cases, |of, _, _| rows::ends(of)))
+}
+
+/// What decisions take.
+fn overhead(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
+    let scenario = Scenario::parse(scenario)?;
+    let set_up = scenario.figure(figure)?;
+    let rows_of = |(case, rows): (String, Vec<Pair>)| {
+        let row = |(metric, of_seeds): Pair| Row::of(&case, &metric, paper(figure, &case, &metric), &of_seeds);
+        rows.into_iter().map(row).collect::<Vec<_>>()
+    };
+    let measured = overhead::measure(&scenario, set_up, extent)?;
+    let rows = measured.into_iter().flat_map(rows_of).collect();
+    Ok(Findings { rows, departures: departures::of(figure, set_up), plots: Vec::new() })
 }
 
 /// Runs the cases; `rows` makes those of one, with the cases of the same workload and setting that it is compared with, and

@@ -54,10 +54,7 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
     let mut worlds = Vec::new();
     let mut cases = Vec::new();
     for name in &figure.workloads {
-        let entry = match extent.amount {
-            Amount::Smoke => &scenario.setup.stand_in,
-            _ => scenario.workload(name),
-        };
+        let entry = entry(scenario, name, extent);
         let source = source(entry, extent)?;
         for setting in &settings {
             for scheduler in &schedulers {
@@ -88,6 +85,26 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
         case.runs = runs.into_iter().collect::<Result<_>>()?;
     }
     Ok(cases)
+}
+
+/// The jobs of a workload as they are run, under no particular setting.
+pub fn workload(scenario: &Scenario, name: &str, seed: u64, extent: &Extent) -> Result<Workload> {
+    let entry = entry(scenario, name, extent);
+    let world = World {
+        setup: &scenario.setup,
+        load: scenario.free.load,
+        amount: extent.amount,
+        workload: entry,
+        source: source(entry, extent)?,
+        setting: &Setting::default(),
+        preset: Preset::default(),
+        watched_job: None,
+    };
+    world.jobs(seed)
+}
+
+fn entry<'a>(scenario: &'a Scenario, name: &str, extent: &Extent) -> &'a WorkloadEntry {
+    if extent.amount == Amount::Smoke { &scenario.setup.stand_in } else { scenario.workload(name) }
 }
 
 /// Where a workload is, in the folder of traces.
@@ -260,7 +277,7 @@ fn nodes(setup: &Setup, count: u32) -> Vec<Node> {
     (0..count.max(1)).map(node).collect()
 }
 
-fn node_resources(setup: &Setup) -> Resources {
+pub fn node_resources(setup: &Setup) -> Resources {
     let Setup { cpus, memory_gib, disk_mb_s, network_mb_s, .. } = *setup;
     let [disk_read, disk_write, network_in, network_out] = [2, 3, 4, 5];
     Resources::new(cpus * 1_000, memory_gib * 1_024)
