@@ -106,9 +106,9 @@ const FIGURES: [(&str, &str); 19] = [
     ("carbyne-tetris-fair", FAIRNESS),
     (
         "carbyne-overhead",
-        "wall time of this machine, which was not idle: the median of a message at a master of 100 nodes and 250 jobs, with all that \
-         it decides, against the paper's heartbeat of a node; and a plan of a whole job at a tenth of the cluster, which the paper \
-         says takes no more than 10 ms",
+        "wall time of a machine that was not idle: what a master of 100 nodes and 250 jobs takes for a task that it places, where the \
+         paper has a heartbeat of a node; and a plan of a whole job at a tenth of the cluster, which the paper says takes no more \
+         than 10 ms",
     ),
     (
         "carbyne-demand",

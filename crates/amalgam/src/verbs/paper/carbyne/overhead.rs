@@ -26,17 +26,17 @@ pub fn measure(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) ->
     let schedulers = figure.all_schedulers();
     for scheduler in &schedulers {
         let preset = scenario.preset(scheduler).expect("checked");
-        let per_event: Vec<[f64; 2]> = seeds.iter().map(|seed| events_us(preset, *seed, extent.amount)).collect();
-        of_presets.push((scheduler, per_event));
+        let per_decision: Vec<[f64; 2]> = seeds.iter().map(|seed| decisions_us(preset, *seed, extent.amount)).collect();
+        of_presets.push((scheduler, per_decision));
     }
     for (number, pending) in PENDING.iter().enumerate() {
-        let of = |per_event: &[[f64; 2]]| per_event.iter().map(|each| each[number]).collect::<Vec<f64>>();
-        for (scheduler, per_event) in &of_presets {
-            let mut rows = vec![("event_us".to_owned(), of(per_event))];
+        let of = |per_decision: &[[f64; 2]]| per_decision.iter().map(|each| each[number]).collect::<Vec<f64>>();
+        for (scheduler, per_decision) in &of_presets {
+            let mut rows = vec![("decision_us".to_owned(), of(per_decision))];
             let bases = of_presets.iter().filter(|(base, _)| figure.baselines.contains(base) && base != scheduler);
             for (base, of_base) in bases {
-                let more = of(per_event).iter().zip(of(of_base)).map(|(ours, base)| ours - base).collect();
-                rows.push((format!("event_us minus {base}"), more));
+                let more = of(per_decision).iter().zip(of(of_base)).map(|(ours, base)| ours - base).collect();
+                rows.push((format!("decision_us minus {base}"), more));
             }
             found.push((format!("master, {pending} pending, {scheduler}"), rows));
         }
@@ -56,12 +56,12 @@ pub fn measure(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) ->
     Ok(found)
 }
 
-/// What the master takes for a message, all that it decides by it included; the median.
-fn events_us(preset: Preset, seed: u64, amount: Amount) -> [f64; 2] {
+/// What the master takes for a task that it places, in all messages together; the median over rounds.
+fn decisions_us(preset: Preset, seed: u64, amount: Amount) -> [f64; 2] {
     let (warm_up, rounds, departures) = if amount == Amount::Smoke { (10, 1, 10) } else { (20_000, 5, 4_000) };
     let jobs = 250;
     let scale = Scale { preset, nodes: 100, jobs, pending: PENDING, warm_up, rounds, departures, seed };
-    compare(&scale).clusters.map(|decisions| decisions.p50.as_secs_f64() * 1e6)
+    compare(&scale).clusters.map(|decisions| 1e6 / decisions.per_second)
 }
 
 /// What a plan of a whole job takes, in a tenth of the cluster.
