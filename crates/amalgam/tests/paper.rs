@@ -19,8 +19,12 @@ fn figures() -> Vec<String> {
 }
 
 #[test]
-fn all_figures_of_mercury_are_listed() {
-    let expected = ["5", "6", "7", "table-1", "8", "9", "10", "11", "plus"].map(|name| format!("mercury-{name}"));
+fn all_figures_are_listed_paper_by_paper() {
+    let mercury = ["5", "6", "7", "table-1", "8", "9", "10", "11", "plus"].map(|name| format!("mercury-{name}"));
+    let carbyne =
+        ["2", "4", "5", "6", "7", "8", "table-4", "9", "10", "11", "12", "tetris-fair", "overhead", "demand", "width"];
+    let carbyne = carbyne.map(|name| format!("carbyne-{name}"));
+    let expected: Vec<String> = mercury.into_iter().chain(carbyne).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
     assert!(expected.iter().all(|figure| text.contains(figure)), "{text}");
@@ -62,6 +66,51 @@ fn the_report_has_boxes_and_distributions() {
         assert!(page.contains(heading), "{heading}");
     }
     assert!(page.matches("<svg").count() >= 4);
+}
+
+#[test]
+fn a_figure_that_is_run_with_traces_says_which_and_where_they_are_looked_for() {
+    let refused = |arguments: &[&str]| {
+        let output = paper(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = refused(&["run", "carbyne-5", "--quick"]);
+    assert!(text.contains("dag/tpcds_hive_tez_30tb") && text.contains("--traces DIR"), "{text}");
+    let empty = tempfile::tempdir().unwrap();
+    let text = refused(&["run", "carbyne-5", "--quick", "--traces", empty.path().to_str().unwrap()]);
+    assert!(text.contains("there is no") && text.contains("tpcds_hive_tez_30tb"), "{text}");
+}
+
+#[test]
+fn the_example_of_carbyne_takes_as_long_as_the_paper_says() {
+    let found = json(&["run", "carbyne-2", "--quick", "--seeds", "1..1", "--json"]);
+    let mean = |case: &str| {
+        let mut rows = found["rows"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["case"] == case && row["metric"] == "mean_jct_s").unwrap();
+        row["ours"].as_f64().unwrap()
+    };
+    assert!((mean("DRF, strict") - 2.05).abs() < 0.02 && (mean("Carbyne") - 1.55).abs() < 0.02, "{found}");
+}
+
+#[test]
+fn a_wrong_scenario_of_carbyne_is_pointed_at() {
+    let frozen = String::from_utf8(paper(&["scenario", "carbyne-5"]).stdout).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.toml");
+    for (of, is, said) in [
+        ("preset = 'sjf'", "preset = 'sfj'", "sfj"),
+        ("load = ", "load = -", "free.load is -"),
+        ("contention = 2.0", "contention = 0.0", "figure.carbyne-9: contention is 0"),
+        ("workloads = [\"TPC-DS\"]", "workloads = [\"TPC-D\"]", "there is no workload `TPC-D`"),
+    ] {
+        assert!(frozen.contains(of), "{of}");
+        std::fs::write(&file, frozen.replacen(of, is, 1)).unwrap();
+        let output = paper(&["run", "carbyne-5", "--smoke", "--scenario", file.to_str().unwrap()]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{is}: {text}");
+        assert!(text.contains(said), "{is}: {text}");
+    }
 }
 
 #[test]

@@ -198,6 +198,15 @@ impl Config {
         Config::of_file(file, preset).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
     }
 
+    /// What a file with this text would say; `name` is what it is called in an error.
+    ///
+    /// # Errors
+    /// As of [`Config::read`].
+    pub fn parse(text: &str, name: &Path) -> Result<Config, ConfigError> {
+        let file = read_settings(text, name).map_err(ConfigError::Misread)?;
+        Config::of_file(file, None).map_err(|what| ConfigError::Wrong { path: name.to_owned(), what })
+    }
+
     fn of_file(file: File, preset: Option<Preset>) -> Result<Config, String> {
         let mut config = Config::default();
         config.preset = preset.or(file.preset).unwrap_or(config.preset);
@@ -321,24 +330,23 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-
     use amalgam_core::scheduling::Delays;
 
-    impl Config {
-        pub(super) fn parse(text: &str) -> Result<Config, String> {
-            let file = read_settings(text, Path::new("server.toml")).map_err(|error| error.to_string())?;
-            Config::of_file(file, None)
-        }
+    pub(super) fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("server.toml")).map_err(|error| match error {
+            ConfigError::Wrong { what, .. } => what,
+            other => other.to_string(),
+        })
     }
 
     #[test]
     fn an_empty_file_is_the_default() {
-        assert_eq!(Config::parse(""), Ok(Config::default()));
+        assert_eq!(parse(""), Ok(Config::default()));
     }
 
     #[test]
     fn everything_can_be_set() {
-        let config = Config::parse(
+        let config = parse(
             "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ntoken_life = '5m'\ndecide = 'heartbeats'\n\
              grants_per_heartbeat = 8\n\
              [[queue]]\nname = 'research'\nweight = 2.5\nguaranteed = 0.5\nmaximum = 0.75\nuser_limit = 0.3\n\
@@ -354,29 +362,29 @@ mod tests {
 
     #[test]
     fn parts_of_a_preset_can_be_replaced() {
-        let parse = |text: &str| Config::parse(text).map(|config| config.preset);
+        let preset = |text: &str| parse(text).map(|config| config.preset);
         let mut wanted = Preset::TETRIS;
         wanted.inter_job = InterJob::Tetris { fairness: 500_000 };
         (wanted.intra_job, wanted.placement, wanted.seed) = (IntraJob::CriticalPath, Placement::Random, 7);
         let text = "preset = 'tetris'\n[policies]\nfairness = 0.5\nintra_job = 'critical-path'\n\
                     placement = 'random'\nseed = 7\nnode_delay = '1s'\nrack_delay = '0s'";
         wanted.delays = Delays { node: Duration::from_secs(1), rack: Duration::ZERO };
-        assert_eq!(parse(text), Ok(wanted));
+        assert_eq!(preset(text), Ok(wanted));
         let mut wanted = Preset::DRF;
         wanted.inter_job = InterJob::Drf { strict: true };
-        assert_eq!(parse("[policies]\nstrict_shares = true"), Ok(wanted));
+        assert_eq!(preset("[policies]\nstrict_shares = true"), Ok(wanted));
         let mut wanted = Preset::CARBYNE;
         wanted.inter_job = InterJob::Tetris { fairness: 0 };
         wanted.yielding = Some(Yielding { leftover: InterJob::Capacity, altruism: 500_000 });
         (wanted.intra_job, wanted.reserve_after) = (IntraJob::Dagps, Duration::from_secs(5));
         let text = "preset = 'carbyne'\n[policies]\naltruism = 0.5\nneeded = 'packing'\nleftover = 'capacity'\n\
                     intra_job = 'dagps'\nreserve_after = '5s'";
-        assert_eq!(parse(text), Ok(wanted));
+        assert_eq!(preset(text), Ok(wanted));
         let mut wanted = Preset::CARBYNE;
         let leftover = InterJob::Tetris { fairness: 500_000 };
         wanted.yielding = Some(Yielding { leftover, altruism: 1_000_000 });
         let text = "preset = 'carbyne'\n[policies]\nleftover = 'packing'\nfairness = 0.5";
-        assert_eq!(parse(text), Ok(wanted));
+        assert_eq!(preset(text), Ok(wanted));
     }
 
     #[test]
@@ -410,7 +418,7 @@ mod tests {
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
             ("[policies.opportunistic]\nreorder = false", "of the preset mercury or mercury-plus, and not of drf"),
         ] {
-            let error = Config::parse(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
     }

@@ -90,7 +90,7 @@ pub enum Figure {
     Boxes(String, String, Vec<Spread>),
     /// The distribution of each name's values: heading, the name of the values.
     Distributions(String, String, Vec<(String, Vec<f64>)>),
-    /// Shares over seconds.
+    /// Shares, or counts, over seconds.
     OverTime(String, String, Vec<(String, Vec<(f64, f64)>)>),
 }
 
@@ -309,12 +309,15 @@ fn dash(number: usize) -> Option<u32> {
 }
 
 fn lines(area: &Area<'_>, x_name: &str, y_name: &str, lines: &[Line]) -> Plot {
-    let longest = lines.iter().flat_map(|(_, points)| points).map(|point| point.0).fold(0.0, f64::max);
+    let points = || lines.iter().flat_map(|(_, points)| points);
+    let longest = points().map(|point| point.0).fold(0.0, f64::max);
+    // Shares have the whole range.
+    let highest = points().map(|point| point.1).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(55)
-        .build_cartesian_2d(0.0..longest.max(1e-3), 0.0..1.05)?;
+        .build_cartesian_2d(0.0..longest.max(1e-3), 0.0..1.05 * highest)?;
     chart.configure_mesh().light_line_style(TRANSPARENT).x_desc(x_name).y_desc(y_name).draw()?;
     for (number, (name, points)) in lines.iter().enumerate() {
         let (style, dash) = (colour(number).stroke_width(2), dash(number));

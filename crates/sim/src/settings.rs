@@ -25,6 +25,8 @@ pub struct Settings {
     pub understating: Understating,
     /// The node whose limits are written down.
     pub watched: Option<usize>,
+    /// The job, by its number in the workload, whose running tasks are written down.
+    pub watched_job: Option<u32>,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
     /// The simulation ends as soon as there is a job that can never run.
@@ -116,6 +118,7 @@ impl Default for Settings {
             join_over: Duration::ZERO,
             understating: Understating::NOBODY,
             watched: None,
+            watched_job: None,
             until: None,
             strict: false,
             story: None,

@@ -139,6 +139,8 @@ impl Simulation {
     pub fn new(settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
         let network = Network::new(nodes.len(), settings.network, settings.seed);
+        let mut metrics = Metrics::new(&workload.jobs, &capacities);
+        settings.watched_job.into_iter().for_each(|job| metrics.watch(job));
         let mut simulation = Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),
@@ -150,7 +152,7 @@ impl Simulation {
             execution: Execution::new(settings.execution, settings.seed),
             jobs: workload.jobs.clone(),
             kinds: Kinds::new(),
-            metrics: Metrics::new(&workload.jobs, &capacities),
+            metrics,
             to_arrive: workload.jobs.len(),
             last_progress: Instant::ZERO,
             events: 0,

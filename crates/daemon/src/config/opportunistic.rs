@@ -233,7 +233,7 @@ impl<'de> Deserialize<'de> for Limit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
+    use super::super::tests::parse as parse_config;
     use amalgam_core::master::{OpportunisticLimit, Steering};
     use amalgam_core::node::OpportunisticRules;
     use amalgam_core::policy::{Mix, Quota};
@@ -243,7 +243,7 @@ mod tests {
     const TABLE: &str = "preset = 'mercury'\n[policies.opportunistic]\n";
 
     fn parse(keys: &str) -> Result<Opportunistic, String> {
-        Config::parse(&format!("{TABLE}{keys}")).map(|config| config.preset.opportunistic)
+        parse_config(&format!("{TABLE}{keys}")).map(|config| config.preset.opportunistic)
     }
 
     #[test]

@@ -32,6 +32,14 @@ pub struct Metrics {
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
+    course: Option<Course>,
+}
+
+/// How many tasks of the watched job ran, whenever that changed.
+struct Course {
+    job: u32,
+    running: u32,
+    points: Vec<(f64, u32)>,
 }
 
 /// A job of the workload as it goes through the cluster.
@@ -95,7 +103,13 @@ impl Metrics {
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
+            course: None,
         }
+    }
+
+    /// Writes down the course of a job.
+    pub fn watch(&mut self, job: u32) {
+        self.course = Some(Course { job, running: 0, points: Vec::new() });
     }
 
     /// The master took the job under this id.
@@ -245,6 +259,7 @@ impl Metrics {
         self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_began(now, job, node, shape);
+            self.on_course(now, job, 1);
             let span = self.span(job, task.stage);
             span.0 = span.0.min(now);
         }
@@ -253,7 +268,15 @@ impl Metrics {
     pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_ended(now, job, node, shape);
+            self.on_course(now, job, -1);
             self.span(job, task.stage).1 = now;
+        }
+    }
+
+    fn on_course(&mut self, now: Instant, job: u32, change: i32) {
+        if let Some(course) = self.course.as_mut().filter(|course| course.job == job) {
+            course.running = course.running.checked_add_signed(change).expect("only what runs ends");
+            course.points.push((now.0 as f64 / 1e6, course.running));
         }
     }
 

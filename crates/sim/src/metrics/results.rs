@@ -134,6 +134,8 @@ pub struct Outcome {
     pub story: Vec<String>,
     /// Of the node that was watched.
     pub watched: Vec<Watched>,
+    /// How many tasks of the watched job ran, from when on, in seconds.
+    pub running: Vec<(f64, u32)>,
 }
 
 /// What a node was told that opportunistic work may hold, and what it held then; shares of its CPUs.
@@ -286,6 +288,7 @@ impl Metrics {
             gantt: self.gantt(jobs),
             story: Vec::new(),
             watched: Vec::new(),
+            running: self.course.map(|course| course.points).unwrap_or_default(),
         }
     }
 

@@ -3,8 +3,8 @@
 use super::chance::{Distribution, Unit};
 use crate::quantities::Malformed;
 use crate::suggest;
-use amalgam_core::vocabulary::Chance;
-use amalgam_core::vocabulary::{ResourceSpec, Resources};
+use amalgam_core::vocabulary::resources::BUILT_IN;
+use amalgam_core::vocabulary::{Chance, ResourceSpec, Resources};
 use std::sync::LazyLock;
 
 /// A named distribution of demands. All tasks of a stage need the same.
@@ -14,8 +14,8 @@ pub enum Demand {
     Unit,
     /// Plan CPU and plan memory of the 9.7 million batch tasks of Alibaba's trace of 2018, drawn independently.
     Alibaba2018,
-    /// Cores, and MiB of memory.
-    Drawn { cpu: Distribution, memory: Distribution },
+    /// Cores, MiB of memory, and other kinds of resources by their numbers, in MB/s or devices.
+    Drawn { cpu: Distribution, memory: Distribution, others: Vec<(usize, Distribution)> },
 }
 
 /// What 100 of the normalised memory of Alibaba's traces is taken for. Alibaba does not publish it: their machines of
@@ -34,14 +34,20 @@ impl Demand {
         if let Some(name) = suggest::closest(text, ["unit", "alibaba2018"]) {
             return Err(Malformed::new(format!("`{text}` is not a known demand"), format!("did you mean `{name}`?")));
         }
-        let (cpu, memory) = text.split_once(',').unwrap_or((text, "0B"));
+        let (named, plain): (Vec<&str>, Vec<&str>) = text.split(',').partition(|part| part.contains('='));
+        let [cpu, memory] = match plain[..] {
+            [cpu] => [cpu, "0B"],
+            [cpu, memory] => [cpu, memory],
+            _ => [text, "0B"],
+        };
         let (cpu, memory) = (cores(cpu), Distribution::parse(memory, Unit::Memory));
+        let others: Result<Vec<_>, Malformed> = named.into_iter().map(other_kind).collect();
         let advise = |wrong: Malformed| {
-            let remedy =
-                "write `unit`, `alibaba2018`, or cores and memory such as `2,4GiB` or `uniform:1-4,uniform:1GiB-8GiB`";
+            let remedy = "write `unit`, `alibaba2018`, or cores and memory such as `2,4GiB`, `uniform:1-4,uniform:1GiB-8GiB` or \
+                 `1,4GiB,disk-read=20`";
             Malformed::new(wrong.problem, format!("{remedy}; cores from {LEAST_CORES} to {MOST_CORES}"))
         };
-        Ok(Demand::Drawn { cpu: cpu.map_err(advise)?, memory: memory.map_err(advise)? })
+        Ok(Demand::Drawn { cpu: cpu.map_err(advise)?, memory: memory.map_err(advise)?, others: others? })
     }
 
     /// A sentence for the notes of a workload.
@@ -53,7 +59,11 @@ impl Demand {
                  {} GiB (demand=alibaba2018)",
                 ALIBABA_MACHINE_MIB / 1024.0
             ),
-            Demand::Drawn { cpu, memory } => format!("drawn for each stage: cores {cpu}, MiB of memory {memory}"),
+            Demand::Drawn { cpu, memory, others } => {
+                let mut text = format!("drawn for each stage: cores {cpu}, MiB of memory {memory}");
+                others.iter().for_each(|(kind, amount)| text += &format!(", {} {amount}", BUILT_IN[*kind]));
+                text
+            }
         }
     }
 
@@ -65,7 +75,13 @@ impl Demand {
                 let memory = ALIBABA_MEMORY.draw(chance) / 100.0 * ALIBABA_MACHINE_MIB;
                 resources(cpu, memory)
             }
-            Demand::Drawn { cpu, memory } => resources(cpu.draw(chance), memory.draw(chance)),
+            Demand::Drawn { cpu, memory, others } => {
+                let mut drawn = resources(cpu.draw(chance), memory.draw(chance));
+                for (kind, amount) in others {
+                    drawn.basic.0[*kind] = amount.draw(chance).round() as u32;
+                }
+                drawn
+            }
         }
     }
 }
@@ -73,6 +89,16 @@ impl Demand {
 /// What is counted of a core, and the most that a node or a task may have.
 const LEAST_CORES: f64 = 0.001;
 const MOST_CORES: f64 = 1e6;
+
+/// `disk-read=20`: a kind of resource beside CPU and memory, and how much.
+fn other_kind(text: &str) -> Result<(usize, Distribution), Malformed> {
+    let (name, amount) = text.split_once('=').unwrap_or((text, ""));
+    let Some(kind) = BUILT_IN.iter().skip(2).position(|known| *known == name) else {
+        let remedy = format!("the kinds beside cores and memory are {}", BUILT_IN[2..].join(", "));
+        return Err(Malformed::new(format!("`{name}` is not a kind of resource"), remedy));
+    };
+    Ok((kind + 2, Distribution::parse(amount, Unit::Number)?.within(0.0, 1e6, "amount")?))
+}
 
 /// A distribution of cores.
 pub(crate) fn cores(text: &str) -> Result<Distribution, Malformed> {
@@ -130,6 +156,18 @@ mod tests {
         assert_eq!(draw("0.5"), Resources::new(500, 0));
         let drawn = draw("uniform:1-4,uniform:1GiB-8GiB");
         assert!((1_000..=4_000).contains(&drawn.cpu_millis()) && (1_024..=8_192).contains(&drawn.memory_mib()));
+    }
+
+    #[test]
+    fn kinds_beside_cores_and_memory_have_names() {
+        let mut chance = Chance::new(1, "demands");
+        let text = "uniform:1-2,1GiB,disk-write=7,network-in=uniform:5-9";
+        let drawn = Demand::parse(text).unwrap().draw(&mut chance).basic.0;
+        assert_eq!((drawn[1], drawn[3]), (1_024, 7));
+        assert!((5..=9).contains(&drawn[4]) && drawn[2] == 0 && drawn[5] == 0, "{drawn:?}");
+        let wrong = Demand::parse("1,1GiB,disc-read=5").unwrap_err();
+        assert!(wrong.remedy.contains("disk-read, disk-write"), "{wrong}");
+        assert!(Demand::parse("1,1GiB,2").is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The options of a workload, as `key=value` pairs.
 
 use super::arrival::Arrival;
+use super::chance::{Distribution, Unit};
 use super::demand::Demand;
 use super::error::WorkloadError;
 use crate::quantities::Malformed;
@@ -17,7 +18,7 @@ pub struct Key {
 }
 
 /// The options that every format takes.
-pub const COMMON_KEYS: [Key; 15] = [
+pub const COMMON_KEYS: [Key; 18] = [
     Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file; a benchmark's queries repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
@@ -31,9 +32,16 @@ pub const COMMON_KEYS: [Key; 15] = [
     Key {
         name: "demand",
         default: "unit",
-        meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY]",
+        meaning: "what a task needs where the trace has none: unit (1 core), alibaba2018, or CPU[,MEMORY][,KIND=AMOUNT..]",
     },
+    Key { name: "demand-scale", default: "1", meaning: "multiply what tasks need" },
     Key { name: "expected", default: "mean", meaning: "what the user tells of run times: mean, exact or none" },
+    Key { name: "expected-error", default: "1", meaning: "by how much that is wrong: a factor for each stage" },
+    Key {
+        name: "demand-error",
+        default: "1",
+        meaning: "by how much a stage's demand is wrong: below 1 its tasks run longer, above 1 room is wasted",
+    },
     Key {
         name: "retries",
         default: "0",
@@ -61,7 +69,11 @@ pub struct Options {
     pub time_scale: f64,
     pub whole_seconds: bool,
     pub demand: Demand,
+    pub demand_scale: f64,
     pub expected: Expected,
+    /// Factors of what is told of run times, and of what is asked for.
+    pub expected_error: Distribution,
+    pub demand_error: Distribution,
     pub retries: u32,
     /// A folder of tables, and the share of the stages that get constraints from them.
     pub constraints: Option<PathBuf>,
@@ -106,7 +118,10 @@ impl Options {
             time_scale: values.get("time-scale", scale)?,
             whole_seconds: values.get("whole-seconds", flag)?,
             demand: values.get("demand", Demand::parse)?,
+            demand_scale: values.get("demand-scale", scale)?,
             expected: values.get("expected", expected)?,
+            expected_error: values.get("expected-error", wrong_by)?,
+            demand_error: values.get("demand-error", wrong_by)?,
             retries: values.get("retries", number)?,
             constraints: values.optional("constraints", |text| Ok(PathBuf::from(text)))?,
             constrained: values.get("constrained", share)?,
@@ -196,6 +211,11 @@ pub(crate) fn count(text: &str) -> Result<usize, Malformed> {
 pub(crate) fn scale(text: &str) -> Result<f64, Malformed> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| Malformed::new(format!("`{text}` is not a factor"), "write a number above 0, such as 0.01"))
+}
+
+/// A factor by which something is wrong.
+fn wrong_by(text: &str) -> Result<Distribution, Malformed> {
+    Distribution::parse(text, Unit::Number)?.within(0.01, 100.0, "factor of an error")
 }
 
 fn share(text: &str) -> Result<f64, Malformed> {

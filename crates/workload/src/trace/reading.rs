@@ -12,6 +12,7 @@ use crate::order;
 use crate::quantities::check_name;
 use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{
     Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,
 };
@@ -19,6 +20,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// No error makes less of anything: drawn factors may be near zero.
+const LEAST_ERROR: f64 = 0.01;
 
 /// A job as a format's reader describes it.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -76,6 +80,7 @@ pub(crate) struct Reading<'a> {
     notes: Vec<String>,
     malformed: MalformedLines,
     demands: Chance,
+    errors: Chance,
     /// Which nodes stages are near.
     nodes: Chance,
     constraints: Option<(ConstraintTables, Chance)>,
@@ -100,6 +105,7 @@ impl<'a> Reading<'a> {
             notes: Vec::new(),
             malformed: MalformedLines::default(),
             demands: Chance::new(options.seed, "demands"),
+            errors: Chance::new(options.seed, "errors"),
             nodes: Chance::new(options.seed, "near"),
             constraints: tables.transpose()?.map(|tables| (tables, Chance::new(options.seed, "constraints"))),
             program: Arc::new(Program {
@@ -213,10 +219,30 @@ impl<'a> Reading<'a> {
     }
 
     /// Takes a job that is already in order, with its true run times.
-    pub fn push(&mut self, arrival: Option<Duration>, spec: JobSpec, run_times: Vec<RunTimes>) {
+    pub fn push(&mut self, arrival: Option<Duration>, mut spec: JobSpec, mut run_times: Vec<RunTimes>) {
+        for (stage, run_times) in spec.stages.iter_mut().zip(&mut run_times) {
+            self.misjudge(stage, run_times);
+        }
         self.saw_no_arrival |= arrival.is_none();
         let arrival = arrival.unwrap_or_default();
         self.jobs.push(TraceJob { arrival, spec: Arc::new(spec), run_times: run_times.into() });
+    }
+
+    /// What is asked for and told is off by as much as the options say. Who asks for too little runs longer in proportion, who
+    /// asks for too much no shorter.
+    fn misjudge(&mut self, stage: &mut StageSpec, run_times: &mut RunTimes) {
+        let Options { demand_scale, demand_error, expected_error, .. } = self.options;
+        let (told, asked) = (expected_error.draw(&mut self.errors), demand_error.draw(&mut self.errors));
+        stage.expected = stage.expected.map(|expected| scale(expected, told.max(LEAST_ERROR)).min(LONGEST));
+        let asked = asked.max(LEAST_ERROR);
+        stage.resources.basic.0[..GPU].iter_mut().filter(|amount| **amount > 0).for_each(|amount| {
+            *amount = ((f64::from(*amount) * demand_scale * asked).round() as u32).max(1);
+        });
+        let longer = |time: Duration| scale(time, asked.recip().max(1.0)).min(LONGEST);
+        match run_times {
+            RunTimes::Same(time) => *time = longer(*time),
+            RunTimes::Each(times) => times.iter_mut().for_each(|time| *time = longer(*time)),
+        }
     }
 
     fn stage(&mut self, draft: DraftStage, after: Vec<u32>) -> Result<(StageSpec, RunTimes), String> {

@@ -134,6 +134,26 @@ fn expectations_come_from_the_trace_from_the_truth_or_not_at_all() {
 }
 
 #[test]
+fn what_is_told_and_asked_for_may_be_wrong_by_a_factor() {
+    let samples = Samples::one("a.tr", "0 2 9 1 2\n");
+    let stage = |option: &str| {
+        let workload = samples.read("hawk", "a.tr", &format!("demand=2,1GiB,network-in=10 {option}")).unwrap();
+        let (stage, times) = (&workload.jobs[0].spec.stages[0], &workload.jobs[0].run_times[0]);
+        let asked = stage.resources.basic.0;
+        (stage.expected.unwrap(), [asked[0], asked[1], asked[4]], times.of(1))
+    };
+    let true_one = (seconds(9.0), [2_000, 1_024, 10], seconds(2.0));
+    assert_eq!(stage(""), true_one);
+    assert_eq!(stage("expected-error=1.5"), (seconds(13.5), true_one.1, true_one.2));
+    assert_eq!(stage("demand-scale=2"), (true_one.0, [4_000, 2_048, 20], true_one.2));
+    assert_eq!(stage("demand-error=1.5"), (true_one.0, [3_000, 1_536, 15], true_one.2), "room is wasted");
+    assert_eq!(stage("demand-error=0.5"), (true_one.0, [1_000, 512, 5], seconds(4.0)), "half the room, twice the time");
+    let drawn = stage("expected-error=uniform:0.5-1.5").0;
+    assert!(drawn != true_one.0 && drawn >= seconds(4.5) && drawn <= seconds(13.5), "{drawn}");
+    assert!(samples.read("hawk", "a.tr", "demand-error=0").is_err());
+}
+
+#[test]
 fn counts_below_one_are_refused_and_not_replaced() {
     for option in ["tasks=0", "tasks=uniform:0-3", "layers=0.5", "width=0", "tasks=1e9"] {
         let error = try_read("synthetic:layered", option).unwrap_err();

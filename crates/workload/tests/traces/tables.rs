@@ -98,6 +98,8 @@ fn swims_bytes_become_tasks_and_times() {
     assert_eq!(shape(only_maps), ["map(1)<-"]);
     assert_eq!(only_maps.run_times[..], [RunTimes::Same(seconds(2.0))]);
     assert_eq!(told(&workload), ["3: the map input `-5` is not an amount"]);
+    let workload = Samples::one("a.tsv", text).read("swim", "a.tsv", "most-written=10MiB").unwrap();
+    assert_eq!(shape(&workload.jobs[0]), ["map(10)<-", "reduce(5)<-map"]);
 }
 
 #[test]

@@ -1,29 +1,61 @@
 //! What a figure of a paper is here, and what running it finds.
 
-use super::experiment::{CaseRuns, Extent};
-use super::scenario::Scenario;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use amalgam_sim::report;
 use amalgam_workload::closest;
 use serde::Serialize;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 /// A figure or a table of a paper that can be run.
 pub struct Figure {
     pub name: &'static str,
     pub title: &'static str,
-    /// What it is run with, frozen.
-    pub scenario: &'static str,
+    pub paper: &'static Paper,
     pub find: Find,
 }
 
+/// What its figures have in common.
+pub struct Paper {
+    /// What they are run with, frozen.
+    pub scenario: &'static str,
+    /// What is cut of a quick run, and of a test.
+    pub quick: &'static str,
+    pub smoke: &'static str,
+}
+
 /// Runs the figure of this name.
-pub type Find = fn(&str, &Scenario, &Extent) -> Result<Findings>;
+pub type Find = fn(&str, &ScenarioText, &Extent) -> Result<Findings>;
+
+/// A scenario file, and what it is called in an error.
+pub struct ScenarioText {
+    pub text: String,
+    pub name: String,
+}
+
+/// How much of the work is done, and where the traces are.
+#[derive(Clone)]
+pub struct Extent {
+    pub seeds: RangeInclusive<u64>,
+    pub threads: usize,
+    pub amount: Amount,
+    pub traces: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    Whole,
+    Quick,
+    /// A small cluster for a moment.
+    Smoke,
+}
 
 /// What came out.
 pub struct Findings {
     pub rows: Vec<Row>,
     /// Where it differs from the paper, and why, in sentences.
     pub departures: Vec<String>,
-    pub cases: Vec<CaseRuns>,
+    pub plots: Vec<report::Figure>,
 }
 
 /// One number, beside the paper's.
@@ -45,16 +77,93 @@ impl Row {
             case: case.to_owned(),
             metric: metric.to_owned(),
             paper,
-            ours: super::experiment::mean(of_seeds),
+            ours: mean(of_seeds),
             low: of_seeds.iter().copied().reduce(f64::min).unwrap_or(0.0),
             high: of_seeds.iter().copied().reduce(f64::max).unwrap_or(0.0),
         }
     }
 }
 
+/// The paper's numbers that ours are not within a tenth of.
+pub fn misses(rows: &[Row]) -> Vec<String> {
+    const NEAR: f64 = 0.1;
+    let missed = |row: &Row| {
+        let paper = row.paper?;
+        let is_off = (row.ours - paper).abs() > NEAR * paper.abs();
+        is_off.then(|| format!("missed: {}, {}: {:.3}, the paper has {paper}", row.case, row.metric, row.ours))
+    };
+    rows.iter().filter_map(missed).collect()
+}
+
+/// What a paper says: figure, case, metric, number.
+pub type PaperNumber = (&'static str, &'static str, &'static str, f64);
+
+pub fn number_of(numbers: &[PaperNumber], figure: &str, case: &str, metric: &str) -> Option<f64> {
+    numbers.iter().find(|(of, its, name, _)| (*of, *its, *name) == (figure, case, metric)).map(|(.., number)| *number)
+}
+
+/// Runs every case with every seed. What it led to stands in the order of the cases, then of the seeds.
+pub fn run_all<C: Sync, R: Send>(cases: &[C], extent: &Extent, run: impl Fn(&C, u64) -> R + Sync) -> Vec<Vec<R>> {
+    let seeds: Vec<u64> = extent.seeds.clone().collect();
+    let count = cases.len() * seeds.len();
+    let mut runs = Vec::with_capacity(count);
+    let work = |number: u64| {
+        let number = number as usize;
+        run(&cases[number / seeds.len()], seeds[number % seeds.len()])
+    };
+    if let Some(last) = count.checked_sub(1) {
+        amalgam_sim::in_order(0..=last as u64, extent.threads, work, |run| runs.push(run));
+    }
+    let mut runs = runs.into_iter();
+    cases.iter().map(|_| runs.by_ref().take(seeds.len()).collect()).collect()
+}
+
+/// Zero for none.
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// Of sorted values; zero for none.
+pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last * percent + 50) / 100).copied().unwrap_or(0.0)
+}
+
+/// Zero where there is nothing to compare with.
+pub fn ratio(ours: f64, base: f64) -> f64 {
+    if base > 0.0 { ours / base } else { 0.0 }
+}
+
+/// # Errors
+/// Names the key, what it is and what it may be.
+pub fn within(key: &str, value: impl Into<f64>, allowed: RangeInclusive<f64>) -> std::result::Result<(), String> {
+    let value = value.into();
+    let message = || format!("{key} is {value}, and may be {} to {}", allowed.start(), allowed.end());
+    if allowed.contains(&value) { Ok(()) } else { Err(message()) }
+}
+
+impl ScenarioText {
+    pub fn frozen(figure: &Figure) -> ScenarioText {
+        ScenarioText { text: figure.paper.scenario.to_owned(), name: "the frozen scenario".to_owned() }
+    }
+
+    pub fn read(path: &Path) -> Result<ScenarioText> {
+        let text = std::fs::read_to_string(path);
+        let unreadable = |error| format!("cannot read {}: {error}", path.display());
+        let text = text.map_err(|error| Failure::usage(unreadable(error), "name a scenario file"))?;
+        Ok(ScenarioText { text, name: path.display().to_string() })
+    }
+
+    /// Something is wrong in it.
+    pub fn wrong(&self, what: impl std::fmt::Display, paper: &str) -> Failure {
+        let remedy = format!("begin with the frozen one: `amalgam paper scenario {paper}-5`");
+        Failure::usage(format!("{}: {what}", self.name), remedy)
+    }
+}
+
 /// All that can be run.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    super::mercury::FIGURES.iter()
+    super::mercury::FIGURES.iter().chain(&super::carbyne::FIGURES)
 }
 
 /// # Errors

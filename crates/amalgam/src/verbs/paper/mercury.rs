@@ -1,11 +1,19 @@
 //! Mercury (Karanasos et al. 2015), section 7: its figures, and what the paper says that they show.
 
-use super::experiment::{self, CaseRuns, Extent, Run};
-use super::figure::{Figure, Findings, Row};
-use super::scenario::{FigureScenario, JobClass, Scenario};
-use crate::failure::Result;
+mod experiment;
+mod page;
+mod scenario;
 
-const SCENARIO: &str = include_str!("mercury.toml");
+use super::figure::{self, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, misses, number_of, ratio};
+use crate::failure::Result;
+use experiment::{CaseRuns, Run};
+use scenario::{FigureScenario, JobClass, Scenario};
+
+const PAPER: Paper = Paper {
+    scenario: include_str!("mercury.toml"),
+    quick: "3 of 30 simulated minutes",
+    smoke: "one seed, 40 simulated seconds, a sixteenth of the cluster",
+};
 
 pub const FIGURES: [Figure; 9] = [
     figure("mercury-5", "Mercury, figure 5: 100, 150 and 200 jobs at once under only-Q against only-G", gains),
@@ -23,8 +31,8 @@ pub const FIGURES: [Figure; 9] = [
     ),
 ];
 
-const fn figure(name: &'static str, title: &'static str, find: super::figure::Find) -> Figure {
-    Figure { name, title, scenario: SCENARIO, find }
+const fn figure(name: &'static str, title: &'static str, find: figure::Find) -> Figure {
+    Figure { name, title, paper: &PAPER, find }
 }
 
 /// A number of a run, as the rows call it.
@@ -56,7 +64,7 @@ const POLICING: [Metric; 3] = [
 ];
 
 /// What the paper says: figure, case, metric, number.
-const PAPER: [(&str, &str, &str, f64); 29] = [
+const NUMBERS: [PaperNumber; 29] = [
     ("mercury-5", "only-Q, 150 jobs", "task_throughput_vs_only_g", 1.38),
     ("mercury-5", "only-Q, 150 jobs", "job_throughput_vs_only_g", 1.36),
     ("mercury-5", "only-Q, 150 jobs", "mean_latency_vs_only_g", 0.70),
@@ -90,13 +98,13 @@ const PAPER: [(&str, &str, &str, f64); 29] = [
 ];
 
 fn paper(figure: &str, case: &str, metric: &str) -> Option<f64> {
-    PAPER.iter().find(|(of, its, name, _)| (*of, *its, *name) == (figure, case, metric)).map(|(.., number)| *number)
+    number_of(&NUMBERS, figure, case, metric)
 }
 
 // ---- what is found -------------------------------------------------------------------------------------------------
 
 /// Throughput and latency of every case against only-G.
-fn gains(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
+fn gains(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     findings(figure, scenario, extent, |of, base| {
         let mut rows = compared(figure, of, base, &GAINS);
         rows.extend(as_they_are(figure, of, &LEVELS));
@@ -105,8 +113,9 @@ fn gains(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings>
 }
 
 /// The same, and the latencies of each class of jobs.
-fn by_class(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
-    let classes: Vec<String> = scenario.figure(figure)?.jobs.iter().map(|class| class.name.clone()).collect();
+fn by_class(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
+    let classes: Vec<String> =
+        Scenario::parse(scenario)?.figure(figure)?.jobs.iter().map(|class| class.name.clone()).collect();
     findings(figure, scenario, extent, |of, base| {
         let mut rows = compared(figure, of, base, &GAINS);
         rows.extend(classes.iter().flat_map(|class| latencies(figure, of, base, class)));
@@ -116,7 +125,7 @@ fn by_class(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findin
 }
 
 /// All of that, the slowest jobs and the preemptions.
-fn beyond(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
+fn beyond(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     const POLICED: [Metric; 2] =
         [("preempted_per_node", |run| run.preempted_per_node), ("opportunistic_utilization", |run| run.opportunistic)];
     const SLOWEST: [Metric; 1] = [("p99_latency_vs_only_g", |run| run.latency_percentile(None, 99))];
@@ -130,12 +139,12 @@ fn beyond(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings
 }
 
 /// Preemptions and what opportunistic work got.
-fn levels(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
+fn levels(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     findings(figure, scenario, extent, |of, _| as_they_are(figure, of, &POLICING))
 }
 
 /// How closely what is held follows what is allowed at the watched node.
-fn tracking(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findings> {
+fn tracking(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     const TRACKING: [Metric; 4] = [
         ("allowed", |run| of_watched(run, |at| at.limit)),
         ("held", |run| of_watched(run, |at| at.held)),
@@ -146,18 +155,19 @@ fn tracking(figure: &str, scenario: &Scenario, extent: &Extent) -> Result<Findin
 }
 
 fn of_watched(run: &Run, value: fn(&amalgam_sim::Watched) -> f64) -> f64 {
-    experiment::mean(&run.watched.iter().map(value).collect::<Vec<f64>>())
+    figure::mean(&run.watched.iter().map(value).collect::<Vec<f64>>())
 }
 
 /// Runs the cases; `rows` makes the rows of one, beside the one that it is compared with.
 fn findings(
     figure: &str,
-    scenario: &Scenario,
+    scenario: &ScenarioText,
     extent: &Extent,
     rows: impl Fn(&CaseRuns, Option<&CaseRuns>) -> Vec<Row>,
 ) -> Result<Findings> {
+    let scenario = Scenario::parse(scenario)?;
     let set_up = scenario.figure(figure)?;
-    let cases = experiment::run(scenario, set_up, extent)?;
+    let cases = experiment::run(&scenario, set_up, extent)?;
     let of_case = |of: &CaseRuns| {
         let base = cases.iter().find(|other| other.case.name == of.case.base() && other.case.name != of.case.name);
         rows(of, base)
@@ -166,7 +176,7 @@ fn findings(
     let mut departures = misses(&rows);
     departures.extend(unfinished(&cases, &set_up.jobs));
     departures.extend(departures_of(figure, set_up));
-    Ok(Findings { rows, departures, cases })
+    Ok(Findings { rows, departures, plots: page::plots(&cases) })
 }
 
 fn compared(figure: &str, of: &CaseRuns, base: Option<&CaseRuns>, metrics: &[Metric]) -> Vec<Row> {
@@ -213,23 +223,7 @@ fn unfinished(cases: &[CaseRuns], classes: &[JobClass]) -> Vec<String> {
     cases.iter().flat_map(missing).collect()
 }
 
-/// Zero where there is nothing to compare with.
-fn ratio(ours: f64, base: f64) -> f64 {
-    if base > 0.0 { ours / base } else { 0.0 }
-}
-
 // ---- where it differs ----------------------------------------------------------------------------------------------
-
-/// The paper's numbers that ours are not within a tenth of.
-fn misses(rows: &[Row]) -> Vec<String> {
-    const NEAR: f64 = 0.1;
-    let missed = |row: &Row| {
-        let paper = row.paper?;
-        let is_off = (row.ours - paper).abs() > NEAR * paper.abs();
-        is_off.then(|| format!("missed: {}, {}: {:.3}, the paper has {paper}", row.case, row.metric, row.ours))
-    };
-    rows.iter().filter_map(missed).collect()
-}
 
 /// What is not as in the paper's experiment, of all figures and of this one.
 fn departures_of(figure: &str, set_up: &FigureScenario) -> Vec<String> {

@@ -1,28 +1,26 @@
 //! `amalgam paper`: the figures of the papers, run in the simulator and laid beside the papers' numbers.
 
-mod experiment;
+mod carbyne;
 mod figure;
 mod mercury;
-mod page;
-mod scenario;
 
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::sim::{cannot_write, create, parse_seeds};
+use amalgam_sim::report::figure_html;
 use clap::{Args, Subcommand};
-use experiment::Extent;
-use figure::{Figure, Findings, Row};
-use scenario::Scenario;
+use figure::{Amount, Extent, Figure, Findings, Row, ScenarioText};
 use serde::Serialize;
 use std::io::Write;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
   amalgam paper list
   amalgam paper run mercury-6 --quick
-  amalgam paper run mercury-6 --json --report mercury-6.html")]
+  amalgam paper run mercury-6 --json --report mercury-6.html
+  amalgam paper run carbyne-5 --traces DIR        with the public traces that its scenario names")]
 pub struct PaperArgs {
     #[command(subcommand)]
     verb: PaperVerb,
@@ -67,6 +65,9 @@ struct RunArgs {
     /// Run with this scenario file instead of the frozen one, which `amalgam paper scenario` prints; the results say so
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// The folder of public traces, for figures whose scenario names some
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
     /// For tests: a small cluster for a moment
     #[arg(long, hide = true, conflicts_with = "quick")]
     smoke: bool,
@@ -91,7 +92,7 @@ pub fn execute(args: &PaperArgs) -> Result<()> {
     match &args.verb {
         PaperVerb::List { json } => list(*json),
         PaperVerb::Run(args) => run(args),
-        PaperVerb::Scenario { figure } => show::print(known(figure)?.scenario),
+        PaperVerb::Scenario { figure } => show::print(known(figure)?.paper.scenario),
     }
 }
 
@@ -111,14 +112,13 @@ fn known(name: &str) -> Result<&'static Figure> {
 
 fn run(args: &RunArgs) -> Result<()> {
     let figure = known(&args.figure)?;
-    let (extent, cut) = extent(args);
+    let (extent, cut) = extent(figure, args);
     if let Some(cut) = &cut {
         show::note(&format!("note: {cut}"));
     }
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
-    let scenario =
-        args.scenario.as_deref().map_or_else(|| Scenario::parse(figure.scenario, "the frozen scenario"), read)?;
+    let scenario = args.scenario.as_deref().map_or_else(|| Ok(ScenarioText::frozen(figure)), ScenarioText::read)?;
     let mut findings = (figure.find)(figure.name, &scenario, &extent)?;
     let other = args.scenario.as_deref().map(|path| format!("not the frozen scenario but {}", path.display()));
     findings.departures.splice(0..0, cut.into_iter().chain(other));
@@ -134,42 +134,36 @@ fn run(args: &RunArgs) -> Result<()> {
     }?;
     if let Some((path, mut file)) = report {
         let command = format!("amalgam {}", std::env::args().skip(1).collect::<Vec<_>>().join(" "));
-        let page = page::html(figure.title, &command, &findings).map_err(|error| Failure::new(error, ""))?;
+        let rows: Vec<Vec<String>> = findings.rows.iter().map(cells).collect();
+        let Findings { departures, plots, .. } = &findings;
+        let page = figure_html(figure.title, &command, &HEADINGS, &rows, departures, plots);
+        let page = page.map_err(|error| Failure::new(error, ""))?;
         file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Scenario> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display()), "name a scenario file"))?;
-    Scenario::parse(&text, &path.display().to_string())
-}
-
 /// How much of the work is done, and what was cut.
-fn extent(args: &RunArgs) -> (Extent, Option<String>) {
+fn extent(figure: &Figure, args: &RunArgs) -> (Extent, Option<String>) {
     const SEEDS: RangeInclusive<u64> = 1..=5;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let (amount, default) = match (args.smoke, args.quick) {
+        (true, _) => (Amount::Smoke, 1..=1),
+        (_, true) => (Amount::Quick, 1..=2),
+        _ => (Amount::Whole, SEEDS),
+    };
+    let seeds = args.seeds.clone().unwrap_or(default);
     let threads = args.threads.unwrap_or_else(cores);
-    let seeds = |default: RangeInclusive<u64>| args.seeds.clone().unwrap_or(default);
-    if args.smoke {
-        let extent = Extent { seeds: seeds(1..=1), threads, length_s: Some(40.0), one_in: 16 };
-        return (extent, Some("cut: one seed, 40 simulated seconds, a sixteenth of the cluster".to_owned()));
-    }
-    if args.quick {
-        let extent = Extent { seeds: seeds(1..=2), threads, length_s: Some(QUICK_S), one_in: 1 };
-        let few = Some(extent.seeds.clone().count()).filter(|count| *count < SEEDS.count());
-        let few = few.map(|count| format!(", {count} seeds of 5")).unwrap_or_default();
-        return (extent, Some(format!("cut: {} of 30 simulated minutes{few}", QUICK_S / 60.0)));
-    }
-    let extent = Extent { seeds: seeds(SEEDS), threads, length_s: None, one_in: 1 };
-    let count = extent.seeds.clone().count();
-    let few = (count < 5).then(|| format!("low and high are of {count} seeds, not of five"));
-    (extent, few)
+    let count = seeds.clone().count();
+    let few = count < SEEDS.count();
+    let cut = match amount {
+        Amount::Smoke => Some(format!("cut: {}", figure.paper.smoke)),
+        Amount::Quick if few => Some(format!("cut: {}, {count} seeds of 5", figure.paper.quick)),
+        Amount::Quick => Some(format!("cut: {}", figure.paper.quick)),
+        Amount::Whole => few.then(|| format!("low and high are of {count} seeds, not of five")),
+    };
+    (Extent { seeds, threads, amount, traces: args.traces.clone() }, cut)
 }
-
-/// So many simulated seconds, for people in a hurry.
-const QUICK_S: f64 = 180.0;
 
 fn text(title: &str, findings: &Findings, seeds: &RangeInclusive<u64>) -> String {
     let rows: Vec<Vec<String>> = findings.rows.iter().map(cells).collect();

@@ -19,6 +19,11 @@ pub(super) const RATE: Key =
     Key { name: "rate", default: "50MiB", meaning: "bytes that a task reads and writes in a second" };
 pub(super) const OVERHEAD: Key =
     Key { name: "overhead", default: "1s", meaning: "what every task takes beside its bytes" };
+pub(super) const MOST_WRITTEN: Key = Key {
+    name: "most-written",
+    default: "1000TB",
+    meaning: "what a task writes at most: a stage that writes more has more",
+};
 pub(super) const MOST_TASKS: Key =
     Key { name: "most-tasks", default: "100000", meaning: "the most tasks of one stage" };
 
@@ -28,6 +33,7 @@ pub(super) struct Rates {
     reduce_input: f64,
     per_second: f64,
     overhead: Duration,
+    most_written: f64,
     most_tasks: f64,
 }
 
@@ -53,21 +59,22 @@ impl Rates {
             reduce_input: size(REDUCE_INPUT)?,
             per_second: size(RATE)?,
             overhead: Duration::from_micros((overhead * 1e6) as u64),
+            most_written: size(MOST_WRITTEN)?,
             most_tasks: options.own(MOST_TASKS.name, crate::trace::options::count)? as f64,
         })
     }
 
     pub fn map(&self, name: &str, read: f64, written: f64) -> DraftStage {
-        self.stage(name, read / self.split, read + written)
+        self.stage(name, read / self.split, read, written)
     }
 
     pub fn reduce(&self, name: &str, read: f64, written: f64) -> DraftStage {
-        self.stage(name, read / self.reduce_input, read + written)
+        self.stage(name, read / self.reduce_input, read, written)
     }
 
-    fn stage(&self, name: &str, splits: f64, bytes: f64) -> DraftStage {
-        let tasks = splits.ceil().clamp(1.0, self.most_tasks);
-        let moving = Duration::from_micros((bytes / tasks / self.per_second * 1e6).round() as u64);
+    fn stage(&self, name: &str, splits: f64, read: f64, written: f64) -> DraftStage {
+        let tasks = splits.max(written / self.most_written).ceil().clamp(1.0, self.most_tasks);
+        let moving = Duration::from_micros(((read + written) / tasks / self.per_second * 1e6).round() as u64);
         DraftStage::new(name, tasks as u32, RunTimes::Same(self.overhead + moving))
     }
 }

@@ -8,7 +8,7 @@
 //! size of the database: what the optimizer believes about a chain of joins can pass it a thousandfold.
 
 use super::TraceFormat;
-use super::bytes::{MOST_TASKS, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};
+use super::bytes::{MOST_TASKS, MOST_WRITTEN, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};
 use crate::quantities::parse_size;
 use crate::trace::error::WorkloadError;
 use crate::trace::input;
@@ -19,11 +19,12 @@ use std::collections::BTreeMap;
 pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "hive-explain", about: "plans of Hive on Tez, such as TPC-DS (.q.out)", keys: &KEYS, read };
 
-const KEYS: [Key; 7] = [
+const KEYS: [Key; 8] = [
     SPLIT,
     REDUCE_INPUT,
     RATE,
     OVERHEAD,
+    MOST_WRITTEN,
     MOST_TASKS,
     Key { name: "data-scale", default: "1", meaning: "multiply all bytes, for a smaller database" },
     Key { name: "most-bytes", default: "30TB", meaning: "the most that one estimate counts for" },

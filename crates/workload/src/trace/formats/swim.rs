@@ -1,7 +1,7 @@
 //! `swim`: jobs of Hadoop at Facebook, `job submit_s gap_s map_input_bytes shuffle_bytes reduce_output_bytes`. Tasks
 //! and run times come from the bytes, as `bytes.rs` says. A job without shuffle has maps only, which write its output.
 
-use super::bytes::{MOST_TASKS, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};
+use super::bytes::{MOST_TASKS, MOST_WRITTEN, OVERHEAD, RATE, REDUCE_INPUT, Rates, SPLIT};
 use super::{TraceFormat, fields};
 use crate::trace::error::WorkloadError;
 use crate::trace::options::Key;
@@ -10,7 +10,7 @@ use crate::trace::reading::{Draft, Reading};
 pub(super) const FORMAT: TraceFormat =
     TraceFormat { name: "swim", about: "SWIM's samples of Hadoop at Facebook (.tsv)", keys: &KEYS, read };
 
-const KEYS: [Key; 5] = [SPLIT, REDUCE_INPUT, RATE, OVERHEAD, MOST_TASKS];
+const KEYS: [Key; 6] = [SPLIT, REDUCE_INPUT, RATE, OVERHEAD, MOST_WRITTEN, MOST_TASKS];
 
 fn read(reading: &mut Reading) -> Result<(), WorkloadError> {
     let rates = Rates::of(reading.options)?;

@@ -1,19 +1,11 @@
-//! A figure's page: the table, boxes as in the papers, and how latencies are distributed.
+//! The plots of a figure's page: boxes as in the paper, and how latencies are distributed.
 
-use super::experiment::{CaseRuns, Run, mean, percentile};
-use super::figure::Findings;
-use super::{HEADINGS, cells};
-use amalgam_sim::report::{Figure, Spread, figure_html};
+use super::super::figure::{mean, percentile};
+use super::experiment::{CaseRuns, Run};
+use amalgam_sim::report::{Figure, Spread};
 use std::collections::BTreeSet;
 
-/// # Errors
-/// When a plot cannot be drawn, which would be a defect.
-pub fn html(title: &str, command: &str, findings: &Findings) -> Result<String, String> {
-    let rows: Vec<Vec<String>> = findings.rows.iter().map(cells).collect();
-    figure_html(title, command, &HEADINGS, &rows, &findings.departures, &plots(&findings.cases))
-}
-
-fn plots(cases: &[CaseRuns]) -> Vec<Figure> {
+pub fn plots(cases: &[CaseRuns]) -> Vec<Figure> {
     let boxes = |heading: &str, values: &str, of_run: fn(&Run) -> Vec<f64>| {
         let spreads = cases.iter().map(|of| spread(of, of_run)).collect();
         Figure::Boxes(heading.to_owned(), values.to_owned(), spreads)

@@ -1,11 +1,11 @@
 //! What a paper's figures are run with, as its scenario file says it.
 
+use super::super::figure::{ScenarioText, within};
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::ExecutionType;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
 
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -141,12 +141,9 @@ fn one() -> u64 {
 }
 
 impl Scenario {
-    /// `name` is what the text is called in an error.
-    pub fn parse(text: &str, name: &str) -> Result<Scenario> {
-        let wrong = |what: String| {
-            Failure::usage(format!("{name}: {what}"), "begin with the frozen one: `amalgam paper scenario mercury-5`")
-        };
-        let scenario: Scenario = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    pub fn parse(text: &ScenarioText) -> Result<Scenario> {
+        let wrong = |what: String| text.wrong(what, "mercury");
+        let scenario: Scenario = toml::from_str(&text.text).map_err(|error| wrong(error.to_string()))?;
         scenario.check().map_err(wrong)?;
         Ok(scenario)
     }
@@ -215,12 +212,6 @@ impl JobClass {
 const MANY: f64 = 1e5;
 const LONG: f64 = 1e6;
 
-fn within(key: &str, value: impl Into<f64>, allowed: RangeInclusive<f64>) -> std::result::Result<(), String> {
-    let value = value.into();
-    let message = || format!("{key} is {value}, and may be {} to {}", allowed.start(), allowed.end());
-    if allowed.contains(&value) { Ok(()) } else { Err(message()) }
-}
-
 impl Case {
     /// What it is compared with.
     pub fn base(&self) -> &str {
@@ -242,11 +233,12 @@ impl Execution {
 mod tests {
     use super::*;
 
-    const FROZEN: &str = include_str!("mercury.toml");
+    const FROZEN: &str = include_str!("../mercury.toml");
 
     #[test]
     fn what_no_simulation_can_be_made_of_is_said_with_its_key_and_what_is_allowed() {
-        assert!(Scenario::parse(FROZEN, "frozen").is_ok());
+        let parse = |text: String| Scenario::parse(&ScenarioText { text, name: "mine".to_owned() });
+        assert!(parse(FROZEN.to_owned()).is_ok());
         for (of, is, said) in [
             ("nodes = 256", "nodes = 0", "mine: setup.nodes is 0, and may be 1 to"),
             ("task_cpus = 1", "task_cpus = 0", "setup.task_cpus is 0, and may be 1 to 32"),
@@ -256,7 +248,7 @@ mod tests {
             ("nodes = 256", "knots = 256", "mine: TOML parse error at line"),
         ] {
             assert!(FROZEN.contains(of), "{of}");
-            let refused = Scenario::parse(&FROZEN.replacen(of, is, 1), "mine").expect_err(is).to_string();
+            let refused = parse(FROZEN.replacen(of, is, 1)).expect_err(is).to_string();
             assert!(refused.contains(said), "{refused}");
         }
     }

@@ -1,5 +1,6 @@
 //! Runs the cases of a figure, each with every seed, and keeps of a run what figures are about.
 
+use super::super::figure::{Amount, Extent, mean, percentile, run_all};
 use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
 use crate::failure::{Failure, Result};
 use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
@@ -13,18 +14,20 @@ use amalgam_sim::{
     ExecutionSettings, ONCE_ANOTHER_ENDED, Outcome, Settings, Simulation, Understating, WINDOW, Watched,
 };
 use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// How much of the work is done.
-#[derive(Clone)]
-pub struct Extent {
-    pub seeds: RangeInclusive<u64>,
-    pub threads: usize,
-    /// The simulated time, where it is not the scenario's.
-    pub length_s: Option<f64>,
-    /// The part of the nodes and of the jobs, with k, that is left: one in so many.
-    pub one_in: u32,
+/// The simulated time, where it is not the scenario's.
+fn length_s(amount: Amount) -> Option<f64> {
+    match amount {
+        Amount::Whole => None,
+        Amount::Quick => Some(180.0),
+        Amount::Smoke => Some(40.0),
+    }
+}
+
+/// The part of the nodes and of the jobs, with k, that is left: one in so many.
+fn one_in(amount: Amount) -> u32 {
+    if amount == Amount::Smoke { 16 } else { 1 }
 }
 
 /// What is kept of a run. The first window is the warm-up, and in nothing of this.
@@ -55,21 +58,10 @@ pub struct CaseRuns {
 
 /// Every case with every seed, in the order of the cases.
 pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Result<Vec<CaseRuns>> {
-    let seeds: Vec<u64> = extent.seeds.clone().collect();
     let worlds =
         figure.case.iter().map(|case| World::of(scenario, figure, case, extent)).collect::<Result<Vec<_>>>()?;
-    let count = worlds.len() * seeds.len();
-    let mut runs = Vec::with_capacity(count);
-    let work = |number: u64| {
-        let number = number as usize;
-        worlds[number / seeds.len()].run(seeds[number % seeds.len()])
-    };
-    if let Some(last) = count.checked_sub(1) {
-        amalgam_sim::in_order(0..=last as u64, extent.threads, work, |run| runs.push(run));
-    }
-    let mut runs = runs.into_iter();
-    let of_case = |case: &Case| CaseRuns { case: case.clone(), runs: runs.by_ref().take(seeds.len()).collect() };
-    Ok(figure.case.iter().map(of_case).collect())
+    let runs = run_all(&worlds, extent, World::run);
+    Ok(figure.case.iter().zip(runs).map(|(case, runs)| CaseRuns { case: case.clone(), runs }).collect())
 }
 
 /// A case with all that it leaves to the defaults.
@@ -94,9 +86,9 @@ struct Group {
 
 impl World {
     fn of(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &Extent) -> Result<World> {
-        let mut setup = scenario.setup;
-        setup.nodes = (setup.nodes / extent.one_in).max(1);
-        setup.length_s = extent.length_s.unwrap_or(setup.length_s);
+        let (mut setup, one_in) = (scenario.setup, one_in(extent.amount));
+        setup.nodes = (setup.nodes / one_in).max(1);
+        setup.length_s = length_s(extent.amount).unwrap_or(setup.length_s);
         let classes = case.jobs.as_ref().unwrap_or(&figure.jobs);
         let at_once = match case.at_once {
             None if case.opportunistic == Some(0.0) => scenario.free.jobs_of_only_g,
@@ -111,14 +103,14 @@ impl World {
             groups.push((format!("root.{}", class.name), vec![class.clone()], class.at_once.unwrap_or(at_once)));
         }
         let group = |(queue, classes, at_once): (String, Vec<JobClass>, u32)| {
-            let at_once = (at_once / extent.one_in).max(1);
+            let at_once = (at_once / one_in).max(1);
             let count = at_once as usize + most_jobs(&setup, scenario.free.start_up_s, &classes);
             Group { queue, classes, at_once, count }
         };
         let groups: Vec<Group> = groups.into_iter().map(group).collect();
         let queues = QueueTree::new(groups.iter().map(queue_spec).collect());
         let queues = queues.map_err(|error| Failure::new(format!("the scenario file: {error}"), ""))?;
-        let settings = settings(scenario, figure, case, extent, queues);
+        let settings = settings(scenario, figure, case, one_in, queues);
         let settings = Settings { until: Some(seconds(setup.length_s)), ..settings };
         Ok(World {
             setup,
@@ -189,12 +181,11 @@ impl World {
     }
 }
 
-fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &Extent, queues: QueueTree) -> Settings {
+fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, one_in: u32, queues: QueueTree) -> Settings {
     let Scenario { free, setup, .. } = scenario;
     let heartbeat = seconds(setup.heartbeat_s);
-    let one_in = extent.one_in as usize;
     Settings {
-        preset: preset(scenario, case, extent.one_in),
+        preset: preset(scenario, case, one_in),
         queues,
         master: MasterSettings {
             heartbeat,
@@ -215,10 +206,10 @@ fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, extent: &
         },
         join_over: heartbeat,
         understating: Understating {
-            nodes: figure.understating_nodes.div_ceil(one_in),
+            nodes: figure.understating_nodes.div_ceil(one_in as usize),
             divisor: figure.understating_divisor,
         },
-        watched: figure.watched_node.map(|node| node / one_in),
+        watched: figure.watched_node.map(|node| node / one_in as usize),
         ..Settings::default()
     }
 }
@@ -350,15 +341,4 @@ impl Run {
         sorted.sort_by(f64::total_cmp);
         percentile(&sorted, percent)
     }
-}
-
-/// Zero for none.
-pub fn mean(values: &[f64]) -> f64 {
-    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
-}
-
-/// Of sorted values; zero for none.
-pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((last * percent + 50) / 100).copied().unwrap_or(0.0)
 }

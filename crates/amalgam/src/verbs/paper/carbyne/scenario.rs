@@ -1,0 +1,245 @@
+//! What Carbyne's figures are run with, as their scenario file says it.
+
+use super::super::figure::{ScenarioText, within};
+use crate::failure::{Failure, Result};
+use amalgam_core::preset::Preset;
+use amalgam_daemon::config::Config;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub free: Free,
+    pub setup: Setup,
+    workload: BTreeMap<String, WorkloadEntry>,
+    /// By name: what a server's configuration would say.
+    scheduler: BTreeMap<String, String>,
+    figure: BTreeMap<String, FigureScenario>,
+}
+
+/// The parameter that the paper leaves open.
+#[derive(Clone, Copy, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Free {
+    /// All work of a workload, in the kind of resource of which it needs most, by what the cluster could do while jobs
+    /// arrive.
+    pub load: f64,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    pub nodes: u32,
+    pub cpus: u32,
+    pub memory_gib: u32,
+    pub disk_mb_s: u32,
+    pub network_mb_s: u32,
+    pub jobs: u32,
+    /// Between jobs that arrive at random, on average.
+    pub gap_s: f64,
+    pub heartbeat_s: f64,
+    /// What tasks need: the traces do not say it.
+    pub demand: String,
+    /// Read in place of any other where only the machinery is to be tested.
+    pub stand_in: WorkloadEntry,
+}
+
+/// Where jobs are from.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadEntry {
+    /// A format and, if it reads files, a path in the folder of traces.
+    pub read: String,
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    /// Instead of the setup's.
+    pub nodes: Option<u32>,
+    pub jobs: Option<u32>,
+    #[serde(default)]
+    pub arrival: Arrival,
+    /// What is stretched or shrunk until the load is right.
+    #[serde(default)]
+    pub scaled: Scaled,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrival {
+    #[default]
+    Poisson,
+    /// All jobs are there from the beginning: the offline case.
+    AtOnce,
+    Trace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize, Debug)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scaled {
+    #[default]
+    RunTimes,
+    Arrivals,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct FigureScenario {
+    #[serde(default)]
+    pub workloads: Vec<String>,
+    /// Those that are compared with.
+    #[serde(default)]
+    pub baselines: Vec<String>,
+    pub schedulers: Vec<String>,
+    #[serde(default)]
+    pub setting: Vec<Setting>,
+    /// The number of the job that is looked at.
+    pub watched_job: Option<u32>,
+    /// Instead of workloads.
+    #[serde(default)]
+    pub job: Vec<ExampleJob>,
+}
+
+/// Under which each workload is run with each scheduler; what it does not say is as in the setup.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    #[serde(default)]
+    pub name: String,
+    pub arrival: Option<Arrival>,
+    /// The same work on so many times fewer nodes.
+    #[serde(default = "one")]
+    pub contention: f64,
+    #[serde(default = "one")]
+    pub demand_scale: f64,
+    /// Multiplies the gaps between jobs.
+    #[serde(default = "one")]
+    pub gap_scale: f64,
+    /// Factors by which what is told is wrong.
+    #[serde(default)]
+    pub expected_error: Option<String>,
+    #[serde(default)]
+    pub demand_error: Option<String>,
+}
+
+/// A job of an example, on one node with a core for each hundredth.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ExampleJob {
+    pub name: String,
+    pub stage: Vec<ExampleStage>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ExampleStage {
+    pub tasks: u32,
+    pub cores: u32,
+    pub run_time_s: f64,
+    #[serde(default)]
+    pub after: Vec<u32>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Default for Setting {
+    fn default() -> Setting {
+        Setting {
+            name: String::new(),
+            arrival: None,
+            contention: 1.0,
+            demand_scale: 1.0,
+            gap_scale: 1.0,
+            expected_error: None,
+            demand_error: None,
+        }
+    }
+}
+
+impl Scenario {
+    pub fn parse(text: &ScenarioText) -> Result<Scenario> {
+        let wrong = |what: String| text.wrong(what, "carbyne");
+        let scenario: Scenario = toml::from_str(&text.text).map_err(|error| wrong(error.to_string()))?;
+        scenario.check().map_err(wrong)?;
+        Ok(scenario)
+    }
+
+    pub fn figure(&self, name: &str) -> Result<&FigureScenario> {
+        let missing = || Failure::usage(format!("the scenario file has no figure `{name}`"), "add a table for it");
+        self.figure.get(name).ok_or_else(missing)
+    }
+
+    /// # Panics
+    /// When nobody checked that it is there.
+    pub fn workload(&self, name: &str) -> &WorkloadEntry {
+        &self.workload[name]
+    }
+
+    pub fn preset(&self, scheduler: &str) -> std::result::Result<Preset, String> {
+        let missing = || format!("there is no scheduler `{scheduler}`");
+        let text = self.scheduler.get(scheduler).ok_or_else(missing)?;
+        let config = Config::parse(text, Path::new(scheduler)).map_err(|error| format!("scheduler.{error}"))?;
+        Ok(config.preset)
+    }
+
+    /// Whether a simulation can be made of it.
+    fn check(&self) -> std::result::Result<(), String> {
+        let Setup { nodes, cpus, memory_gib, disk_mb_s, network_mb_s, jobs, gap_s, heartbeat_s, .. } = self.setup;
+        within("free.load", self.free.load, 0.001..=100.0)?;
+        within("setup.nodes", nodes, 1.0..=MANY)?;
+        within("setup.cpus", cpus, 1.0..=MANY)?;
+        within("setup.memory_gib", memory_gib, 1.0..=MANY)?;
+        within("setup.disk_mb_s", disk_mb_s, 0.0..=MANY)?;
+        within("setup.network_mb_s", network_mb_s, 0.0..=MANY)?;
+        within("setup.jobs", jobs, 1.0..=MANY)?;
+        within("setup.gap_s", gap_s, 0.001..=MANY)?;
+        within("setup.heartbeat_s", heartbeat_s, 0.01..=MANY)?;
+        for (name, entry) in &self.workload {
+            within(&format!("workload.{name}.nodes"), entry.nodes.unwrap_or(1), 1.0..=MANY)?;
+            within(&format!("workload.{name}.jobs"), entry.jobs.unwrap_or(1), 1.0..=MANY)?;
+        }
+        for scheduler in self.scheduler.keys() {
+            self.preset(scheduler)?;
+        }
+        for (name, figure) in &self.figure {
+            self.check_figure(figure).map_err(|what| format!("figure.{name}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    fn check_figure(&self, figure: &FigureScenario) -> std::result::Result<(), String> {
+        for scheduler in figure.schedulers.iter().chain(&figure.baselines) {
+            self.preset(scheduler)?;
+        }
+        if let Some(missing) = figure.workloads.iter().find(|name| !self.workload.contains_key(*name)) {
+            return Err(format!("there is no workload `{missing}`"));
+        }
+        for setting in &figure.setting {
+            within("contention", setting.contention, 0.01..=1_000.0)?;
+            within("demand_scale", setting.demand_scale, 0.01..=100.0)?;
+            within("gap_scale", setting.gap_scale, 0.001..=1_000.0)?;
+        }
+        for stage in figure.job.iter().flat_map(|job| &job.stage) {
+            within("tasks", stage.tasks, 1.0..=MANY)?;
+            within("cores", stage.cores, 1.0..=100.0)?;
+            within("run_time_s", stage.run_time_s, 0.001..=MANY)?;
+        }
+        Ok(())
+    }
+}
+
+/// Of anything that is counted, and in seconds.
+const MANY: f64 = 1e6;
+
+impl FigureScenario {
+    /// Those that are compared with first.
+    pub fn all_schedulers(&self) -> Vec<String> {
+        self.baselines.iter().chain(&self.schedulers).cloned().collect()
+    }
+
+    pub fn settings(&self) -> Vec<Setting> {
+        if self.setting.is_empty() { vec![Setting::default()] } else { self.setting.clone() }
+    }
+}
