@@ -21,8 +21,24 @@ fn figures() -> Vec<String> {
 #[test]
 fn all_figures_are_listed_paper_by_paper() {
     let mercury = ["5", "6", "7", "table-1", "8", "9", "10", "11", "plus"].map(|name| format!("mercury-{name}"));
-    let carbyne =
-        ["2", "4", "5", "6", "7", "8", "table-4", "9", "10", "11", "12", "tetris-fair", "overhead", "demand", "width"];
+    let carbyne = [
+        "2",
+        "4",
+        "5",
+        "6",
+        "7",
+        "8",
+        "table-4",
+        "9",
+        "10",
+        "11",
+        "12",
+        "tetris-fair",
+        "overhead",
+        "demand",
+        "width",
+        "plus",
+    ];
     let carbyne = carbyne.map(|name| format!("carbyne-{name}"));
     let expected: Vec<String> = mercury.into_iter().chain(carbyne).collect();
     assert_eq!(figures(), expected);

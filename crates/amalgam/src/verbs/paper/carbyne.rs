@@ -19,7 +19,7 @@ const PAPER: Paper = Paper {
     smoke: "one seed, a sixteenth of the cluster and of the jobs, which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 15] = [
+pub const FIGURES: [Figure; 16] = [
     figure("carbyne-2", "Carbyne, figure 2: two jobs, of which one yields what it does not need yet", example),
     figure("carbyne-4", "Carbyne, figure 4: fairness, completion time and makespan, all jobs at once", best_of_each),
     figure("carbyne-5", "Carbyne, figure 5: fairness, completion time and makespan, jobs that arrive", best_of_each),
@@ -35,6 +35,11 @@ pub const FIGURES: [Figure; 15] = [
     figure("carbyne-overhead", "Carbyne, section 5.2.4: what a decision takes", overhead),
     figure("carbyne-demand", "What figure 6 owes to the model of demands: half and twice as much", improvements),
     figure("carbyne-width", "What figures 4 and 5 owe to how many tasks a job has", best_of_each),
+    figure(
+        "carbyne-plus",
+        "One step further: what is left over goes by a joint score, more or less fairly",
+        best_of_each,
+    ),
 ];
 
 const fn figure(name: &'static str, title: &'static str, find: figure::Find) -> Figure {
