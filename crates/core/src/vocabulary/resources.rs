@@ -171,7 +171,9 @@ impl Totals {
                 // Long division only where it is needed.
                 let share = match used.checked_mul(1_000_000) {
                     Some(scaled) => scaled.checked_div(of),
-                    None => (u128::from(used) * 1_000_000).checked_div(u128::from(of)).map(|share| share as u64),
+                    None => (u128::from(used) * 1_000_000)
+                        .checked_div(u128::from(of))
+                        .map(|share| u64::try_from(share).unwrap_or(u64::MAX)),
                 };
                 largest = largest.max(share.unwrap_or(1_000_000));
             }

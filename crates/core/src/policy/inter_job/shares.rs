@@ -25,6 +25,8 @@ const OF_A_SHARE: u64 = WHOLE_PART / WHOLE as u64;
 pub struct Shares {
     tree: QueueTree,
     capacity: Totals,
+    /// As it was when shares were found last.
+    found_for: Totals,
     /// As it was when the jobs were told their parts of it.
     told_capacity: Totals,
     jobs: Vec<Option<Entitled>>,
@@ -36,6 +38,7 @@ pub struct Shares {
     /// By how much what all jobs take of each kind has changed since shares were found, and how much of that is let be.
     drift: [i64; WIDTH],
     tolerated: [u64; WIDTH],
+    kinds: [Use; WIDTH],
 }
 
 /// Who uses a kind of resource, in parts of the whole.
@@ -56,7 +59,10 @@ struct Entitled {
     share: u64,
     /// It wanted no more than its share when that was found.
     is_met: bool,
-    /// What it took then.
+    /// The kind of which it is short; and whether it lacks more than a part that it would be told of.
+    short_of: Option<usize>,
+    lacks_much: bool,
+    /// What it took when shares were found.
     took: [u64; WIDTH],
     told: Option<u64>,
 }
@@ -73,6 +79,7 @@ impl Shares {
         Shares {
             tree,
             capacity: Totals::ZERO,
+            found_for: Totals::ZERO,
             told_capacity: Totals::ZERO,
             jobs: Vec::new(),
             asks: Vec::new(),
@@ -80,6 +87,7 @@ impl Shares {
             stale: false,
             drift: [0; WIDTH],
             tolerated: [0; WIDTH],
+            kinds: [Use::default(); WIDTH],
         }
     }
 
@@ -87,13 +95,22 @@ impl Shares {
         match *change {
             DemandChange::Capacity(total) => {
                 self.capacity = total;
-                self.stale = true;
+                self.stale |= is_off(&self.found_for, &total, FOUND_WITHIN);
             }
             DemandChange::JobAdded { job, queue, .. } => {
                 put(
                     &mut self.jobs,
                     job,
-                    Entitled { queue, wants: Totals::ZERO, share: 0, is_met: true, took: [0; WIDTH], told: None },
+                    Entitled {
+                        queue,
+                        wants: Totals::ZERO,
+                        share: 0,
+                        is_met: true,
+                        short_of: None,
+                        lacks_much: false,
+                        took: [0; WIDTH],
+                        told: None,
+                    },
                 );
                 self.count(queue, 1);
             }
@@ -124,7 +141,7 @@ impl Shares {
         if !self.is_due() {
             return Vec::new();
         }
-        (self.stale, self.drift) = (false, [0; WIDTH]);
+        (self.stale, self.drift, self.found_for) = (false, [0; WIDTH], self.capacity);
         let mut parts = vec![None; self.jobs_below.len()];
         let (mut slots, mut demands) = (Vec::new(), Vec::new());
         for (slot, job) in self.jobs.iter().enumerate() {
@@ -135,7 +152,8 @@ impl Shares {
         }
         let shares = fair_shares(&demands, &self.capacity);
         let mut kinds = [Use::default(); WIDTH];
-        let is_other_cluster = self.told_capacity_is_off();
+        // The same part of another cluster is another share.
+        let is_other_cluster = is_off(&self.told_capacity, &self.capacity, TOLD_WITHIN);
         if is_other_cluster {
             self.told_capacity = self.capacity;
         }
@@ -146,29 +164,22 @@ impl Shares {
             entry.is_met = !entry.lacks(&self.capacity);
             entry.took = entry.takes(&self.capacity);
             let level = fair.share * WHOLE_PART / demand.weight;
-            let wanted = entry.wants.dominant_share(&self.capacity);
-            let lacks_much = wanted * TOLD_WITHIN > entry.share * (TOLD_WITHIN + 1);
+            (entry.short_of, entry.lacks_much) = (fair.short_of, entry.lacks_much(&self.capacity));
             for (kind, &took) in entry.took.iter().enumerate().filter(|(_, took)| **took > 0) {
                 let is_short = fair.short_of == Some(kind);
-                kinds[kind].count(took, level, is_short, is_short && lacks_much);
+                kinds[kind].count(took, level, is_short, is_short && entry.lacks_much);
             }
             if is_other_cluster || entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
                 entry.told = Some(entry.share);
                 to_tell.push(slot as JobSlot);
             }
         }
-        self.tolerated = kinds.map(Use::tolerated);
+        (self.kinds, self.tolerated) = (kinds, kinds.map(Use::tolerated));
         to_tell
     }
 
     fn is_due(&self) -> bool {
         self.stale || self.drift.iter().zip(&self.tolerated).any(|(drift, tolerated)| drift.unsigned_abs() > *tolerated)
-    }
-
-    /// The same part of another cluster is another share.
-    fn told_capacity_is_off(&self) -> bool {
-        let mut amounts = self.told_capacity.0.iter().zip(&self.capacity.0);
-        amounts.any(|(&told, &now)| told.abs_diff(now).saturating_mul(TOLD_WITHIN) > told)
     }
 
     /// As it was told last.
@@ -180,7 +191,7 @@ impl Shares {
     /// Of each job of the leaf.
     fn part_by_weight(&self, leaf: QueueId) -> u64 {
         let part = self.tree.part_by_weight(leaf, WHOLE_PART, |queue| self.jobs_below[queue.0 as usize] > 0);
-        part / u64::from(self.jobs_below[leaf.0 as usize].max(1))
+        (part / u64::from(self.jobs_below[leaf.0 as usize].max(1))).max(1)
     }
 
     fn set_open(&mut self, ask: AskSlot, count: u64) {
@@ -198,7 +209,7 @@ impl Shares {
     }
 
     fn want(&mut self, job: JobSlot, change: impl FnOnce(&mut Totals)) {
-        let Shares { capacity, jobs, drift, stale, .. } = self;
+        let Shares { found_for: capacity, jobs, drift, stale, kinds, tolerated, .. } = self;
         let entry = jobs[job as usize].as_mut().expect("a job slot in use");
         let (before, lacked) = (entry.takes(capacity), entry.lacks(capacity));
         change(&mut entry.wants);
@@ -210,6 +221,13 @@ impl Shares {
             // Who begins to use a kind that is full stays behind, however little it uses.
             let of_other_kinds = (lacked || lacks) && (before == 0) != (after == 0);
             *stale |= of_other_kinds || after.abs_diff(entry.took[kind]) > own;
+        }
+        if let Some(kind) = entry.short_of {
+            let lacks_much = entry.lacks_much(capacity);
+            if lacks_much != std::mem::replace(&mut entry.lacks_much, lacks_much) {
+                kinds[kind].lack(entry.took[kind], lacks_much);
+                tolerated[kind] = kinds[kind].tolerated();
+            }
         }
     }
 
@@ -236,6 +254,12 @@ impl Use {
         self.highest = self.highest.max((level, took));
     }
 
+    /// Somebody that is short of it lacks much of late, or no longer.
+    fn lack(&mut self, took: u64, much: bool) {
+        let all = self.lacking_much;
+        self.lacking_much = if much { all.saturating_add(took) } else { all.saturating_sub(took) };
+    }
+
     /// How much more or less of it may be taken before a share is off by a part that counts. What comes or goes moves all
     /// that are short by the same part, unless some of them soon have what they want and leave it to the others; where
     /// nobody is short, half of what is left may go, or the one with most is the first to give way.
@@ -252,6 +276,11 @@ impl Use {
 impl Entitled {
     fn lacks(&self, capacity: &Totals) -> bool {
         self.wants.dominant_share(capacity) > self.share
+    }
+
+    fn lacks_much(&self, capacity: &Totals) -> bool {
+        let wanted = self.wants.dominant_share(capacity);
+        wanted.saturating_mul(TOLD_WITHIN) > self.share.saturating_mul(TOLD_WITHIN + 1)
     }
 
     /// What others cannot have, of each kind in parts of the whole: all that it wants, or of that what its share lets it have.
@@ -275,6 +304,11 @@ impl Entitled {
     }
 }
 
+/// By more than one part in so many.
+fn is_off(known: &Totals, now: &Totals, within: u64) -> bool {
+    known.0.iter().zip(&now.0).any(|(&known, &now)| known.abs_diff(now).saturating_mul(within) > known)
+}
+
 fn put<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) {
     if slots.len() <= slot as usize {
         slots.resize_with(slot as usize + 1, || None);
@@ -285,7 +319,7 @@ fn put<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{Chance, JobId, UserId};
+    use crate::vocabulary::{Chance, JobId, QueueSpec, UserId};
 
     /// So many jobs that ask for tasks of the first kinds of resources, on a cluster of a hundred thousand of each.
     fn shares(jobs: u32, kinds: usize, chance: &mut Chance) -> Shares {
@@ -327,6 +361,48 @@ mod tests {
             }
         }
         (worst, found)
+    }
+
+    /// Jobs that wanted much more than their shares come to their last tasks: what they leave from then on is for those that
+    /// still want more, although nobody's part of it is large.
+    #[test]
+    fn what_many_leave_one_by_one_is_told_to_the_one_that_is_left() {
+        const LEAVING: u32 = 99;
+        let mut shares = shares(LEAVING + 1, 0, &mut Chance::new(1, "unused"));
+        shares.on_change(&DemandChange::Capacity(Totals(std::array::from_fn(
+            |kind| if kind == 0 { 100_000 } else { 0 },
+        ))));
+        let one = Resources(std::array::from_fn(|kind| u32::from(kind == 0)));
+        let put_open = |shares: &mut Shares, job: u32, count| {
+            shares.on_change(&DemandChange::Open { ask: 1_000 + job, count, needed: count, rank: 0 });
+            shares.review();
+        };
+        for job in 0..=LEAVING {
+            shares.on_change(&DemandChange::AskAdded { ask: 1_000 + job, job, shape: one, class: 0 });
+            put_open(&mut shares, job, if job < LEAVING { 10_000 } else { 100_000 });
+        }
+        let told = |shares: &Shares| shares.of(LEAVING).0[0];
+        assert_eq!(told(&shares), 1_000);
+        (0..LEAVING).for_each(|job| put_open(&mut shares, job, 1_000));
+        assert_eq!(told(&shares), 1_000, "they want what they have");
+        (0..LEAVING).for_each(|job| put_open(&mut shares, job, 970));
+        assert!((3_600..=3_970).contains(&told(&shares)), "{}", told(&shares));
+    }
+
+    /// A job's part of the cluster may be less than can be said in numbers.
+    #[test]
+    fn queues_may_differ_by_any_weight() {
+        let queue = |name: &str, weight| QueueSpec { weight, ..QueueSpec::named(name) };
+        let tree =
+            QueueTree::new(vec![queue("root.small", 1), queue("root.large", 1_000_000_000)]).expect("a sound tree");
+        let leaves = ["root.small", "root.large"].map(|name| tree.find(name).expect("it is there"));
+        let mut shares = Shares::new(tree);
+        shares.on_change(&DemandChange::Capacity(Totals([1_000; WIDTH])));
+        for (job, queue) in (0..).zip([leaves[0], leaves[0], leaves[1]]) {
+            shares.on_change(&DemandChange::JobAdded { job, id: JobId(1), queue, user: UserId(0), priority: 0 });
+            shares.review();
+        }
+        assert_eq!(shares.of(2).0[0], 999);
     }
 
     #[test]

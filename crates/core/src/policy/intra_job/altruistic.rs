@@ -201,7 +201,7 @@ impl PlannedStage {
 }
 
 pub(super) fn is_near(planned: Duration, expected: Duration) -> bool {
-    planned.0.abs_diff(expected.0.max(1)) * OFF_BY <= planned.0
+    planned.0.abs_diff(expected.0.max(1)) <= planned.0 / OFF_BY
 }
 
 fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
