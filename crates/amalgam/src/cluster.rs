@@ -53,12 +53,15 @@ pub struct JournalArgs {
     pub journal: Option<PathBuf>,
 }
 
+fn which_presets() -> String {
+    let names: Vec<&str> = Preset::all().map(|preset| preset.name()).collect();
+    format!("Which policies decide: {} [default: that of --config, or drf]", names.join(", "))
+}
+
 /// What a server goes by. The command line comes before the file.
 #[derive(clap::Args, Debug)]
 pub struct ServerSettings {
-    /// Which policies decide: fifo, capacity, drf, sjf, srtf, tetris, sparrow, sparrow-random, sparrow-power-of-two,
-    /// mercury or mercury-plus [default: that of --config, or drf]
-    #[arg(long, value_parser = parse_preset)]
+    #[arg(long, value_parser = parse_preset, help = which_presets())]
     preset: Option<Preset>,
     /// Queues and other settings
     #[arg(long, value_name = "FILE")]

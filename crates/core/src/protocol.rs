@@ -120,7 +120,7 @@ pub enum ToMaster {
     /// against it the node is told so, and says `Promoted`; else there is no answer, and it is asked again later.
     Promote { attempt: AttemptId, node: NodeId, resources: Box<Resources> },
     /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks; and by stage the
-    /// mean run time of the tasks that succeeded.
+    /// mean run time of its tasks, where all succeeded.
     JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated>, means: Box<[Option<Duration>]> },
 }
 

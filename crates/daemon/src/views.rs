@@ -336,7 +336,6 @@ fn rate(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<f64> {
     (ended > 0 && seconds > 0.0 && tasks.running > 0).then(|| ended as f64 / seconds)
 }
 
-/// What is left, at the pace that the running tasks set: the mean run time for each round of as many as run now.
 fn mean_of(source: job_manager::EstimateSource) -> MeanOf {
     match source {
         job_manager::EstimateSource::FinishedTasks => MeanOf::FinishedTasks,
@@ -345,6 +344,7 @@ fn mean_of(source: job_manager::EstimateSource) -> MeanOf {
     }
 }
 
+/// What is left, at the pace that the running tasks set: the mean run time for each round of as many as run now.
 fn expected_end(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<Timestamp> {
     if tasks.running == 0 {
         return None;

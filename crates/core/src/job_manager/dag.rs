@@ -318,7 +318,8 @@ impl Stage {
 
     /// How many ready tasks start before this one, which has not started; those that are tried again go first.
     pub fn place_in_line(&self, index: u32) -> u32 {
-        if index < self.next_fresh { 0 } else { self.again.len() as u32 + index - self.next_fresh }
+        let fresh = index.checked_sub(self.next_fresh);
+        fresh.map_or_else(|| self.again.range(..index).count() as u32, |fresh| self.again.len() as u32 + fresh)
     }
 
     fn has_run(&self) -> bool {

@@ -274,7 +274,9 @@ impl JobManager {
             let outcome = self.final_outcome();
             self.outcome = Some(outcome);
             self.keep_exchange(now, out);
-            let means = self.dag.stages.iter().map(|stage| stage.estimate.mean()).collect();
+            // The tasks of a stage that did not all succeed may be the short ones.
+            let stages = self.dag.stages.iter();
+            let means = stages.map(|stage| stage.estimate.mean().filter(|_| stage.is_complete())).collect();
             let ended = ToMaster::JobEnded { job: self.id(), outcome, estimated: self.estimated(), means };
             out.send(TheMaster, ended);
         }

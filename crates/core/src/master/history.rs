@@ -28,12 +28,13 @@ struct Remembered {
 impl History {
     /// The expected run time of a task, by stage; empty where nothing is known.
     pub fn recall(&self, user: UserId, spec: &JobSpec) -> Vec<Option<Duration>> {
-        let known = Recurring::of(user, spec).map(|recurring| self.jobs.get(&recurring));
-        if known.iter().all(Option::is_none) {
+        let known: Vec<&Remembered> =
+            Recurring::of(user, spec).iter().filter_map(|recurring| self.jobs.get(recurring)).collect();
+        if known.is_empty() {
             return Vec::new();
         }
         let of_stage = |number: usize| {
-            let past = known.iter().flatten().find_map(|job| *job.stages.get(number)?);
+            let past = known.iter().find_map(|job| *job.stages.get(number)?);
             past.filter(PastRuns::is_steady).map(|past| past.mean())
         };
         (0..spec.stages.len()).map(of_stage).collect()
@@ -44,16 +45,17 @@ impl History {
         if means.iter().all(Option::is_none) {
             return Vec::new();
         }
-        let learned = Recurring::of(user, spec).map(|recurring| {
+        let learn = |recurring| {
             let before = self.jobs.get(&recurring).map(|job| Arc::clone(&job.stages));
             let stage = |(number, mean): (usize, &Option<Duration>)| {
                 let past = before.as_ref().and_then(|stages| *stages.get(number)?);
                 mean.map(|mean| past.map_or(PastRuns::first(mean), |past| past.and(mean))).or(past)
             };
             Change::RunTimesLearned { recurring, stages: means.iter().enumerate().map(stage).collect() }
-        });
+        };
+        let learned: Vec<Change> = Recurring::of(user, spec).into_iter().map(learn).collect();
         learned.iter().for_each(|change| self.recover(change));
-        learned.into()
+        learned
     }
 
     pub fn recover(&mut self, change: &Change) {
@@ -125,6 +127,27 @@ mod tests {
         assert_eq!(recalled(&history, &spec("nightly", &["a", "b"])), [Some(4), Some(9)], "by work where it is known");
         assert_eq!(recalled(&history, &spec("nightly", &["a"])), [], "it has other stages");
         assert_eq!(history.recall(UserId(2), &spec("nightly", &["a", "b"])), [], "it is another user's");
+    }
+
+    #[test]
+    fn what_runs_elsewhere_or_by_the_name_of_its_program_is_other_work() {
+        let mut history = History::default();
+        let shell = |script: &str, directory: &str| {
+            let mut job = spec("sh", &["sh"]);
+            let command = ["/bin/sh", "-c", script].map(str::to_owned).into();
+            job.stages[0].program = Arc::new(Program { command, ..Program::default() });
+            job.submit_dir = directory.to_owned();
+            job
+        };
+        run(&mut history, &shell("./run", "/a"), &[Some(3)]);
+        assert_eq!(recalled(&history, &shell("./run", "/a")), [Some(3)]);
+        assert_eq!(recalled(&history, &shell("./run", "/b")), []);
+        assert_eq!(recalled(&history, &shell("./walk", "/a")), []);
+        let with_gpu = |mut job: JobSpec| {
+            job.stages[0].resources.custom.push(("fpga".to_owned(), 1));
+            job
+        };
+        assert_eq!(recalled(&history, &with_gpu(shell("./run", "/a"))), []);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A job recurs when its user submits the same work again under any name; or under the same name stages of the same names,
 //! as a job that is given other arguments every day.
 
-use super::{Duration, Fingerprint, JobSpec, UserId};
+use super::{Duration, Fingerprint, JobSpec, UserId, Workdir};
 use serde::{Deserialize, Serialize};
 
 /// A run counts for one part in so many, once there were as many.
@@ -28,22 +28,42 @@ pub struct PastRuns {
 }
 
 impl Recurring {
-    /// By its work, and by its name.
-    pub fn of(user: UserId, spec: &JobSpec) -> [Recurring; 2] {
+    /// By its work; and by its name, unless that is only the name of its program.
+    pub fn of(user: UserId, spec: &JobSpec) -> Vec<Recurring> {
         let mut by_work = Fingerprint::default().text("work");
         let mut by_name = Fingerprint::default().text("name").text(&spec.name);
         for stage in &spec.stages {
             by_work = by_work.number(stage.program.command.len() as u64);
             by_work = stage.program.command.iter().fold(by_work, |print, word| print.text(word));
+            by_work = by_work.number(stage.program.env.len() as u64);
+            by_work = stage.program.env.iter().fold(by_work, |print, (name, value)| print.text(name).text(value));
+            by_work = match &stage.program.workdir {
+                Workdir::Submitted => by_work.text(&spec.submit_dir),
+                Workdir::Own => by_work.number(0),
+                Workdir::Path(path) => by_work.text(path),
+            };
             by_work = stage.resources.basic.0.iter().fold(by_work, |print, amount| print.number(u64::from(*amount)));
+            by_work = by_work.number(stage.resources.custom.len() as u64);
+            by_work = stage
+                .resources
+                .custom
+                .iter()
+                .fold(by_work, |print, (kind, amount)| print.text(kind).number(u64::from(*amount)));
             by_name = by_name.text(&stage.name);
             for print in [&mut by_work, &mut by_name] {
                 *print = print.number(stage.after.len() as u64);
                 *print = stage.after.iter().fold(*print, |print, before| print.number(u64::from(*before)));
             }
         }
-        [by_work, by_name].map(|print| Recurring { user, fingerprint: print.value() })
+        let prints = if has_own_name(spec) { vec![by_work, by_name] } else { vec![by_work] };
+        prints.into_iter().map(|print| Recurring { user, fingerprint: print.value() }).collect()
     }
+}
+
+/// Whoever submits a command without a name is not asked for one, and runs very different things by one interpreter.
+fn has_own_name(spec: &JobSpec) -> bool {
+    let is_its_name = |program: &String| program.rsplit('/').next() == Some(&spec.name);
+    !matches!(&spec.stages[..], [only] if only.program.command.first().is_some_and(is_its_name))
 }
 
 impl PastRuns {
