@@ -377,6 +377,7 @@ fn progressive_filling_with_small_tasks_ends_at_the_closed_form() {
         let demand = |&(weight, shape, count): &(u32, Resources, u64)| Demand {
             weight: u64::from(weight),
             wants: Totals(shape.0.map(|amount| u64::from(amount) * count)),
+            most: 1_000_000,
         };
         let fair = fair_shares(&jobs.iter().map(demand).collect::<Vec<_>>(), &capacity);
         for (running, fair) in fill_one_node(node, &jobs).into_iter().zip(fair) {
@@ -489,7 +490,11 @@ fn with_strict_shares_nobody_gets_more_than_its_fair_share_but_everybody_gets_a_
             .map(|slot| {
                 let job = &model.jobs[slot];
                 let weight = u64::from(tree.spec(job.queue).weight) * 1_000_000 / waiting(&model, job.queue);
-                Demand { weight, wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)) }
+                Demand {
+                    weight,
+                    wants: Totals(job.shape.0.map(|amount| u64::from(amount) * job.open)),
+                    most: 1_000_000,
+                }
             })
             .collect();
         let fair = fair_shares(&demands, &model.capacity).into_iter().map(|fair| fair.share);

@@ -205,7 +205,8 @@ impl Accounts {
 
     /// Limits jobs to their fair shares by these weights.
     pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
-        let demands = weights.iter().map(|&(job, weight)| Demand { weight, wants: self.wants(job) });
+        let demands =
+            weights.iter().map(|&(job, weight)| Demand { weight, wants: self.wants(job), most: u64::from(WHOLE) });
         let shares = fair_shares(&demands.collect::<Vec<_>>(), &self.capacity);
         for (&(job, _), fair) in weights.iter().zip(shares) {
             self.job_mut(job).most = Some(fair.share);

@@ -18,6 +18,8 @@ pub struct Demand {
     /// In any unit, the same for all; at least 1.
     pub weight: u64,
     pub wants: Totals,
+    /// The largest dominant share that it may have, in millionths of the cluster.
+    pub most: u64,
 }
 
 /// What it gets of the cluster.
@@ -25,7 +27,7 @@ pub struct Demand {
 pub struct FairShare {
     /// The dominant share, in millionths of the cluster, rounded up.
     pub share: u64,
-    /// The kind of which there is no more for it; `None` where it gets all that it wants.
+    /// The kind of which there is no more for it; `None` where it gets all that it wants or may have.
     pub short_of: Option<usize>,
 }
 
@@ -96,7 +98,8 @@ impl Rising {
         // Of huge demands the last digits do not count.
         let shift = (u128::BITS - largest.leading_zeros()).saturating_sub(80);
         let direction = parts.map(|part| ((part >> shift) * ONE).div_ceil(largest >> shift));
-        let (weight, wants) = (u128::from(demand.weight.max(1)), largest.min(ONE));
+        let weight = u128::from(demand.weight.max(1));
+        let wants = largest.min(u128::from(demand.most) * MILLIONTH).min(ONE);
         Some(Rising { at, weight, wants, met_at: wants.div_ceil(weight), direction })
     }
 }
@@ -137,7 +140,7 @@ mod tests {
     fn demand(weight: u64, cpu: u64, memory: u64) -> Demand {
         let mut wants = Totals::ZERO;
         (wants.0[0], wants.0[1]) = (cpu, memory);
-        Demand { weight, wants }
+        Demand { weight, wants, most: 1_000_000 }
     }
 
     fn capacity(cpu: u32, memory: u32) -> Totals {
@@ -161,6 +164,14 @@ mod tests {
         assert_eq!(shares_of(&[demand(1, 10, 0), demand(1, 20, 0)], &all), [100_000, 200_000], "nobody lacks anything");
         assert_eq!(shares_of(&[demand(1, 10, 5), demand(1, 0, 0)], &all), [0, 0], "there is no memory");
         assert_eq!(shares_of(&[], &all), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn nobody_gets_more_than_it_may_have_and_the_others_get_the_rest() {
+        let limited = Demand { most: 100_000, ..demand(3, 500, 0) };
+        let fair = fair_shares(&[limited, demand(1, 500, 0), demand(2, 500, 0)], &capacity(100, 0));
+        assert_eq!(fair.iter().map(|fair| fair.share).collect::<Vec<_>>(), [100_000, 300_000, 600_000]);
+        assert_eq!(fair[0].short_of, None);
     }
 
     /// The oracle: everybody takes a little in turn, in proportion to the weights, until nobody can or wants to.
@@ -201,7 +212,7 @@ mod tests {
                         0 => 0,
                         _ => all.0[kind] * below(100) / 100,
                     });
-                    Demand { weight: 1 + below(4), wants: Totals(wants) }
+                    Demand { weight: 1 + below(4), wants: Totals(wants), most: 1_000_000 }
                 })
                 .collect();
             let exact = shares_of(&demands, &all);
@@ -229,7 +240,7 @@ mod tests {
                         1 if kind < 5 => chance.below(largest),
                         _ => 0,
                     });
-                    Demand { weight: 1 + chance.below(5_u64), wants: Totals(wants) }
+                    Demand { weight: 1 + chance.below(5_u64), wants: Totals(wants), most: 1_000_000 }
                 })
                 .collect();
             let fair = fair_shares(&demands, &all);

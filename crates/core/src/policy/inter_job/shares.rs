@@ -9,7 +9,8 @@ use super::queue_tree::WHOLE;
 use super::{Demand, QueueTree, fair_shares};
 use crate::policy::{AskSlot, DemandChange, JobSlot};
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{QueueId, Resources, Totals};
+use crate::vocabulary::{QueueId, Resources, Totals, UserId};
+use std::collections::BTreeMap;
 
 /// A job is told its share when what it knows is off by one part in so many.
 const TOLD_WITHIN: u64 = 16;
@@ -33,6 +34,8 @@ pub struct Shares {
     asks: Vec<Option<Asked>>,
     /// Jobs by leaf, and by all queues above it.
     jobs_below: Vec<u32>,
+    /// Some queue or user may not have the whole cluster.
+    has_limits: bool,
     /// There are other jobs, another cluster, or other kinds that somebody is short of.
     stale: bool,
     /// By how much what all jobs take of each kind has changed since shares were found, and how much of that is let be.
@@ -54,6 +57,7 @@ struct Use {
 
 struct Entitled {
     queue: QueueId,
+    user: UserId,
     wants: Totals,
     /// In millionths of the cluster.
     share: u64,
@@ -76,6 +80,8 @@ struct Asked {
 impl Shares {
     pub fn new(tree: QueueTree) -> Shares {
         let jobs_below = vec![0; tree.len()];
+        let mut specs = (0..tree.len()).map(|queue| tree.spec(QueueId(queue as u32)));
+        let has_limits = specs.any(|spec| spec.maximum < WHOLE || spec.user_limit < WHOLE);
         Shares {
             tree,
             capacity: Totals::ZERO,
@@ -84,6 +90,7 @@ impl Shares {
             jobs: Vec::new(),
             asks: Vec::new(),
             jobs_below,
+            has_limits,
             stale: false,
             drift: [0; WIDTH],
             tolerated: [0; WIDTH],
@@ -97,12 +104,13 @@ impl Shares {
                 self.capacity = total;
                 self.stale |= is_off(&self.found_for, &total, FOUND_WITHIN);
             }
-            DemandChange::JobAdded { job, queue, .. } => {
+            DemandChange::JobAdded { job, queue, user, .. } => {
                 put(
                     &mut self.jobs,
                     job,
                     Entitled {
                         queue,
+                        user,
                         wants: Totals::ZERO,
                         share: 0,
                         is_met: true,
@@ -148,8 +156,9 @@ impl Shares {
             let Some(job) = job else { continue };
             let weight = *parts[job.queue.0 as usize].get_or_insert_with(|| self.part_by_weight(job.queue));
             slots.push(slot);
-            demands.push(Demand { weight, wants: job.wants });
+            demands.push(Demand { weight, wants: job.wants, most: u64::from(WHOLE) });
         }
+        self.limit(&slots, &mut demands);
         let shares = fair_shares(&demands, &self.capacity);
         let mut kinds = [Use::default(); WIDTH];
         // The same part of another cluster is another share.
@@ -160,13 +169,16 @@ impl Shares {
         let mut to_tell = Vec::new();
         for ((slot, demand), fair) in slots.into_iter().zip(demands).zip(shares) {
             let entry = self.jobs[slot].as_mut().expect("a job slot in use");
-            entry.share = fair.share.max(demand.weight / OF_A_SHARE);
+            entry.share = fair.share.max(demand.weight / OF_A_SHARE).min(demand.most);
             entry.is_met = !entry.lacks(&self.capacity);
             entry.took = entry.takes(&self.capacity);
             let level = fair.share * WHOLE_PART / demand.weight;
-            (entry.short_of, entry.lacks_much) = (fair.short_of, entry.lacks_much(&self.capacity));
+            // Who is held back by a limit has the others of its queue to hope for.
+            let most_used = || (0..WIDTH).max_by_key(|kind| entry.took[*kind]).filter(|_| !entry.is_met);
+            entry.short_of = fair.short_of.or_else(most_used);
+            entry.lacks_much = entry.lacks_much(&self.capacity);
             for (kind, &took) in entry.took.iter().enumerate().filter(|(_, took)| **took > 0) {
-                let is_short = fair.short_of == Some(kind);
+                let is_short = entry.short_of == Some(kind);
                 kinds[kind].count(took, level, is_short, is_short && entry.lacks_much);
             }
             if is_other_cluster || entry.told.is_none_or(|told| told.abs_diff(entry.share) * TOLD_WITHIN > told) {
@@ -174,7 +186,7 @@ impl Shares {
                 to_tell.push(slot as JobSlot);
             }
         }
-        (self.kinds, self.tolerated) = (kinds, kinds.map(Use::tolerated));
+        (self.kinds, self.tolerated) = (kinds, kinds.map(|kind| kind.tolerated(self.has_limits)));
         to_tell
     }
 
@@ -194,6 +206,30 @@ impl Shares {
         (part / u64::from(self.jobs_below[leaf.0 as usize].max(1))).max(1)
     }
 
+    /// What queues and users may hold at most is shared by their jobs as if it were a cluster of its own.
+    fn limit(&self, slots: &[usize], demands: &mut [Demand]) {
+        let mut groups: BTreeMap<(QueueId, Option<UserId>), Vec<usize>> = BTreeMap::new();
+        for (at, &slot) in slots.iter().enumerate() {
+            let Entitled { queue: leaf, user, .. } = *self.job(slot as JobSlot);
+            let of_user = (self.tree.spec(leaf).user_limit < WHOLE).then_some((leaf, Some(user)));
+            let queues = std::iter::successors(Some(leaf), |queue| self.tree.parent(*queue));
+            let of_queues = queues.filter(|queue| self.tree.spec(*queue).maximum < WHOLE).map(|queue| (queue, None));
+            of_user.into_iter().chain(of_queues).for_each(|group| groups.entry(group).or_default().push(at));
+        }
+        for ((queue, user), members) in groups {
+            let spec = self.tree.spec(queue);
+            let limit = u64::from(if user.is_some() { spec.user_limit } else { spec.maximum });
+            let part = |amount: u64, of: u64| (u128::from(amount) * u128::from(limit) / u128::from(of)) as u64;
+            let capacity = Totals(self.capacity.0.map(|amount| part(amount, u64::from(WHOLE))));
+            let together: Vec<Demand> = members.iter().map(|&at| demands[at]).collect();
+            let weights: u64 = together.iter().map(|demand| demand.weight).sum();
+            for ((at, demand), fair) in members.into_iter().zip(&together).zip(fair_shares(&together, &capacity)) {
+                let most = part(fair.share, u64::from(WHOLE)).max(part(demand.weight, weights)).max(1);
+                demands[at].most = demands[at].most.min(most);
+            }
+        }
+    }
+
     fn set_open(&mut self, ask: AskSlot, count: u64) {
         let Asked { job, shape, open } = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         let (job, shape, before) = (*job, *shape, std::mem::replace(open, count));
@@ -209,7 +245,7 @@ impl Shares {
     }
 
     fn want(&mut self, job: JobSlot, change: impl FnOnce(&mut Totals)) {
-        let Shares { found_for: capacity, jobs, drift, stale, kinds, tolerated, .. } = self;
+        let Shares { found_for: capacity, jobs, drift, stale, kinds, tolerated, has_limits, .. } = self;
         let entry = jobs[job as usize].as_mut().expect("a job slot in use");
         let (before, lacked) = (entry.takes(capacity), entry.lacks(capacity));
         change(&mut entry.wants);
@@ -226,7 +262,7 @@ impl Shares {
             let lacks_much = entry.lacks_much(capacity);
             if lacks_much != std::mem::replace(&mut entry.lacks_much, lacks_much) {
                 kinds[kind].lack(entry.took[kind], lacks_much);
-                tolerated[kind] = kinds[kind].tolerated();
+                tolerated[kind] = kinds[kind].tolerated(*has_limits);
             }
         }
     }
@@ -262,14 +298,16 @@ impl Use {
 
     /// How much more or less of it may be taken before a share is off by a part that counts. What comes or goes moves all
     /// that are short by the same part, unless some of them soon have what they want and leave it to the others; where
-    /// nobody is short, half of what is left may go, or the one with most is the first to give way.
-    fn tolerated(self) -> u64 {
+    /// nobody is short, half of what is left may go, or the one with most is the first to give way. What is left says
+    /// nothing where queues or users may not have it.
+    fn tolerated(self, has_limits: bool) -> u64 {
         let moved = match self {
             Use { lacking_much: 1.., .. } => self.lacking_much,
             Use { short: 1.., .. } => self.short,
             _ => self.highest.1,
         };
-        (moved / FOUND_WITHIN).max(WHOLE_PART.saturating_sub(self.all) / 2)
+        let left = if has_limits { 0 } else { WHOLE_PART.saturating_sub(self.all) / 2 };
+        (moved / FOUND_WITHIN).max(left)
     }
 }
 
@@ -353,7 +391,8 @@ mod tests {
             found += u32::from(shares.is_due());
             shares.review();
             let entries = || shares.jobs.iter().flatten();
-            let demand = |job: &Entitled| Demand { weight: shares.part_by_weight(job.queue), wants: job.wants };
+            let most = u64::from(WHOLE);
+            let demand = |job: &Entitled| Demand { weight: shares.part_by_weight(job.queue), wants: job.wants, most };
             let demands: Vec<Demand> = entries().map(demand).collect();
             for ((job, demand), fair) in entries().zip(&demands).zip(fair_shares(&demands, &shares.capacity)) {
                 let (told, exact) = (job.told.unwrap_or_default(), fair.share.max(demand.weight / OF_A_SHARE));
@@ -387,6 +426,34 @@ mod tests {
         assert_eq!(told(&shares), 1_000, "they want what they have");
         (0..LEAVING).for_each(|job| put_open(&mut shares, job, 970));
         assert!((3_600..=3_970).contains(&told(&shares)), "{}", told(&shares));
+    }
+
+    #[test]
+    fn a_share_is_no_more_than_queues_and_users_may_hold() {
+        let half = QueueSpec { maximum: 500_000, user_limit: 200_000, ..QueueSpec::named("root.half") };
+        let tree = QueueTree::new(vec![half, QueueSpec::named("root.other")]).expect("a sound tree");
+        let queue = tree.find("root.half").expect("it is there");
+        let mut shares = Shares::new(tree);
+        shares.on_change(&DemandChange::Capacity(Totals([1_000; WIDTH])));
+        let mut told = Vec::new();
+        for (job, user) in (0..).zip([1, 1, 2, 3, 4, 5]) {
+            shares.on_change(&DemandChange::JobAdded { job, id: JobId(1), queue, user: UserId(user), priority: 0 });
+            let shape = Resources(std::array::from_fn(|kind| u32::from(kind == 0)));
+            shares.on_change(&DemandChange::AskAdded { ask: job, job, shape, class: 0 });
+            shares.on_change(&DemandChange::Open { ask: job, count: 900, needed: 900, rank: 0 });
+            shares.review();
+            told.push((0..=job).map(|job| shares.of(job).0[0]).collect::<Vec<_>>());
+        }
+        assert_eq!(told[0], [200]);
+        assert_eq!(told[1], [100, 100]);
+        assert_eq!(told[2], [100, 100, 166]);
+        assert_eq!(told[5], [83, 83, 83, 83, 83, 83]);
+        // Who wants little leaves what the queue may hold to the others, up to what a user may.
+        (0..5).for_each(|job| {
+            shares.on_change(&DemandChange::Open { ask: job, count: 70, needed: 70, rank: 0 });
+        });
+        shares.review();
+        assert_eq!(shares.of(5).0[0], 150);
     }
 
     /// A job's part of the cluster may be less than can be said in numbers.
