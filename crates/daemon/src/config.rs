@@ -254,9 +254,12 @@ impl Policies {
         preset.seed = self.seed.unwrap_or(preset.seed);
         self.apply_yielding(preset)?;
         if let Some(value) = self.strict_shares {
-            let InterJob::Drf { strict } = &mut preset.inter_job else {
-                return Err(format!("strict_shares is a setting of the preset drf, and not of {}", preset.name()));
-            };
+            let name = preset.name();
+            let wrong = || format!("strict_shares is a setting of the preset drf, and not of {name}");
+            let InterJob::Drf { strict } = &mut preset.inter_job else { return Err(wrong()) };
+            if preset.yielding.is_some() {
+                return Err(wrong());
+            }
             *strict = value;
         }
         if let Some(value) = self.fairness {
@@ -416,6 +419,7 @@ mod tests {
             ("preset = 'carbyne'\n[policies]\naltruism = 1.5", "between 0 and 1"),
             ("preset = 'carbyne'\n[policies]\nleftover = 'packin'", "help: did you mean `packing`?"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
+            ("preset = 'carbyne'\n[policies]\nstrict_shares = true", "of the preset drf, and not of carbyne"),
             ("[policies.opportunistic]\nreorder = false", "of the preset mercury or mercury-plus, and not of drf"),
         ] {
             let error = parse(text).unwrap_err();
