@@ -418,6 +418,7 @@ mod tests {
             ("[policies]\nintra_job = 'dagps'", "of the preset carbyne, and not of drf"),
             ("preset = 'carbyne'\n[policies]\naltruism = 1.5", "between 0 and 1"),
             ("preset = 'carbyne'\n[policies]\nleftover = 'packin'", "help: did you mean `packing`?"),
+            ("preset = 'carbyne'\n[policies]\naltruism = 'yes'", "help: write a number, such as 0.5"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
             ("preset = 'carbyne'\n[policies]\nstrict_shares = true", "of the preset drf, and not of carbyne"),
             ("[policies.opportunistic]\nreorder = false", "of the preset mercury or mercury-plus, and not of drf"),

@@ -125,6 +125,7 @@ fn plainly(expected: &dyn serde::de::Expected) -> String {
     match expected.as_str() {
         "u32" | "u64" | "usize" => "a whole number, not negative".to_owned(),
         "a nonzero u32" => "a whole number from 1 on".to_owned(),
+        "f32" | "f64" => "a number, such as 0.5".to_owned(),
         "i32" => "a whole number between -2147483648 and 2147483647".to_owned(),
         "a boolean" => "`true` or `false`".to_owned(),
         "a string" => "a text in quotes".to_owned(),
