@@ -150,18 +150,20 @@ fn who_takes_its_share_and_no_more_ends_when_it_would_end_alone() {
         let draw =
             |chance: &mut Chance| totals(&Resources::new(100 + chance.below(900_u32), 100 + chance.below(900_u32)));
         let mut share = draw(&mut chance);
-        let mut policy = Altruistic::new(PlanOrder::Fixed(Order::BreadthFirst), ALWAYS, Chance::new(1, "altruism"));
+        // Whether it yields or not, it is asked at every event.
+        let altruism = [ALWAYS, 1][seed as usize % 2];
+        let mut policy = Altruistic::new(PlanOrder::Fixed(Order::BreadthFirst), altruism, Chance::new(1, "altruism"));
         let (mut now, mut changes, mut failures) = (Instant::ZERO, chance.below(4_u32), chance.below(2_u32));
         let mut next_change = Instant::ZERO + Duration::from_millis(chance.below(9_000_u64));
         let mut alone = None;
         while !dag.is_finished() {
             if failures > 0 && changes == 0 && dag.next_end().is_some() {
                 failures -= 1;
-                policy.demand(now, &dag.progress(&dag.runnable()), Some(&share));
+                policy.end_alone(now, &dag, Some(&share));
                 dag.fail_one(&mut chance);
             }
-            let demand = policy.demand(now, &dag.progress(&dag.runnable()), Some(&share));
-            alone = demand.alone;
+            policy.demand(now, &dag.progress(&dag.runnable()), Some(&share));
+            alone = policy.end_alone(now, &dag, Some(&share));
             for part in dag.runnable() {
                 let fits = (0..part.ready).take_while(|_| dag.take_if_it_fits(now, part.stage, &share));
                 fits.for_each(drop);
