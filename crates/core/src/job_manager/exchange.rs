@@ -146,7 +146,7 @@ impl JobManager {
         }
     }
 
-    /// When it would end alone, by what is known now. It costs little where nothing has changed.
+    /// When it would end alone, by what is known now.
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };

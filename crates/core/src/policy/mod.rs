@@ -159,7 +159,7 @@ pub trait IntraJobPolicy: Send {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
 
     /// When the job would end with its share to itself: it yields nothing and is given nothing. Asked at every event, so that
-    /// it hears of every task that comes back; `None` where it does not plan by its share, or knows none.
+    /// it hears of every task that comes back; `None` where it does not plan by its share, or has nothing new to say.
     fn end_alone(&mut self, _now: Instant, _graph: &dyn StageGraph, _share: Option<&Totals>) -> Option<Instant> {
         None
     }

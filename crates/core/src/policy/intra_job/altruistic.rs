@@ -137,12 +137,12 @@ impl IntraJobPolicy for Altruistic {
         // Who never yields plans nothing.
         let share = share.filter(|_| self.altruism > 0)?;
         if let Some(alone) = &mut self.alone {
-            alone.follow(now, graph, share, self.order.as_ref().expect("it was found when this began"));
-            return Some(alone.end());
+            alone.follow(now, graph, Some(share), self.order.as_ref().expect("it was found when this began"));
+            return alone.end(now, graph);
         }
         let work = work_left(now, graph);
         let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
-        Some(self.alone.insert(Alone::new(now, work, share, order)).end())
+        self.alone.insert(Alone::new(now, work, share, order)).end(now, graph)
     }
 
     fn yields(&self) -> bool {
@@ -202,7 +202,7 @@ impl PlannedStage {
 }
 
 pub(super) fn is_near(planned: Duration, expected: Duration) -> bool {
-    planned.0.abs_diff(expected.0.max(1)) * OFF_BY <= planned.0
+    planned.0.abs_diff(expected.0.max(1)).saturating_mul(OFF_BY) <= planned.0
 }
 
 fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
