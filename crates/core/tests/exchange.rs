@@ -188,3 +188,25 @@ fn who_receives_when_the_server_is_killed_receives_when_it_is_back() {
         assert_eq!(exchange(&world, receiver).alone, kept.alone, "from a snapshot: {from_snapshot}");
     }
 }
+
+/// Of a job that has the cluster to itself: when it ended, and when it is said that it would have ended alone, since it was
+/// submitted, in seconds.
+fn on_an_idle_cluster(expected: Option<&str>, tasks: u32, run: &str) -> (f64, f64) {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let expected = expected.map(|length| Duration::parse(length).expect("a length"));
+    let begin = world.now;
+    let id = world.submit(job(vec![StageSpec { expected, ..stage("sleep", tasks, run, 500) }]));
+    world.run_for(Duration::from_secs(60));
+    let alone = exchange(&world, id).alone.expect("it planned");
+    [end_of(&world, id), alone].map(|end| end.since(begin).as_secs_f64()).into()
+}
+
+#[test]
+fn however_wrong_a_run_time_was_the_end_alone_is_that_with_the_right_one() {
+    for expected in [None, Some("1s"), Some("3s"), Some("999999999999s")] {
+        for tasks in [1, 2, 9] {
+            let (end, alone) = on_an_idle_cluster(expected, tasks, "3s");
+            assert!((end - alone).abs() < 0.1, "{tasks} tasks, expected {expected:?}: {alone} s for {end} s");
+        }
+    }
+}

@@ -9,7 +9,7 @@
 //! Whoever does not know what it is entitled to gives and receives nothing.
 
 use super::JobManager;
-use super::requests::OpenDemand;
+use super::requests::{OpenDemand, Progress};
 use crate::protocol::Rule;
 use crate::role::{Change, Outbox, Record};
 use crate::vocabulary::resources::WIDTH;
@@ -146,12 +146,18 @@ impl JobManager {
         }
     }
 
-    /// After its policy was asked: when it would end alone, and what it puts off that it did not put off before.
-    pub(super) fn note_demand(&mut self, now: Instant, out: &mut Outbox) {
-        let Some(account) = &mut self.account else { return };
-        if let Some(alone) = self.requests.alone().filter(|_| !account.alone_is_known) {
+    /// When it would end alone, by what is known now.
+    pub(super) fn review_alone(&mut self, now: Instant) {
+        let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
+        let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
+        if let Some(alone) = self.intra_job.end_alone(now, &progress, self.share.as_deref()) {
             account.sum.alone = Some(alone);
         }
+    }
+
+    /// After its policy was asked: what it puts off that it did not put off before.
+    pub(super) fn note_demand(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(account) = &mut self.account else { return };
         let before = std::mem::take(&mut account.deferring);
         for part in self.requests.deferrable() {
             if !before.contains(&part.stage) {

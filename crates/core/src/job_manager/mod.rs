@@ -264,6 +264,7 @@ impl JobManager {
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.note_demand(now, out);
+        self.review_alone(now);
         let is_for_master = |ask: &Ask| self.scheduler.is_none() || self.requests.is_for_master(ask.execution);
         let (asks, own): (Vec<Ask>, Vec<Ask>) = asks.into_iter().partition(is_for_master);
         if !asks.is_empty() {

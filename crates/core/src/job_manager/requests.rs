@@ -62,9 +62,8 @@ pub(super) struct Requests {
     mix: Option<(Mix, Chance)>,
     /// When the policy wants to be asked again.
     review_at: Option<Instant>,
-    /// What the policy said last of what could wait, and of the job's end without others.
+    /// What the policy said last of what could wait.
     deferrable: Vec<Deferrable>,
-    alone: Option<Instant>,
     demand: OpenDemand,
 }
 
@@ -129,7 +128,6 @@ impl Requests {
             mix,
             review_at: None,
             deferrable: Vec::new(),
-            alone: None,
             demand: OpenDemand::default(),
         };
         let mut known = BTreeMap::new();
@@ -195,7 +193,7 @@ impl Requests {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
         let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: &progress }, share);
-        (self.review_at, self.alone) = (demand.review_at, demand.alone.or(self.alone));
+        self.review_at = demand.review_at;
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
         // An ask that has a rank after the one before it keeps it, and is not told again.
@@ -229,10 +227,6 @@ impl Requests {
     /// What could wait, by stage, as the policy said last.
     pub(super) fn deferrable(&self) -> &[Deferrable] {
         &self.deferrable
-    }
-
-    pub(super) fn alone(&self) -> Option<Instant> {
-        self.alone
     }
 
     pub(super) fn open_demand(&self) -> &OpenDemand {

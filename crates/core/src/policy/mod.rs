@@ -158,6 +158,12 @@ pub trait IntraJobPolicy: Send {
     /// `share` is what the job is entitled to, as far as it was told.
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
 
+    /// When the job would end with its share to itself: it yields nothing and is given nothing. Asked at every event, so that
+    /// it hears of every task that comes back; `None` where it does not plan by its share, or has nothing new to say.
+    fn end_alone(&mut self, _now: Instant, _graph: &dyn StageGraph, _share: Option<&Totals>) -> Option<Instant> {
+        None
+    }
+
     /// Whether it may say of tasks that they could wait.
     fn yields(&self) -> bool {
         false
@@ -225,8 +231,6 @@ pub struct JobDemand {
     pub in_order: bool,
     /// When some of what could wait must start, if nothing else happens before.
     pub review_at: Option<Instant>,
-    /// When the job would end with its share to itself: it yields nothing and is given nothing. Where it plans by its share.
-    pub alone: Option<Instant>,
 }
 
 /// Tasks of a stage that could wait.

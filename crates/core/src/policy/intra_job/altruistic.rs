@@ -8,7 +8,8 @@
 //!
 //! At a scheduling event it yields with the probability P(altruism) (3.4), and otherwise needs everything.
 //!
-//! Beside the plan it follows how the job would go with its share to itself (`alone.rs`), to compare its end with.
+//! Beside the plan, and whether it yields or not, it follows how the job would go with its share to itself (`alone.rs`), to
+//! compare its end with.
 
 use super::alone::Alone;
 use super::dagps;
@@ -83,17 +84,6 @@ impl Altruistic {
         self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism
     }
 
-    /// When the job would end with its share to itself.
-    fn end_alone(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> Instant {
-        if let Some(alone) = &mut self.alone {
-            alone.follow(now, dag.graph, share, self.order.as_ref().expect("it was found for the first plan"));
-            return alone.end();
-        }
-        let work = work_left(now, dag.graph);
-        let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
-        self.alone.insert(Alone::new(now, work, share, order)).end()
-    }
-
     /// Has a plan that holds, the old one if possible.
     fn review(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) {
         let holds = self.held.as_mut().is_some_and(|held| held.holds(now, dag, share));
@@ -123,7 +113,6 @@ impl IntraJobPolicy for Altruistic {
             return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
         };
         let mut demand = JobDemand { in_order, ..JobDemand::default() };
-        demand.alone = Some(self.end_alone(now, dag, share));
         if dag.runnable.is_empty() {
             return demand;
         }
@@ -142,6 +131,18 @@ impl IntraJobPolicy for Altruistic {
         }
         demand.review_at = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
         demand
+    }
+
+    fn end_alone(&mut self, now: Instant, graph: &dyn StageGraph, share: Option<&Totals>) -> Option<Instant> {
+        // Who never yields plans nothing.
+        let share = share.filter(|_| self.altruism > 0)?;
+        if let Some(alone) = &mut self.alone {
+            alone.follow(now, graph, Some(share), self.order.as_ref().expect("it was found when this began"));
+            return alone.end(now, graph);
+        }
+        let work = work_left(now, graph);
+        let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
+        self.alone.insert(Alone::new(now, work, share, order)).end(now, graph)
     }
 
     fn yields(&self) -> bool {
@@ -201,7 +202,7 @@ impl PlannedStage {
 }
 
 pub(super) fn is_near(planned: Duration, expected: Duration) -> bool {
-    planned.0.abs_diff(expected.0.max(1)) <= planned.0 / OFF_BY
+    planned.0.abs_diff(expected.0.max(1)).saturating_mul(OFF_BY) <= planned.0
 }
 
 fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
