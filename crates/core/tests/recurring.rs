@@ -86,32 +86,46 @@ fn a_job_that_fails_teaches_what_succeeded_and_one_that_was_cancelled_at_once_te
     assert_eq!(expected(&world, next), [known(6, EarlierRuns), None], "by its name");
 }
 
-/// A long stage and a short one before a third, and another job that takes all that is left over: whether the short one is put
-/// off until it must start.
+/// How much later than the first of its stages the second one starts, beside a job that takes all that is left over.
+fn put_off(world: &mut World, spec: JobSpec) -> Duration {
+    world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
+    let id = world.submit(spec);
+    let many = StageSpec { expected: Some(Duration::from_millis(300)), ..stage("many", 1_000, "300ms", 250) };
+    world.submit(JobSpec { name: "many".to_owned(), priority: 1, ..job(vec![many]) });
+    world.run_for(Duration::from_secs(20));
+    let start = |stage| {
+        let launched = world.disk.iter().find_map(|change| match change {
+            Change::Launched { task, at, .. } if task.job == id && task.stage == stage => Some(*at),
+            _ => None,
+        });
+        launched.expect("it ran")
+    };
+    start(1).since(start(0))
+}
+
+/// A long stage and a short one before a third.
+fn long_and_short() -> JobSpec {
+    let mut last = stage("last", 1, "1s", 250);
+    last.after = vec![0, 1];
+    job(vec![stage("long", 1, "10s", 250), stage("short", 1, "2s", 250), last])
+}
+
 #[test]
 fn a_recurring_job_yields_what_its_last_runs_say_that_it_can() {
-    let put_off = |recurs: bool| {
-        let mut world = cluster(Preset::CARBYNE);
-        let mut last = stage("last", 1, "1s", 250);
-        last.after = vec![0, 1];
-        let spec = job(vec![stage("long", 1, "10s", 250), stage("short", 1, "2s", 250), last]);
-        if recurs {
-            run(&mut world, spec.clone(), 30);
-        }
-        world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
-        let recurring = world.submit(spec);
-        let many = StageSpec { expected: Some(Duration::from_millis(300)), ..stage("many", 1_000, "300ms", 250) };
-        world.submit(JobSpec { name: "many".to_owned(), priority: 1, ..job(vec![many]) });
-        world.run_for(Duration::from_secs(20));
-        let start = |stage| {
-            let launched = world.disk.iter().find_map(|change| match change {
-                Change::Launched { task, at, .. } if task.job == recurring && task.stage == stage => Some(*at),
-                _ => None,
-            });
-            launched.expect("it ran")
-        };
-        start(1).since(start(0))
-    };
-    assert!(put_off(true) > Duration::from_secs(7), "{}", put_off(true));
-    assert!(put_off(false) < Duration::from_secs(1), "{}", put_off(false));
+    let mut world = cluster(Preset::CARBYNE);
+    run(&mut world, long_and_short(), 30);
+    let late = put_off(&mut world, long_and_short());
+    assert!(late > Duration::from_secs(7), "{late}");
+}
+
+#[test]
+fn a_job_that_does_not_know_all_its_run_times_puts_nothing_off() {
+    let mut spec = long_and_short();
+    spec.stages[1].expected = Some(Duration::from_secs(2));
+    spec.stages[2].expected = Some(Duration::from_secs(1));
+    let late = put_off(&mut cluster(Preset::CARBYNE), spec.clone());
+    assert!(late < Duration::from_secs(1), "{late}");
+    spec.stages[0].expected = Some(Duration::from_secs(10));
+    let late = put_off(&mut cluster(Preset::CARBYNE), spec);
+    assert!(late > Duration::from_secs(7), "{late}");
 }

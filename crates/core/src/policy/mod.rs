@@ -204,6 +204,10 @@ pub trait StageGraph {
     fn dependencies(&self, stage: u32) -> &[u32];
     /// How long one of its tasks runs, as learned or as stated.
     fn expected(&self, stage: u32) -> Option<Duration>;
+    /// Whether that is so of every stage.
+    fn knows_run_times(&self) -> bool {
+        (0..self.len() as u32).all(|stage| self.expected(stage).is_some())
+    }
     /// Of one task.
     fn resources(&self, stage: u32) -> &Resources;
     fn tasks(&self, stage: u32) -> u32;

@@ -54,9 +54,9 @@ impl Alone {
         Alone { work: begin.clone(), begin, turns: vec![turn], schedule, started, again_at: now }
     }
 
-    /// Of a course that is paused, if it went on now. `None` while run times are known to be others than it has.
+    /// Of a course that is paused, if it went on now. `None` while run times are not known, or known to be others than it has.
     pub fn end(&self, now: Instant, graph: &dyn StageGraph) -> Option<Instant> {
-        if self.is_off(graph) {
+        if self.is_off(graph) || !graph.knows_run_times() {
             return None;
         }
         let turn = self.last();

@@ -109,7 +109,9 @@ impl IntraJobPolicy for Altruistic {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
         let in_order = self.order != Some(Order::Packing);
         let yields = self.yields_now();
-        let Some(share) = share.filter(|_| yields) else {
+        // Who does not know how long its tasks run cannot tell what could wait.
+        let is_known = dag.graph.knows_run_times();
+        let Some(share) = share.filter(|_| yields && is_known) else {
             return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
         };
         let mut demand = JobDemand { in_order, ..JobDemand::default() };
