@@ -150,7 +150,9 @@ impl JobManager {
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
-        if let Some(alone) = self.intra_job.end_alone(now, &progress, self.share.as_deref()) {
+        // On hold nothing of it starts, as without a share.
+        let share = self.share.as_deref().filter(|_| !self.held);
+        if let Some(alone) = self.intra_job.end_alone(now, &progress, share) {
             account.sum.alone = Some(alone);
         }
     }

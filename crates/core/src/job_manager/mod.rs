@@ -445,6 +445,7 @@ impl JobManager {
         let last = self.is_last(task, &ended.reason);
         if !last {
             self.requests.came_back(task.stage, opportunistic);
+            self.intra_job.came_back(task.stage);
         }
         match (&ended.reason, instead) {
             (EndReason::Shed, Some(instead)) if !last && self.send_to(task.stage, instead) => {}
@@ -508,6 +509,7 @@ impl JobManager {
         self.dag.lost(task.stage, task.index, cause, last, now);
         if !last {
             self.requests.came_back(task.stage, opportunistic);
+            self.intra_job.came_back(task.stage);
         }
         self.work.review(task.stage, &self.job, &self.dag);
         if cause == LostCause::NodeLost {
