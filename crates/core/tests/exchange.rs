@@ -243,3 +243,34 @@ fn who_has_no_share_would_not_go_on_alone_either() {
     assert!(end > Instant::ZERO + Duration::from_secs(125));
     assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
 }
+
+/// A day after it failed, and the server has been another since then or not.
+#[test]
+fn who_is_run_again_is_compared_from_then_on() {
+    for restarts in [0, 1, 2] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let timed = StageSpec { expected: Some(Duration::from_secs(3)), ..stage("fails", 1, "3s 1", 500) };
+        let id = world.submit(job(vec![timed]));
+        world.run_for(Duration::from_secs(86_400));
+        assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
+        let restart = |world: &mut World| {
+            world.kill_server();
+            world.start_server();
+            world.settle();
+        };
+        if restarts > 0 {
+            restart(&mut world);
+        }
+        let again = world.now;
+        world.control(id, JobAction::RerunFailed);
+        world.run_for(Duration::from_secs(1));
+        if restarts > 1 {
+            restart(&mut world);
+        }
+        world.run_for(Duration::from_secs(10));
+        assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
+        let took = exchange(&world, id).alone.expect("it planned").since(again);
+        let right = Duration::from_millis(2_900)..Duration::from_millis(3_100);
+        assert!(right.contains(&took), "{restarts} restarts: {took}");
+    }
+}

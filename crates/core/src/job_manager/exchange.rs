@@ -157,6 +157,15 @@ impl JobManager {
         }
     }
 
+    /// What is run again is compared from then on.
+    pub(super) fn forget_alone(&mut self) {
+        self.intra_job.rerun();
+        if let Some(account) = &mut self.account {
+            (account.sum.alone, account.kept.alone) = (None, None);
+            account.alone_is_known = false;
+        }
+    }
+
     /// After its policy was asked: what it puts off that it did not put off before.
     pub(super) fn note_demand(&mut self, now: Instant, out: &mut Outbox) {
         let Some(account) = &mut self.account else { return };

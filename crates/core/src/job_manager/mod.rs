@@ -643,6 +643,7 @@ impl JobManager {
         self.restart_requests();
         self.work.restart();
         self.dag.rerun();
+        self.forget_alone();
         self.work.recount(&self.job, &self.dag);
     }
 

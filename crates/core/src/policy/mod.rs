@@ -164,6 +164,9 @@ pub trait IntraJobPolicy: Send {
         None
     }
 
+    /// The job had ended, and some of it runs again.
+    fn rerun(&mut self) {}
+
     /// A task of the stage had started and waits again.
     fn came_back(&mut self, _stage: u32) {}
 

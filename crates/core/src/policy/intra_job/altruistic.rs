@@ -146,6 +146,10 @@ impl IntraJobPolicy for Altruistic {
         self.alone.insert(Alone::new(now, work, share, order)).end(now, graph)
     }
 
+    fn rerun(&mut self) {
+        self.alone = None;
+    }
+
     fn came_back(&mut self, stage: u32) {
         if let Some(alone) = &mut self.alone {
             alone.came_back(stage);
