@@ -174,8 +174,9 @@ fn runs_by_its_share(
     while !dag.is_finished() {
         if failures > 0 && changes == 0 && dag.next_end().is_some() {
             failures -= 1;
-            policy.end_alone(now, dag, Some(&share));
-            dag.fail_one(chance);
+            if let Some(stage) = dag.fail_one(chance) {
+                policy.came_back(stage);
+            }
         }
         policy.demand(now, &dag.progress(&dag.runnable()), Some(&share));
         policy.end_alone(now, dag, Some(&share));

@@ -4,7 +4,7 @@
 mod world;
 
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobOutcome, ToMaster};
+use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
 use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::{
     Duration, Exchange, Instant, JobId, JobSpec, NodeId, Resources, StageSpec, resources::CPU,
@@ -208,5 +208,69 @@ fn however_wrong_a_run_time_was_the_end_alone_is_that_with_the_right_one() {
             let (end, alone) = on_an_idle_cluster(expected, tasks, "3s");
             assert!((end - alone).abs() < 0.1, "{tasks} tasks, expected {expected:?}: {alone} s for {end} s");
         }
+    }
+}
+
+/// Two of four tasks at a time, and a hold of 100 seconds from the middle of the first two on.
+#[test]
+fn while_a_job_is_on_hold_it_would_not_go_on_alone_either() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let id =
+        world.submit(job(vec![StageSpec { expected: Some(Duration::from_secs(10)), ..stage("sleep", 4, "10s", 500) }]));
+    world.run_for(Duration::from_secs(5));
+    world.control(id, JobAction::Hold);
+    world.run_for(Duration::from_secs(100));
+    world.control(id, JobAction::Release);
+    world.run_for(Duration::from_secs(60));
+    let (end, alone) = (end_of(&world, id), exchange(&world, id).alone.expect("it planned"));
+    assert!(end > Instant::ZERO + Duration::from_secs(110));
+    assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
+}
+
+/// Its node is lost with two of four tasks, and comes back after 100 seconds. The tasks began after the last event that changed what
+/// it asks for.
+#[test]
+fn who_has_no_share_would_not_go_on_alone_either() {
+    let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+    let timed = StageSpec { expected: Some(Duration::from_secs(10)), ..stage("sleep", 4, "10s", 500) };
+    let id = world.submit(job(vec![timed]));
+    world.run_for(Duration::from_secs(15));
+    world.kill_agent(0);
+    world.run_for(Duration::from_secs(100));
+    world.start_agent(0);
+    world.run_for(Duration::from_secs(60));
+    let (end, alone) = (end_of(&world, id), exchange(&world, id).alone.expect("it planned"));
+    assert!(end > Instant::ZERO + Duration::from_secs(125));
+    assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
+}
+
+/// A day after it failed, and the server has been another since then or not.
+#[test]
+fn who_is_run_again_is_compared_from_then_on() {
+    for restarts in [0, 1, 2] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let timed = StageSpec { expected: Some(Duration::from_secs(3)), ..stage("fails", 1, "3s 1", 500) };
+        let id = world.submit(job(vec![timed]));
+        world.run_for(Duration::from_secs(86_400));
+        assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
+        let restart = |world: &mut World| {
+            world.kill_server();
+            world.start_server();
+            world.settle();
+        };
+        if restarts > 0 {
+            restart(&mut world);
+        }
+        let again = world.now;
+        world.control(id, JobAction::RerunFailed);
+        world.run_for(Duration::from_secs(1));
+        if restarts > 1 {
+            restart(&mut world);
+        }
+        world.run_for(Duration::from_secs(10));
+        assert!(matches!(world.outcome(id), Some(JobOutcome::Failed { .. })));
+        let took = exchange(&world, id).alone.expect("it planned").since(again);
+        let right = Duration::from_millis(2_900)..Duration::from_millis(3_100);
+        assert!(right.contains(&took), "{restarts} restarts: {took}");
     }
 }

@@ -150,8 +150,19 @@ impl JobManager {
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
-        if let Some(alone) = self.intra_job.end_alone(now, &progress, self.share.as_deref()) {
+        // On hold nothing of it starts, as without a share.
+        let share = self.share.as_deref().filter(|_| !self.held);
+        if let Some(alone) = self.intra_job.end_alone(now, &progress, share) {
             account.sum.alone = Some(alone);
+        }
+    }
+
+    /// What is run again is compared from then on.
+    pub(super) fn forget_alone(&mut self) {
+        self.intra_job.rerun();
+        if let Some(account) = &mut self.account {
+            (account.sum.alone, account.kept.alone) = (None, None);
+            account.alone_is_known = false;
         }
     }
 

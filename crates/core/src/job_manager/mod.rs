@@ -447,6 +447,7 @@ impl JobManager {
         let last = self.is_last(task, &ended.reason);
         if !last {
             self.requests.came_back(task.stage, opportunistic);
+            self.intra_job.came_back(task.stage);
         }
         match (&ended.reason, instead) {
             (EndReason::Shed, Some(instead)) if !last && self.send_to(task.stage, instead) => {}
@@ -510,6 +511,7 @@ impl JobManager {
         self.dag.lost(task.stage, task.index, cause, last, now);
         if !last {
             self.requests.came_back(task.stage, opportunistic);
+            self.intra_job.came_back(task.stage);
         }
         self.work.review(task.stage, &self.job, &self.dag);
         if cause == LostCause::NodeLost {
@@ -643,6 +645,7 @@ impl JobManager {
         self.restart_requests();
         self.work.restart();
         self.dag.rerun();
+        self.forget_alone();
         self.work.recount(&self.job, &self.dag);
     }
 

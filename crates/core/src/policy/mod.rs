@@ -158,11 +158,17 @@ pub trait IntraJobPolicy: Send {
     /// `share` is what the job is entitled to, as far as it was told.
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
 
-    /// When the job would end with its share to itself: it yields nothing and is given nothing. Asked at every event, so that
-    /// it hears of every task that comes back; `None` where it does not plan by its share, or has nothing new to say.
+    /// When the job would end with its share to itself: it yields nothing and is given nothing. Asked whatever
+    /// happens, and without a share while nothing of the job may start; `None` where it does not plan by its share, or has nothing new to say.
     fn end_alone(&mut self, _now: Instant, _graph: &dyn StageGraph, _share: Option<&Totals>) -> Option<Instant> {
         None
     }
+
+    /// The job had ended, and some of it runs again.
+    fn rerun(&mut self) {}
+
+    /// A task of the stage had started and waits again.
+    fn came_back(&mut self, _stage: u32) {}
 
     /// Whether it may say of tasks that they could wait.
     fn yields(&self) -> bool {

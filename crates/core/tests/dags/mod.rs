@@ -114,11 +114,13 @@ impl ModelDag {
         }
     }
 
-    /// A task that runs fails, and waits for another try.
-    pub fn fail_one(&mut self, chance: &mut Chance) {
+    /// A task that runs fails, and waits for another try: which stage's, where one ran.
+    pub fn fail_one(&mut self, chance: &mut Chance) -> Option<u32> {
         let at = chance.below(self.stages.len() as u64) as usize;
         let stage = &mut self.stages[at];
-        stage.started -= u32::from(stage.running.pop().is_some());
+        stage.running.pop()?;
+        stage.started -= 1;
+        Some(at as u32)
     }
 
     /// By a walk along every single path.

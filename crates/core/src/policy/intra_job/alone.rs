@@ -31,8 +31,8 @@ pub(super) struct Alone {
     work: Vec<StageWork>,
     /// From then on.
     schedule: Schedule,
-    /// By stage: the job's tasks that had started at the last look.
-    started: Vec<u32>,
+    /// Tasks that came back since the last look, by stage.
+    came_back: Vec<(u32, u32)>,
     /// Not before then all is packed again.
     again_at: Instant,
 }
@@ -50,8 +50,7 @@ impl Alone {
     pub fn new(now: Instant, begin: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
         let schedule = pack(&begin, share, order);
         let turn = Turn { at: now, share: *share, is_paused: false, came_back: Vec::new() };
-        let started = vec![0; begin.len()];
-        Alone { work: begin.clone(), begin, turns: vec![turn], schedule, started, again_at: now }
+        Alone { work: begin.clone(), begin, turns: vec![turn], schedule, came_back: Vec::new(), again_at: now }
     }
 
     /// Of a course that is paused, if it went on now. `None` while run times are not known, or known to be others than it has.
@@ -66,7 +65,7 @@ impl Alone {
 
     /// Takes in what has become of the job; nothing starts where there is no share.
     pub fn follow(&mut self, now: Instant, graph: &dyn StageGraph, share: Option<&Totals>, order: &Order) {
-        let came_back = self.came_back(graph);
+        let came_back = std::mem::take(&mut self.came_back);
         let last = self.last();
         let (share, is_paused) = (share.copied().unwrap_or(last.share), share.is_none());
         let again = self.is_off(graph) && now >= self.again_at || self.is_inexact(graph) && has_ended(graph);
@@ -82,16 +81,15 @@ impl Alone {
         }
     }
 
-    fn last(&self) -> &Turn {
-        self.turns.last().expect("it began with one")
+    pub fn came_back(&mut self, stage: u32) {
+        match self.came_back.iter_mut().find(|(of, _)| *of == stage) {
+            Some((_, tasks)) => *tasks += 1,
+            None => self.came_back.push((stage, 1)),
+        }
     }
 
-    fn came_back(&mut self, graph: &dyn StageGraph) -> Vec<(u32, u32)> {
-        let stages = self.started.iter_mut().zip(0..).map(|(before, stage)| {
-            let started = graph.tasks(stage) - graph.unstarted(stage);
-            (stage, std::mem::replace(before, started).saturating_sub(started))
-        });
-        stages.filter(|(_, tasks)| *tasks > 0).collect()
+    fn last(&self) -> &Turn {
+        self.turns.last().expect("it began with one")
     }
 
     /// Whether run times are others than they are taken to be.

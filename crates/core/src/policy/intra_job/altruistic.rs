@@ -136,15 +136,26 @@ impl IntraJobPolicy for Altruistic {
     }
 
     fn end_alone(&mut self, now: Instant, graph: &dyn StageGraph, share: Option<&Totals>) -> Option<Instant> {
-        // Who never yields plans nothing.
-        let share = share.filter(|_| self.altruism > 0)?;
+        let share = share.filter(|share| **share != Totals::ZERO);
         if let Some(alone) = &mut self.alone {
-            alone.follow(now, graph, Some(share), self.order.as_ref().expect("it was found when this began"));
+            alone.follow(now, graph, share, self.order.as_ref().expect("it was found when this began"));
             return alone.end(now, graph);
         }
+        // Who never yields plans nothing.
+        let share = share.filter(|_| self.altruism > 0)?;
         let work = work_left(now, graph);
         let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
         self.alone.insert(Alone::new(now, work, share, order)).end(now, graph)
+    }
+
+    fn rerun(&mut self) {
+        self.alone = None;
+    }
+
+    fn came_back(&mut self, stage: u32) {
+        if let Some(alone) = &mut self.alone {
+            alone.came_back(stage);
+        }
     }
 
     fn yields(&self) -> bool {
