@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[command(
     after_help = "Under `carbyne` a job gives what it is entitled to and leaves to others, for its tasks could wait, and \
 receives what it holds beyond what it is entitled to, for nobody needed the room; both are resources times seconds. TIME is \
-since its submission. ALONE is what it would take with its share to itself, as estimated.
+since its submission. ALONE is what it would take with its share to itself, as estimated, and ENDED compares with that.
 
 Examples:
   amalgam usage               the queues, and the newest jobs
