@@ -274,3 +274,20 @@ fn who_is_run_again_is_compared_from_then_on() {
         assert!(right.contains(&took), "{restarts} restarts: {took}");
     }
 }
+
+/// The first stage has ended, and of the second, of which a minute was expected, the server that began it knew nothing.
+#[test]
+fn what_an_earlier_life_estimated_with_wrong_run_times_is_not_compared_with() {
+    for (expected, is_compared) in [(None, false), (Some(Duration::from_secs(12)), true)] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
+        let first = StageSpec { expected, ..stage("first", 1, "12s", 500) };
+        let id =
+            world.submit(job(vec![first, StageSpec { expected, after: vec![0], ..stage("second", 1, "12s", 500) }]));
+        world.run_for(Duration::from_secs(13));
+        world.kill_server();
+        world.start_server();
+        world.run_for(Duration::from_secs(60));
+        assert!(end_of(&world, id) > Instant::ZERO);
+        assert_eq!(exchange(&world, id).alone.is_some(), is_compared);
+    }
+}

@@ -113,7 +113,10 @@ fn describe(job: &JobDetail) -> String {
 fn alone(job: &JobSummary) -> String {
     let Some(end) = job.exchange.as_ref().and_then(|exchange| exchange.alone_end) else { return String::new() };
     match show::against_alone(job) {
-        Some(how) => format!("with its share to itself it would have ended, as estimated, at {}: it ended {how}", show::time(end)),
+        Some(how) => format!(
+            "with its share to itself it would have ended, as estimated, at {}: it ended {how}",
+            show::time(end)
+        ),
         None if job.state.has_ended() => String::new(),
         None => format!("with its share to itself it would end, as estimated, at {}", show::time(end)),
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::Estimate;
+use crate::policy::run_time;
 use crate::role::LostCause;
 
 /// Most messages of tasks that a stage keeps; the story has them all.
@@ -252,6 +253,11 @@ impl Dag {
     /// Whether no task runs and none ever will.
     pub fn is_finished(&self) -> bool {
         self.stages.iter().all(|stage| stage.running == 0 && (stage.abandoned || stage.waiting() == 0))
+    }
+
+    /// By stage, as they are expected now, above zero.
+    pub fn run_times(&self) -> impl Iterator<Item = Duration> {
+        self.stages.iter().map(|stage| Duration(run_time(stage.estimate.expected()).0.max(1)))
     }
 
     /// The nodes that ran the latest attempts of its tasks.

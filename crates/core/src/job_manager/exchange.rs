@@ -10,6 +10,7 @@
 
 use super::JobManager;
 use super::requests::{OpenDemand, Progress};
+use crate::policy::is_near;
 use crate::protocol::Rule;
 use crate::role::{Change, Outbox, Record};
 use crate::vocabulary::resources::WIDTH;
@@ -36,6 +37,8 @@ pub(super) struct Account {
     kept_at: Instant,
     /// The end alone was estimated in an earlier life, which knew more of the job's beginning.
     alone_is_known: bool,
+    /// The run times, by stage, that it was estimated with.
+    run_times: Vec<Duration>,
     /// Stages that are known to put tasks off.
     deferring: BTreeSet<u32>,
 }
@@ -98,9 +101,9 @@ impl Account {
         }
     }
 
-    /// What an earlier life kept.
-    pub(super) fn recover(&mut self, kept: &Exchange) {
-        (self.sum, self.kept) = (*kept, *kept);
+    /// What an earlier life kept, when these run times were expected.
+    pub(super) fn recover(&mut self, kept: &Exchange, run_times: Vec<Duration>) {
+        (self.sum, self.kept, self.run_times) = (*kept, *kept, run_times);
         self.alone_is_known = kept.alone.is_some();
     }
 
@@ -154,6 +157,7 @@ impl JobManager {
         let share = self.share.as_deref().filter(|_| !self.held);
         if let Some(alone) = self.intra_job.end_alone(now, &progress, share) {
             account.sum.alone = Some(alone);
+            account.run_times = self.dag.run_times().collect();
         }
     }
 
@@ -182,6 +186,7 @@ impl JobManager {
     /// Makes it durable, where that was long ago.
     pub(super) fn keep_exchange_now_and_then(&mut self, now: Instant, out: &mut Outbox) {
         if self.account.as_ref().is_some_and(|account| now.since(account.kept_at) >= KEPT_EVERY) {
+            self.review_alone(now);
             self.keep_exchange(now, out);
         }
     }
@@ -189,6 +194,10 @@ impl JobManager {
     pub(super) fn keep_exchange(&mut self, now: Instant, out: &mut Outbox) {
         let Some(account) = &mut self.account else { return };
         account.kept_at = now;
+        if !account.run_times.iter().zip(self.dag.run_times()).all(|(&taken, expected)| is_near(taken, expected)) {
+            // It was estimated with others. Better nothing than that, where the course behind it is gone.
+            account.sum.alone = None;
+        }
         if account.kept != account.sum {
             account.kept = account.sum;
             out.persist(Change::Exchanged { job: self.job.id, exchange: Box::new(account.sum), at: now });

@@ -110,7 +110,7 @@ impl JobManager {
 
     fn recover_exchange(&mut self, kept: &Exchange) {
         if let Some(account) = &mut self.account {
-            account.recover(kept);
+            account.recover(kept, self.dag.run_times().collect());
         }
     }
 

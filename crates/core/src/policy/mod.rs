@@ -181,6 +181,14 @@ pub fn run_time(expected: Option<Duration>) -> Duration {
     expected.unwrap_or(UNKNOWN_RUN_TIME)
 }
 
+/// A run time that is off by one part in so many is another one.
+const OFF_BY: u64 = 16;
+
+/// Whether a run time that was taken, above zero, is about what is expected now.
+pub fn is_near(taken: Duration, expected: Duration) -> bool {
+    taken.0.abs_diff(expected.0.max(1)).saturating_mul(OFF_BY) <= taken.0
+}
+
 /// Taken for the run time of a task of which nothing is known: whoever says nothing comes after those who say less.
 const UNKNOWN_RUN_TIME: Duration = Duration::from_secs(60);
 

@@ -10,9 +10,8 @@
 //! stage and 8 ms for thirty or a hundred. That is done once while the job's age grows by an eighth; until then the course
 //! stays wrong. At the end of the job it has the run times that its tasks had in the mean.
 
-use super::altruistic::is_near;
 use super::plan::{Order, Schedule, StageWork, pack};
-use crate::policy::{StageGraph, run_time};
+use crate::policy::{StageGraph, is_near, run_time};
 use crate::vocabulary::{Duration, Instant, Totals};
 
 /// While the age grows by one part in so many, all is packed again once.

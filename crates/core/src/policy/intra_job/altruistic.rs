@@ -15,15 +15,12 @@ use super::alone::Alone;
 use super::dagps;
 use super::plan::{Order, Plan, StageWork, plan};
 use crate::policy::{
-    DagProgress, Deferrable, IntraJobPolicy, JobDemand, RunnableStage, StageDemand, StageGraph, run_time,
+    DagProgress, Deferrable, IntraJobPolicy, JobDemand, RunnableStage, StageDemand, StageGraph, is_near, run_time,
 };
 use crate::vocabulary::{Chance, Duration, Instant, Totals};
 
 /// The unit of probabilities.
 const WHOLE: u32 = 1_000_000;
-
-/// A run time that is off by one part in so many makes a plan anew.
-const OFF_BY: u64 = 16;
 
 /// Up to so many running tasks are planned with one by one; of more, the remaining times are rounded up to a part of the
 /// run time.
@@ -212,10 +209,6 @@ impl PlannedStage {
     fn next_due(&self, now: Instant) -> Option<Instant> {
         self.due.iter().find(|(at, wanted)| *at > now && *wanted > self.started).map(|(at, _)| *at)
     }
-}
-
-pub(super) fn is_near(planned: Duration, expected: Duration) -> bool {
-    planned.0.abs_diff(expected.0.max(1)).saturating_mul(OFF_BY) <= planned.0
 }
 
 fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
