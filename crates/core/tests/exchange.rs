@@ -278,7 +278,7 @@ fn who_is_run_again_is_compared_from_then_on() {
 /// The first stage has ended, and of the second, of which a minute was expected, the server that began it knew nothing.
 #[test]
 fn what_an_earlier_life_estimated_with_wrong_run_times_is_not_compared_with() {
-    for (expected, is_compared) in [(None, false), (Some(Duration::from_secs(12)), true)] {
+    for (expected, is_compared) in [(Some(Duration::from_secs(60)), false), (Some(Duration::from_secs(12)), true)] {
         let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
         let first = StageSpec { expected, ..stage("first", 1, "12s", 500) };
         let id =
