@@ -10,7 +10,7 @@ use amalgam_core::policy::{IntraJobPolicy, JobDemand, StageDemand};
 use amalgam_core::preset::{InterJob, IntraJob, Preset};
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Chance, Duration, Instant, JobId, JobSpec, Resources, StageSpec, Totals};
+use amalgam_core::vocabulary::{Chance, Duration, Instant, JobSpec, Resources, StageSpec, Totals};
 use dags::ModelDag;
 use world::{World, job, stage};
 
@@ -75,16 +75,8 @@ fn ends_of_the_examples(preset: Preset) -> [Duration; 2] {
     let before = world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
     let ids = examples().map(|dag| world.submit(spec(&dag)));
     world.run_for(Duration::from_secs(10));
-    let begin = end_of(&world, before);
-    ids.map(|id| end_of(&world, id).since(begin))
-}
-
-fn end_of(world: &World, id: JobId) -> Instant {
-    let mut ends = world.disk.iter().filter_map(|change| match change {
-        Change::JobEnded { job, at, outcome: JobOutcome::Succeeded } if *job == id => Some(*at),
-        _ => None,
-    });
-    ends.next_back().expect("the job has ended")
+    let begin = world.end_of(before);
+    ids.map(|id| world.end_of(id).since(begin))
 }
 
 /// 2.05 and 1.55 units of time in the mean; here a unit is a second.
@@ -301,7 +293,7 @@ fn who_lies_about_his_tasks_delays_nobody_else() {
         let submitted = world.now;
         let honest = world.submit(JobSpec { user: "bob".to_owned(), ..job(vec![honest]) });
         world.run_for(Duration::from_secs(60));
-        let (took, alone) = (end_of(&world, honest).since(submitted), Duration::from_secs(20));
+        let (took, alone) = (world.end_of(honest).since(submitted), Duration::from_secs(20));
         let delays = Duration::from_secs(1);
         assert!(took <= alone + longest + delays, "seed {seed}: {took}, and a task of the other takes {longest}");
     }
@@ -360,7 +352,7 @@ fn what_was_put_off_starts_when_it_must() {
     let many = StageSpec { expected: Some(Duration::from_millis(300)), ..stage("many", 1_000, "300ms", 250) };
     let greedy = world.submit(JobSpec { priority: 1, ..job(vec![many]) });
     world.run_for(Duration::from_secs(40));
-    let begin = end_of(&world, before);
+    let begin = world.end_of(before);
     let launched = |stage| {
         let launched = world.disk.iter().find_map(|change| match change {
             Change::Launched { task, at, rule, .. } if task.job == id && task.stage == stage => Some((*at, *rule)),
@@ -373,6 +365,6 @@ fn what_was_put_off_starts_when_it_must() {
     // The room comes when a task of the other ends.
     let late = second.since(first);
     assert!((Duration::from_secs(8)..Duration::from_millis(8_300)).contains(&late), "it started {late} later");
-    assert!(end_of(&world, id).since(first) < Duration::from_millis(11_600));
+    assert!(world.end_of(id).since(first) < Duration::from_millis(11_600));
     assert_eq!(world.outcome(greedy), None);
 }

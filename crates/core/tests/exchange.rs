@@ -55,16 +55,8 @@ fn what_one_gives_the_other_receives_and_ends_before_it_would_have_alone() {
     assert_eq!((cpu(&first), cpu(&second)), ((210, 0), (0, 80)));
     let alone = [first, second].map(|exchange| exchange.alone.expect("it planned").since(begin).as_millis());
     assert_eq!(alone, [2_100, 2_000]);
-    let ended = ids.map(|id| end_of(&world, id).since(begin).as_millis());
+    let ended = ids.map(|id| world.end_of(id).since(begin).as_millis());
     assert_eq!(ended, [2_100, 1_000]);
-}
-
-fn end_of(world: &World, id: JobId) -> Instant {
-    let mut ends = world.disk.iter().filter_map(|change| match change {
-        Change::JobEnded { job, at, outcome: JobOutcome::Succeeded } if *job == id => Some(*at),
-        _ => None,
-    });
-    ends.next_back().expect("the job has ended")
 }
 
 #[test]
@@ -198,7 +190,7 @@ fn on_an_idle_cluster(expected: Option<&str>, tasks: u32, run: &str) -> (f64, f6
     let id = world.submit(job(vec![StageSpec { expected, ..stage("sleep", tasks, run, 500) }]));
     world.run_for(Duration::from_secs(60));
     let alone = exchange(&world, id).alone.expect("it planned");
-    [end_of(&world, id), alone].map(|end| end.since(begin).as_secs_f64()).into()
+    [world.end_of(id), alone].map(|end| end.since(begin).as_secs_f64()).into()
 }
 
 #[test]
@@ -222,7 +214,7 @@ fn while_a_job_is_on_hold_it_would_not_go_on_alone_either() {
     world.run_for(Duration::from_secs(100));
     world.control(id, JobAction::Release);
     world.run_for(Duration::from_secs(60));
-    let (end, alone) = (end_of(&world, id), exchange(&world, id).alone.expect("it planned"));
+    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("it planned"));
     assert!(end > Instant::ZERO + Duration::from_secs(110));
     assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
 }
@@ -239,7 +231,7 @@ fn who_has_no_share_would_not_go_on_alone_either() {
     world.run_for(Duration::from_secs(100));
     world.start_agent(0);
     world.run_for(Duration::from_secs(60));
-    let (end, alone) = (end_of(&world, id), exchange(&world, id).alone.expect("it planned"));
+    let (end, alone) = (world.end_of(id), exchange(&world, id).alone.expect("it planned"));
     assert!(end > Instant::ZERO + Duration::from_secs(125));
     assert!(end.since(alone).max(alone.since(end)) < Duration::from_millis(100), "{alone:?} for {end:?}");
 }
@@ -287,7 +279,7 @@ fn what_an_earlier_life_estimated_with_wrong_run_times_is_not_compared_with() {
         world.kill_server();
         world.start_server();
         world.run_for(Duration::from_secs(60));
-        assert!(end_of(&world, id) > Instant::ZERO);
+        assert!(world.end_of(id) > Instant::ZERO);
         assert_eq!(exchange(&world, id).alone.is_some(), is_compared);
     }
 }

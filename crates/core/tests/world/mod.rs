@@ -526,6 +526,15 @@ impl World {
         }
     }
 
+    /// When the job succeeded last.
+    pub fn end_of(&self, id: JobId) -> Instant {
+        let mut ends = self.disk.iter().filter_map(|change| match change {
+            Change::JobEnded { job, at, outcome: JobOutcome::Succeeded } if *job == id => Some(*at),
+            _ => None,
+        });
+        ends.next_back().expect("the job has ended")
+    }
+
     pub fn why(&self, job: JobId) -> Vec<String> {
         let master = &self.server.as_ref().expect("the server runs").master;
         master.explain(job).iter().map(|why| master.describe_why(why)).collect()

@@ -4,6 +4,8 @@ use crate::failure::{Failure, Result};
 use amalgam_sim::report;
 use amalgam_workload::closest;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -154,11 +156,26 @@ impl ScenarioText {
         Ok(ScenarioText { text, name: path.display().to_string() })
     }
 
-    /// Something is wrong in it.
-    pub fn wrong(&self, what: impl std::fmt::Display, paper: &str) -> Failure {
-        let remedy = format!("begin with the frozen one: `amalgam paper scenario {paper}-5`");
-        Failure::usage(format!("{}: {what}", self.name), remedy)
+    /// What it says, if `check` finds nothing wrong with it.
+    pub fn parse<T: DeserializeOwned>(
+        &self,
+        paper: &str,
+        check: impl FnOnce(&T) -> std::result::Result<(), String>,
+    ) -> Result<T> {
+        let wrong = |what: String| {
+            let remedy = format!("begin with the frozen one: `amalgam paper scenario {paper}-5`");
+            Failure::usage(format!("{}: {what}", self.name), remedy)
+        };
+        let scenario = toml::from_str(&self.text).map_err(|error| wrong(error.to_string()))?;
+        check(&scenario).map_err(wrong)?;
+        Ok(scenario)
     }
+}
+
+/// What a scenario says of the figure.
+pub fn figure_of<'a, F>(figures: &'a BTreeMap<String, F>, name: &str) -> Result<&'a F> {
+    let missing = || Failure::usage(format!("the scenario file has no figure `{name}`"), "add a table for it");
+    figures.get(name).ok_or_else(missing)
 }
 
 /// All that can be run.

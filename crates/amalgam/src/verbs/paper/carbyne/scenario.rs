@@ -1,7 +1,7 @@
 //! What Carbyne's figures are run with, as their scenario file says it.
 
-use super::super::figure::{ScenarioText, within};
-use crate::failure::{Failure, Result};
+use super::super::figure::{ScenarioText, figure_of, within};
+use crate::failure::Result;
 use amalgam_core::preset::Preset;
 use amalgam_daemon::config::Config;
 use serde::Deserialize;
@@ -160,15 +160,11 @@ impl Default for Setting {
 
 impl Scenario {
     pub fn parse(text: &ScenarioText) -> Result<Scenario> {
-        let wrong = |what: String| text.wrong(what, "carbyne");
-        let scenario: Scenario = toml::from_str(&text.text).map_err(|error| wrong(error.to_string()))?;
-        scenario.check().map_err(wrong)?;
-        Ok(scenario)
+        text.parse("carbyne", Scenario::check)
     }
 
     pub fn figure(&self, name: &str) -> Result<&FigureScenario> {
-        let missing = || Failure::usage(format!("the scenario file has no figure `{name}`"), "add a table for it");
-        self.figure.get(name).ok_or_else(missing)
+        figure_of(&self.figure, name)
     }
 
     /// # Panics

@@ -1,7 +1,7 @@
 //! What a paper's figures are run with, as its scenario file says it.
 
-use super::super::figure::{ScenarioText, within};
-use crate::failure::{Failure, Result};
+use super::super::figure::{ScenarioText, figure_of, within};
+use crate::failure::Result;
 use amalgam_core::vocabulary::ExecutionType;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -142,15 +142,11 @@ fn one() -> u64 {
 
 impl Scenario {
     pub fn parse(text: &ScenarioText) -> Result<Scenario> {
-        let wrong = |what: String| text.wrong(what, "mercury");
-        let scenario: Scenario = toml::from_str(&text.text).map_err(|error| wrong(error.to_string()))?;
-        scenario.check().map_err(wrong)?;
-        Ok(scenario)
+        text.parse("mercury", Scenario::check)
     }
 
     pub fn figure(&self, name: &str) -> Result<&FigureScenario> {
-        let missing = || Failure::usage(format!("the scenario file has no figure `{name}`"), "add a table for it");
-        self.figure.get(name).ok_or_else(missing)
+        figure_of(&self.figure, name)
     }
 
     /// Whether a simulation can be made of it.
