@@ -5,6 +5,7 @@ mod dags;
 #[allow(dead_code)]
 mod world;
 
+use amalgam_core::policy::intra_job::dagps::Search;
 use amalgam_core::policy::intra_job::{Altruistic, Order, PlanOrder, StageWork, pack};
 use amalgam_core::policy::{IntraJobPolicy, JobDemand, StageDemand};
 use amalgam_core::preset::{InterJob, IntraJob, Preset};
@@ -97,6 +98,40 @@ fn work_of(dag: &ModelDag) -> Vec<StageWork> {
         after: stage.after.clone(),
     });
     stages.collect()
+}
+
+/// Whoever asks sees no more of the search than that it is asked again at once, a few times.
+#[test]
+fn the_order_that_is_searched_for_piece_by_piece_is_the_shortest_that_a_whole_search_finds() {
+    let mut shorter = 0;
+    for seed in 0..100 {
+        let mut chance = Chance::new(seed, "piece by piece");
+        let dag = ModelDag::random(&mut chance);
+        let share = totals(&Resources::new(1_000, 1_000));
+        let mut search = Search::new(work_of(&dag), &share);
+        let mut pieces = 2;
+        while search.go_on() {
+            pieces += 1;
+        }
+        let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(seed, "altruism"));
+        let end_alone = |policy: &mut Altruistic| policy.end_alone(Instant::ZERO, &dag, Some(&share));
+        let mut asked = 1;
+        let mut review_at = demand_of(&mut policy, Instant::ZERO, &dag, &share).review_at;
+        let first = end_alone(&mut policy);
+        let length = |order: &Order| Some(Instant::ZERO + pack(&work_of(&dag), &share, order).length);
+        assert_eq!(first, length(&Order::CriticalPath));
+        while review_at == Some(Instant::ZERO) {
+            review_at = demand_of(&mut policy, Instant::ZERO, &dag, &share).review_at;
+            asked += 1;
+            assert!(asked <= pieces + 3, "asked more than {asked} times for {pieces} pieces");
+        }
+        // The course alone was not looked at while it searched, and follows when there is time for it.
+        end_alone(&mut policy);
+        let found = end_alone(&mut policy);
+        assert_eq!(found, length(search.order()), "seed {seed}");
+        shorter += u32::from(found < first);
+    }
+    assert!(shorter >= 5, "shorter than the critical path in {shorter} of 100 only");
 }
 
 /// Theorem 3.1: on one pool, with exact run times and a share that does not fall, the end that was planned first is never

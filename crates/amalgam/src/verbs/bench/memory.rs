@@ -8,8 +8,8 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, AdmittedJob, Grant, Rule, ToJobManager};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobId, Key, NodeId, QueueId,
-    Resources, Sealing, Usage, UserId,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobId, JobSpec, Key, NodeId,
+    QueueId, Sealing, Usage, UserId,
 };
 use amalgam_daemon::sealing::HMAC;
 use clap::Args;
@@ -21,8 +21,8 @@ pub struct MemoryArgs {
     tasks: u32,
 }
 
-const JOB: JobId = JobId(1);
-const NODE: NodeId = NodeId(0);
+pub const JOB: JobId = JobId(1);
+pub const NODE: NodeId = NodeId(0);
 
 pub fn execute(args: &MemoryArgs) -> Result<()> {
     let start = resident_bytes(std::process::id())?;
@@ -57,6 +57,26 @@ fn give_back_free_memory() {
     }
 }
 
+/// A job manager of this preset, and the job that it is of.
+pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager) {
+    let stages = spec.stages.len();
+    let job = Arc::new(AdmittedJob {
+        id: JOB,
+        user: UserId(0),
+        queue: QueueId(1),
+        resources: spec.stages.iter().map(|stage| stage.resources.basic).collect(),
+        near: vec![Default::default(); stages],
+        spec: Arc::new(spec),
+        default_timeout: None,
+        recalled: Vec::new(),
+        only_guaranteed: false,
+        submitted_at: Instant(0),
+    });
+    let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
+    let manager = preset.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
+    (job, manager)
+}
+
 struct Run {
     manager: JobManager,
     out: Outbox,
@@ -66,21 +86,8 @@ struct Run {
 }
 
 impl Run {
-    fn begin(spec: amalgam_core::vocabulary::JobSpec) -> Run {
-        let job = Arc::new(AdmittedJob {
-            id: JOB,
-            spec: Arc::new(spec),
-            user: UserId(0),
-            queue: QueueId(1),
-            resources: vec![Resources::new(1_000, 0)],
-            near: vec![Default::default()],
-            default_timeout: None,
-            recalled: Vec::new(),
-            only_guaranteed: false,
-            submitted_at: Instant(0),
-        });
-        let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
-        let manager = Preset::DRF.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
+    fn begin(spec: JobSpec) -> Run {
+        let (job, manager) = manager(&Preset::DRF, spec);
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
         run.tell(Address::Master, ToJobManager::Begin { job, share: None });
         run

@@ -12,6 +12,7 @@ mod latency;
 mod launch;
 mod memory;
 mod placement;
+mod plans;
 mod sim;
 
 use crate::failure::{Failure, Result};
@@ -39,6 +40,8 @@ enum Bench {
     Decisions(decisions::DecisionsArgs),
     /// What the scheduler beside a job manager takes for a decision, and for a new list of nodes
     Placement(placement::PlacementArgs),
+    /// What a job manager takes for an event, where jobs plan and where they do not
+    Plans(plans::PlansArgs),
     /// What events, messages, launches and exits cost here: the constants of the simulator
     Costs(costs::CostsArgs),
     /// Whether the simulator waits as the daemons do
@@ -60,6 +63,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Memory(args) => memory::execute(&args)?,
         Bench::Decisions(args) => decisions::execute(&args)?,
         Bench::Placement(args) => placement::execute(&args)?,
+        Bench::Plans(args) => plans::execute(&args)?,
         Bench::Costs(args) => costs::execute(&args)?,
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,

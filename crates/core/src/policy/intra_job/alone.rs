@@ -6,9 +6,9 @@
 //! whatever happens to the job. While the job has no share, or is on hold, nothing starts.
 //!
 //! A new turn is packed from where the course stands: one packing. When run times turn out others than they were taken to be,
-//! they were so from the beginning: all turns are packed again, at most [`MOST_TURNS`] of them, which takes 0.2 ms for one
-//! stage and 8 ms for thirty or a hundred. That is done once while the job's age grows by an eighth; until then the course
-//! stays wrong. At the end of the job it has the run times that its tasks had in the mean.
+//! they were so from the beginning: all turns are packed again. So that this takes less than a millisecond, fewer turns are
+//! kept of a job of many stages; it is done once while the job's age grows by an eighth, and not together with a plan; until
+//! then the course stays wrong. At the end of the job it has the run times that its tasks had in the mean.
 
 use super::plan::{Order, Schedule, StageWork, pack};
 use crate::policy::{StageGraph, is_near, run_time};
@@ -17,9 +17,12 @@ use crate::vocabulary::{Duration, Instant, Totals};
 /// While the age grows by one part in so many, all is packed again once.
 const AGAIN_BY: u64 = 8;
 
-/// Of more, the two neighbours that were shortest together become one, with the mean of their shares. What was packed
-/// already stays as it is then.
+/// Of more turns, or where stages times turns are more, the two neighbours that were shortest together become one, with the
+/// mean of their shares. What was packed already stays as it is then.
 const MOST_TURNS: usize = 64;
+const STAGES_TIMES_TURNS: usize = 600;
+/// So many are kept however many stages there are.
+const LEAST_TURNS: usize = 4;
 
 pub(super) struct Alone {
     /// The job when this began, with the run times that were expected then.
@@ -34,6 +37,8 @@ pub(super) struct Alone {
     came_back: Vec<(u32, u32)>,
     /// Not before then all is packed again.
     again_at: Instant,
+    /// It was packed in another order than it is now.
+    is_reordered: bool,
 }
 
 struct Turn {
@@ -49,7 +54,15 @@ impl Alone {
     pub fn new(now: Instant, begin: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
         let schedule = pack(&begin, share, order);
         let turn = Turn { at: now, share: *share, is_paused: false, came_back: Vec::new() };
-        Alone { work: begin.clone(), begin, turns: vec![turn], schedule, came_back: Vec::new(), again_at: now }
+        Alone {
+            work: begin.clone(),
+            begin,
+            turns: vec![turn],
+            schedule,
+            came_back: Vec::new(),
+            again_at: now,
+            is_reordered: false,
+        }
     }
 
     /// Of a course that is paused, if it went on now. `None` while run times are not known, or known to be others than it has.
@@ -62,12 +75,21 @@ impl Alone {
         Some((if waits { now } else { turn.at }) + self.schedule.length)
     }
 
-    /// Takes in what has become of the job; nothing starts where there is no share.
-    pub fn follow(&mut self, now: Instant, graph: &dyn StageGraph, share: Option<&Totals>, order: &Order) {
+    /// Takes in what has become of the job; nothing starts where there is no share. All is packed again only where there is
+    /// time for it.
+    pub fn follow(
+        &mut self,
+        now: Instant,
+        graph: &dyn StageGraph,
+        share: Option<&Totals>,
+        order: &Order,
+        has_time: bool,
+    ) {
         let came_back = std::mem::take(&mut self.came_back);
         let last = self.last();
         let (share, is_paused) = (share.copied().unwrap_or(last.share), share.is_none());
-        let again = self.is_off(graph) && now >= self.again_at || self.is_inexact(graph) && has_ended(graph);
+        let is_due = self.is_off(graph) && now >= self.again_at || self.is_reordered;
+        let again = is_due && has_time || self.is_inexact(graph) && has_ended(graph);
         if !came_back.is_empty() || (share, is_paused) != (last.share, last.is_paused) {
             self.turn(Turn { at: now, share, is_paused, came_back });
             if !again {
@@ -76,8 +98,14 @@ impl Alone {
         }
         if again {
             self.replay(graph, order);
+            self.is_reordered = false;
             self.again_at = now + Duration(now.since(self.turns[0].at).0 / AGAIN_BY);
         }
+    }
+
+    /// The order of the stages is another one from now on, and was so from the beginning.
+    pub fn reorder(&mut self) {
+        self.is_reordered = true;
     }
 
     pub fn came_back(&mut self, stage: u32) {
@@ -111,7 +139,8 @@ impl Alone {
             }
             None => self.turns.push(turn),
         }
-        if self.turns.len() > MOST_TURNS {
+        let most = (STAGES_TIMES_TURNS / self.begin.len().max(1)).clamp(LEAST_TURNS, MOST_TURNS);
+        if self.turns.len() > most {
             self.merge_the_shortest();
         }
     }

@@ -12,7 +12,7 @@
 //! compare its end with.
 
 use super::alone::Alone;
-use super::dagps;
+use super::dagps::Search;
 use super::plan::{Order, Plan, StageWork, plan};
 use crate::policy::{
     DagProgress, Deferrable, IntraJobPolicy, JobDemand, RunnableStage, StageDemand, StageGraph, is_near, run_time,
@@ -38,21 +38,34 @@ const LATE: Duration = Duration::from_millis(10);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PlanOrder {
     Fixed(Order),
-    /// As DAGPS finds it for the job's first plan (`dagps.rs`): it takes long to find, and holds for the whole DAG.
+    /// As DAGPS finds it for the job as it is at its first plan (`dagps.rs`). It takes long to find, so that the search goes on
+    /// from event to event, and holds for the whole DAG. Until it is found it is that of the critical path.
     Dagps,
 }
 
 pub struct Altruistic {
-    /// `None` until it is found.
-    order: Option<Order>,
+    order: Order,
+    search: Searching,
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
     held: Option<HeldPlan>,
     alone: Option<Alone>,
+    /// It planned, or searched for the order, at this event, and the course alone was not looked at since.
+    has_planned: bool,
+}
+
+/// How far the search for the order is.
+enum Searching {
+    ToBegin,
+    Begun(Box<Search>),
+    /// Or there was nothing to search for.
+    Ended,
 }
 
 struct HeldPlan {
+    /// It was packed in the order that is the best now.
+    is_in_order: bool,
     share: Totals,
     end: Instant,
     /// The stages that had tasks ready when it was made or last confirmed.
@@ -70,15 +83,36 @@ struct PlannedStage {
 
 impl Altruistic {
     pub fn new(order: PlanOrder, altruism: u32, chance: Chance) -> Altruistic {
-        let order = match order {
-            PlanOrder::Fixed(order) => Some(order),
-            PlanOrder::Dagps => None,
+        let (order, search) = match order {
+            PlanOrder::Fixed(order) => (order, Searching::Ended),
+            PlanOrder::Dagps => (Order::CriticalPath, Searching::ToBegin),
         };
-        Altruistic { order, altruism, chance, held: None, alone: None }
+        Altruistic { order, search, altruism, chance, held: None, alone: None, has_planned: false }
     }
 
     fn yields_now(&mut self) -> bool {
         self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism
+    }
+
+    /// A piece of the search for the order, at an event at which nothing was planned. Whether more is to be done.
+    fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals) -> bool {
+        if self.has_planned {
+            return !matches!(self.search, Searching::Ended);
+        }
+        match &mut self.search {
+            Searching::Ended => return false,
+            Searching::ToBegin => self.search = Searching::Begun(Box::new(Search::new(work_left(now, graph), share))),
+            Searching::Begun(search) => {
+                if !search.go_on() {
+                    self.order = search.order().clone();
+                    self.search = Searching::Ended;
+                    self.held.iter_mut().for_each(|held| held.is_in_order = false);
+                    self.alone.iter_mut().for_each(Alone::reorder);
+                }
+            }
+        }
+        self.has_planned = true;
+        true
     }
 
     /// Has a plan that holds, the old one if possible.
@@ -89,8 +123,8 @@ impl Altruistic {
             return;
         }
         let work = work_left(now, dag.graph);
-        let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
-        let new = HeldPlan::new(now, dag, share, &work, order);
+        let new = HeldPlan::new(now, dag, share, &work, &self.order);
+        self.has_planned = true;
         match &mut self.held {
             // Greedy packing may find a later end although less is to be done.
             Some(held) if holds && new.end > held.end => {
@@ -104,7 +138,8 @@ impl Altruistic {
 
 impl IntraJobPolicy for Altruistic {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
-        let in_order = self.order != Some(Order::Packing);
+        self.has_planned = false;
+        let in_order = self.order != Order::Packing;
         let yields = self.yields_now();
         // Who does not know how long its tasks run cannot tell what could wait.
         let is_known = dag.graph.knows_run_times();
@@ -116,6 +151,7 @@ impl IntraJobPolicy for Altruistic {
             return demand;
         }
         self.review(now, dag, share);
+        let is_searching = self.search_on(now, dag.graph, share);
         let held = self.held.as_ref().expect("just reviewed");
         for &RunnableStage { stage, ready, .. } in dag.runnable {
             let planned = &held.stages[stage as usize];
@@ -128,21 +164,22 @@ impl IntraJobPolicy for Altruistic {
                 demand.deferrable.push(Deferrable { stage, count: ready - count, due });
             }
         }
-        demand.review_at = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
+        let next_due = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
+        demand.review_at = if is_searching { Some(now) } else { next_due };
         demand
     }
 
     fn end_alone(&mut self, now: Instant, graph: &dyn StageGraph, share: Option<&Totals>) -> Option<Instant> {
         let share = share.filter(|share| **share != Totals::ZERO);
+        let has_time = !std::mem::take(&mut self.has_planned);
         if let Some(alone) = &mut self.alone {
-            alone.follow(now, graph, share, self.order.as_ref().expect("it was found when this began"));
+            alone.follow(now, graph, share, &self.order, has_time);
             return alone.end(now, graph);
         }
         // Who never yields plans nothing.
         let share = share.filter(|_| self.altruism > 0)?;
         let work = work_left(now, graph);
-        let order = self.order.get_or_insert_with(|| dagps::shortest_order(&work, share));
-        self.alone.insert(Alone::new(now, work, share, order)).end(now, graph)
+        self.alone.insert(Alone::new(now, work, share, &self.order)).end(now, graph)
     }
 
     fn rerun(&mut self) {
@@ -171,9 +208,13 @@ impl HeldPlan {
             });
             PlannedStage { run_time: work.duration, started, due: due.collect() }
         });
-        let mut held = HeldPlan { share: *share, end: now + length, runnable: Vec::new(), stages: stages.collect() };
-        held.runnable.extend(dag.runnable.iter().map(|runnable| runnable.stage));
-        held
+        HeldPlan {
+            is_in_order: true,
+            share: *share,
+            end: now + length,
+            runnable: dag.runnable.iter().map(|runnable| runnable.stage).collect(),
+            stages: stages.collect(),
+        }
     }
 
     fn has_stages(&self, runnable: &[RunnableStage]) -> bool {
@@ -183,7 +224,8 @@ impl HeldPlan {
     /// Whether the job still ends when it was planned to.
     fn holds(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
         let graph = dag.graph;
-        self.share.fits_in(share)
+        self.is_in_order
+            && self.share.fits_in(share)
             && self.stages.iter_mut().enumerate().all(|(number, planned)| {
                 let stage = number as u32;
                 let unstarted = graph.unstarted(stage);

@@ -1,0 +1,271 @@
+//! What a job manager takes for an event: that of a large DAG whose run times are not as expected and whose share goes
+//! up and down, run to its end by the real role without a cluster around it.
+
+use super::memory::{JOB, NODE, manager};
+use super::{millis, percentile, sorted};
+use crate::failure::{Failure, Result};
+use amalgam_core::job_manager::JobManager;
+use amalgam_core::preset::{IntraJob, Preset};
+use amalgam_core::protocol::{Address, Ask, Grant, Message, Rule, ToJobManager, ToMaster, ToNode};
+use amalgam_core::role::{Event, Outbox, Role};
+use amalgam_core::vocabulary::{
+    AttemptId, Chance, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobSpec, ResourceSpec,
+    Resources, StageSpec, TaskSet, Totals, Usage,
+};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A master gives so many at once at most.
+const GRANTS_AT_ONCE: usize = 64;
+const BETWEEN_GRANTS: Duration = Duration::from_millis(1);
+const BETWEEN_SHARES: Duration = Duration::from_secs(5);
+/// No job takes longer than this many times its work over its share.
+const PATIENCE: u64 = 100;
+
+#[derive(Args)]
+pub struct PlansArgs {
+    /// Stages of the job
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    stages: u32,
+    /// Tasks of each
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    tasks: u32,
+    /// Tasks that fit into the cluster; the job is entitled to half of that in the mean
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    slots: u32,
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+pub fn execute(args: &PlansArgs) -> Result<()> {
+    println!("a job of {} stages with {} tasks each; milliseconds that the job manager takes", args.stages, args.tasks);
+    let mut dagps = Preset::CARBYNE;
+    dagps.intra_job = IntraJob::Dagps;
+    for (name, preset) in [("drf", Preset::DRF), ("carbyne", Preset::CARBYNE), ("carbyne, dagps", dagps)] {
+        let times = Run::new(args, &preset).finish()?;
+        println!("{name}");
+        for (what, times) in times {
+            let times = sorted(times);
+            let at = |percent| percentile(&times, percent);
+            let (p50, p99, p999, most) = (at(50.0), at(99.0), at(99.9), at(100.0));
+            let count = times.len();
+            println!("  {what:<24}{count:>8} times  p50 {p50:.4}  p99 {p99:.4}  p99.9 {p999:.3}  max {most:.3}");
+        }
+    }
+    Ok(())
+}
+
+enum Happening {
+    Grants,
+    NewShare,
+    /// Of an attempt of a stage.
+    End(AttemptId, usize),
+}
+
+struct Run {
+    manager: JobManager,
+    begin: ToJobManager,
+    spec: Arc<JobSpec>,
+    now: Instant,
+    out: Outbox,
+    chance: Chance,
+    /// What happens when, in the order in which it was found out.
+    agenda: BTreeMap<(Instant, u64), Happening>,
+    found_out: u64,
+    /// By number.
+    asks: BTreeMap<u32, Open>,
+    cluster: Totals,
+    free: Totals,
+    share: Totals,
+    grants: u64,
+    /// By stage, in millionths of what was expected.
+    off_by: Vec<u64>,
+    has_ended: bool,
+    /// Milliseconds, by kind of event.
+    times: BTreeMap<&'static str, Vec<f64>>,
+}
+
+struct Open {
+    ask: Ask,
+    granted: u64,
+}
+
+impl Run {
+    fn new(args: &PlansArgs, preset: &Preset) -> Run {
+        let mut chance = Chance::new(args.seed, "plans");
+        let spec = layered(args, &mut chance);
+        let off_by = spec.stages.iter().map(|_| 700_000 + chance.below(800_000_u64)).collect();
+        let (job, manager) = manager(preset, spec);
+        let cluster = Totals(Resources::new(750, 1_750).0.map(|amount| u64::from(amount) * u64::from(args.slots)));
+        let share = Totals(cluster.0.map(|amount| amount / 2));
+        let share_told = preset.yielding.is_some().then(|| Box::new(share));
+        Run {
+            manager,
+            begin: ToJobManager::Begin { job: Arc::clone(&job), share: share_told },
+            spec: Arc::clone(&job.spec),
+            now: Instant(1),
+            out: Outbox::default(),
+            chance,
+            agenda: BTreeMap::new(),
+            found_out: 0,
+            asks: BTreeMap::new(),
+            cluster,
+            free: cluster,
+            share,
+            grants: 0,
+            off_by,
+            has_ended: false,
+            times: BTreeMap::new(),
+        }
+    }
+
+    fn finish(mut self) -> Result<BTreeMap<&'static str, Vec<f64>>> {
+        let begin = self.begin.clone();
+        let plans = matches!(&begin, ToJobManager::Begin { share: Some(_), .. });
+        self.tell("the beginning", Address::Master, begin);
+        self.later(BETWEEN_GRANTS, Happening::Grants);
+        if plans {
+            self.later(BETWEEN_SHARES, Happening::NewShare);
+        }
+        let work: u64 = self.spec.stages.iter().map(|stage| stage.expected.map_or(0, |each| each.0)).sum();
+        let latest = Instant(work.saturating_mul(PATIENCE));
+        while !self.has_ended {
+            let next = self.agenda.first_key_value().map(|((at, _), _)| *at);
+            match self.manager.next_wakeup() {
+                Some(at) if next.is_none_or(|next| at <= next) => {
+                    self.now = at.max(self.now);
+                    self.handle("a task that is due", Event::Wakeup);
+                }
+                _ => self.happen()?,
+            }
+            if self.now > latest {
+                return Err(Failure::new("the job does not end", ""));
+            }
+        }
+        Ok(self.times)
+    }
+
+    fn later(&mut self, after: Duration, what: Happening) {
+        self.agenda.insert((self.now + after, self.found_out), what);
+        self.found_out += 1;
+    }
+
+    fn happen(&mut self) -> Result<()> {
+        let Some(((at, _), what)) = self.agenda.pop_first() else {
+            return Err(Failure::new("nothing is left to happen, and the job has not ended", ""));
+        };
+        self.now = at;
+        match what {
+            Happening::Grants => {
+                let grants = self.grants();
+                if !grants.is_empty() {
+                    self.tell("up to 64 grants", Address::Master, ToJobManager::Granted { grants });
+                }
+                self.later(BETWEEN_GRANTS, Happening::Grants);
+            }
+            Happening::NewShare => {
+                let part = 300_000 + self.chance.below(400_000_u64);
+                self.share = Totals(self.cluster.0.map(|amount| amount / 1_000 * part / 1_000));
+                self.tell("a new share", Address::Master, ToJobManager::Share { share: Box::new(self.share) });
+                self.later(BETWEEN_SHARES, Happening::NewShare);
+            }
+            Happening::End(attempt, stage) => {
+                self.free.add(&self.spec.stages[stage].resources.basic);
+                let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
+                let ended = Arc::new(Ended { reason: EndReason::Exit(0), usage, message: None });
+                self.tell(
+                    "the end of a task",
+                    Address::Node(NODE),
+                    ToJobManager::Finished { attempt, ended, instead: None },
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// For what must start, and for half of the rest.
+    fn grants(&mut self) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        for is_needed in [true, false] {
+            for open in self.asks.values_mut() {
+                let wanted = if is_needed { open.ask.needed } else { open.ask.wanted };
+                let resources = &open.ask.resources;
+                while open.granted < wanted && fits(resources, &self.free) && grants.len() < GRANTS_AT_ONCE {
+                    if !is_needed && self.chance.below(2_u32) == 0 {
+                        break;
+                    }
+                    self.free.sub(resources);
+                    open.granted += 1;
+                    self.grants += 1;
+                    let id = GrantId { epoch: Epoch(1), number: self.grants, slot: 0 };
+                    let rule = if is_needed { Rule::DominantShare } else { Rule::Leftover };
+                    let (ask, generation) = (open.ask.id, Generation(0));
+                    grants.push(Grant { id, ask, node: NODE, rule, passed_over: 0, generation });
+                }
+            }
+        }
+        grants
+    }
+
+    fn tell(&mut self, what: &'static str, from: Address, body: ToJobManager) {
+        self.handle(what, Event::Message { from, body });
+    }
+
+    fn handle(&mut self, what: &'static str, event: Event<ToJobManager>) {
+        let begun = std::time::Instant::now();
+        self.manager.handle(self.now, event, &mut self.out);
+        self.times.entry(what).or_default().push(millis(begun.elapsed()));
+        for (_, message) in std::mem::take(&mut self.out).sends {
+            self.take_in(message);
+        }
+    }
+
+    fn take_in(&mut self, message: Message) {
+        match message {
+            Message::ToMaster(ToMaster::Demand { asks, .. }) => {
+                for ask in asks {
+                    let granted = self.asks.get(&ask.id.number).map_or(0, |open| open.granted);
+                    self.asks.insert(ask.id.number, Open { ask, granted });
+                }
+            }
+            Message::ToMaster(ToMaster::JobEnded { job, .. }) => self.has_ended = job == JOB,
+            Message::ToNode(ToNode::Launch(launch)) => {
+                let stage = launch.task.stage as usize;
+                let expected = self.spec.stages[stage].expected.map_or(1, |expected| expected.0);
+                let each = 800_000 + self.chance.below(400_000_u64);
+                let time = expected * self.off_by[stage] / 1_000_000 * each / 1_000_000;
+                self.later(Duration(time.max(1)), Happening::End(launch.attempt, stage));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn fits(resources: &Resources, free: &Totals) -> bool {
+    let mut wanted = Totals::ZERO;
+    wanted.add(resources);
+    wanted.fits_in(free)
+}
+
+/// Ten layers at most; a stage depends on some of the layer before its own.
+fn layered(args: &PlansArgs, chance: &mut Chance) -> JobSpec {
+    let mut spec = super::cluster::array(args.tasks, &["/bin/true"]);
+    let width = args.stages.div_ceil(10);
+    let program = Arc::clone(&spec.stages[0].program);
+    let stage = |index: u32| {
+        let before = (index / width).checked_sub(1).map_or(0..0, |layer| layer * width..(layer + 1) * width);
+        let basic = Resources::new(500 + chance.below(501_u32), 1_000 + chance.below(1_501_u32));
+        StageSpec {
+            name: format!("s{index}"),
+            after: before.filter(|_| chance.below(3_u32) == 0).collect(),
+            tasks: TaskSet::Count(args.tasks),
+            program: Arc::clone(&program),
+            resources: ResourceSpec { basic, custom: Vec::new() },
+            expected: Some(Duration::from_millis(1_000 + chance.below(20_000_u64))),
+            ..StageSpec::default()
+        }
+    };
+    spec.stages = (0..args.stages).map(stage).collect();
+    spec
+}
