@@ -8,6 +8,7 @@ pub mod intra_job;
 mod mix;
 pub mod node_queue;
 pub mod placement;
+pub(crate) mod timeline;
 mod trust;
 
 pub use alignment::Alignment;

@@ -12,6 +12,7 @@ pub mod resources;
 pub mod time;
 pub mod token;
 pub mod views;
+pub mod waits;
 pub mod work;
 
 pub use chance::Chance;
@@ -26,4 +27,5 @@ pub use resources::{Kinds, ResourceSpec, Resources, Totals};
 pub use time::{Duration, Instant};
 pub use token::{Allocation, Generation, Key, Mac, Sealing, Tag, Token};
 pub use views::{ClassTable, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
+pub use waits::WaitMatrix;
 pub use work::{JobWork, Work};

@@ -9,7 +9,7 @@
 use super::packing;
 use super::plan::{Order, StageWork, pack};
 use super::remaining::{Remaining, kinds_of};
-use super::timeline::Timeline;
+use crate::policy::timeline::Timeline;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, Totals};
 use std::cmp::Reverse;

@@ -8,8 +8,8 @@ pub mod dagps;
 mod packing;
 mod plan;
 mod remaining;
+mod shift;
 mod tetris;
-mod timeline;
 
 pub use altruistic::{Altruistic, PlanOrder};
 pub use breadth_first::BreadthFirst;

@@ -1,7 +1,8 @@
 //! Greedy list scheduling of what is left of a job into its share. (Carbyne, Pseudocode 1, line 17.)
 
 use super::plan::Order;
-use super::remaining::{Amounts, Remaining, Run};
+use super::remaining::{Remaining, Run};
+use crate::policy::timeline::Amounts;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

@@ -10,7 +10,7 @@
 //! The shift never fails, and costs no second packing. (The better of the two would need up to 17 % less at once.)
 
 use super::remaining::{Remaining, Run, kinds_of};
-use super::{packing, timeline};
+use super::{packing, shift};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, Resources, Totals};
 
@@ -100,7 +100,7 @@ fn plan_in<const K: usize>(stages: &[StageWork], share: &Totals, order: &Order) 
     let job = Remaining::<K>::of(stages, share);
     let runs = packing::pack(&job, order);
     let length = job.end_of(&runs);
-    let latest = timeline::shift_right(&job, &runs, length);
+    let latest = shift::shift_right(&job, &runs, length);
     Plan { length: Duration(length), latest: by_stage(&job, &latest) }
 }
 

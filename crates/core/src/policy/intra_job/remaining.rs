@@ -2,6 +2,7 @@
 //! tasks, integers that cannot overflow.
 
 use super::plan::StageWork;
+use crate::policy::timeline::Amounts;
 use crate::vocabulary::Totals;
 use crate::vocabulary::resources::WIDTH;
 
@@ -15,11 +16,6 @@ pub const EXACT_TASKS: u64 = 256;
 pub const TICKS: u64 = 64;
 /// More different ends than this of tasks that run are rounded up to so many.
 const EXACT_ENDS: usize = 256;
-
-/// Of each kind that matters, how much: a demand, or what is free, which is below zero while running tasks hold more
-/// than the share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Amounts<const K: usize>(pub [i64; K]);
 
 /// Tasks of a stage that start together, each followed by others of the stage until so many have run in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,40 +67,6 @@ fn wanted_kinds(stages: &[StageWork]) -> impl Iterator<Item = usize> {
 
 fn is_too_large(stage: &StageWork, share: &Totals) -> bool {
     stage.resources.0.iter().zip(&share.0).any(|(&wanted, &of)| u64::from(wanted) > of)
-}
-
-impl<const K: usize> Amounts<K> {
-    #[inline]
-    pub fn add(&mut self, other: &Amounts<K>, times: i64) {
-        for kind in 0..K {
-            self.0[kind] += other.0[kind] * times;
-        }
-    }
-
-    /// As free room: whether the demand fits. What is not wanted may be overdrawn.
-    #[inline]
-    pub fn has(&self, demand: &Amounts<K>) -> bool {
-        let mut fits = true;
-        for kind in 0..K {
-            fits &= demand.0[kind] <= self.0[kind].max(0);
-        }
-        fits
-    }
-
-    /// As free room: how often the demand fits.
-    #[inline]
-    pub fn times(&self, demand: &Amounts<K>) -> u32 {
-        if !self.has(demand) {
-            return 0;
-        }
-        let wanted = (0..K).filter(|&kind| demand.0[kind] > 0);
-        let times = wanted.map(|kind| self.0[kind] / demand.0[kind]).min();
-        times.map_or(u32::MAX, |times| u32::try_from(times).unwrap_or(u32::MAX))
-    }
-
-    pub fn scaled(&self, times: u32) -> Amounts<K> {
-        Amounts(self.0.map(|amount| amount * i64::from(times)))
-    }
 }
 
 impl<const K: usize> Remaining<K> {

@@ -2,6 +2,7 @@
 
 mod by_kind;
 mod fifo;
+pub mod projection;
 
 pub use by_kind::ByKind;
 pub use fifo::Fifo;

@@ -153,7 +153,7 @@ fn every_schedule_and_every_plan_can_be_carried_out() {
             assert_eq!(fault(&stages, &share, &runs, length), None);
             check_greedy(&stages, &share, &runs);
             assert!(length >= job.at_least(), "shorter than the work or the longest path");
-            let shifted = timeline::shift_right(&job, &runs, length);
+            let shifted = shift::shift_right(&job, &runs, length);
             assert_eq!(fault(&stages, &share, &shifted, length), None);
             // Task by task, none is earlier than in the forward schedule.
             for (forward, latest) in by_stage(&job, &runs).iter().zip(by_stage(&job, &shifted)) {
@@ -232,7 +232,7 @@ fn large_jobs_have_plans_that_can_be_carried_out_too() {
             let mut job = Remaining::<4>::of(&stages, &share);
             let (runs, length) = packed(&job, order);
             assert_eq!(fault(&stages, &share, &runs, length), None);
-            let shifted = timeline::shift_right(&job, &runs, length);
+            let shifted = shift::shift_right(&job, &runs, length);
             assert_eq!(fault(&stages, &share, &shifted, length), None);
             assert!(at_once(&stages, &share, &shifted) <= at_once(&stages, &share, &runs));
             job.tick = 0;
@@ -324,7 +324,7 @@ fn the_reversed_packing_is_no_better_than_the_shift() {
                 }
                 let job = Remaining::<4>::of(&stages, &share);
                 let (runs, length) = packed(&job, order);
-                let shift = at_once(&stages, &share, &timeline::shift_right(&job, &runs, length)).min(1_000_000);
+                let shift = at_once(&stages, &share, &shift::shift_right(&job, &runs, length)).min(1_000_000);
                 let reversed = reversed_packing(&stages, &share, order, length);
                 let reversed = reversed.map(|runs| at_once(&stages, &share, &runs).min(1_000_000));
                 needed = [needed[0] + shift, needed[1] + reversed.unwrap_or(shift).min(shift)];
