@@ -267,15 +267,17 @@ fn who_is_run_again_is_compared_from_then_on() {
     }
 }
 
-/// The first stage has ended, and of the second, of which a minute was expected, the server that began it knew nothing.
+/// The first stage has ended, and of the second, of which a minute was expected, the server that began it knew nothing. It kept
+/// what it estimated when the one beside them ended.
 #[test]
 fn what_an_earlier_life_estimated_with_wrong_run_times_is_not_compared_with() {
-    for (expected, is_compared) in [(Some(Duration::from_secs(60)), false), (Some(Duration::from_secs(12)), true)] {
+    for (expected, is_compared) in [(Duration::from_secs(60), false), (Duration::from_secs(16), true)] {
         let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));
-        let first = StageSpec { expected, ..stage("first", 1, "12s", 500) };
-        let id =
-            world.submit(job(vec![first, StageSpec { expected, after: vec![0], ..stage("second", 1, "12s", 500) }]));
-        world.run_for(Duration::from_secs(13));
+        let timed = |name, run, expected| StageSpec { expected: Some(expected), ..stage(name, 1, run, 500) };
+        let second = StageSpec { after: vec![0], ..timed("second", "16s", expected) };
+        let beside = timed("beside", "23s", Duration::from_secs(23));
+        let id = world.submit(job(vec![timed("first", "12s", expected.min(Duration::from_secs(12))), second, beside]));
+        world.run_for(Duration::from_secs(24));
         world.kill_server();
         world.start_server();
         world.run_for(Duration::from_secs(60));

@@ -155,7 +155,7 @@ impl JobManager {
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
         // On hold nothing of it starts, as without a share.
         let share = self.share.as_deref().filter(|_| !self.held);
-        if let Some(alone) = self.intra_job.end_alone(now, &progress, share) {
+        if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {
             account.sum.alone = Some(alone);
             account.run_times = self.dag.run_times().collect();
         }

@@ -67,6 +67,8 @@ pub struct JobManager {
     requests: Requests,
     /// What it is entitled to of the cluster, once the master has said so.
     share: Option<Box<Totals>>,
+    /// Nothing took long at this event yet.
+    has_time: bool,
     /// What it gives and receives; where nobody yields there is none.
     account: Option<Box<exchange::Account>>,
     /// Places the job's tasks, or those that are opportunistic; without it the master does.
@@ -191,6 +193,7 @@ impl JobManager {
             dag,
             requests,
             share: None,
+            has_time: true,
             account,
             scheduler,
             quota,
@@ -263,6 +266,7 @@ impl JobManager {
         }
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
+        self.has_time &= !self.requests.took_long();
         self.note_demand(now, out);
         self.review_alone(now);
         let is_for_master = |ask: &Ask| self.scheduler.is_none() || self.requests.is_for_master(ask.execution);
@@ -459,7 +463,6 @@ impl JobManager {
         self.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
         out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
-        self.keep_exchange_now_and_then(now, out);
         for &stage in &ready {
             out.record(Record::StageReady { job: self.id(), stage });
         }
@@ -474,6 +477,7 @@ impl JobManager {
         } else if self.quota.is_set() {
             self.place(now, out);
         }
+        self.keep_exchange_now_and_then(now, out);
         self.tell_work(out);
     }
 
@@ -689,6 +693,7 @@ impl Role for JobManager {
 
     fn handle(&mut self, now: Instant, event: Event<ToJobManager>, out: &mut Outbox) {
         self.add_up(now);
+        self.has_time = true;
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Master, incarnation } => {

@@ -62,6 +62,8 @@ pub(super) struct Requests {
     mix: Option<(Mix, Chance)>,
     /// When the policy wants to be asked again.
     review_at: Option<Instant>,
+    /// The policy took long when it was asked last.
+    took_long: bool,
     /// What the policy said last of what could wait.
     deferrable: Vec<Deferrable>,
     demand: OpenDemand,
@@ -127,6 +129,7 @@ impl Requests {
             runnable: Vec::new(),
             mix,
             review_at: None,
+            took_long: false,
             deferrable: Vec::new(),
             demand: OpenDemand::default(),
         };
@@ -193,7 +196,7 @@ impl Requests {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
         let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: &progress }, share);
-        self.review_at = demand.review_at;
+        (self.review_at, self.took_long) = (demand.review_at, demand.took_long);
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());
         // An ask that has a rank after the one before it keeps it, and is not told again.
@@ -222,6 +225,10 @@ impl Requests {
 
     pub(super) fn review_at(&self) -> Option<Instant> {
         self.review_at
+    }
+
+    pub(super) fn took_long(&self) -> bool {
+        self.took_long
     }
 
     /// What could wait, by stage, as the policy said last.

@@ -160,8 +160,15 @@ pub trait IntraJobPolicy: Send {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand;
 
     /// When the job would end with its share to itself: it yields nothing and is given nothing. Asked whatever
-    /// happens, and without a share while nothing of the job may start; `None` where it does not plan by its share, or has nothing new to say.
-    fn end_alone(&mut self, _now: Instant, _graph: &dyn StageGraph, _share: Option<&Totals>) -> Option<Instant> {
+    /// happens, and without a share while nothing of the job may start; `None` where it does not plan by its share, or has
+    /// nothing new to say. What takes long is put off where there is no time for it.
+    fn end_alone(
+        &mut self,
+        _now: Instant,
+        _graph: &dyn StageGraph,
+        _share: Option<&Totals>,
+        _has_time: bool,
+    ) -> Option<Instant> {
         None
     }
 
@@ -250,6 +257,8 @@ pub struct JobDemand {
     pub in_order: bool,
     /// When some of what could wait must start, if nothing else happens before.
     pub review_at: Option<Instant>,
+    /// A plan was made, or an order searched for: whatever else takes long is for another event.
+    pub took_long: bool,
 }
 
 /// Tasks of a stage that could wait.

@@ -41,9 +41,15 @@ impl ModelDag {
 
     /// Of up to twelve stages.
     pub fn random(chance: &mut Chance) -> ModelDag {
+        let stages = 1 + chance.below(12_u32);
+        ModelDag::of(chance, stages, 3)
+    }
+
+    /// Of so many stages, each of which comes after one in so many of those before it.
+    pub fn of(chance: &mut Chance, stages: u32, one_in: u32) -> ModelDag {
         let mut dag = ModelDag::default();
-        for stage in 0..=chance.below(12_u32) {
-            let after: Vec<u32> = (0..stage).filter(|_| chance.below(3_u32) == 0).collect();
+        for stage in 0..stages {
+            let after: Vec<u32> = (0..stage).filter(|_| chance.below(one_in) == 0).collect();
             let resources = Resources::new(1 + chance.below(400_u32), chance.below(400_u32));
             let duration = Duration::from_secs(1 + chance.below(8_u64));
             dag.add(resources, duration, 1 + chance.below(9_u32), &after);

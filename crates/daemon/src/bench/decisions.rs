@@ -80,6 +80,9 @@ pub struct Decisions {
     /// Of one call.
     pub p50: Duration,
     pub p99: Duration,
+    /// One in ten thousand takes longer.
+    pub p9999: Duration,
+    /// With the machine's interruptions.
     pub longest: Duration,
 }
 
@@ -247,8 +250,8 @@ impl Cluster {
     fn summary(mut self, each: f64) -> Decisions {
         self.times.sort_unstable();
         let last = self.times.len().saturating_sub(1);
-        let percentile = |percent: usize| {
-            let nanoseconds = self.times.get((last * percent).div_ceil(100)).copied().unwrap_or(0);
+        let percentile = |parts: usize| {
+            let nanoseconds = self.times.get((last * parts).div_ceil(10_000)).copied().unwrap_or(0);
             Duration::from_nanos(nanoseconds.into())
         };
         let full = |kind: usize| self.booked.0[kind] as f64 / self.capacity.0[kind] as f64;
@@ -260,9 +263,10 @@ impl Cluster {
             decisions: self.granted,
             events: self.times.len() as u64,
             per_second: 1.0 / each,
-            p50: percentile(50),
-            p99: percentile(99),
-            longest: percentile(100),
+            p50: percentile(5_000),
+            p99: percentile(9_900),
+            p9999: percentile(9_999),
+            longest: percentile(10_000),
         }
     }
 

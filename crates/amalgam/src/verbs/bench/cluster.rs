@@ -3,14 +3,19 @@
 use super::failed;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
-use amalgam_core::vocabulary::JobSpec;
+use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::AdmittedJob;
+use amalgam_core::vocabulary::{Epoch, Instant as Moment, JobId, JobSpec, Key, NodeId, QueueId, Sealing, UserId};
 use amalgam_daemon::api::{JobState, NodeState, NodeSummary, ServerFile, Waited};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::sealing::HMAC;
 use amalgam_daemon::server::executor_paths;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub struct Cluster {
@@ -217,4 +222,27 @@ pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
         stages: (0..stages).map(stage).collect(),
         ..JobSpec::default()
     }
+}
+
+pub const JOB: JobId = JobId(1);
+pub const NODE: NodeId = NodeId(0);
+
+/// A job manager of this preset, and the job that it is of.
+pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager) {
+    let stages = spec.stages.len();
+    let job = Arc::new(AdmittedJob {
+        id: JOB,
+        user: UserId(0),
+        queue: QueueId(1),
+        resources: spec.stages.iter().map(|stage| stage.resources.basic).collect(),
+        near: vec![Default::default(); stages],
+        spec: Arc::new(spec),
+        default_timeout: None,
+        recalled: Vec::new(),
+        only_guaranteed: false,
+        submitted_at: Moment(0),
+    });
+    let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
+    let manager = preset.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
+    (job, manager)
 }

@@ -1,17 +1,15 @@
 //! Bytes per task of a job manager: untouched, half finished, half retried. The real role, without a cluster around it.
 
 use super::arrays::resident_bytes;
-use super::cluster::array;
+use super::cluster::{JOB, NODE, array, manager};
 use crate::failure::Result;
-use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{Address, AdmittedJob, Grant, Rule, ToJobManager};
+use amalgam_core::protocol::{Address, Grant, Rule, ToJobManager};
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobId, JobSpec, Key, NodeId,
-    QueueId, Sealing, Usage, UserId,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Generation, GrantId, Instant, JobSpec, Usage,
 };
-use amalgam_daemon::sealing::HMAC;
 use clap::Args;
 use std::sync::Arc;
 
@@ -20,9 +18,6 @@ pub struct MemoryArgs {
     #[arg(long, default_value_t = 1_000_000)]
     tasks: u32,
 }
-
-pub const JOB: JobId = JobId(1);
-pub const NODE: NodeId = NodeId(0);
 
 pub fn execute(args: &MemoryArgs) -> Result<()> {
     let start = resident_bytes(std::process::id())?;
@@ -55,26 +50,6 @@ fn give_back_free_memory() {
     unsafe {
         libc::malloc_trim(0);
     }
-}
-
-/// A job manager of this preset, and the job that it is of.
-pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager) {
-    let stages = spec.stages.len();
-    let job = Arc::new(AdmittedJob {
-        id: JOB,
-        user: UserId(0),
-        queue: QueueId(1),
-        resources: spec.stages.iter().map(|stage| stage.resources.basic).collect(),
-        near: vec![Default::default(); stages],
-        spec: Arc::new(spec),
-        default_timeout: None,
-        recalled: Vec::new(),
-        only_guaranteed: false,
-        submitted_at: Instant(0),
-    });
-    let sealing = Sealing { root: Key([0; 32]), mac: HMAC };
-    let manager = preset.job_manager(Arc::clone(&job), Epoch(1), JobManagerSettings::default(), sealing);
-    (job, manager)
 }
 
 struct Run {

@@ -1,8 +1,11 @@
-//! What a job manager takes for an event: that of a large DAG whose run times are not as expected and whose share goes
-//! up and down, run to its end by the real role without a cluster around it.
+//! What a job manager takes for an event: that of a large DAG whose run times are not as expected, some of whose tasks fail
+//! and whose share goes up and down, run to its end by the real role without a cluster around it.
+//!
+//! An event counts with the least CPU time that it took in several runs, which are alike to the last event: what is above that
+//! is the machine's.
 
-use super::memory::{JOB, NODE, manager};
-use super::{millis, percentile, sorted};
+use super::cluster::{JOB, NODE, array, manager};
+use super::{percentile, sorted};
 use crate::failure::{Failure, Result};
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::{IntraJob, Preset};
@@ -16,12 +19,15 @@ use clap::Args;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A master gives so many at once at most.
-const GRANTS_AT_ONCE: usize = 64;
+const RUNS: usize = 3;
 const BETWEEN_GRANTS: Duration = Duration::from_millis(1);
 const BETWEEN_SHARES: Duration = Duration::from_secs(5);
+/// One task in so many fails once.
+const FAILS: u32 = 500;
 /// No job takes longer than this many times its work over its share.
 const PATIENCE: u64 = 100;
+/// Milliseconds that are asked of a decision, for a hundred stages and a hundred thousand tasks.
+const ASKED: f64 = 1.0;
 
 #[derive(Args)]
 pub struct PlansArgs {
@@ -39,21 +45,69 @@ pub struct PlansArgs {
 }
 
 pub fn execute(args: &PlansArgs) -> Result<()> {
-    println!("a job of {} stages with {} tasks each; milliseconds that the job manager takes", args.stages, args.tasks);
+    println!(
+        "a job of {} stages with {} tasks each; milliseconds of CPU that an event takes the job manager, the least of {RUNS} runs",
+        args.stages, args.tasks
+    );
     let mut dagps = Preset::CARBYNE;
     dagps.intra_job = IntraJob::Dagps;
     for (name, preset) in [("drf", Preset::DRF), ("carbyne", Preset::CARBYNE), ("carbyne, dagps", dagps)] {
-        let times = Run::new(args, &preset).finish()?;
+        let decisions = least(args, &preset)?;
         println!("{name}");
-        for (what, times) in times {
-            let times = sorted(times);
+        let mut longest: f64 = 0.0;
+        for (what, decisions) in decisions {
+            let tasks: u64 = decisions.iter().map(|decision| decision.launches).sum();
+            let all: f64 = decisions.iter().map(|decision| decision.took).sum();
+            let times = sorted(decisions.iter().map(|decision| decision.took).collect());
             let at = |percent| percentile(&times, percent);
-            let (p50, p99, p999, most) = (at(50.0), at(99.0), at(99.9), at(100.0));
+            let (p50, p99, most) = (at(50.0), at(99.0), at(100.0));
             let count = times.len();
-            println!("  {what:<24}{count:>8} times  p50 {p50:.4}  p99 {p99:.4}  p99.9 {p999:.3}  max {most:.3}");
+            print!("  {what:<30}{count:>8} times  p50 {p50:.4}  p99 {p99:.4}  max {most:.4}");
+            if tasks > 0 {
+                print!(", and {:.4} for each of {tasks} launches", all / tasks as f64);
+            } else {
+                longest = longest.max(most);
+            }
+            println!();
         }
+        println!(
+            "  the longest without launches takes {longest:.3} of the {ASKED} ms that are asked of 100 stages with 1,000 tasks each"
+        );
     }
     Ok(())
+}
+
+/// By kind of event, what each took, in order.
+type Decisions = BTreeMap<&'static str, Vec<Decided>>;
+
+struct Decided {
+    /// Milliseconds of CPU.
+    took: f64,
+    launches: u64,
+}
+
+fn least(args: &PlansArgs, preset: &Preset) -> Result<Decisions> {
+    let mut least = Run::new(args, preset).finish()?;
+    for _ in 1..RUNS {
+        let again = Run::new(args, preset).finish()?;
+        for ((what, first), (same, second)) in least.iter_mut().zip(&again) {
+            if *what != *same || first.len() != second.len() {
+                return Err(Failure::new("two runs of one seed are not alike", "this is a bug"));
+            }
+            first.iter_mut().zip(second).for_each(|(one, other)| one.took = one.took.min(other.took));
+        }
+    }
+    Ok(least)
+}
+
+/// Of this thread, in milliseconds.
+fn cpu_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to a place of ours.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+    }
+    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
 }
 
 enum Happening {
@@ -82,8 +136,9 @@ struct Run {
     /// By stage, in millionths of what was expected.
     off_by: Vec<u64>,
     has_ended: bool,
-    /// Milliseconds, by kind of event.
-    times: BTreeMap<&'static str, Vec<f64>>,
+    decisions: Decisions,
+    /// Launches that the event led to.
+    launches: u64,
 }
 
 struct Open {
@@ -116,11 +171,12 @@ impl Run {
             grants: 0,
             off_by,
             has_ended: false,
-            times: BTreeMap::new(),
+            decisions: BTreeMap::new(),
+            launches: 0,
         }
     }
 
-    fn finish(mut self) -> Result<BTreeMap<&'static str, Vec<f64>>> {
+    fn finish(mut self) -> Result<Decisions> {
         let begin = self.begin.clone();
         let plans = matches!(&begin, ToJobManager::Begin { share: Some(_), .. });
         self.tell("the beginning", Address::Master, begin);
@@ -143,7 +199,7 @@ impl Run {
                 return Err(Failure::new("the job does not end", ""));
             }
         }
-        Ok(self.times)
+        Ok(self.decisions)
     }
 
     fn later(&mut self, after: Duration, what: Happening) {
@@ -160,7 +216,7 @@ impl Run {
             Happening::Grants => {
                 let grants = self.grants();
                 if !grants.is_empty() {
-                    self.tell("up to 64 grants", Address::Master, ToJobManager::Granted { grants });
+                    self.tell("grants", Address::Master, ToJobManager::Granted { grants });
                 }
                 self.later(BETWEEN_GRANTS, Happening::Grants);
             }
@@ -173,25 +229,23 @@ impl Run {
             Happening::End(attempt, stage) => {
                 self.free.add(&self.spec.stages[stage].resources.basic);
                 let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
-                let ended = Arc::new(Ended { reason: EndReason::Exit(0), usage, message: None });
-                self.tell(
-                    "the end of a task",
-                    Address::Node(NODE),
-                    ToJobManager::Finished { attempt, ended, instead: None },
-                );
+                let fails = self.chance.below(FAILS) == 0;
+                let ended = Arc::new(Ended { reason: EndReason::Exit(u8::from(fails)), usage, message: None });
+                let what = if fails { "a failure" } else { "the end of a task" };
+                self.tell(what, Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
             }
         }
         Ok(())
     }
 
-    /// For what must start, and for half of the rest.
+    /// For what must start, and for some of the rest of each ask.
     fn grants(&mut self) -> Vec<Grant> {
         let mut grants = Vec::new();
         for is_needed in [true, false] {
             for open in self.asks.values_mut() {
                 let wanted = if is_needed { open.ask.needed } else { open.ask.wanted };
                 let resources = &open.ask.resources;
-                while open.granted < wanted && fits(resources, &self.free) && grants.len() < GRANTS_AT_ONCE {
+                while open.granted < wanted && fits(resources, &self.free) {
                     if !is_needed && self.chance.below(2_u32) == 0 {
                         break;
                     }
@@ -213,12 +267,20 @@ impl Run {
     }
 
     fn handle(&mut self, what: &'static str, event: Event<ToJobManager>) {
-        let begun = std::time::Instant::now();
+        let begun = cpu_time();
         self.manager.handle(self.now, event, &mut self.out);
-        self.times.entry(what).or_default().push(millis(begun.elapsed()));
+        let took = cpu_time() - begun;
+        self.launches = 0;
+        let mut asks = false;
         for (_, message) in std::mem::take(&mut self.out).sends {
+            asks |= matches!(&message, Message::ToMaster(ToMaster::Demand { asks, .. }) if !asks.is_empty());
             self.take_in(message);
         }
+        let what = match what {
+            "the end of a task" if asks => "the end of one, and it asks",
+            what => what,
+        };
+        self.decisions.entry(what).or_default().push(Decided { took, launches: self.launches });
     }
 
     fn take_in(&mut self, message: Message) {
@@ -231,6 +293,7 @@ impl Run {
             }
             Message::ToMaster(ToMaster::JobEnded { job, .. }) => self.has_ended = job == JOB,
             Message::ToNode(ToNode::Launch(launch)) => {
+                self.launches += 1;
                 let stage = launch.task.stage as usize;
                 let expected = self.spec.stages[stage].expected.map_or(1, |expected| expected.0);
                 let each = 800_000 + self.chance.below(400_000_u64);
@@ -250,7 +313,7 @@ fn fits(resources: &Resources, free: &Totals) -> bool {
 
 /// Ten layers at most; a stage depends on some of the layer before its own.
 fn layered(args: &PlansArgs, chance: &mut Chance) -> JobSpec {
-    let mut spec = super::cluster::array(args.tasks, &["/bin/true"]);
+    let mut spec = array(args.tasks, &["/bin/true"]);
     let width = args.stages.div_ceil(10);
     let program = Arc::clone(&spec.stages[0].program);
     let stage = |index: u32| {
@@ -262,6 +325,7 @@ fn layered(args: &PlansArgs, chance: &mut Chance) -> JobSpec {
             tasks: TaskSet::Count(args.tasks),
             program: Arc::clone(&program),
             resources: ResourceSpec { basic, custom: Vec::new() },
+            retries: 5,
             expected: Some(Duration::from_millis(1_000 + chance.below(20_000_u64))),
             ..StageSpec::default()
         }

@@ -50,6 +50,21 @@ struct Turn {
     came_back: Vec<(u32, u32)>,
 }
 
+impl Turn {
+    fn add(&mut self, came_back: Vec<(u32, u32)>) {
+        for (stage, tasks) in came_back {
+            add(&mut self.came_back, stage, tasks);
+        }
+    }
+}
+
+fn add(came_back: &mut Vec<(u32, u32)>, stage: u32, tasks: u32) {
+    match came_back.iter_mut().find(|(of, _)| *of == stage) {
+        Some((_, all)) => *all += tasks,
+        None => came_back.push((stage, tasks)),
+    }
+}
+
 impl Alone {
     pub fn new(now: Instant, begin: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
         let schedule = pack(&begin, share, order);
@@ -109,10 +124,7 @@ impl Alone {
     }
 
     pub fn came_back(&mut self, stage: u32) {
-        match self.came_back.iter_mut().find(|(of, _)| *of == stage) {
-            Some((_, tasks)) => *tasks += 1,
-            None => self.came_back.push((stage, 1)),
-        }
+        add(&mut self.came_back, stage, 1);
     }
 
     fn last(&self) -> &Turn {
@@ -135,7 +147,7 @@ impl Alone {
         match self.turns.last_mut().filter(|last| last.at == turn.at) {
             Some(last) => {
                 (last.share, last.is_paused) = (turn.share, turn.is_paused);
-                last.came_back.extend(turn.came_back);
+                last.add(turn.came_back);
             }
             None => self.turns.push(turn),
         }
@@ -169,7 +181,7 @@ impl Alone {
             kept.share = Totals(std::array::from_fn(|kind| mean(kind) as u64));
             kept.is_paused = false;
         }
-        kept.came_back.extend(second.came_back);
+        kept.add(second.came_back);
     }
 
     /// All turns again, with the run times of now.

@@ -38,10 +38,16 @@ const LATE: Duration = Duration::from_millis(10);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PlanOrder {
     Fixed(Order),
-    /// As DAGPS finds it for the job as it is at its first plan (`dagps.rs`). It takes long to find, so that the search goes on
-    /// from event to event, and holds for the whole DAG. Until it is found it is that of the critical path.
+    /// As DAGPS finds it for the job as it is at first (`dagps.rs`). It takes long to find, so that the search goes on from event
+    /// to event, and holds for the whole DAG. Until it is found nothing is asked for.
     Dagps,
 }
+
+/// After a piece of the search others have their turn.
+const BETWEEN_PIECES: Duration = Duration::from_micros(1);
+
+/// A share that is so many times as large or small asks for another search.
+const OTHER_SHARE: u64 = 2;
 
 pub struct Altruistic {
     order: Order,
@@ -49,23 +55,27 @@ pub struct Altruistic {
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
+    /// As the die fell last.
+    yields: bool,
     held: Option<HeldPlan>,
     alone: Option<Alone>,
-    /// It planned, or searched for the order, at this event, and the course alone was not looked at since.
-    has_planned: bool,
 }
 
 /// How far the search for the order is.
 enum Searching {
+    /// The order was given.
+    Never,
     ToBegin,
-    Begun(Box<Search>),
-    /// Or there was nothing to search for.
+    Begun {
+        search: Box<Search>,
+        goes_on_at: Instant,
+    },
     Ended,
 }
 
 struct HeldPlan {
-    /// It was packed in the order that is the best now.
-    is_in_order: bool,
+    /// No better order was found since.
+    has_best_order: bool,
     share: Totals,
     end: Instant,
     /// The stages that had tasks ready when it was made or last confirmed.
@@ -84,74 +94,85 @@ struct PlannedStage {
 impl Altruistic {
     pub fn new(order: PlanOrder, altruism: u32, chance: Chance) -> Altruistic {
         let (order, search) = match order {
-            PlanOrder::Fixed(order) => (order, Searching::Ended),
+            PlanOrder::Fixed(order) => (order, Searching::Never),
             PlanOrder::Dagps => (Order::CriticalPath, Searching::ToBegin),
         };
-        Altruistic { order, search, altruism, chance, held: None, alone: None, has_planned: false }
+        Altruistic { order, search, altruism, chance, yields: false, held: None, alone: None }
     }
 
-    fn yields_now(&mut self) -> bool {
-        self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism
-    }
-
-    /// A piece of the search for the order, at an event at which nothing was planned. Whether more is to be done.
-    fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals) -> bool {
-        if self.has_planned {
-            return !matches!(self.search, Searching::Ended);
+    /// An event of which nobody but the search knows is none.
+    fn yields_now(&mut self, now: Instant) -> bool {
+        if !matches!(self.search, Searching::Begun { goes_on_at, .. } if goes_on_at == now) {
+            self.yields = self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism;
         }
+        self.yields
+    }
+
+    /// Goes on with the search for an order, if one is needed. Until when to wait for more of it; `None` once it is found.
+    fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals) -> Option<Instant> {
+        let goes_on_at = now + BETWEEN_PIECES;
         match &mut self.search {
-            Searching::Ended => return false,
-            Searching::ToBegin => self.search = Searching::Begun(Box::new(Search::new(work_left(now, graph), share))),
-            Searching::Begun(search) => {
+            Searching::Never | Searching::Ended => return None,
+            // Every order is as good as the others.
+            Searching::ToBegin if *share == Totals::ZERO => return None,
+            Searching::Begun { search, goes_on_at: at } if !is_far(search.share(), share) => {
                 if !search.go_on() {
                     self.order = search.order().clone();
                     self.search = Searching::Ended;
-                    self.held.iter_mut().for_each(|held| held.is_in_order = false);
+                    self.held.iter_mut().for_each(|held| held.has_best_order = false);
                     self.alone.iter_mut().for_each(Alone::reorder);
+                    return None;
                 }
+                *at = goes_on_at;
+            }
+            Searching::ToBegin | Searching::Begun { .. } => {
+                let search = Box::new(Search::new(work_left(now, graph), share));
+                self.search = Searching::Begun { search, goes_on_at };
             }
         }
-        self.has_planned = true;
-        true
+        Some(goes_on_at)
     }
 
-    /// Has a plan that holds, the old one if possible.
-    fn review(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) {
+    /// Has a plan that holds, the old one if possible. Whether another was made.
+    fn review(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
         let holds = self.held.as_mut().is_some_and(|held| held.holds(now, dag, share));
-        let is_current = |held: &HeldPlan| held.share == *share && held.has_stages(dag.runnable);
+        let is_current = |held: &HeldPlan| held.has_best_order && held.share == *share && held.has_stages(dag.runnable);
         if holds && self.held.as_ref().is_some_and(is_current) {
-            return;
+            return false;
         }
         let work = work_left(now, dag.graph);
         let new = HeldPlan::new(now, dag, share, &work, &self.order);
-        self.has_planned = true;
         match &mut self.held {
             // Greedy packing may find a later end although less is to be done.
             Some(held) if holds && new.end > held.end => {
                 held.share = *share;
                 held.runnable = new.runnable;
+                held.has_best_order = true;
             }
             held => *held = Some(new),
         }
+        true
     }
 }
 
 impl IntraJobPolicy for Altruistic {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
-        self.has_planned = false;
-        let in_order = self.order != Order::Packing;
-        let yields = self.yields_now();
+        let yields = self.yields_now(now);
         // Who does not know how long its tasks run cannot tell what could wait.
         let is_known = dag.graph.knows_run_times();
         let Some(share) = share.filter(|_| yields && is_known) else {
+            let in_order = self.order != Order::Packing;
             return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
         };
-        let mut demand = JobDemand { in_order, ..JobDemand::default() };
         if dag.runnable.is_empty() {
-            return demand;
+            return JobDemand::default();
         }
-        self.review(now, dag, share);
-        let is_searching = self.search_on(now, dag.graph, share);
+        if let Some(goes_on_at) = self.search_on(now, dag.graph, share) {
+            return JobDemand { review_at: Some(goes_on_at), took_long: true, ..JobDemand::default() };
+        }
+        let in_order = self.order != Order::Packing;
+        let took_long = self.review(now, dag, share);
+        let mut demand = JobDemand { in_order, took_long, ..JobDemand::default() };
         let held = self.held.as_ref().expect("just reviewed");
         for &RunnableStage { stage, ready, .. } in dag.runnable {
             let planned = &held.stages[stage as usize];
@@ -164,14 +185,18 @@ impl IntraJobPolicy for Altruistic {
                 demand.deferrable.push(Deferrable { stage, count: ready - count, due });
             }
         }
-        let next_due = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
-        demand.review_at = if is_searching { Some(now) } else { next_due };
+        demand.review_at = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
         demand
     }
 
-    fn end_alone(&mut self, now: Instant, graph: &dyn StageGraph, share: Option<&Totals>) -> Option<Instant> {
+    fn end_alone(
+        &mut self,
+        now: Instant,
+        graph: &dyn StageGraph,
+        share: Option<&Totals>,
+        has_time: bool,
+    ) -> Option<Instant> {
         let share = share.filter(|share| **share != Totals::ZERO);
-        let has_time = !std::mem::take(&mut self.has_planned);
         if let Some(alone) = &mut self.alone {
             alone.follow(now, graph, share, &self.order, has_time);
             return alone.end(now, graph);
@@ -184,6 +209,9 @@ impl IntraJobPolicy for Altruistic {
 
     fn rerun(&mut self) {
         self.alone = None;
+        if !matches!(self.search, Searching::Never) {
+            self.search = Searching::ToBegin;
+        }
     }
 
     fn came_back(&mut self, stage: u32) {
@@ -209,7 +237,7 @@ impl HeldPlan {
             PlannedStage { run_time: work.duration, started, due: due.collect() }
         });
         HeldPlan {
-            is_in_order: true,
+            has_best_order: true,
             share: *share,
             end: now + length,
             runnable: dag.runnable.iter().map(|runnable| runnable.stage).collect(),
@@ -224,8 +252,7 @@ impl HeldPlan {
     /// Whether the job still ends when it was planned to.
     fn holds(&mut self, now: Instant, dag: &DagProgress<'_>, share: &Totals) -> bool {
         let graph = dag.graph;
-        self.is_in_order
-            && self.share.fits_in(share)
+        self.share.fits_in(share)
             && self.stages.iter_mut().enumerate().all(|(number, planned)| {
                 let stage = number as u32;
                 let unstarted = graph.unstarted(stage);
@@ -251,6 +278,11 @@ impl PlannedStage {
     fn next_due(&self, now: Instant) -> Option<Instant> {
         self.due.iter().find(|(at, wanted)| *at > now && *wanted > self.started).map(|(at, _)| *at)
     }
+}
+
+fn is_far(one: &Totals, other: &Totals) -> bool {
+    let is_more = |one: u64, other: u64| one > other.saturating_mul(OTHER_SHARE);
+    one.0.iter().zip(&other.0).any(|(&one, &other)| is_more(one, other) || is_more(other, one))
 }
 
 fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {

@@ -24,14 +24,14 @@ const MOST_PIECES: u32 = 2;
 /// One, in scores.
 const MILLION: u64 = 1_000_000;
 
-/// So many stages at most, or all of a job once, are placed for one [`Search::go_on`].
+/// So many stages, or all of a job once, are placed or packed for one [`Search::go_on`].
 const STAGES_AT_ONCE: usize = 100;
 
 /// The search for what [`pack`](super::pack) makes the shortest schedule of: the stages by priority, or packing where no list
 /// is as good. Its end is never longer than breadth first, the critical path or packing.
 ///
 /// It goes on piece by piece, because it is long: at most 16 times 6 placements of every stage, each in a time that grows
-/// with the number of stages, and 20 schedules.
+/// with the number of stages, and 20 schedules. A piece is one of these: 0.4 ms for 100 stages, tens for 1,000.
 pub struct Search {
     stages: Vec<StageWork>,
     share: Totals,
@@ -58,15 +58,19 @@ impl Search {
         Search { stages, share: *share, partings, done: 0, placed: None, best }
     }
 
+    pub fn share(&self) -> &Totals {
+        &self.share
+    }
+
     /// The best order so far.
     pub fn order(&self) -> &Order {
         &self.best.1
     }
 
-    /// Takes about as long as one plan; false, and nothing was done, once there is nothing left to try.
+    /// False, and nothing was done, once there is nothing left to try.
     pub fn go_on(&mut self) -> bool {
         let steps = (STAGES_AT_ONCE / self.stages.len().max(1)).max(1);
-        let all = STEPS_WITHOUT_PLACING + self.partings.len() * PLANS.len();
+        let all = STEPS_WITHOUT_PLACING + self.partings.len() * STEPS_OF_A_PARTING;
         let until = all.min(self.done + steps);
         for step in self.done..until {
             match kinds_of(&self.stages, &self.share) {
@@ -87,15 +91,14 @@ impl Search {
                 _ => self.try_order(Order::Listed(by_first_start(&Remaining::<K>::of(&self.stages, &self.share)))),
             };
         };
-        let (parts, plan) = (&self.partings[step / PLANS.len()], step % PLANS.len());
-        let new = placed(&Remaining::<K>::of(&self.stages, &self.share), parts, &PLANS[plan]);
+        let parts = &self.partings[step / STEPS_OF_A_PARTING];
+        let Some(plan) = PLANS.get(step % STEPS_OF_A_PARTING) else {
+            let shortest = self.placed.take().map(|(_, order)| Order::Listed(order));
+            return shortest.into_iter().for_each(|order| self.try_order(order));
+        };
+        let new = placed(&Remaining::<K>::of(&self.stages, &self.share), parts, plan);
         if self.placed.as_ref().is_none_or(|(length, _)| new.0 < *length) {
             self.placed = Some(new);
-        }
-        if plan + 1 == PLANS.len()
-            && let Some((_, order)) = self.placed.take()
-        {
-            self.try_order(Order::Listed(order));
         }
     }
 
@@ -110,6 +113,8 @@ impl Search {
 
 /// Breadth first, packing, and the order in which that starts the stages.
 const STEPS_WITHOUT_PLACING: usize = 3;
+/// Each plan is placed, and the shortest of what comes of them is packed.
+const STEPS_OF_A_PARTING: usize = PLANS.len() + 1;
 
 /// One for each pair of thresholds that parts the stages otherwise than those before it.
 fn partings<const K: usize>(stages: &[StageWork], share: &Totals) -> Vec<Vec<Part>> {

@@ -291,7 +291,7 @@ mod tests {
             let workload = Workload { capacity: &capacity, running: &running, queued: &queued };
             let (slow, expected) = Slow::of(&workload);
             let starts =
-                workload.starts().into_iter().map(|start| (start < FOREVER).then(|| start.0 as usize / 1_000_000));
+                workload.starts().into_iter().map(|start| (start < FOREVER).then_some(start.0 as usize / 1_000_000));
             assert_eq!(starts.collect::<Vec<_>>(), expected, "seed {seed}");
 
             let lasting = 1 + chance.below(40_u32) as usize;
