@@ -217,6 +217,26 @@ fn queues_and_policies_are_those_of_a_servers_configuration() {
 }
 
 #[test]
+fn the_policies_of_a_configuration_apply_to_the_presets_that_are_named() {
+    let scene = Scene::new();
+    scene.write("strict.toml", "preset = 'drf'\n[policies]\nstrict_shares = true\n[[queue]]\nname = 'default'\n");
+    scene.write("random.toml", "preset = 'fifo'\n[policies]\nplacement = 'random'\n");
+    // So much work that the order matters.
+    let run = |more: &[&str]| result(&scene, &small(&[&["-w", "jobs=30"], more].concat()));
+    let strict = run(&["--config", "strict.toml"]);
+    assert_eq!(run(&["--config", "strict.toml", "--preset", "drf"]), strict);
+    assert_ne!(run(&["--preset", "drf"]), strict);
+    let random = run(&["--config", "random.toml", "--preset", "drf"]);
+    assert_eq!(random["preset"], "drf");
+    assert_ne!(random["jct_s"], run(&["--preset", "drf"])["jct_s"]);
+
+    // As `dev` and `server` do.
+    let told = scene.run(&small(&["--config", "strict.toml", "--preset", "drf,sjf"]));
+    assert!(told.code == 2 && told.err.contains("strict.toml"), "{told:?}");
+    assert!(told.err.contains("strict_shares is a setting of the preset drf, and not of sjf"), "{told:?}");
+}
+
+#[test]
 fn the_story_of_a_job_and_of_a_task_is_told() {
     let scene = Scene::new();
     let said = scene.ok(&small(&["--story", "2"]));
