@@ -147,6 +147,30 @@ fn jobs_that_yield_are_compared_with_the_same_jobs_without_altruism() {
 }
 
 #[test]
+fn every_run_says_how_it_compares_with_the_same_without_altruism_or_that_none_can() {
+    let scene = Scene::new();
+    let seeds = ["--preset", "drf,carbyne", "--seeds", "3..4"];
+    assert!(!scene.ok(&small(&seeds)).contains("altruism"));
+    let said = scene.ok(&small(&[&seeds[..], &["--against-selfish"]].concat()));
+    for run in ["carbyne, seed 3:\n", "carbyne, seed 4:\n"] {
+        let (_, below) = said.split_once(run).unwrap_or_else(|| panic!("no {run}: {said}"));
+        assert!(below.starts_with("  against the same run without altruism (mean "), "{said}");
+    }
+    assert!(!said.contains("drf, seed"), "{said}");
+    let cut = scene.ok(&small(&["--preset", "carbyne", "--against-selfish", "--until", "1s"]));
+    assert!(cut.contains("against the same run without altruism: no job succeeded in both"), "{cut}");
+
+    scene.write("selfish.toml", "preset = 'carbyne'\n[policies]\naltruism = 0\n");
+    for (more, names) in
+        [(&["--preset", "drf,sjf"][..], "never yield under drf, sjf"), (&["--config", "selfish.toml"], "under carbyne")]
+    {
+        let told = scene.run(&small(&[more, &["--against-selfish"]].concat()));
+        assert!(told.code == 2 && told.err.contains(names), "{told:?}");
+        assert!(told.err.contains("help: name a preset in which they do (carbyne)"), "{told:?}");
+    }
+}
+
+#[test]
 fn the_tables_say_the_same_in_both_formats() {
     let scene = Scene::new();
     scene.ok(&small(&["--preset", "sjf", "--csv", "csv", "--parquet", "parquet"]));

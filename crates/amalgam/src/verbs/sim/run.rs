@@ -75,7 +75,8 @@ pub struct RunArgs {
     /// The same as Parquet
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
-    /// Run presets in which jobs yield once more without altruism, and compare each job's end
+    /// Run presets in which jobs yield, such as carbyne, once more without altruism, and compare each job's end; of others
+    /// it says nothing, and alone they are refused
     #[arg(long)]
     against_selfish: bool,
     #[command(flatten)]
@@ -303,6 +304,9 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     }
     let configs = args.configs()?;
     let presets: Vec<Preset> = configs.iter().map(|config| config.preset).collect();
+    if args.against_selfish {
+        check_yields(&presets)?;
+    }
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
@@ -365,6 +369,19 @@ fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueT
 fn selfish(mut preset: Preset) -> Option<Preset> {
     preset.yielding.as_mut().filter(|yielding| yielding.altruism > 0)?.altruism = 0;
     Some(preset)
+}
+
+/// Whether there is anything to compare with the same without altruism.
+fn check_yields(presets: &[Preset]) -> Result<()> {
+    if presets.iter().any(|preset| selfish(*preset).is_some()) {
+        return Ok(());
+    }
+    let names: Vec<&str> = presets.iter().map(|preset| preset.name()).collect();
+    let what = format!("--against-selfish compares nothing here: jobs never yield under {}", names.join(", "));
+    let yielding: Vec<&str> = Preset::all().filter(|preset| selfish(*preset).is_some()).map(Preset::name).collect();
+    let remedy =
+        format!("name a preset in which they do ({}), with altruism above 0, or leave it out", yielding.join(", "));
+    Err(Failure::usage(what, remedy))
 }
 
 /// What a strict run does not go on with.
