@@ -179,9 +179,8 @@ pub fn configured(config: Option<&Path>, preset: Option<Preset>) -> Result<Confi
 /// With `preset` in place of the file's own, if given.
 pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
     Config::read(path, preset).map_err(|error| match error {
-        ConfigError::Misread(error) => error.into(),
+        ConfigError::Wrong(error) => error.into(),
         ConfigError::Read { .. } => Failure::usage(error.to_string(), "check the path"),
-        ConfigError::Wrong { .. } => Failure::usage(error.to_string(), "mend the file"),
     })
 }
 
