@@ -304,6 +304,42 @@ mod tests {
         assert_eq!(preset(text), Ok(wanted));
     }
 
+    /// The keys that a table may have, as the error for one that it may not have lists them.
+    fn keys(table: &str) -> Vec<String> {
+        let error = parse(&format!("{table}\nqqqqqqqqqq = 1")).unwrap_err();
+        let (_, known) = error.split_once("known are ").unwrap_or_else(|| panic!("{error}"));
+        known.split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_example_mentions_every_key() {
+        let example = include_str!("../../../examples/server.toml");
+        // What is off is in comments.
+        let lines = example.lines().map(|line| line.trim_start_matches(['#', ' ']));
+        let mut tables = vec![("", String::new())];
+        for line in lines {
+            match line.split_once(']') {
+                Some((name, _)) if line.starts_with('[') => tables.push((name.trim_start_matches('['), String::new())),
+                _ => tables.last_mut().unwrap().1 += &format!(" {line}"),
+            }
+        }
+        for (table, header) in [
+            ("", ""),
+            ("policies", "[policies]"),
+            ("policies.opportunistic", "[policies.opportunistic]"),
+            ("queue", "[[queue]]"),
+        ] {
+            let known = keys(header);
+            assert!(known.len() > 5, "{known:?}");
+            for key in known {
+                let is_table = tables.iter().any(|(name, _)| *name == format!("{table}.{key}").trim_start_matches('.'));
+                let written = |text: &str| [' ', '`'].iter().any(|before| text.contains(&format!("{before}{key} = ")));
+                let of_table = || tables.iter().filter(|(name, _)| *name == table);
+                assert!(is_table || of_table().any(|(_, text)| written(text)), "[{table}] has no `{key}`");
+            }
+        }
+    }
+
     #[test]
     fn mistakes_are_named() {
         for (text, said) in [
