@@ -179,3 +179,17 @@ fn each_reason_is_told_once() {
     assert_eq!(said.matches("task pages").count(), 1, "{said}");
     assert_eq!(said.matches("publish: never runs").count(), 1, "{said}");
 }
+
+#[test]
+fn listings_without_jobs_say_so() {
+    let scene = Scene::dev(&[]);
+    assert_eq!(scene.ok(&["usage", "all"]), "you have no jobs that have not ended\n");
+    assert_eq!((scene.ok(&["list"]), scene.ok(&["history"])), ("no jobs\n".to_owned(), "no jobs\n".to_owned()));
+    let usage = scene.ok(&["usage"]);
+    assert!(usage.contains("root.default") && usage.ends_with("\n\nno jobs\n"), "{usage}");
+    scene.ok(&["run", "--", "true"]);
+    // From its submission, which `list` counts from its start.
+    let usage = scene.ok(&["usage", "1"]);
+    assert!(usage.contains(" TURNAROUND ") && !usage.contains(" TIME "), "{usage}");
+    assert!(scene.ok(&["list", "--all"]).contains(" TIME "));
+}
