@@ -82,10 +82,7 @@ pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
 
 impl ServerSettings {
     pub fn read(self) -> Result<Config> {
-        let mut config = match &self.config {
-            Some(path) => read_config(path, self.preset)?,
-            None => Config { preset: self.preset.unwrap_or_default(), ..Config::default() },
-        };
+        let mut config = configured(self.config.as_deref(), self.preset)?;
         config.listen = self.listen.unwrap_or(config.listen);
         Ok(config)
     }
@@ -170,12 +167,20 @@ fn name_of(user: libc::uid_t) -> Option<String> {
     name.to_str().ok().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
+/// What `--config` and `--preset` say together: a preset that is named takes the place of the file's own, whose `[policies]`
+/// apply to it.
+pub fn configured(config: Option<&Path>, preset: Option<Preset>) -> Result<Config> {
+    match config {
+        Some(path) => read_config(path, preset),
+        None => Ok(Config { preset: preset.unwrap_or_default(), ..Config::default() }),
+    }
+}
+
 /// With `preset` in place of the file's own, if given.
 pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
     Config::read(path, preset).map_err(|error| match error {
-        ConfigError::Misread(error) => error.into(),
+        ConfigError::Wrong(error) => error.into(),
         ConfigError::Read { .. } => Failure::usage(error.to_string(), "check the path"),
-        ConfigError::Wrong { .. } => Failure::usage(error.to_string(), "mend the file"),
     })
 }
 

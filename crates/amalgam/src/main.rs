@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     if arguments.verb.is_client() {
         die_of_broken_pipes();
     }
+    outlive_full_files();
     match execute(arguments) {
         Ok(code) => code,
         Err(failure) => {
@@ -88,5 +89,14 @@ fn die_of_broken_pipes() {
     // SAFETY: no other thread runs yet, and the default action needs no handler.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
+/// A write past the limit for files fails, with an error that names the file, rather than end the process without a word.
+/// The executor gives tasks the default back.
+fn outlive_full_files() {
+    // SAFETY: no other thread runs yet, and to ignore needs no handler.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }

@@ -53,7 +53,7 @@ impl Why {
     pub fn describe(&self, kinds: &Kinds, node_name: impl Fn(NodeId) -> String) -> String {
         match self {
             Why::Held => "held by its user (release starts it)".to_owned(),
-            Why::AfterJobs { jobs } => format!("waits for job {} to succeed", join(jobs)),
+            Why::AfterJobs { jobs } => format!("waits for {} to succeed", all_of("job", jobs)),
             Why::QueueJobs { queue, limit } => {
                 format!("queue {queue} already runs {}, which is its limit", counted(u64::from(*limit), "job"))
             }
@@ -62,7 +62,7 @@ impl Why {
             Why::NoNode { known } => {
                 format!("none of the {known} known nodes takes work (unreachable, drained or paused)")
             }
-            Why::Constraints { unmet } => format!("no node meets {}", join_with(unmet, " and ")),
+            Why::Constraints { unmet } => format!("no node meets {}", shown(unmet).join(" and ")),
             Why::TooLarge { closest, short } => {
                 let (closest, short) = (node_name(*closest), kinds.describe(short));
                 format!("larger than every node: {closest} comes closest and is short of {short}")
@@ -97,7 +97,7 @@ impl Why {
                 format!("it has {:.1} % of the cluster, and its fair share is {:.1} %", percent(*used), percent(*most))
             }
             Why::NextHeartbeat => "decided at the next heartbeat".to_owned(),
-            Why::AfterStages { stages } => format!("waits for stage {} to succeed", join(stages)),
+            Why::AfterStages { stages } => format!("waits for {} to succeed", all_of("stage", stages)),
             Why::AtNodes { tasks: 1 } => "1 task waits in a node's queue for room".to_owned(),
             Why::AtNodes { tasks } => format!("{tasks} tasks wait in nodes' queues for room"),
             Why::Quota { launched, most, beside: None } => format!(
@@ -124,17 +124,24 @@ pub fn counted(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-fn join<T: ToString>(parts: &[T]) -> String {
-    join_with(parts, ", ")
+/// `stage a`, `stages a and b`, `stages a, b, c, d, e and 2 more`.
+fn all_of<T: ToString>(noun: &str, parts: &[T]) -> String {
+    let mut texts = shown(parts);
+    let last = texts.pop().unwrap_or_default();
+    match texts.is_empty() {
+        true => format!("{noun} {last}"),
+        false => format!("{noun}s {} and {last}", texts.join(", ")),
+    }
 }
 
-fn join_with<T: ToString>(parts: &[T], separator: &str) -> String {
+/// The first few, and how many more there are.
+fn shown<T: ToString>(parts: &[T]) -> Vec<String> {
     const SHOWN: usize = 5;
     let mut texts: Vec<String> = parts.iter().take(SHOWN).map(T::to_string).collect();
     if parts.len() > SHOWN {
         texts.push(format!("{} more", parts.len() - SHOWN));
     }
-    texts.join(separator)
+    texts
 }
 
 fn amount(kinds: &Kinds, kind: usize, units: u64) -> String {
@@ -142,5 +149,23 @@ fn amount(kinds: &Kinds, kind: usize, units: u64) -> String {
         CPU => format!("{}.{:01} cpu", units / 1000, units % 1000 / 100),
         1 => format!("{units} MiB memory"),
         _ => format!("{units} {}", kinds.name(kind).unwrap_or("unnamed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_is_one_phrase() {
+        let why = |stages: &[&str]| {
+            let stages = stages.iter().map(|&stage| stage.to_owned()).collect();
+            Why::AfterStages { stages }.describe(&Kinds::default(), |node| node.to_string())
+        };
+        assert_eq!(why(&["train"]), "waits for stage train to succeed");
+        assert_eq!(why(&["train", "pages"]), "waits for stages train and pages to succeed");
+        assert_eq!(why(&["a", "b", "c", "d", "e", "f", "g"]), "waits for stages a, b, c, d, e and 2 more to succeed");
+        let jobs = Why::AfterJobs { jobs: vec![JobId(1), JobId(2), JobId(7)] };
+        assert_eq!(jobs.describe(&Kinds::default(), |node| node.to_string()), "waits for jobs 1, 2 and 7 to succeed");
     }
 }

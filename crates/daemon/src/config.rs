@@ -1,18 +1,21 @@
 //! The server's configuration file: TOML, every key optional.
 
 mod opportunistic;
+mod policies;
 
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset, Yielding};
+use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
-use amalgam_workload::{FileError, closest, packed, read_settings};
-use opportunistic::OpportunisticKeys;
+use amalgam_workload::{At, FileError, Position, closest, packed, read_settings};
+use policies::Policies;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use std::fmt::Display;
 use std::fs;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// What a server's operator decides.
@@ -49,29 +52,38 @@ impl Default for Config {
 pub enum ConfigError {
     #[error("cannot read {path}: {error}", path = path.display())]
     Read { path: PathBuf, error: std::io::Error },
-    #[error("{path}: {what}", path = path.display())]
-    Wrong { path: PathBuf, what: String },
     #[error(transparent)]
-    Misread(FileError),
+    Wrong(FileError),
+}
+
+/// What is wrong with a value, what to write instead, and where.
+type Mistake = At<Malformed>;
+
+fn mistake(at: Position, problem: impl Into<String>, remedy: impl Into<String>) -> Mistake {
+    At { at, value: Malformed::new(problem, remedy) }
+}
+
+fn value<T>(key: Option<At<T>>, default: T) -> T {
+    key.map_or(default, |key| key.value)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default, deserialize_with = "preset")]
-    preset: Option<Preset>,
+    preset: Option<At<Preset>>,
     listen: Option<String>,
     listen_agents: Option<String>,
     #[serde(default, deserialize_with = "duration")]
-    heartbeat: Option<Duration>,
-    missed_heartbeats: Option<u32>,
+    heartbeat: Option<At<Duration>>,
+    missed_heartbeats: Option<At<u32>>,
     #[serde(default, deserialize_with = "duration")]
-    node_grace: Option<Duration>,
+    node_grace: Option<At<Duration>>,
     #[serde(default, deserialize_with = "duration")]
-    token_life: Option<Duration>,
+    token_life: Option<At<Duration>>,
     /// "events" or "heartbeats".
-    decide: Option<String>,
-    grants_per_heartbeat: Option<NonZeroU32>,
+    decide: Option<At<String>>,
+    grants_per_heartbeat: Option<At<NonZeroU32>>,
     kept_jobs: Option<usize>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
@@ -81,97 +93,26 @@ struct File {
     queue: Vec<QueueEntry>,
 }
 
-/// Parts of the preset that are replaced.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct Policies {
-    #[serde(default, deserialize_with = "intra_job")]
-    intra_job: Option<IntraJob>,
-    #[serde(default, deserialize_with = "placement")]
-    placement: Option<Placement>,
-    #[serde(default, deserialize_with = "duration")]
-    node_delay: Option<Duration>,
-    #[serde(default, deserialize_with = "duration")]
-    rack_delay: Option<Duration>,
-    #[serde(default, deserialize_with = "duration")]
-    reserve_after: Option<Duration>,
-    /// Of the placements that draw nodes, and of jobs that yield.
-    seed: Option<u64>,
-    /// Of the preset drf: whether room stays idle rather than go to a job above its fair share.
-    strict_shares: Option<bool>,
-    /// The knob f of what packs: the preset tetris, or what is left over under carbyne.
-    fairness: Option<f64>,
-    /// Of the preset carbyne: the probability with which a job yields when its demand changes.
-    altruism: Option<f64>,
-    /// Of the preset carbyne: whose turn it is for what jobs need, and for what is left.
-    #[serde(default, deserialize_with = "layer")]
-    needed: Option<Layer>,
-    #[serde(default, deserialize_with = "layer")]
-    leftover: Option<Layer>,
-    opportunistic: Option<OpportunisticKeys>,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct QueueEntry {
-    name: String,
-    #[serde(default = "one")]
-    weight: f64,
-    #[serde(default)]
-    guaranteed: f64,
-    #[serde(default = "one")]
-    maximum: f64,
-    #[serde(default = "one")]
-    user_limit: f64,
+    name: At<String>,
+    weight: Option<At<f64>>,
+    guaranteed: Option<At<f64>>,
+    maximum: Option<At<f64>>,
+    user_limit: Option<At<f64>>,
     max_running_jobs: Option<u32>,
     #[serde(default, deserialize_with = "duration")]
-    default_timeout: Option<Duration>,
+    default_timeout: Option<At<Duration>>,
 }
 
-fn one() -> f64 {
-    1.0
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Duration>>, D::Error> {
+    let At { at, value } = At::<String>::deserialize(deserializer)?;
+    Duration::parse(&value).map(|value| Some(At { at, value })).map_err(D::Error::custom)
 }
 
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    Duration::parse(&text).map(Some).map_err(D::Error::custom)
-}
-
-fn preset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Preset>, D::Error> {
+fn preset<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Preset>>, D::Error> {
     named(deserializer, Preset::parse, Preset::all().map(Preset::name))
-}
-
-fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IntraJob>, D::Error> {
-    named(deserializer, IntraJob::parse, IntraJob::names())
-}
-
-fn placement<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Placement>, D::Error> {
-    named(deserializer, Placement::parse, Placement::names())
-}
-
-fn layer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Layer>, D::Error> {
-    named(deserializer, Layer::parse, Layer::NAMES.iter().map(|(name, _)| *name))
-}
-
-/// An order of jobs in one of the two layers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Layer(InterJob);
-
-impl Layer {
-    const NAMES: [(&str, InterJob); 4] = [
-        ("fair-shares", InterJob::Drf { strict: false }),
-        ("capacity", InterJob::Capacity),
-        ("shortest-remaining", InterJob::Srtf),
-        ("packing", InterJob::Tetris { fairness: 0 }),
-    ];
-
-    fn parse(name: &str) -> Result<Layer, String> {
-        let found = Layer::NAMES.iter().find(|(known, _)| *known == name);
-        found.map(|(_, order)| Layer(*order)).ok_or_else(|| {
-            let known = Layer::NAMES.map(|(name, _)| name);
-            format!("there is no order of jobs `{name}` here; there are: {}", known.join(", "))
-        })
-    }
 }
 
 /// One of those that have names.
@@ -179,9 +120,9 @@ fn named<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     parse: fn(&str) -> Result<T, String>,
     names: impl Iterator<Item = &'static str>,
-) -> Result<Option<T>, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    parse(&name).map(Some).map_err(|problem| {
+) -> Result<Option<At<T>>, D::Error> {
+    let At { at, value: name } = At::<String>::deserialize(deserializer)?;
+    parse(&name).map(|value| Some(At { at, value })).map_err(|problem| {
         let remedy = closest(&name, names).map(|near| format!("did you mean `{near}`?")).unwrap_or_default();
         D::Error::custom(packed(&Malformed { problem, remedy }))
     })
@@ -191,11 +132,10 @@ impl Config {
     /// With `preset` in place of the file's own, if given; the file's `[policies]` apply to it all the same.
     ///
     /// # Errors
-    /// Names the file and what is wrong in it, with line and column where it is not TOML or a key or value cannot be read.
+    /// Names the file, line and column, what is wrong there and what is allowed.
     pub fn read(path: &Path, preset: Option<Preset>) -> Result<Config, ConfigError> {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
-        let file = read_settings(&text, path).map_err(ConfigError::Misread)?;
-        Config::of_file(file, preset).map_err(|what| ConfigError::Wrong { path: path.to_owned(), what })
+        Config::of_text(&text, path, preset).map_err(ConfigError::Wrong)
     }
 
     /// What a file with this text would say; `name` is what it is called in an error.
@@ -203,129 +143,105 @@ impl Config {
     /// # Errors
     /// As of [`Config::read`].
     pub fn parse(text: &str, name: &Path) -> Result<Config, ConfigError> {
-        let file = read_settings(text, name).map_err(ConfigError::Misread)?;
-        Config::of_file(file, None).map_err(|what| ConfigError::Wrong { path: name.to_owned(), what })
+        Config::of_text(text, name, None).map_err(ConfigError::Wrong)
     }
 
-    fn of_file(file: File, preset: Option<Preset>) -> Result<Config, String> {
+    fn of_text(text: &str, name: &Path, preset: Option<Preset>) -> Result<Config, FileError> {
+        let file = read_settings(text, name)?;
+        Config::of_file(file, preset).map_err(|At { at, value: Malformed { problem, remedy } }| FileError {
+            file: name.to_owned(),
+            at,
+            problem,
+            remedy,
+        })
+    }
+
+    fn of_file(file: File, preset: Option<Preset>) -> Result<Config, Mistake> {
         let mut config = Config::default();
-        config.preset = preset.or(file.preset).unwrap_or(config.preset);
+        config.preset = preset.unwrap_or(value(file.preset, config.preset));
         file.policies.apply(&mut config.preset)?;
         config.listen = file.listen.unwrap_or(config.listen);
         config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
-        config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib << 20);
-        config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1) << 20);
+        config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
+        config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         let master = &mut config.master;
-        master.heartbeat = file.heartbeat.unwrap_or(master.heartbeat);
-        master.missed_heartbeats = file.missed_heartbeats.unwrap_or(master.missed_heartbeats);
-        master.node_grace = file.node_grace.unwrap_or(master.node_grace);
-        master.token_life = file.token_life.unwrap_or(master.token_life);
+        at_least("heartbeat", file.heartbeat, Duration::from_millis(10), "10ms")?;
+        at_least("token_life", file.token_life, Duration::from_secs(1), "1s")?;
+        at_least("missed_heartbeats", file.missed_heartbeats, 1, "1")?;
+        master.heartbeat = value(file.heartbeat, master.heartbeat);
+        master.missed_heartbeats = value(file.missed_heartbeats, master.missed_heartbeats);
+        master.node_grace = value(file.node_grace, master.node_grace);
+        master.token_life = value(file.token_life, master.token_life);
         master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
-        if master.heartbeat < Duration::from_millis(10) {
-            return Err(format!("heartbeat is {}; it is at least 10ms", master.heartbeat));
-        }
-        if master.token_life < Duration::from_secs(1) {
-            return Err(format!("token_life is {}; it is at least 1s", master.token_life));
-        }
-        if master.missed_heartbeats == 0 {
-            return Err("missed_heartbeats is 0; it is at least 1".to_owned());
-        }
-        master.decide = match (file.decide.as_deref(), file.grants_per_heartbeat) {
-            (None | Some("events"), None) => Decide::OnEvents,
-            (Some("heartbeats"), most) => Decide::OnHeartbeats { most },
-            (None | Some("events"), Some(_)) => {
-                return Err("grants_per_heartbeat is for decide = \"heartbeats\"".to_owned());
-            }
-            (Some(other), _) => return Err(format!("decide is `{other}`; it is \"events\" or \"heartbeats\"")),
-        };
-        let queues: Result<Vec<QueueSpec>, String> = file.queue.into_iter().map(QueueEntry::spec).collect();
-        config.queues = QueueTree::new(queues?).map_err(|error| error.to_string())?;
+        master.decide = decide(file.decide, file.grants_per_heartbeat)?;
+        config.queues = queues(&file.queue)?;
         Ok(config)
     }
 }
 
-impl Policies {
-    fn apply(self, preset: &mut Preset) -> Result<(), String> {
-        preset.intra_job = self.intra_job.unwrap_or(preset.intra_job);
-        preset.placement = self.placement.unwrap_or(preset.placement);
-        preset.delays.node = self.node_delay.unwrap_or(preset.delays.node);
-        preset.delays.rack = self.rack_delay.unwrap_or(preset.delays.rack);
-        preset.reserve_after = self.reserve_after.unwrap_or(preset.reserve_after);
-        preset.seed = self.seed.unwrap_or(preset.seed);
-        self.apply_yielding(preset)?;
-        if let Some(value) = self.strict_shares {
-            let name = preset.name();
-            let wrong = || format!("strict_shares is a setting of the preset drf, and not of {name}");
-            let InterJob::Drf { strict } = &mut preset.inter_job else { return Err(wrong()) };
-            if preset.yielding.is_some() {
-                return Err(wrong());
-            }
-            *strict = value;
+fn at_least<T: PartialOrd + Display>(key: &str, found: Option<At<T>>, least: T, written: &str) -> Result<(), Mistake> {
+    match found {
+        Some(At { at, value }) if value < least => {
+            Err(mistake(at, format!("{key} is {value}"), format!("write {written} or more")))
         }
-        if let Some(value) = self.fairness {
-            let name = preset.name();
-            let order = match &mut preset.yielding {
-                Some(Yielding { leftover, .. }) => leftover,
-                None => &mut preset.inter_job,
-            };
-            let InterJob::Tetris { fairness } = order else {
-                let which = "of the preset tetris, and of carbyne with leftover = \"packing\"";
-                return Err(format!("fairness is a setting {which}, and not of {name} as it is here"));
-            };
-            if !(0.0..1.0).contains(&value) {
-                return Err(format!("fairness is {value}; it is at least 0 and below 1"));
-            }
-            *fairness = ((value * 1e6).round() as u32).min(999_999);
-        }
-        if let Some(keys) = self.opportunistic {
-            keys.apply(preset)?;
-        }
-        Ok(())
-    }
-
-    fn apply_yielding(&self, preset: &mut Preset) -> Result<(), String> {
-        let keys = [
-            ("altruism", self.altruism.is_some()),
-            ("needed", self.needed.is_some()),
-            ("leftover", self.leftover.is_some()),
-            ("intra_job = \"dagps\"", self.intra_job == Some(IntraJob::Dagps)),
-        ];
-        let (name, Some((key, _))) = (preset.name(), keys.into_iter().find(|(_, is_set)| *is_set)) else {
-            return Ok(());
-        };
-        let Some(yielding) = &mut preset.yielding else {
-            return Err(format!("{key} is a setting of the preset carbyne, and not of {name}"));
-        };
-        if let Some(value) = self.altruism {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(format!("altruism is {value}; it is a probability between 0 and 1"));
-            }
-            yielding.altruism = (value * 1e6).round() as u32;
-        }
-        yielding.leftover = self.leftover.map_or(yielding.leftover, |Layer(order)| order);
-        preset.inter_job = self.needed.map_or(preset.inter_job, |Layer(order)| order);
-        Ok(())
+        _ => Ok(()),
     }
 }
 
-impl QueueEntry {
-    fn spec(self) -> Result<QueueSpec, String> {
-        let share = |what: &str, value: f64| {
-            let fits = (0.0..=1.0).contains(&value);
-            let wrong = || format!("queue `{}`: {what} is {value}; it is a share between 0 and 1", self.name);
-            if fits { Ok((value * 1e6).round() as u32) } else { Err(wrong()) }
-        };
-        if !(0.001..=1e6).contains(&self.weight) {
-            return Err(format!("queue `{}`: weight is {}; it is between 0.001 and 1000000", self.name, self.weight));
+fn decide(when: Option<At<String>>, most: Option<At<NonZeroU32>>) -> Result<Decide, Mistake> {
+    let most_of = most.map(|most| most.value);
+    match (when.as_ref().map(|when| when.value.as_str()), most) {
+        (None | Some("events"), None) => Ok(Decide::OnEvents),
+        (Some("heartbeats"), _) => Ok(Decide::OnHeartbeats { most: most_of }),
+        (None | Some("events"), Some(At { at, .. })) => {
+            let problem = "grants_per_heartbeat is for decide = \"heartbeats\"";
+            Err(mistake(at, problem, "say that as well, or leave it out"))
         }
+        (Some(other), _) => {
+            let at = when.as_ref().map_or_else(Position::default, |when| when.at);
+            Err(mistake(at, format!("decide is `{other}`"), "write \"events\" or \"heartbeats\""))
+        }
+    }
+}
+
+fn queues(entries: &[QueueEntry]) -> Result<QueueTree, Mistake> {
+    let specs = entries.iter().map(QueueEntry::spec).collect::<Result<Vec<QueueSpec>, Mistake>>()?;
+    QueueTree::new(specs).map_err(|error| {
+        // Of one that is there twice the second is wrong, and of the root that nobody wrote all are.
+        let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
+        mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
+    })
+}
+
+impl QueueEntry {
+    fn full_name(&self) -> String {
+        let name = &self.name.value;
+        if name.starts_with("root") { name.clone() } else { format!("root.{name}") }
+    }
+
+    fn spec(&self) -> Result<QueueSpec, Mistake> {
+        let name = &self.name.value;
+        let scaled = |key: &str, found: Option<At<f64>>, default: f64, range: RangeInclusive<f64>, parts: f64| {
+            let At { at, value } = found.unwrap_or(At { at: self.name.at, value: default });
+            let (least, most) = (range.start(), range.end());
+            let wrong = || {
+                mistake(
+                    at,
+                    format!("queue `{name}`: {key} is {value}"),
+                    format!("write a number from {least} to {most}"),
+                )
+            };
+            range.contains(&value).then(|| (value * parts).round() as u32).ok_or_else(wrong)
+        };
+        let share = |key: &str, found, default| scaled(key, found, default, 0.0..=1.0, 1e6);
         Ok(QueueSpec {
-            weight: (self.weight * 1e3).round() as u32,
-            guaranteed: share("guaranteed", self.guaranteed)?,
-            maximum: share("maximum", self.maximum)?,
-            user_limit: share("user_limit", self.user_limit)?,
+            weight: scaled("weight", self.weight, 1.0, 0.001..=1e6, 1e3)?,
+            guaranteed: share("guaranteed", self.guaranteed, 0.0)?,
+            maximum: share("maximum", self.maximum, 1.0)?,
+            user_limit: share("user_limit", self.user_limit, 1.0)?,
             max_running_jobs: self.max_running_jobs,
-            default_timeout: self.default_timeout,
-            name: if self.name.starts_with("root") { self.name } else { format!("root.{}", self.name) },
+            default_timeout: self.default_timeout.map(|timeout| timeout.value),
+            name: self.full_name(),
         })
     }
 }
@@ -333,13 +249,11 @@ impl QueueEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::preset::{InterJob, IntraJob, Placement, Yielding};
     use amalgam_core::scheduling::Delays;
 
     pub(super) fn parse(text: &str) -> Result<Config, String> {
-        Config::parse(text, Path::new("server.toml")).map_err(|error| match error {
-            ConfigError::Wrong { what, .. } => what,
-            other => other.to_string(),
-        })
+        Config::parse(text, Path::new("server.toml")).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -390,6 +304,42 @@ mod tests {
         assert_eq!(preset(text), Ok(wanted));
     }
 
+    /// The keys that a table may have, as the error for one that it may not have lists them.
+    fn keys(table: &str) -> Vec<String> {
+        let error = parse(&format!("{table}\nqqqqqqqqqq = 1")).unwrap_err();
+        let (_, known) = error.split_once("known are ").unwrap_or_else(|| panic!("{error}"));
+        known.split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_example_mentions_every_key() {
+        let example = include_str!("../../../examples/server.toml");
+        // What is off is in comments.
+        let lines = example.lines().map(|line| line.trim_start_matches(['#', ' ']));
+        let mut tables = vec![("", String::new())];
+        for line in lines {
+            match line.split_once(']') {
+                Some((name, _)) if line.starts_with('[') => tables.push((name.trim_start_matches('['), String::new())),
+                _ => tables.last_mut().unwrap().1 += &format!(" {line}"),
+            }
+        }
+        for (table, header) in [
+            ("", ""),
+            ("policies", "[policies]"),
+            ("policies.opportunistic", "[policies.opportunistic]"),
+            ("queue", "[[queue]]"),
+        ] {
+            let known = keys(header);
+            assert!(known.len() > 5, "{known:?}");
+            for key in known {
+                let is_table = tables.iter().any(|(name, _)| *name == format!("{table}.{key}").trim_start_matches('.'));
+                let written = |text: &str| [' ', '`'].iter().any(|before| text.contains(&format!("{before}{key} = ")));
+                let of_table = || tables.iter().filter(|(name, _)| *name == table);
+                assert!(is_table || of_table().any(|(_, text)| written(text)), "[{table}] has no `{key}`");
+            }
+        }
+    }
+
     #[test]
     fn mistakes_are_named() {
         for (text, said) in [
@@ -399,29 +349,60 @@ mod tests {
             ("preset = 'fifi'", "server.toml:1:10: there is no preset `fifi`; there are: fifo, capacity, drf"),
             ("preset = 'mercury+'", "help: did you mean `mercury`?"),
             ("preset =", "server.toml:1:9: this is not TOML"),
-            ("token_life = '999ms'", "token_life is 999.0ms; it is at least 1s"),
+            ("\ntoken_life = '999ms'", "server.toml:2:14: token_life is 999.0ms\n  help: write 1s or more"),
+            ("heartbeat = '9ms'", "server.toml:1:13: heartbeat is 9.0ms\n  help: write 10ms or more"),
+            ("missed_heartbeats = 0", "server.toml:1:21: missed_heartbeats is 0\n  help: write 1 or more"),
             ("heartbeat = 'soon'", "is not a duration"),
-            ("[[queue]]\nname = 'a'\nmaximum = 75", "between 0 and 1"),
-            ("[[queue]]\nname = 'a.b'", "has no parent"),
-            ("decide = 'never'", "heartbeats"),
-            ("grants_per_heartbeat = 8", "for decide = \"heartbeats\""),
+            (
+                "[[queue]]\nname = 'a'\nmaximum = 75",
+                "server.toml:3:11: queue `a`: maximum is 75\n  help: write a number from 0 to 1",
+            ),
+            (
+                "[[queue]]\nname = 'a'\nweight = 0",
+                "server.toml:3:10: queue `a`: weight is 0\n  help: write a number from 0.001",
+            ),
+            (
+                "[[queue]]\nname = 'c'\n[[queue]]\nname = 'a.b'",
+                "server.toml:4:8: queue `root.a.b` has no parent\n  help: configure",
+            ),
+            (
+                "[[queue]]\nname = 'a'\n[[queue]]\nname = 'root.a'",
+                "server.toml:4:8: queue `root.a` is configured twice",
+            ),
+            ("decide = 'never'", "server.toml:1:10: decide is `never`\n  help: write \"events\" or \"heartbeats\""),
+            ("grants_per_heartbeat = 8", "server.toml:1:24: grants_per_heartbeat is for decide = \"heartbeats\""),
             ("decide = 'heartbeats'\ngrants_per_heartbeat = 0", "server.toml:2:24: the number `0` is out of range"),
             ("[policies]\nplacement = 'best-fits'", "help: did you mean `best-fit`?"),
             (
                 "[policies]\nintra_job = 'cpm'",
                 "server.toml:2:13: there is no order within a job `cpm`; there are: breadth",
             ),
-            ("[policies]\nfairness = 0.5", "of the preset tetris, and of carbyne with leftover"),
+            (
+                "[policies]\nfairness = 0.5",
+                "server.toml:2:12: fairness is a setting of the preset tetris, and of carbyne with leftover",
+            ),
             ("preset = 'carbyne'\n[policies]\nfairness = 0.5", "and not of carbyne as it is here"),
-            ("preset = 'tetris'\n[policies]\nfairness = 1.0", "below 1"),
-            ("[policies]\naltruism = 0.5", "altruism is a setting of the preset carbyne, and not of drf"),
+            (
+                "preset = 'tetris'\n[policies]\nfairness = 1.0",
+                "server.toml:3:12: fairness is 1\n  help: write a number from 0 to below 1",
+            ),
+            (
+                "[policies]\naltruism = 0.5",
+                "server.toml:2:12: altruism is a setting of the preset carbyne, and not of drf",
+            ),
             ("[policies]\nintra_job = 'dagps'", "of the preset carbyne, and not of drf"),
-            ("preset = 'carbyne'\n[policies]\naltruism = 1.5", "between 0 and 1"),
+            (
+                "preset = 'carbyne'\n[policies]\naltruism = 1.5",
+                "server.toml:3:12: altruism is 1.5\n  help: write a probability from 0 to 1",
+            ),
             ("preset = 'carbyne'\n[policies]\nleftover = 'packin'", "help: did you mean `packing`?"),
             ("preset = 'carbyne'\n[policies]\naltruism = 'yes'", "help: write a number, such as 0.5"),
             ("preset = 'fifo'\n[policies]\nstrict_shares = true", "of the preset drf"),
             ("preset = 'carbyne'\n[policies]\nstrict_shares = true", "of the preset drf, and not of carbyne"),
-            ("[policies.opportunistic]\nreorder = false", "of the preset mercury or mercury-plus, and not of drf"),
+            (
+                "[policies.opportunistic]\nreorder = false",
+                "server.toml:1:1: [policies.opportunistic] is a setting of the preset mercury or mercury-plus, and not of drf",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

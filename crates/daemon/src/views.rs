@@ -215,8 +215,10 @@ impl Job<'_> {
         let mut reasons = self.reasons();
         let counts = self.manager.map(task_counts);
         let counts_of = |stage: usize| counts.as_ref().map(|counts| counts[stage].clone());
+        let ran = self.manager.map(|manager| running_for(manager, self.now)).unwrap_or_default();
+        let ran_of = |stage: usize| ran.get(stage).map_or(&[][..], Vec::as_slice);
         let stages: Vec<StageDetail> =
-            (0..self.job.spec.stages.len()).map(|stage| self.stage(stage, counts_of(stage))).collect();
+            (0..self.job.spec.stages.len()).map(|stage| self.stage(stage, counts_of(stage), ran_of(stage))).collect();
         reasons
             .extend(stages.iter().flat_map(|stage| stage.reasons.iter().map(|why| format!("{}: {why}", stage.name))));
         let expected_end = (!summary.state.has_ended()).then(|| self.expected_end(&stages)).flatten();
@@ -240,7 +242,8 @@ impl Job<'_> {
         ends?.into_iter().max_by_key(|end| end.0)
     }
 
-    fn stage(&self, number: usize, counts: Option<TaskCounts>) -> StageDetail {
+    /// `ran` is how long its running attempts have run.
+    fn stage(&self, number: usize, counts: Option<TaskCounts>, ran: &[Duration]) -> StageDetail {
         let spec = &self.job.spec.stages[number];
         let progress = self.manager.map(|manager| &manager.dag().stages[number]);
         let tasks = counts.unwrap_or_else(|| {
@@ -257,7 +260,9 @@ impl Job<'_> {
             mean_seconds: estimate.and_then(job_manager::Estimate::expected).map(Duration::as_secs_f64),
             mean_of: estimate.and_then(job_manager::Estimate::source).map(mean_of),
             p50_seconds: estimate.and_then(|estimate| estimate.percentile(50)).map(Duration::as_secs_f64),
-            expected_end: progress.and_then(|stage| expected_end(stage, &tasks, self.now)),
+            expected_end: estimate
+                .and_then(job_manager::Estimate::expected)
+                .and_then(|mean| expected_end(mean, ran, tasks.waiting + tasks.queued, self.now)),
             reasons: progress.map(|stage| self.stage_reasons(number, stage)).unwrap_or_default(),
             resources: named(&self.job.resources[number], self.master.kinds()),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
@@ -344,15 +349,27 @@ fn mean_of(source: job_manager::EstimateSource) -> MeanOf {
     }
 }
 
-/// What is left, at the pace that the running tasks set: the mean run time for each round of as many as run now.
-fn expected_end(stage: &Stage, tasks: &TaskCounts, now: Instant) -> Option<Timestamp> {
-    if tasks.running == 0 {
-        return None;
+/// For each of its stages, how long those of its attempts have run that run now.
+fn running_for(manager: &JobManager, now: Instant) -> Vec<Vec<Duration>> {
+    let mut stages = vec![Vec::new(); manager.dag().stages.len()];
+    for OpenAttempt { task, started_at, .. } in manager.open_attempts() {
+        stages[task.stage as usize].extend(started_at.map(|at| now.since(at)));
     }
-    let mean = stage.estimate.expected()?;
-    let left = (tasks.waiting + tasks.queued) as f64 + tasks.running as f64 / 2.0;
-    let seconds = mean.as_secs_f64() * left / tasks.running as f64;
-    Some((now + Duration((seconds * 1e6) as u64)).into())
+    stages
+}
+
+/// When a stage ends if each of its tasks takes the `mean`, of which the running ones have had a part, and the waiting ones
+/// take their places. Who is late ends now.
+fn expected_end(mean: Duration, ran: &[Duration], waiting: u64, now: Instant) -> Option<Timestamp> {
+    let mut left: Vec<u64> = ran.iter().map(|ran| mean.0.saturating_sub(ran.0)).collect();
+    left.sort_unstable();
+    let places = left.len() as u64;
+    let rounds = waiting.checked_div(places)?;
+    let last = match waiting % places {
+        0 => left.last()?.saturating_add(mean.0.saturating_mul(rounds)),
+        rest => left[rest as usize - 1].saturating_add(mean.0.saturating_mul(rounds + 1)),
+    };
+    Some(Timestamp(now.0.saturating_add(last)))
 }
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
@@ -704,4 +721,26 @@ fn named_seconds(time: &ResourceTime, kinds: &Kinds) -> BTreeMap<String, f64> {
 
 fn add_amounts(sum: &mut BTreeMap<String, f64>, more: &BTreeMap<String, f64>) {
     more.iter().for_each(|(kind, amount)| *sum.entry(kind.clone()).or_default() += amount);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_is_expected_to_end_by_what_its_tasks_have_left() {
+        let seconds = Duration::from_secs;
+        let end = |ran: &[u64], waiting: u64| {
+            let ran: Vec<Duration> = ran.iter().map(|ran| seconds(*ran)).collect();
+            expected_end(seconds(10), &ran, waiting, Instant(5_000_000)).map(|end| (end.0 - 5_000_000) / 1_000_000)
+        };
+        assert_eq!(end(&[], 3), None, "nothing sets a pace");
+        assert_eq!(end(&[1], 0), Some(9));
+        assert_eq!(end(&[9], 0), Some(1));
+        assert_eq!(end(&[2, 9], 0), Some(8), "the last counts");
+        assert_eq!(end(&[25], 0), Some(0), "late already");
+        assert_eq!(end(&[2, 9], 1), Some(11), "where the first ends");
+        assert_eq!(end(&[2, 9], 2), Some(18));
+        assert_eq!(end(&[2, 9], 3), Some(21));
+    }
 }

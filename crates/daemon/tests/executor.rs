@@ -55,6 +55,17 @@ fn output_that_cannot_be_written_does_not_stop_the_task() {
 }
 
 #[test]
+fn signals_that_executors_ignore_end_tasks() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    for (number, signal) in [(1, libc::SIGXFSZ), (2, libc::SIGPIPE), (3, libc::SIGHUP)] {
+        home.signal(agent.hello.pid, signal);
+        let ended = agent.run(sh(number, &format!("kill -{signal} $$; exit 0")));
+        assert_eq!(ended.reason, EndReason::Signal(signal as u8), "{ended:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_launched_says_why() {
     let home = Home::new(EnforcementChoice::Auto);
     let mut agent = home.agent();

@@ -18,7 +18,7 @@ pub mod trace;
 
 pub use build::{Context, DEFAULT_OUTPUT_CAP, read_job};
 pub use command::{CommandOptions, JobOptions, from_command};
-pub use document::Format;
+pub use document::{At, Format};
 pub use error::{FileError, Position, packed};
 pub use job_file::json_schema;
 pub use suggest::closest;
@@ -26,7 +26,8 @@ pub use suggest::closest;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// Reads settings in TOML. What an error of a value's own reader says and advises is put together by [`packed`].
+/// Reads settings in TOML. What an error of a value's own reader says and advises is put together by [`packed`]; an [`At`]
+/// remembers where its value is.
 ///
 /// # Errors
 /// With the place in the file, and for a key that is not known a suggestion.

@@ -92,16 +92,14 @@ fn describe(job: &JobDetail) -> String {
     line("after jobs", job.after_jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     line("max fails", job.max_fails.map(|count| count.to_string()).unwrap_or_default());
     line("exit code", job.exit_code.map(|code| code.to_string()).unwrap_or_default());
-    let reasons = if job.reasons.is_empty() { summary.reason.as_slice() } else { &job.reasons };
-    for (place, reason) in reasons.iter().enumerate() {
+    // Of a job that waits the first of them is its reason.
+    let of_end = summary.reason.iter().filter(|reason| !job.reasons.contains(reason));
+    for (place, reason) in of_end.chain(&job.reasons).enumerate() {
         line(if place == 0 { "reason" } else { "" }, reason.clone());
     }
     text.push('\n');
     text.push_str(&stage_table(&job.stages));
     for stage in &job.stages {
-        for reason in &stage.reasons {
-            let _ = writeln!(text, "{}: {reason}", stage.name);
-        }
         if let Some(line) = show::dropped_output(stage) {
             let _ = writeln!(text, "{line}");
         }

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   amalgam list                    jobs that have not ended
   amalgam list --all --user me    all of yours
-  amalgam list -q --state failed  only their ids")]
+  amalgam list -q --state failed  only their ids
+TIME is since a job's start, or since its submission while nothing of it has started.")]
 pub struct ListArgs {
     /// Also jobs that have ended
     #[arg(short, long)]
@@ -77,6 +78,7 @@ fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) 
     match (filter.json, filter.quiet) {
         (true, _) => show::json(&jobs)?,
         (_, true) => show::print(&jobs.iter().map(|job| format!("{}\n", job.id)).collect::<String>())?,
+        _ if jobs.is_empty() => show::print("no jobs\n")?,
         _ => show::print(&table(&jobs))?,
     }
     Ok(ExitCode::SUCCESS)

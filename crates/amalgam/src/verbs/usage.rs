@@ -14,8 +14,9 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(
     after_help = "Under `carbyne` a job gives what it is entitled to and leaves to others, for its tasks could wait, and \
-receives what it holds beyond what it is entitled to, for nobody needed the room; both are resources times seconds. TIME is \
-since its submission. ALONE is what it would take with its share to itself, as estimated, and ENDED compares with that.
+receives what it holds beyond what it is entitled to, for nobody needed the room; both are resources times seconds. \
+TURNAROUND is since its submission (TIME of `list` since its start). ALONE is what it would take with its share to itself, as \
+estimated, and ENDED compares with that.
 
 Examples:
   amalgam usage               the queues, and the newest jobs
@@ -54,8 +55,13 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
         show::json(&usage)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tables = [(!usage.queues.is_empty()).then(|| queue_table(&usage.queues)), Some(job_table(&usage.jobs))];
-    show::print(&tables.into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
+    let jobs = match usage.jobs.is_empty() {
+        false => job_table(&usage.jobs),
+        true if args.jobs.is_empty() => "no jobs\n".to_owned(),
+        true => "you have no jobs that have not ended\n".to_owned(),
+    };
+    let queues = (!usage.queues.is_empty()).then(|| queue_table(&usage.queues));
+    show::print(&queues.into_iter().chain([jobs]).collect::<Vec<_>>().join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -94,6 +100,6 @@ fn job_table(jobs: &[JobSummary]) -> String {
             dash(show::against_alone(job)),
         ]
     };
-    let headings = ["ID", "NAME", "QUEUE", "STATE", "GAVE", "RECEIVED", "TIME", "ALONE", "ENDED"];
+    let headings = ["ID", "NAME", "QUEUE", "STATE", "GAVE", "RECEIVED", "TURNAROUND", "ALONE", "ENDED"];
     show::table(&headings, &jobs.iter().map(row).collect::<Vec<_>>())
 }

@@ -158,3 +158,38 @@ fn a_drained_node_gets_nothing_new() {
     let id = scene.submit(&["--array", "0-1", "--", "sh", "-c", AWAIT_GO]);
     until_true("both nodes are busy again", || scene.job(&id).summary.tasks.running == 2);
 }
+
+#[test]
+fn each_reason_is_told_once() {
+    let scene = Scene::dev(&[]);
+    let file = scene.write(
+        "job.toml",
+        &format!(
+            "[[stage]]\nname = 'train'\ncommand = \"{AWAIT_GO}\"\n[[stage]]\nname = 'pages'\ncommand = \"{AWAIT_GO}; exit 3\"\n\
+             [[stage]]\nname = 'publish'\nafter = ['train', 'pages']\ncommand = 'true'\n"
+        ),
+    );
+    let job = scene.submit(&[file.to_str().unwrap()]);
+    let said = scene.ok(&["info", &job]);
+    assert_eq!(said.matches("waits for stages train and pages to succeed").count(), 1, "{said}");
+    scene.write("go", "");
+    assert_eq!(scene.run(&["wait", &job]).code, 3);
+    // Why it ended, and what never ran for that.
+    let said = scene.ok(&["info", &job]);
+    assert_eq!(said.matches("task pages").count(), 1, "{said}");
+    assert_eq!(said.matches("publish: never runs").count(), 1, "{said}");
+}
+
+#[test]
+fn listings_without_jobs_say_so() {
+    let scene = Scene::dev(&[]);
+    assert_eq!(scene.ok(&["usage", "all"]), "you have no jobs that have not ended\n");
+    assert_eq!((scene.ok(&["list"]), scene.ok(&["history"])), ("no jobs\n".to_owned(), "no jobs\n".to_owned()));
+    let usage = scene.ok(&["usage"]);
+    assert!(usage.contains("root.default") && usage.ends_with("\n\nno jobs\n"), "{usage}");
+    scene.ok(&["run", "--", "true"]);
+    // From its submission, which `list` counts from its start.
+    let usage = scene.ok(&["usage", "1"]);
+    assert!(usage.contains(" TURNAROUND ") && !usage.contains(" TIME "), "{usage}");
+    assert!(scene.ok(&["list", "--all"]).contains(" TIME "));
+}

@@ -147,6 +147,30 @@ fn jobs_that_yield_are_compared_with_the_same_jobs_without_altruism() {
 }
 
 #[test]
+fn every_run_says_how_it_compares_with_the_same_without_altruism_or_that_none_can() {
+    let scene = Scene::new();
+    let seeds = ["--preset", "drf,carbyne", "--seeds", "3..4"];
+    assert!(!scene.ok(&small(&seeds)).contains("altruism"));
+    let said = scene.ok(&small(&[&seeds[..], &["--against-selfish"]].concat()));
+    for run in ["carbyne, seed 3:\n", "carbyne, seed 4:\n"] {
+        let (_, below) = said.split_once(run).unwrap_or_else(|| panic!("no {run}: {said}"));
+        assert!(below.starts_with("  against the same run without altruism (mean "), "{said}");
+    }
+    assert!(!said.contains("drf, seed"), "{said}");
+    let cut = scene.ok(&small(&["--preset", "carbyne", "--against-selfish", "--until", "1s"]));
+    assert!(cut.contains("against the same run without altruism: no job succeeded in both"), "{cut}");
+
+    scene.write("selfish.toml", "preset = 'carbyne'\n[policies]\naltruism = 0\n");
+    for (more, names) in
+        [(&["--preset", "drf,sjf"][..], "never yield under drf, sjf"), (&["--config", "selfish.toml"], "under carbyne")]
+    {
+        let told = scene.run(&small(&[more, &["--against-selfish"]].concat()));
+        assert!(told.code == 2 && told.err.contains(names), "{told:?}");
+        assert!(told.err.contains("help: name a preset in which they do (carbyne)"), "{told:?}");
+    }
+}
+
+#[test]
 fn the_tables_say_the_same_in_both_formats() {
     let scene = Scene::new();
     scene.ok(&small(&["--preset", "sjf", "--csv", "csv", "--parquet", "parquet"]));
@@ -214,6 +238,26 @@ fn queues_and_policies_are_those_of_a_servers_configuration() {
     let told = scene.run(&small(&["--config", "server.toml"]));
     assert!(told.code == 2 && told.err.contains("server.toml:1:10: there is no preset `capacitee`"), "{told:?}");
     assert!(told.err.ends_with("\n  help: did you mean `capacity`?\n"), "{told:?}");
+}
+
+#[test]
+fn the_policies_of_a_configuration_apply_to_the_presets_that_are_named() {
+    let scene = Scene::new();
+    scene.write("strict.toml", "preset = 'drf'\n[policies]\nstrict_shares = true\n[[queue]]\nname = 'default'\n");
+    scene.write("random.toml", "preset = 'fifo'\n[policies]\nplacement = 'random'\n");
+    // So much work that the order matters.
+    let run = |more: &[&str]| result(&scene, &small(&[&["-w", "jobs=30"], more].concat()));
+    let strict = run(&["--config", "strict.toml"]);
+    assert_eq!(run(&["--config", "strict.toml", "--preset", "drf"]), strict);
+    assert_ne!(run(&["--preset", "drf"]), strict);
+    let random = run(&["--config", "random.toml", "--preset", "drf"]);
+    assert_eq!(random["preset"], "drf");
+    assert_ne!(random["jct_s"], run(&["--preset", "drf"])["jct_s"]);
+
+    // As `dev` and `server` do.
+    let told = scene.run(&small(&["--config", "strict.toml", "--preset", "drf,sjf"]));
+    assert!(told.code == 2 && told.err.contains("strict.toml"), "{told:?}");
+    assert!(told.err.contains("strict_shares is a setting of the preset drf, and not of sjf"), "{told:?}");
 }
 
 #[test]

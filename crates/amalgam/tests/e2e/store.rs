@@ -3,6 +3,7 @@
 use crate::support::{Cluster, Daemon, Scene, job_spec, told};
 use amalgam_daemon::api::JobState;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -168,4 +169,28 @@ fn a_full_disk_loses_nothing_acknowledged() {
     assert!(listed.len() <= acknowledged.len() + 1, "{acknowledged:?} {listed:?}");
     scene.submit(&["--wait-for-nodes", "--", "true"]);
     server.kill();
+}
+
+#[test]
+fn a_server_whose_log_may_not_grow_says_which_file() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
+    // SAFETY: setrlimit is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            let most = libc::rlimit { rlim_cur: 300_000, rlim_max: 300_000 };
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const most);
+            Ok(())
+        });
+    }
+    let server = Daemon::start(command).unwrap();
+    let mut spec = job_spec(&scene, &["true"]);
+    spec["wait_for_nodes"] = true.into();
+    spec["stages"][0]["program"]["env"] = serde_json::json!([["BLOB", "x".repeat(100_000)]]);
+    let http = scene.http();
+    let accepted = (0..10).take_while(|_| matches!(http.try_post("/v1/jobs", &spec), Some((201, _)))).count();
+    assert!((1..10).contains(&accepted), "{accepted}");
+    let (status, said) = server.ended();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("segment-") && said.contains("File too large"), "{said}");
 }

@@ -45,16 +45,16 @@ pub(super) struct OpportunisticKeys {
 }
 
 impl OpportunisticKeys {
-    pub(super) fn apply(self, preset: &mut Preset) -> Result<(), String> {
+    /// What is wrong and what would help, where they do not fit the preset.
+    pub(super) fn apply(self, preset: &mut Preset) -> Result<(), (String, String)> {
         if !preset.has_kinds() {
             let with: Vec<&str> = Preset::HYBRID.iter().map(|preset| preset.name()).collect();
-            return Err(format!(
-                "[policies.opportunistic] is a setting of the preset {}, and not of {}; say `preset = \"{}\"`, or leave it \
-                 out",
+            let problem = format!(
+                "[policies.opportunistic] is a setting of the preset {}, and not of {}",
                 with.join(" or "),
-                preset.name(),
-                with[0]
-            ));
+                preset.name()
+            );
+            return Err((problem, format!("say `preset = \"{}\"`, or leave it out", with[0])));
         }
         let own = &mut preset.opportunistic;
         if let Some(LengthOrAny(length)) = self.shorter_than {

@@ -304,8 +304,9 @@ pub fn reap(pid: i32) -> io::Result<Exit> {
     })
 }
 
-/// Those of a terminal, and that of a connection that breaks.
-const IGNORED: [c_int; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE];
+/// Those of a terminal, that of a connection that breaks, and that of a file which is as large as files may be: its write
+/// fails, which can be told.
+const IGNORED: [c_int; 5] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE, libc::SIGXFSZ];
 
 /// `SIGCHLD` and `SIGTERM` as a readable descriptor. All other signals get their default, whatever our parent made of
 /// them, but for the few that are ignored.

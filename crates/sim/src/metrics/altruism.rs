@@ -4,6 +4,7 @@ use super::results::{JobResult, Outcome};
 use amalgam_workload::trace::Summary;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::iter;
 
 /// Of a run in which jobs yield.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -83,14 +84,14 @@ fn against(jobs: &[JobResult], other: impl Fn(&JobResult) -> Option<f64>) -> Aga
 }
 
 impl Outcome {
-    /// Compares it with the same run without altruism.
+    /// Compares it with the same run without altruism, be it to say that no job ended in both.
     pub fn compare_with_selfish(&mut self, selfish: &Outcome) {
         for (job, other) in self.jobs.iter_mut().zip(&selfish.jobs) {
             job.selfish_jct_s = other.jct_s.filter(|_| other.outcome == "succeeded");
         }
-        if let Some(altruism) = &mut self.results.altruism {
-            altruism.against_selfish = Some(against(&self.jobs, |job| job.selfish_jct_s));
-        }
+        let compared = Some(against(&self.jobs, |job| job.selfish_jct_s));
+        let none = || Altruism { queues: Vec::new(), against_alone: Against::of(iter::empty()), against_selfish: None };
+        self.results.altruism.get_or_insert_with(none).against_selfish = compared;
     }
 }
 

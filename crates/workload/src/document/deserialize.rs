@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 /// A value that remembers where it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct At<T> {
+pub struct At<T> {
     pub at: Position,
     pub value: T,
 }

@@ -5,7 +5,7 @@ mod json;
 mod toml;
 mod yaml;
 
-pub(crate) use deserialize::At;
+pub use deserialize::At;
 
 use crate::error::{Complaint, Position};
 use std::path::Path;

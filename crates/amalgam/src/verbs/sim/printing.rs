@@ -35,12 +35,22 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     text += &runs.first().map(|run| misfits(run)).unwrap_or_default();
     if several {
         let (first, last) = (seeds.start(), seeds.end());
-        return text
-            + &format!("means over the seeds {first} to {last}, and of the first column the least and the most\n");
+        text += &format!("means over the seeds {first} to {last}, and of the first column the least and the most\n");
     }
-    runs.iter().filter_map(|run| Some((run, run.altruism.as_ref()?))).for_each(|(run, found)| {
-        text += &format!("{}: {}", run.preset, altruism(found));
-    });
+    for run in runs {
+        let Some(found) = &run.altruism else { continue };
+        match (several, &found.against_selfish) {
+            (false, _) => text += &format!("{}: {}", run.preset, altruism(found)),
+            // Of many runs only what was asked for.
+            (true, Some(selfish)) => {
+                text += &format!("{}, seed {}:\n{}", run.preset, run.seed, against_selfish(selfish));
+            }
+            (true, None) => {}
+        }
+    }
+    if several {
+        return text;
+    }
     text + &runs.first().and_then(|run| run.reference.as_ref()).map(bounds).unwrap_or_default()
 }
 
@@ -48,18 +58,29 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
 fn altruism(found: &Altruism) -> String {
     let number = show::number;
     let sum = |of: fn(&QueueExchange) -> f64| number(found.queues.iter().map(of).sum());
-    let mut text = format!(
-        "jobs gave {} CPU-s and {} GiB-s of what they were entitled to, and received {} and {}\n",
-        sum(|queue| queue.given_cpu_s),
-        sum(|queue| queue.given_memory_gib_s),
-        sum(|queue| queue.received_cpu_s),
-        sum(|queue| queue.received_memory_gib_s)
-    );
+    let mut text = match found.queues.is_empty() {
+        true => "no job ended that gave or received\n".to_owned(),
+        false => format!(
+            "jobs gave {} CPU-s and {} GiB-s of what they were entitled to, and received {} and {}\n",
+            sum(|queue| queue.given_cpu_s),
+            sum(|queue| queue.given_memory_gib_s),
+            sum(|queue| queue.received_cpu_s),
+            sum(|queue| queue.received_memory_gib_s)
+        ),
+    };
     text += &against("the ends with their shares to themselves, as estimated", &found.against_alone);
     if let Some(selfish) = &found.against_selfish {
-        text += &against("the same run without altruism", selfish);
+        text += &against_selfish(selfish);
     }
     text
+}
+
+fn against_selfish(selfish: &Against) -> String {
+    const WHAT: &str = "the same run without altruism";
+    match selfish.jobs {
+        0 => format!("  against {WHAT}: no job succeeded in both\n"),
+        _ => against(WHAT, selfish),
+    }
 }
 
 fn against(what: &str, Against { jobs, earlier, later, jct_s, speedup }: &Against) -> String {

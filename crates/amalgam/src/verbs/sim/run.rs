@@ -1,7 +1,7 @@
 //! One simulated run.
 
 use super::{parse_seeds, parse_task, printing, tables};
-use crate::cluster::{parse_preset, read_config};
+use crate::cluster::{configured, parse_preset};
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::workload::parse_option;
@@ -39,7 +39,8 @@ pub struct RunArgs {
     /// An option of the workload, such as limit=100; repeatable
     #[arg(short = 'w', long = "workload-option", value_name = "KEY=VALUE", value_parser = parse_option)]
     workload_options: Vec<(String, String)>,
-    /// A server's configuration: its queues, and where --preset is not given its preset with its policies
+    /// A server's configuration: its queues, its preset unless --preset is given, and its policies, which apply to all of
+    /// --preset
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The seed of all chance, in the workload and the nodes as well unless they are given their own
@@ -74,7 +75,8 @@ pub struct RunArgs {
     /// The same as Parquet
     #[arg(long, value_name = "DIR")]
     parquet: Option<PathBuf>,
-    /// Run presets in which jobs yield once more without altruism, and compare each job's end
+    /// Run presets in which jobs yield, such as carbyne, once more without altruism, and compare each job's end; of others
+    /// it says nothing, and alone they are refused
     #[arg(long)]
     against_selfish: bool,
     #[command(flatten)]
@@ -217,6 +219,15 @@ impl RunArgs {
         Ok(trace::read(workload, &seeded(&self.workload_options, seed))?)
     }
 
+    /// One for each preset, with the same queues.
+    fn configs(&self) -> Result<Vec<Config>> {
+        let presets = self.preset.as_ref().map_or_else(
+            || vec![None],
+            |Presets(presets)| presets.iter().copied().map(Some).collect::<Vec<Option<Preset>>>(),
+        );
+        presets.into_iter().map(|preset| configured(self.config.as_deref(), preset)).collect()
+    }
+
     pub fn scenario(&self) -> Option<&Path> {
         self.scenario.as_deref()
     }
@@ -291,13 +302,16 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     if let Some(subject) = args.story {
         worlds.iter().try_for_each(|world| check_subject(subject, &world.workload))?;
     }
-    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), |path| read_config(path, None))?;
-    let presets = args.preset.clone().map_or_else(|| vec![config.preset], |presets| presets.0);
+    let configs = args.configs()?;
+    let presets: Vec<Preset> = configs.iter().map(|config| config.preset).collect();
+    if args.against_selfish {
+        check_yields(&presets)?;
+    }
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
 
-    let runs = run_all(args, &worlds, &presets, &config.queues);
+    let runs = run_all(args, &worlds, &presets, &configs[0].queues);
     if args.strict {
         runs.iter().try_for_each(check_fits)?;
     }
@@ -355,6 +369,19 @@ fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueT
 fn selfish(mut preset: Preset) -> Option<Preset> {
     preset.yielding.as_mut().filter(|yielding| yielding.altruism > 0)?.altruism = 0;
     Some(preset)
+}
+
+/// Whether there is anything to compare with the same without altruism.
+fn check_yields(presets: &[Preset]) -> Result<()> {
+    if presets.iter().any(|preset| selfish(*preset).is_some()) {
+        return Ok(());
+    }
+    let names: Vec<&str> = presets.iter().map(|preset| preset.name()).collect();
+    let what = format!("--against-selfish compares nothing here: jobs never yield under {}", names.join(", "));
+    let yielding: Vec<&str> = Preset::all().filter(|preset| selfish(*preset).is_some()).map(Preset::name).collect();
+    let remedy =
+        format!("name a preset in which they do ({}), with altruism above 0, or leave it out", yielding.join(", "));
+    Err(Failure::usage(what, remedy))
 }
 
 /// What a strict run does not go on with.

@@ -16,7 +16,12 @@ pub struct QueueTree {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueTreeError(pub String);
+pub struct QueueTreeError {
+    /// The queue that is wrong.
+    pub queue: String,
+    pub problem: String,
+    pub remedy: String,
+}
 
 impl QueueTree {
     /// The root and one leaf, `root.default`.
@@ -46,19 +51,16 @@ impl QueueTree {
             let of_leaves =
                 spec.user_limit < WHOLE || spec.max_running_jobs.is_some() || spec.default_timeout.is_some();
             if is_inner && of_leaves {
-                return Err(QueueTreeError(format!(
-                    "queue `{}` holds other queues: user_limit, max_running_jobs and default_timeout belong to those \
-                     that take jobs",
-                    spec.name
-                )));
+                return Err(wrong(
+                    spec,
+                    "holds other queues, which take the jobs",
+                    "give user_limit, max_running_jobs and default_timeout to those",
+                ));
             }
             if granted > u64::from(spec.guaranteed) {
-                return Err(QueueTreeError(format!(
-                    "the queues below `{}` are guaranteed {:.1} % together, more than its own {:.1} %",
-                    spec.name,
-                    granted as f64 / 1e4,
-                    f64::from(spec.guaranteed) / 1e4
-                )));
+                let (granted, own) = (granted as f64 / 1e4, f64::from(spec.guaranteed) / 1e4);
+                let problem = format!("is guaranteed {own:.1} %, and the queues below it {granted:.1} % together");
+                return Err(wrong(spec, &problem, "guarantee it as much as them, or them less"));
             }
         }
         Ok(tree)
@@ -66,27 +68,26 @@ impl QueueTree {
 
     fn add(&mut self, spec: QueueSpec) -> Result<(), QueueTreeError> {
         if self.find(&spec.name).is_some() {
-            return Err(QueueTreeError(format!("queue `{}` is configured twice", spec.name)));
+            return Err(wrong(&spec, "is configured twice", "keep one of them"));
         }
         let (parent_name, own_name) = spec.name.rsplit_once('.').unwrap_or(("", &spec.name));
         if own_name.is_empty() || own_name.contains(char::is_whitespace) {
-            return Err(QueueTreeError(format!(
-                "`{}` is not a queue's name; write for instance `root.research`",
-                spec.name
-            )));
+            return Err(wrong(
+                &spec,
+                "has a name with a gap",
+                "write for instance `root.research`, a name of its own after each point",
+            ));
         }
         let Some(parent) = self.find(parent_name) else {
-            return Err(QueueTreeError(format!(
-                "queue `{}` has no parent: configure `{}` first, or name it `root.{own_name}`",
-                spec.name,
-                if parent_name.is_empty() { "root" } else { parent_name }
-            )));
+            let parent = if parent_name.is_empty() { "root" } else { parent_name };
+            let remedy = format!("configure `{parent}` as well, or name it `root.{own_name}`");
+            return Err(wrong(&spec, "has no parent", &remedy));
         };
         if spec.weight == 0 {
-            return Err(QueueTreeError(format!("queue `{}` has weight 0; a weight is at least 0.001", spec.name)));
+            return Err(wrong(&spec, "has weight 0", "a weight is at least 0.001"));
         }
         if spec.guaranteed > spec.maximum {
-            return Err(QueueTreeError(format!("queue `{}` is guaranteed more than its maximum", spec.name)));
+            return Err(wrong(&spec, "is guaranteed more than its maximum", "lower `guaranteed`, or raise `maximum`"));
         }
         let index = self.specs.len() as u32;
         self.children[parent.0 as usize].push(index);
@@ -178,9 +179,14 @@ impl QueueSpec {
     }
 }
 
+fn wrong(spec: &QueueSpec, problem: &str, remedy: &str) -> QueueTreeError {
+    let QueueSpec { name, .. } = spec;
+    QueueTreeError { queue: name.clone(), problem: format!("queue `{name}` {problem}"), remedy: remedy.to_owned() }
+}
+
 impl fmt::Display for QueueTreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        write!(f, "{}; {}", self.problem, self.remedy)
     }
 }
 
@@ -201,7 +207,7 @@ mod tests {
         assert_eq!(tree.leaf("a.x"), Ok(tree.find("root.a.x").unwrap()));
         assert!(tree.leaf("a").unwrap_err().contains("takes no jobs"));
         assert!(tree.leaf("c").unwrap_err().contains("root.a.x, root.b"));
-        let wrong = |specs| QueueTree::new(specs).unwrap_err().0;
+        let wrong = |specs| QueueTree::new(specs).unwrap_err().to_string();
         assert!(wrong(vec![spec("root.a.x", 0, WHOLE)]).contains("has no parent"));
         assert!(wrong(vec![spec("root.a", 600_000, WHOLE), spec("root.b", 600_000, WHOLE)]).contains("120.0 %"));
         assert!(wrong(vec![spec("root.a", 600_000, 500_000)]).contains("more than its maximum"));
