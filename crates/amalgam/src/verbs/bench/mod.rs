@@ -14,6 +14,7 @@ mod memory;
 mod placement;
 mod plans;
 mod sim;
+mod waits;
 
 use crate::failure::{Failure, Result};
 use clap::{Args, Subcommand};
@@ -42,6 +43,8 @@ enum Bench {
     Placement(placement::PlacementArgs),
     /// What a job manager takes for an event, where jobs plan and where they do not
     Plans(plans::PlansArgs),
+    /// What a node takes to say how long a task of any size would wait there
+    Waits(waits::WaitsArgs),
     /// What events, messages, launches and exits cost here: the constants of the simulator
     Costs(costs::CostsArgs),
     /// Whether the simulator waits as the daemons do
@@ -64,6 +67,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Decisions(args) => decisions::execute(&args)?,
         Bench::Placement(args) => placement::execute(&args)?,
         Bench::Plans(args) => plans::execute(&args)?,
+        Bench::Waits(args) => waits::execute(&args)?,
         Bench::Costs(args) => costs::execute(&args)?,
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,

@@ -2,7 +2,9 @@
 
 mod by_kind;
 mod fifo;
+mod gap_filling;
 pub mod projection;
 
 pub use by_kind::ByKind;
 pub use fifo::Fifo;
+pub use gap_filling::GapFilling;
