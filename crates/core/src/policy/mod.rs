@@ -2,6 +2,7 @@
 //! sends no messages. Which policies a cluster uses is said in `preset.rs`.
 
 mod alignment;
+pub mod completion;
 mod forecast;
 pub mod inter_job;
 pub mod intra_job;
