@@ -6,6 +6,7 @@ pub mod completion;
 mod forecast;
 pub mod inter_job;
 pub mod intra_job;
+pub mod matching;
 mod mix;
 pub mod node_queue;
 pub mod placement;
