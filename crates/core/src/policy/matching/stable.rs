@@ -9,18 +9,22 @@
 use super::{Costs, Pair, UNSUITABLE, sort_by_quality};
 use crate::vocabulary::Duration;
 
-/// So many of a task's best nodes are found in one look at its costs: hardly a task needs more, and most need two.
-const SHORTLIST: usize = 8;
+/// Costs of so many nodes are known by the least of them, so that a task need not look at all of its costs again.
+const BLOCK: usize = 16;
 
 /// Finds pairs, batch after batch, without allocating for a batch that is no larger than one before.
 #[derive(Clone, Debug)]
 pub struct Stable {
     rounds: u32,
     acceptance: Acceptance,
-    /// By task.
-    shortlists: Vec<Shortlist>,
+    /// By task and block: no open node of the block costs less.
+    least: Vec<Duration>,
+    /// By task: nodes that come before, in the order of costs, have refused it.
+    from: Vec<(Duration, u32)>,
     /// By node: the task that it holds, and what that saves.
     held: Vec<Option<Held>>,
+    /// By node: it took a task in an earlier round.
+    is_full: Vec<bool>,
     /// Tasks that propose in this round, and those that will in the next one.
     proposing: Vec<u32>,
     losing: Vec<u32>,
@@ -41,15 +45,6 @@ struct Held {
     round: u32,
 }
 
-/// The best nodes of a task, best first, of those that it has not proposed to yet.
-#[derive(Clone, Copy, Debug)]
-struct Shortlist {
-    nodes: [(Duration, u32); SHORTLIST],
-    len: u8,
-    /// The next to propose to.
-    at: u8,
-}
-
 /// The best node of a task, and what it saves against the next best one.
 #[derive(Clone, Copy, Debug)]
 struct Proposal {
@@ -63,8 +58,10 @@ impl Stable {
         Stable {
             rounds,
             acceptance,
-            shortlists: Vec::new(),
+            least: Vec::new(),
+            from: Vec::new(),
             held: Vec::new(),
+            is_full: Vec::new(),
             proposing: Vec::new(),
             losing: Vec::new(),
             pairs: Vec::new(),
@@ -73,13 +70,7 @@ impl Stable {
 
     /// The pairs of a batch, those that wait least first. Tasks without a pair come again in another batch.
     pub fn find(&mut self, costs: &Costs, wait: impl Fn(Pair) -> Duration) -> &[Pair] {
-        self.begin(costs);
-        for round in 0..self.rounds {
-            if self.proposing.is_empty() {
-                break;
-            }
-            self.propose(costs, round);
-        }
+        self.match_up(costs);
         self.pairs.clear();
         let held = self.held.iter().enumerate();
         self.pairs.extend(held.filter_map(|(node, held)| held.map(|held| Pair::new(held.task as usize, node))));
@@ -87,21 +78,38 @@ impl Stable {
         &self.pairs
     }
 
+    fn match_up(&mut self, costs: &Costs) {
+        self.begin(costs);
+        for round in 0..self.rounds {
+            if self.proposing.is_empty() {
+                break;
+            }
+            self.propose(costs, round);
+        }
+    }
+
     fn begin(&mut self, costs: &Costs) {
         self.held.clear();
         self.held.resize(costs.nodes(), None);
+        self.is_full.clear();
+        self.is_full.resize(costs.nodes(), false);
         self.losing.clear();
         self.proposing.clear();
         self.proposing.extend(0..costs.tasks() as u32);
-        self.shortlists.clear();
-        self.shortlists.extend((0..costs.tasks()).map(|task| Shortlist::of(costs.row(task), |_, _| true)));
+        self.from.clear();
+        self.from.resize(costs.tasks(), (Duration::ZERO, 0));
+        self.least.clear();
+        for task in 0..costs.tasks() {
+            let least = |block: &[Duration]| block.iter().copied().fold(UNSUITABLE, Duration::min);
+            self.least.extend(costs.row(task).chunks(BLOCK).map(least));
+        }
     }
 
     /// Each proposes once. In which order is all the same: the best proposal stays, and nodes are only full for others from
     /// the next round on.
     fn propose(&mut self, costs: &Costs, round: u32) {
         while let Some(task) = self.proposing.pop() {
-            let Some(Proposal { node, saving }) = self.proposal(costs, task, round) else {
+            let Some(Proposal { node, saving }) = self.proposal(costs, task) else {
                 continue;
             };
             let held = &mut self.held[node as usize];
@@ -114,75 +122,67 @@ impl Stable {
                     loser.task
                 }
             };
-            self.shortlists[loser as usize].at += 1;
+            self.from[loser as usize] = (costs.of(Pair { task: loser, node }), node + 1);
             self.losing.push(loser);
         }
         std::mem::swap(&mut self.proposing, &mut self.losing);
+        self.is_full.iter_mut().zip(&self.held).for_each(|(is_full, held)| *is_full = held.is_some());
     }
 
     /// `None` where no node is left.
-    fn proposal(&mut self, costs: &Costs, task: u32, round: u32) -> Option<Proposal> {
-        let is_open = |node: u32| match self.acceptance {
-            Acceptance::Deferred => true,
-            Acceptance::Final => self.held[node as usize].is_none_or(|held| held.round == round),
-        };
-        let shortlist = &mut self.shortlists[task as usize];
-        let mut next = shortlist.next_two(is_open);
-        if next[1].is_none() && !shortlist.is_all() {
-            // Nothing better is open, and without a node it proposed to nothing worse.
-            let from = next[0];
-            *shortlist = Shortlist::of(costs.row(task as usize), |cost, node| {
-                from.is_none_or(|from| (cost, node) >= from) && is_open(node)
-            });
-            next = shortlist.next_two(is_open);
+    fn proposal(&mut self, costs: &Costs, task: u32) -> Option<Proposal> {
+        let row = costs.row(task as usize);
+        let blocks = row.len().div_ceil(BLOCK);
+        let least = &mut self.least[task as usize * blocks..][..blocks];
+        match self.acceptance {
+            Acceptance::Final => {
+                let is_full = &self.is_full;
+                best_of(row, least, |_, node| !is_full[node as usize])
+            }
+            Acceptance::Deferred => {
+                let from = self.from[task as usize];
+                best_of(row, least, |cost, node| (cost, node) >= from)
+            }
         }
-        let (cost, node) = next[0]?;
-        let saving = next[1].map_or(Duration::MAX, |(second, _)| second - cost);
-        Some(Proposal { node, saving })
     }
 }
 
-impl Shortlist {
-    /// Of the nodes that suit and are eligible.
-    fn of(row: &[Duration], is_eligible: impl Fn(Duration, u32) -> bool) -> Shortlist {
-        let mut list = Shortlist { nodes: [(UNSUITABLE, 0); SHORTLIST], len: 0, at: 0 };
-        // Only what costs less comes in, so of equal ones the first stays.
-        let mut bound = UNSUITABLE;
-        for (node, &cost) in (0..).zip(row) {
-            if cost < bound && is_eligible(cost, node) {
-                list.insert(cost, node);
-                bound = list.nodes[SHORTLIST - 1].0;
+/// `least` is brought up to date where that matters: what is closed to a task stays closed.
+fn best_of(row: &[Duration], least: &mut [Duration], is_open: impl Fn(Duration, u32) -> bool) -> Option<Proposal> {
+    let (mut best, mut second) = ((UNSUITABLE, u32::MAX), UNSUITABLE);
+    // What looks best is looked at first, so that most others need not be.
+    let start = (0..least.len()).min_by_key(|&block| least[block])?;
+    for block in std::iter::once(start).chain((0..least.len()).filter(|&block| block != start)) {
+        if least[block] <= second && least[block] != UNSUITABLE {
+            let from = block * BLOCK;
+            let nodes = &row[from..row.len().min(from + BLOCK)];
+            let (lowest, next) = two_least(nodes, from as u32, &is_open);
+            least[block] = lowest.0;
+            if lowest < best {
+                (best, second) = (lowest, best.0.min(next));
+            } else {
+                second = second.min(lowest.0);
             }
         }
-        list
     }
+    let (cost, node) = best;
+    let saving = if second == UNSUITABLE { Duration::MAX } else { second - cost };
+    (cost != UNSUITABLE).then_some(Proposal { node, saving })
+}
 
-    /// After all that cost as much; the last falls out.
-    fn insert(&mut self, cost: Duration, node: u32) {
-        let mut place = usize::from(self.len).min(SHORTLIST - 1);
-        while place > 0 && self.nodes[place - 1].0 > cost {
-            self.nodes[place] = self.nodes[place - 1];
-            place -= 1;
+/// The best open node of a block that begins with this node, and the cost of the next best.
+fn two_least(block: &[Duration], from: u32, is_open: impl Fn(Duration, u32) -> bool) -> ((Duration, u32), Duration) {
+    let (mut best, mut second) = ((UNSUITABLE, from), UNSUITABLE);
+    for (node, &cost) in (from..).zip(block) {
+        if cost < second && is_open(cost, node) {
+            if cost < best.0 {
+                (best, second) = ((cost, node), best.0);
+            } else {
+                second = cost;
+            }
         }
-        self.nodes[place] = (cost, node);
-        self.len = (self.len + 1).min(SHORTLIST as u8);
     }
-
-    /// It may be longer than the list only where that is full.
-    fn is_all(&self) -> bool {
-        usize::from(self.len) < SHORTLIST
-    }
-
-    /// The next open nodes, beginning with the one to propose to.
-    fn next_two(&mut self, is_open: impl Fn(u32) -> bool) -> [Option<(Duration, u32)>; 2] {
-        let left = &self.nodes[usize::from(self.at)..usize::from(self.len)];
-        let mut open = left.iter().enumerate().filter(|(_, (_, node))| is_open(*node));
-        let first = open.next();
-        let second = open.next().map(|(_, &second)| second);
-        // Those before it are not opened again.
-        self.at += first.map_or(0, |(passed, _)| passed) as u8;
-        [first.map(|(_, &first)| first), second]
-    }
+    (best, second)
 }
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
                 );
             }
         });
-        // Where shortlists run out.
+        // With several blocks of nodes, too.
         for seed in 0..60 {
             let mut chance = Chance::new(seed, "matching");
             let (tasks, nodes) = (20 + chance.below(30_u32) as usize, 20 + chance.below(30_u32) as usize);
