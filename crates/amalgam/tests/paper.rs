@@ -40,7 +40,8 @@ fn all_figures_are_listed_paper_by_paper() {
         "plus",
     ];
     let carbyne = carbyne.map(|name| format!("carbyne-{name}"));
-    let expected: Vec<String> = mercury.into_iter().chain(carbyne).collect();
+    let apollo = ["4", "5", "12"].map(|name| format!("apollo-{name}"));
+    let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
     assert!(expected.iter().all(|figure| text.contains(figure)), "{text}");
@@ -107,6 +108,39 @@ fn the_example_of_carbyne_takes_as_long_as_the_paper_says() {
         row["ours"].as_f64().unwrap()
     };
     assert!((mean("DRF, strict") - 2.05).abs() < 0.02 && (mean("Carbyne") - 1.55).abs() < 0.02, "{found}");
+}
+
+#[test]
+fn the_examples_of_apollo_are_as_the_paper_says() {
+    for figure in ["apollo-4", "apollo-5"] {
+        let found = json(&["run", figure, "--json", "--seeds", "1..1"]);
+        let rows = found["rows"].as_array().unwrap();
+        let compared: Vec<&Value> = rows.iter().filter(|row| !row["paper"].is_null()).collect();
+        assert!(compared.len() >= 6, "{found}");
+        for row in compared {
+            let [ours, paper] = ["ours", "paper"].map(|key| row[key].as_f64().unwrap());
+            assert!((ours - paper).abs() <= 0.006, "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_scenario_of_apollo_is_pointed_at() {
+    let frozen = String::from_utf8(paper(&["scenario", "apollo-12"]).stdout).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.toml");
+    for (of, is, said) in [
+        ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
+        ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
+        ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
+    ] {
+        assert!(frozen.contains(of), "{of}");
+        std::fs::write(&file, frozen.replacen(of, is, 1)).unwrap();
+        let output = paper(&["run", "apollo-12", "--smoke", "--scenario", file.to_str().unwrap()]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{is}: {text}");
+        assert!(text.contains(said), "{is}: {text}");
+    }
 }
 
 #[test]

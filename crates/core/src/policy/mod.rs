@@ -2,9 +2,11 @@
 //! sends no messages. Which policies a cluster uses is said in `preset.rs`.
 
 mod alignment;
+pub mod completion;
 mod forecast;
 pub mod inter_job;
 pub mod intra_job;
+pub mod matching;
 mod mix;
 pub mod node_queue;
 pub mod placement;

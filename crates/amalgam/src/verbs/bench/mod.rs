@@ -10,6 +10,7 @@ mod idle;
 mod journals;
 mod latency;
 mod launch;
+mod matching;
 mod memory;
 mod placement;
 mod plans;
@@ -41,6 +42,8 @@ enum Bench {
     Decisions(decisions::DecisionsArgs),
     /// What the scheduler beside a job manager takes for a decision, and for a new list of nodes
     Placement(placement::PlacementArgs),
+    /// What it takes to match a batch of tasks to nodes
+    Matching(matching::MatchingArgs),
     /// What a job manager takes for an event, where jobs plan and where they do not
     Plans(plans::PlansArgs),
     /// What a node takes to say how long a task of any size would wait there
@@ -66,6 +69,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Memory(args) => memory::execute(&args)?,
         Bench::Decisions(args) => decisions::execute(&args)?,
         Bench::Placement(args) => placement::execute(&args)?,
+        Bench::Matching(args) => matching::execute(&args)?,
         Bench::Plans(args) => plans::execute(&args)?,
         Bench::Waits(args) => waits::execute(&args)?,
         Bench::Costs(args) => costs::execute(&args)?,

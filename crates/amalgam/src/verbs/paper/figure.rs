@@ -180,7 +180,7 @@ pub fn figure_of<'a, F>(figures: &'a BTreeMap<String, F>, name: &str) -> Result<
 
 /// All that can be run.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    super::mercury::FIGURES.iter().chain(&super::carbyne::FIGURES)
+    super::mercury::FIGURES.iter().chain(&super::carbyne::FIGURES).chain(&super::apollo::FIGURES)
 }
 
 /// # Errors

@@ -1,5 +1,6 @@
 //! `amalgam paper`: the figures of the papers, run in the simulator and laid beside the papers' numbers.
 
+mod apollo;
 mod carbyne;
 mod figure;
 mod mercury;

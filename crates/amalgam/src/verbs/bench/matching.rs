@@ -1,0 +1,149 @@
+//! What it takes to match a batch of tasks to nodes, on costs of several kinds.
+
+use super::{millis, percentile, sorted};
+use crate::failure::Result;
+use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
+use amalgam_core::vocabulary::{Chance, Duration};
+use clap::Args;
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Rounds of a matching that is limited.
+const ROUNDS: u32 = 3;
+/// The exact matching takes so much longer that it is timed so many times less often.
+const SELDOM: u32 = 20;
+
+#[derive(Args)]
+pub struct MatchingArgs {
+    /// Tasks of a batch
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    tasks: u32,
+    /// Nodes that are looked at [default: 100, 300 and 1,000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    nodes: Option<u32>,
+    /// Batches of each kind
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batches: u32,
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// How the costs of tasks differ.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Every task likes other nodes.
+    Own,
+    /// Every task finds all but twenty nodes unsuitable: its input is there, or they were drawn.
+    Few,
+    /// All tasks like the same nodes: how long these let wait is what matters most.
+    Alike,
+}
+
+pub fn execute(args: &MatchingArgs) -> Result<()> {
+    let nodes = args.nodes.map_or(vec![100, 300, 1_000], |nodes| vec![nodes]);
+    println!(
+        "batches of {} tasks, {} of each kind; milliseconds, and less than 2 are asked of a stable matching in {ROUNDS} rounds \
+         with up to 1,000 nodes",
+        args.tasks, args.batches
+    );
+    for nodes in nodes {
+        for (kind, name) in [
+            (Kind::Own, "every task likes other ones"),
+            (Kind::Few, "twenty suit a task"),
+            (Kind::Alike, "all tasks like the same ones"),
+        ] {
+            println!("{nodes} nodes, {name}");
+            measure(args, kind, nodes);
+        }
+    }
+    Ok(())
+}
+
+fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) {
+    let mut limited = Stable::new(ROUNDS, Acceptance::Final);
+    let mut unlimited = Stable::new(u32::MAX, Acceptance::Final);
+    let mut deferred = Stable::new(u32::MAX, Acceptance::Deferred);
+    let mut chance = Chance::new(args.seed, "bench matching");
+    let mut timings: [Timing; 6] = [
+        Timing::of("reading all costs once"),
+        Timing::of("greedy"),
+        Timing::of("stable, 3 rounds"),
+        Timing::of("stable, all rounds"),
+        Timing::of("stable, deferred"),
+        Timing::of("optimal"),
+    ];
+    for batch in 0..args.batches {
+        let (costs, waits) = draw(&mut chance, kind, args.tasks as usize, nodes as usize);
+        let wait = |pair: Pair| waits[pair.node as usize];
+        let [floor, by_greedy, by_limited, by_unlimited, by_deferred, exact] = &mut timings;
+        floor.time(&costs, |costs| {
+            black_box((0..costs.tasks()).flat_map(|task| costs.row(task)).min());
+            Vec::new()
+        });
+        by_greedy.time(&costs, greedy);
+        by_limited.time(&costs, |costs| limited.find(costs, wait));
+        by_unlimited.time(&costs, |costs| unlimited.find(costs, wait));
+        by_deferred.time(&costs, |costs| deferred.find(costs, wait));
+        if batch % SELDOM == 0 {
+            exact.time(&costs, optimal);
+        }
+    }
+    timings.into_iter().for_each(Timing::print);
+}
+
+/// Costs in microseconds, and how long each node lets wait.
+fn draw(chance: &mut Chance, kind: Kind, tasks: usize, nodes: usize) -> (Costs, Vec<Duration>) {
+    const SUITABLE: usize = 20;
+    let waits: Vec<Duration> = (0..nodes).map(|_| Duration(chance.below(60_000_000_u64))).collect();
+    let mut costs = Costs::new(tasks, nodes);
+    for task in 0..tasks {
+        let row = costs.row_mut(task);
+        let run = 1_000_000 + chance.below(30_000_000_u64);
+        match kind {
+            Kind::Own => (0..nodes).for_each(|node| row[node] = Duration(run + chance.below(60_000_000_u64))),
+            Kind::Alike => {
+                (0..nodes).for_each(|node| row[node] = waits[node] + Duration(run + chance.below(1_000_000_u64)));
+            }
+            Kind::Few => {
+                for _ in 0..SUITABLE {
+                    let node = chance.below(nodes as u32) as usize;
+                    row[node] = waits[node] + Duration(run + chance.below(30_000_000_u64));
+                }
+            }
+        }
+    }
+    (costs, waits)
+}
+
+struct Timing {
+    what: &'static str,
+    millis: Vec<f64>,
+    pairs: usize,
+    /// Seconds of all pairs.
+    costs: f64,
+}
+
+impl Timing {
+    fn of(what: &'static str) -> Timing {
+        Timing { what, millis: Vec::new(), pairs: 0, costs: 0.0 }
+    }
+
+    fn time<P: AsRef<[Pair]>>(&mut self, costs: &Costs, find: impl FnOnce(&Costs) -> P) {
+        let begun = Instant::now();
+        let pairs = black_box(find(black_box(costs)));
+        self.millis.push(millis(begun.elapsed()));
+        self.pairs += pairs.as_ref().len();
+        self.costs += costs.total(pairs.as_ref()) as f64 / 1e6;
+    }
+
+    fn print(self) {
+        let (count, pairs) = (self.millis.len(), self.pairs as f64);
+        let times = sorted(self.millis);
+        let [p50, p95, p99, most] = [50.0, 95.0, 99.0, 100.0].map(|percent| percentile(&times, percent));
+        print!("  {:<24}p50 {p50:.3}  p95 {p95:.3}  p99 {p99:.3}  max {most:.3}", self.what);
+        match self.pairs {
+            0 => println!(),
+            _ => println!("  matches {:.0} at {:.2} s", pairs / count as f64, self.costs / pairs),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A job of figure 12, and what each matcher makes of it: tasks of random run times on servers with one slot, each of which
+//! lets wait for a random time and is the preferred one of some tasks. All tasks are dispatched at once; a server runs
+//! them in the order of their dispatch.
+
+use super::scenario::Quality;
+use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
+use amalgam_core::vocabulary::{Chance, Duration};
+use std::cmp::Reverse;
+
+pub struct Job {
+    /// By server.
+    pub waits: Vec<Duration>,
+    pub tasks: Vec<Task>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Task {
+    pub preferred: usize,
+    /// On its preferred server, and on any other.
+    pub fast: Duration,
+    pub slow: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Matcher {
+    /// As in the paper, in so many rounds a batch.
+    Stable,
+    /// In as many rounds as there is something to match.
+    AllRounds,
+    /// Gale's and Shapley's own rule.
+    Deferred,
+    /// One task after the other, each where it is done first, and the next one sees what it has taken.
+    Greedy,
+    /// The same with one task a server and batch, as in figure 5.
+    GreedyBatches,
+    /// Greedy, and the longest task first.
+    LongestFirst,
+    /// In batches, each at the least sum of its completion times.
+    LeastSum,
+}
+
+impl Matcher {
+    pub const ALL: [Matcher; 7] = [
+        Matcher::Stable,
+        Matcher::Greedy,
+        Matcher::AllRounds,
+        Matcher::Deferred,
+        Matcher::GreedyBatches,
+        Matcher::LongestFirst,
+        Matcher::LeastSum,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Matcher::Stable => "stable",
+            Matcher::AllRounds => "stable, all rounds",
+            Matcher::Deferred => "stable, deferred",
+            Matcher::Greedy => "greedy",
+            Matcher::GreedyBatches => "greedy in batches",
+            Matcher::LongestFirst => "greedy, longest first",
+            Matcher::LeastSum => "least sum",
+        }
+    }
+
+    /// When each task is done.
+    pub fn complete(self, job: &Job, rounds: u32) -> Vec<Duration> {
+        let stable = |rounds, acceptance| {
+            let mut matcher = Stable::new(rounds, acceptance);
+            // In which order pairs are dispatched does not matter: each server gets one of a batch.
+            job.in_batches(move |costs| matcher.find(costs, |pair| costs.of(pair)).to_vec())
+        };
+        match self {
+            Matcher::Stable => stable(rounds, Acceptance::Final),
+            Matcher::AllRounds => stable(u32::MAX, Acceptance::Final),
+            Matcher::Deferred => stable(u32::MAX, Acceptance::Deferred),
+            Matcher::Greedy => job.one_by_one((0..job.tasks.len()).collect()),
+            Matcher::GreedyBatches => job.in_batches(greedy),
+            Matcher::LongestFirst => {
+                let mut order: Vec<usize> = (0..job.tasks.len()).collect();
+                order.sort_by_key(|&task| Reverse(job.tasks[task].slow));
+                job.one_by_one(order)
+            }
+            Matcher::LeastSum => job.in_batches(optimal),
+        }
+    }
+}
+
+impl Job {
+    pub fn draw(set_up: &Quality, tasks: u32, speed_up: f64, chance: &mut Chance) -> Job {
+        let mut exponential = |mean: f64| -mean * (1.0 - chance.unit()).ln();
+        let waits = (0..set_up.servers).map(|_| micros(exponential(set_up.mean_wait_s))).collect();
+        let run_times: Vec<f64> = (0..tasks).map(|_| exponential(set_up.mean_run_time_s)).collect();
+        let task = |run_time: f64| Task {
+            preferred: chance.below(set_up.servers) as usize,
+            fast: micros(run_time / speed_up),
+            slow: micros(run_time),
+        };
+        Job { waits, tasks: run_times.into_iter().map(task).collect() }
+    }
+
+    pub fn time(&self, task: usize, server: usize) -> Duration {
+        let Task { preferred, fast, slow } = self.tasks[task];
+        if server == preferred { fast } else { slow }
+    }
+
+    /// All tasks that are left are a batch, of which each server gets one at most, and waits are updated after it.
+    fn in_batches(&self, mut find: impl FnMut(&Costs) -> Vec<Pair>) -> Vec<Duration> {
+        let mut waits = self.waits.clone();
+        let mut done: Vec<Option<Duration>> = vec![None; self.tasks.len()];
+        let mut costs = Costs::default();
+        loop {
+            let left: Vec<usize> = (0..done.len()).filter(|&task| done[task].is_none()).collect();
+            if left.is_empty() {
+                return done.into_iter().flatten().collect();
+            }
+            costs.clear(left.len(), waits.len());
+            for (row, &task) in left.iter().enumerate() {
+                for (server, cost) in costs.row_mut(row).iter_mut().enumerate() {
+                    *cost = waits[server] + self.time(task, server);
+                }
+            }
+            for pair in find(&costs) {
+                let end = costs.of(pair);
+                waits[pair.node as usize] = end;
+                done[left[pair.task as usize]] = Some(end);
+            }
+        }
+    }
+
+    fn one_by_one(&self, order: Vec<usize>) -> Vec<Duration> {
+        let mut waits = self.waits.clone();
+        let mut done = vec![Duration::ZERO; self.tasks.len()];
+        for task in order {
+            let ends = waits.iter().enumerate().map(|(server, &wait)| (wait + self.time(task, server), server));
+            let (end, server) = ends.min().expect("there are servers");
+            waits[server] = end;
+            done[task] = end;
+        }
+        done
+    }
+}
+
+fn micros(seconds: f64) -> Duration {
+    Duration((seconds * 1e6).round() as u64)
+}
