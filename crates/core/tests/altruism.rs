@@ -7,7 +7,7 @@ mod world;
 
 use amalgam_core::policy::intra_job::dagps::Search;
 use amalgam_core::policy::intra_job::{Altruistic, Order, PlanOrder, StageWork, pack};
-use amalgam_core::policy::{IntraJobPolicy, JobDemand, StageDemand};
+use amalgam_core::policy::{DagProgress, IntraJobPolicy, JobDemand, StageDemand};
 use amalgam_core::preset::{InterJob, IntraJob, Preset};
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::Change;
@@ -96,23 +96,29 @@ fn work_of(dag: &ModelDag) -> Vec<StageWork> {
         unstarted: stage.tasks,
         running: Vec::new(),
         after: stage.after.clone(),
+        ..StageWork::default()
     });
     stages.collect()
 }
 
-/// Asks until the order is found; when that is.
+/// Wakes it, a little late, until the order is found and planned by; when that is.
 fn search_to_the_end(policy: &mut Altruistic, dag: &ModelDag, share: &Totals, most_pieces: u32) -> Instant {
-    let mut now = Instant::ZERO;
+    let (mut now, mut chance) = (Instant::ZERO, Chance::new(1, "late"));
+    let mut demand = demand_of(policy, now, dag, share);
     for _ in 0..most_pieces {
-        let demand = demand_of(policy, now, dag, share);
-        if !demand.needed.is_empty() || !demand.deferrable.is_empty() {
-            return now;
-        }
-        let review_at = demand.review_at.expect("it goes on");
+        let goes_on = demand.review_at.filter(|at| at.since(now) <= Duration::from_micros(1));
+        let Some(review_at) = goes_on else { return now };
         assert!(demand.took_long && review_at > now, "others have their turn");
-        now = review_at;
+        assert!(!demand.needed.is_empty() || !demand.deferrable.is_empty(), "nobody waits for the search");
+        now = review_at + Duration(chance.below(500_u64));
+        demand = woken(policy, now, dag, share);
     }
     panic!("no order after {most_pieces} pieces: {dag:?}")
+}
+
+fn woken(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) -> JobDemand {
+    let runnable = dag.runnable();
+    policy.demand(now, &DagProgress { is_news: false, ..dag.progress(&runnable) }, Some(share))
 }
 
 fn whole_search(dag: &ModelDag, share: &Totals) -> (Order, u32) {
@@ -134,7 +140,7 @@ fn the_order_that_is_searched_for_piece_by_piece_is_the_shortest_that_a_whole_se
         let length = |order: &Order| pack(&work_of(&dag), &share, order).length;
         let (order, pieces) = whole_search(&dag, &share);
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(seed, "altruism"));
-        let now = search_to_the_end(&mut policy, &dag, &share, pieces + 1);
+        let now = search_to_the_end(&mut policy, &dag, &share, pieces + 3);
         let found = policy.end_alone(now, &dag, Some(&share), true);
         assert_eq!(found, Some(now + length(&order)), "seed {seed}");
         shorter += u32::from(length(&order) < length(&Order::CriticalPath));
@@ -160,27 +166,25 @@ fn the_die_is_not_cast_for_the_search() {
     assert!(pieces > 20, "{pieces}");
     let searched = (0..1_000).filter(|&seed| {
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS / 2, Chance::new(seed, "altruism"));
-        let mut now = Instant::ZERO;
-        while let Some(next) = demand_of(&mut policy, now, &dag, &share).review_at.filter(|next| next.since(now).0 == 1)
-        {
-            now = next;
-        }
-        now > Instant::ZERO
+        search_to_the_end(&mut policy, &dag, &share, pieces + 3) > Instant::ZERO
     });
     let searched = searched.count();
     assert!((450..550).contains(&searched), "{searched} of a thousand that yield half of the time");
 }
 
 #[test]
-fn without_a_share_there_is_nothing_to_search_for_yet() {
+fn an_order_is_searched_for_with_a_share_and_for_another_one_again_but_not_for_ever() {
     let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(1, "altruism"));
     let mut dag = ModelDag::default();
     dag.add(of_cpu(100), Duration::from_secs(1), 2, &[]);
-    assert!(!demand_of(&mut policy, Instant::ZERO, &dag, &Totals::ZERO).needed.is_empty());
-    let share = totals(&of_cpu(100));
-    let demand = demand_of(&mut policy, Instant::ZERO, &dag, &share);
-    assert!(demand.needed.is_empty() && demand.review_at.is_some(), "it searches");
-    assert!(search_to_the_end(&mut policy, &dag, &share, 100) > Instant::ZERO);
+    let now = search_to_the_end(&mut policy, &dag, &Totals::ZERO, 1);
+    assert_eq!(now, Instant::ZERO);
+    for searches in 0..8_u32 {
+        let share = totals(&of_cpu(if searches.is_multiple_of(2) { 100 } else { 1_000 }));
+        let ended = search_to_the_end(&mut policy, &dag, &share, 100);
+        assert_eq!(ended > Instant::ZERO, searches < 4, "{searches} searches");
+        assert_eq!(search_to_the_end(&mut policy, &dag, &share, 1), Instant::ZERO, "the same share");
+    }
 }
 
 /// Theorem 3.1: on one pool, with exact run times and a share that does not fall, the end that was planned first is never
@@ -200,7 +204,7 @@ fn who_yields_ends_when_it_could_have_ended() {
             PlanOrder::Fixed(order) => (order, Instant::ZERO),
             PlanOrder::Dagps => {
                 let (order, pieces) = whole_search(&dag, &share);
-                (order, search_to_the_end(&mut policy, &dag, &share, pieces + 1))
+                (order, search_to_the_end(&mut policy, &dag, &share, pieces + 3))
             }
         };
         let planned = now + pack(&work_of(&dag), &share, &order).length;
@@ -416,7 +420,6 @@ fn who_lies_about_his_tasks_delays_nobody_else() {
     }
 }
 
-/// Jobs of several stages, a new one every second.
 /// Whoever says nothing of its run times never yields. Its share has room for two and a half of its tasks.
 #[test]
 fn who_never_yields_gets_its_share_among_those_that_do() {
@@ -439,6 +442,7 @@ fn who_never_yields_gets_its_share_among_those_that_do() {
     assert!(among_those <= drf + longest, "{among_those}, and {drf} where nobody yields");
 }
 
+/// Jobs of several stages, a new one every second.
 fn launches(preset: Preset, seed: u64) -> (Vec<String>, bool) {
     let mut chance = Chance::new(seed, "jobs");
     let mut world = World::with_nodes(preset, 3, Resources::new(1_000, 1_000));

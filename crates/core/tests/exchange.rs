@@ -7,7 +7,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
 use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::{
-    Duration, Exchange, Instant, JobId, JobSpec, NodeId, Resources, StageSpec, resources::CPU,
+    Duration, Exchange, Instant, Items, JobId, JobSpec, NodeId, Resources, StageSpec, TaskSet, resources::CPU,
 };
 use amalgam_core::why::Why;
 use world::{World, job, stage};
@@ -204,6 +204,27 @@ fn however_wrong_a_run_time_was_the_end_alone_is_that_with_the_right_one() {
 }
 
 /// Two of four tasks at a time, and a hold of 100 seconds from the middle of the first two on.
+/// What they take in the mean, 3 s, is what none of them takes.
+#[test]
+fn no_stage_would_end_alone_before_its_longest_task() {
+    for (cpus, least) in [(4, 11), (2, 11), (1, 14)] {
+        let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000 * cpus, 0));
+        let begin = world.now;
+        let mut items = Items::default();
+        ["1s", "1s", "1s", "9s"].into_iter().for_each(|item| items.push(item).expect("it is small"));
+        let expected = Some(Duration::from_secs(3));
+        let vary = StageSpec { tasks: TaskSet::Each(items), expected, ..stage("vary", 4, "-", 1_000) };
+        let then =
+            StageSpec { after: vec![0], expected: Some(Duration::from_secs(2)), ..stage("then", 1, "2s", 1_000) };
+        let id = world.submit(job(vec![vary, then]));
+        world.run_for(Duration::from_secs(60));
+        let alone = exchange(&world, id).alone.expect("it planned");
+        let least = Duration::from_secs(least);
+        assert!((least..least + Duration::from_millis(100)).contains(&alone.since(begin)), "{cpus}: {alone:?}");
+        assert!(world.end_of(id) > alone.before(Duration::from_millis(100)), "nobody delayed it, or gave it more");
+    }
+}
+
 #[test]
 fn while_a_job_is_on_hold_it_would_not_go_on_alone_either() {
     let mut world = World::with_nodes(Preset::CARBYNE, 1, Resources::new(1_000, 0));

@@ -16,6 +16,7 @@ fn job(chance: &mut Chance, running: u32, is_after: &mut dyn FnMut(u32, u32, &mu
             unstarted: 1_000,
             running: Vec::new(),
             after: (0..index).filter(|&before| is_after(index, before, chance)).collect(),
+            ..StageWork::default()
         });
     }
     stages[0].running = (0..running).map(|_| (Duration(chance.below(60_000_000_u64)), 1)).collect();

@@ -216,7 +216,8 @@ fn queues(entries: &[QueueEntry]) -> Result<QueueTree, Mistake> {
 impl QueueEntry {
     fn full_name(&self) -> String {
         let name = &self.name.value;
-        if name.starts_with("root") { name.clone() } else { format!("root.{name}") }
+        let is_full = name == "root" || name.starts_with("root.");
+        if is_full { name.clone() } else { format!("root.{name}") }
     }
 
     fn spec(&self) -> Result<QueueSpec, Mistake> {

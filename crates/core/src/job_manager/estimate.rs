@@ -80,6 +80,11 @@ impl Estimate {
         Some(Estimated { stated: Duration(each.0.saturating_mul(u64::from(self.finished))), measured: self.sum })
     }
 
+    /// Of the finished tasks; zero where there is none.
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
+
     pub fn finished(&self) -> u32 {
         self.finished
     }

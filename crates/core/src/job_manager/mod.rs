@@ -67,6 +67,8 @@ pub struct JobManager {
     requests: Requests,
     /// What it is entitled to of the cluster, once the master has said so.
     share: Option<Box<Totals>>,
+    /// This event is not only a wakeup.
+    is_news: bool,
     /// Nothing took long at this event yet.
     has_time: bool,
     /// What it gives and receives; where nobody yields there is none.
@@ -193,6 +195,7 @@ impl JobManager {
             dag,
             requests,
             share: None,
+            is_news: true,
             has_time: true,
             account,
             scheduler,
@@ -264,7 +267,7 @@ impl JobManager {
         if !self.begun {
             return;
         }
-        let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running };
+        let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();
         self.note_demand(now, out);
@@ -693,7 +696,7 @@ impl Role for JobManager {
 
     fn handle(&mut self, now: Instant, event: Event<ToJobManager>, out: &mut Outbox) {
         self.add_up(now);
-        self.has_time = true;
+        (self.is_news, self.has_time) = (!matches!(event, Event::Wakeup), true);
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Master, incarnation } => {

@@ -15,6 +15,7 @@ pub(super) struct Progress<'a> {
     pub job: &'a AdmittedJob,
     pub dag: &'a Dag,
     pub running: &'a BTreeMap<AttemptId, RunningAttempt>,
+    pub is_news: bool,
 }
 
 impl StageGraph for Progress<'_> {
@@ -32,6 +33,10 @@ impl StageGraph for Progress<'_> {
 
     fn expected(&self, stage: u32) -> Option<Duration> {
         self.dag.stage(stage).estimate.expected()
+    }
+
+    fn longest(&self, stage: u32) -> Duration {
+        self.dag.stage(stage).estimate.longest()
     }
 
     fn resources(&self, stage: u32) -> &Resources {
@@ -195,7 +200,11 @@ impl Requests {
         for stage in &self.runnable {
             self.stages[stage.stage as usize].review(stage, &mut self.mix);
         }
-        let demand = policy.demand(now, &DagProgress { runnable: &self.runnable, graph: &progress }, share);
+        let demand = policy.demand(
+            now,
+            &DagProgress { is_news: progress.is_news, runnable: &self.runnable, graph: &progress },
+            share,
+        );
         (self.review_at, self.took_long) = (demand.review_at, demand.took_long);
         let mut open = vec![Open::default(); self.asks.len()];
         self.asks.iter_mut().for_each(|counted| counted.stages.clear());

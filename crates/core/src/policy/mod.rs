@@ -204,6 +204,8 @@ const UNKNOWN_RUN_TIME: Duration = Duration::from_secs(60);
 
 /// How far a job is.
 pub struct DagProgress<'a> {
+    /// Something happened, and not only that the policy wanted to be asked again.
+    pub is_news: bool,
     /// The stages that have tasks ready to run, in the order of the job file.
     pub runnable: &'a [RunnableStage],
     pub graph: &'a dyn StageGraph,
@@ -228,7 +230,11 @@ pub trait StageGraph {
     fn dependencies(&self, stage: u32) -> &[u32];
     /// How long one of its tasks runs, as learned or as stated.
     fn expected(&self, stage: u32) -> Option<Duration>;
-    /// Whether that is so of every stage.
+    /// How long the longest took of its tasks that have finished.
+    fn longest(&self, _stage: u32) -> Duration {
+        Duration::ZERO
+    }
+    /// Whether the run times of every stage are known.
     fn knows_run_times(&self) -> bool {
         (0..self.len() as u32).all(|stage| self.expected(stage).is_some())
     }

@@ -78,7 +78,7 @@ impl WaitMatrix {
     }
 
     /// How long a task waits that wants so much and comes `age` after the matrix was made. An old matrix is believed less:
-    /// looked up is what a task waits that is one size larger for each `trusted_for` that has passed (section 3.4). `None`
+    /// looked up is what a task waits that is one size larger for each `trusted_for` that has passed (section 3.4), and of no time at all the largest. `None`
     /// for what is larger than the node.
     pub fn wait(
         &self,
@@ -87,7 +87,7 @@ impl WaitMatrix {
         age: Duration,
         trusted_for: Duration,
     ) -> Option<Duration> {
-        let larger = age.0.checked_div(trusted_for.0).unwrap_or(0).min(SIZES as u64) as usize;
+        let larger = age.0.checked_div(trusted_for.0).map_or(SIZES, |sizes| sizes.min(SIZES as u64) as usize);
         let size = |kind: usize| {
             let size = size_for(wanted.0[kind], capacity.0[kind])?;
             Some((size + larger).min(SIZES - 1))

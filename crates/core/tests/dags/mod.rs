@@ -81,7 +81,7 @@ impl ModelDag {
     }
 
     pub fn progress<'a>(&'a self, runnable: &'a [RunnableStage]) -> DagProgress<'a> {
-        DagProgress { runnable, graph: self }
+        DagProgress { is_news: true, runnable, graph: self }
     }
 
     pub fn start(&mut self, now: Instant, stage: u32, count: u32) {

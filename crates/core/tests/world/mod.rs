@@ -352,7 +352,8 @@ impl World {
                 reports.push(ExecutorReport::Finished { attempt, ended });
             }
             ToExecutor::Launch(order) => {
-                let length = Duration::parse(&order.template.program.command[1]).expect("a run time");
+                let length = order.item.as_deref().unwrap_or(&order.template.program.command[1]);
+                let length = Duration::parse(length).expect("a run time");
                 let attempt = order.attempt;
                 executor.launched.push((order.task, attempt));
                 executor.running.insert(attempt, (*order, now, now + length));

@@ -1,6 +1,6 @@
 //! Placement decisions of the core alone, on a nearly full cluster.
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_daemon::bench::decisions::{Scale, compare};
 use clap::Args;
@@ -22,6 +22,12 @@ pub struct DecisionsArgs {
 }
 
 pub fn execute(args: &DecisionsArgs) -> Result<()> {
+    if args.pending.iter().any(|pending| *pending < u64::from(args.jobs)) {
+        return Err(Failure::usage(
+            "every job has at least one pending task",
+            "give --jobs a smaller number or --pending larger ones",
+        ));
+    }
     let asked = |preset: &Preset| args.preset.is_none_or(|only| only == *preset);
     for preset in Preset::CENTRAL.into_iter().filter(asked) {
         let full = Scale::full(preset);

@@ -8,7 +8,8 @@
 //! A new turn is packed from where the course stands: one packing. When run times turn out others than they were taken to be,
 //! they were so from the beginning: all turns are packed again. So that this takes less than a millisecond, fewer turns are
 //! kept of a job of many stages; it is done once while the job's age grows by an eighth, and not together with a plan; until
-//! then the course stays wrong. At the end of the job it has the run times that its tasks had in the mean.
+//! then the course stays wrong. At the end of the job it has the run times that its tasks had in the mean, and no stage ends
+//! before one of its tasks could that takes as long as its longest did.
 
 use super::plan::{Order, Schedule, StageWork, pack};
 use crate::policy::{StageGraph, is_near, run_time};
@@ -31,6 +32,8 @@ pub(super) struct Alone {
     turns: Vec<Turn>,
     /// When the last turn begins, with the run times that are expected now.
     work: Vec<StageWork>,
+    /// By stage, what the longest of its tasks is taken to take.
+    longest: Vec<Duration>,
     /// From then on.
     schedule: Schedule,
     /// Tasks that came back since the last look, by stage.
@@ -68,10 +71,12 @@ fn add(came_back: &mut Vec<(u32, u32)>, stage: u32, tasks: u32) {
 impl Alone {
     pub fn new(now: Instant, begin: Vec<StageWork>, share: &Totals, order: &Order) -> Alone {
         let schedule = pack(&begin, share, order);
+        let longest = begin.iter().map(|work| work.duration).collect();
         let turn = Turn { at: now, share: *share, is_paused: false, came_back: Vec::new() };
         Alone {
             work: begin.clone(),
             begin,
+            longest,
             turns: vec![turn],
             schedule,
             came_back: Vec::new(),
@@ -131,13 +136,20 @@ impl Alone {
         self.turns.last().expect("it began with one")
     }
 
+    /// By stage, as they are taken to be.
+    fn run_times(&self) -> impl Iterator<Item = [Duration; 2]> {
+        self.work.iter().zip(&self.longest).map(|(work, longest)| [work.duration, *longest])
+    }
+
     /// Whether run times are others than they are taken to be.
     fn is_off(&self, graph: &dyn StageGraph) -> bool {
-        self.work.iter().zip(0..).any(|(work, stage)| !is_near(work.duration, expected(graph, stage)))
+        let is_near =
+            |taken: &[Duration; 2], expected: [Duration; 2]| (0..2).all(|at| is_near(taken[at], expected[at]));
+        self.run_times().zip(0..).any(|(taken, stage)| !is_near(&taken, run_times(graph, stage)))
     }
 
     fn is_inexact(&self, graph: &dyn StageGraph) -> bool {
-        self.work.iter().zip(0..).any(|(work, stage)| work.duration != expected(graph, stage))
+        self.run_times().zip(0..).any(|(taken, stage)| taken != run_times(graph, stage))
     }
 
     /// From now on it is this one's turn.
@@ -186,8 +198,16 @@ impl Alone {
 
     /// All turns again, with the run times of now.
     fn replay(&mut self, graph: &dyn StageGraph, order: &Order) {
-        self.work =
-            self.begin.iter().zip(0..).map(|(work, stage)| work.with_run_time(expected(graph, stage))).collect();
+        let again = self.begin.iter().zip(0..).map(|(work, stage)| {
+            let [expected, longest] = run_times(graph, stage);
+            let none_had_started = work.unstarted == graph.tasks(stage);
+            StageWork {
+                longest: if none_had_started { longest } else { Duration::ZERO },
+                ..work.with_run_time(expected)
+            }
+        });
+        self.work = again.collect();
+        self.longest = (0..self.begin.len() as u32).map(|stage| run_times(graph, stage)[1]).collect();
         let turns = std::mem::take(&mut self.turns);
         for turn in turns {
             if !self.turns.is_empty() {
@@ -211,14 +231,21 @@ impl Alone {
                 ends.filter(|(end, _)| *end > passed).map(|(end, count)| (end - passed, count)).collect();
             running.sort_unstable();
             let unstarted = work.unstarted - starts().map(|(_, count)| count).sum::<u32>();
-            StageWork { unstarted, running, after: work.after.clone(), ..*work }
+            let (longest, not_before) = match starts().next() {
+                Some((first, _)) if work.longest > Duration::ZERO => (Duration::ZERO, *first + work.longest),
+                _ => (work.longest, work.not_before),
+            };
+            let not_before = Duration(not_before.0.saturating_sub(passed.0));
+            StageWork { unstarted, running, after: work.after.clone(), longest, not_before, ..*work }
         });
         stages.collect()
     }
 }
 
-fn expected(graph: &dyn StageGraph, stage: u32) -> Duration {
-    Duration(run_time(graph.expected(stage)).0.max(1))
+/// Of a task in the mean, and of the longest.
+fn run_times(graph: &dyn StageGraph, stage: u32) -> [Duration; 2] {
+    let expected = Duration(run_time(graph.expected(stage)).0.max(1));
+    [expected, graph.longest(stage).max(expected)]
 }
 
 fn has_ended(graph: &dyn StageGraph) -> bool {

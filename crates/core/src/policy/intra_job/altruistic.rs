@@ -39,19 +39,22 @@ const LATE: Duration = Duration::from_millis(10);
 pub enum PlanOrder {
     Fixed(Order),
     /// As DAGPS finds it for the job as it is at first (`dagps.rs`). It takes long to find, so that the search goes on from event
-    /// to event, and holds for the whole DAG. Until it is found nothing is asked for.
+    /// to event, and holds for the whole DAG. Until it is found it is that of the critical path.
     Dagps,
 }
 
 /// After a piece of the search others have their turn.
 const BETWEEN_PIECES: Duration = Duration::from_micros(1);
 
-/// A share that is so many times as large or small asks for another search.
+/// A share that is more than so many times as large or small asks for another search, but not more often than so.
 const OTHER_SHARE: u64 = 2;
+const MOST_SEARCHES: u32 = 4;
 
 pub struct Altruistic {
     order: Order,
     search: Searching,
+    /// How often one was begun.
+    searches: u32,
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
@@ -66,11 +69,9 @@ enum Searching {
     /// The order was given.
     Never,
     ToBegin,
-    Begun {
-        search: Box<Search>,
-        goes_on_at: Instant,
-    },
-    Ended,
+    Begun(Box<Search>),
+    /// With the order for this share.
+    Ended(Totals),
 }
 
 struct HeldPlan {
@@ -97,40 +98,43 @@ impl Altruistic {
             PlanOrder::Fixed(order) => (order, Searching::Never),
             PlanOrder::Dagps => (Order::CriticalPath, Searching::ToBegin),
         };
-        Altruistic { order, search, altruism, chance, yields: false, held: None, alone: None }
+        Altruistic { order, search, searches: 0, altruism, chance, yields: false, held: None, alone: None }
     }
 
-    /// An event of which nobody but the search knows is none.
-    fn yields_now(&mut self, now: Instant) -> bool {
-        if !matches!(self.search, Searching::Begun { goes_on_at, .. } if goes_on_at == now) {
+    /// The die is not cast where it is asked only because the search goes on.
+    fn yields_now(&mut self, is_news: bool) -> bool {
+        if is_news || !matches!(self.search, Searching::Begun(_)) {
             self.yields = self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism;
         }
         self.yields
     }
 
-    /// Goes on with the search for an order, if one is needed. Until when to wait for more of it; `None` once it is found.
-    fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals) -> Option<Instant> {
-        let goes_on_at = now + BETWEEN_PIECES;
-        match &mut self.search {
-            Searching::Never | Searching::Ended => return None,
-            // Every order is as good as the others.
-            Searching::ToBegin if *share == Totals::ZERO => return None,
-            Searching::Begun { search, goes_on_at: at } if !is_far(search.share(), share) => {
-                if !search.go_on() {
-                    self.order = search.order().clone();
-                    self.search = Searching::Ended;
-                    self.held.iter_mut().for_each(|held| held.has_best_order = false);
-                    self.alone.iter_mut().for_each(Alone::reorder);
-                    return None;
-                }
-                *at = goes_on_at;
-            }
-            Searching::ToBegin | Searching::Begun { .. } => {
-                let search = Box::new(Search::new(work_left(now, graph), share));
-                self.search = Searching::Begun { search, goes_on_at };
-            }
+    /// A piece of the search for an order, where there is time for it. Whether it goes on.
+    fn search_on(&mut self, now: Instant, graph: &dyn StageGraph, share: &Totals, has_time: bool) -> bool {
+        let begins = match &self.search {
+            Searching::Never => return false,
+            Searching::Begun(_) => false,
+            // For no share every order is as good as the others.
+            _ if *share == Totals::ZERO => return false,
+            Searching::ToBegin => true,
+            Searching::Ended(of) if self.searches < MOST_SEARCHES && is_far(of, share) => true,
+            Searching::Ended(_) => return false,
+        };
+        if !has_time {
+            return true;
         }
-        Some(goes_on_at)
+        if begins {
+            self.searches += 1;
+            self.search = Searching::Begun(Box::new(Search::new(work_left(now, graph), share)));
+        } else if let Searching::Begun(search) = &mut self.search
+            && !search.go_on()
+        {
+            self.order = search.order().clone();
+            self.search = Searching::Ended(*search.share());
+            self.held.iter_mut().for_each(|held| held.has_best_order = false);
+            self.alone.iter_mut().for_each(Alone::reorder);
+        }
+        true
     }
 
     /// Has a plan that holds, the old one if possible. Whether another was made.
@@ -157,22 +161,20 @@ impl Altruistic {
 
 impl IntraJobPolicy for Altruistic {
     fn demand(&mut self, now: Instant, dag: &DagProgress<'_>, share: Option<&Totals>) -> JobDemand {
-        let yields = self.yields_now(now);
+        let yields = self.yields_now(dag.is_news);
+        let in_order = self.order != Order::Packing;
         // Who does not know how long its tasks run cannot tell what could wait.
         let is_known = dag.graph.knows_run_times();
         let Some(share) = share.filter(|_| yields && is_known) else {
-            let in_order = self.order != Order::Packing;
             return JobDemand { needed: dag.everything(), in_order, ..JobDemand::default() };
         };
+        let mut demand = JobDemand { in_order, ..JobDemand::default() };
         if dag.runnable.is_empty() {
-            return JobDemand::default();
+            return demand;
         }
-        if let Some(goes_on_at) = self.search_on(now, dag.graph, share) {
-            return JobDemand { review_at: Some(goes_on_at), took_long: true, ..JobDemand::default() };
-        }
-        let in_order = self.order != Order::Packing;
-        let took_long = self.review(now, dag, share);
-        let mut demand = JobDemand { in_order, took_long, ..JobDemand::default() };
+        let has_planned = self.review(now, dag, share);
+        let searches = self.search_on(now, dag.graph, share, !has_planned);
+        demand.took_long = has_planned || searches;
         let held = self.held.as_ref().expect("just reviewed");
         for &RunnableStage { stage, ready, .. } in dag.runnable {
             let planned = &held.stages[stage as usize];
@@ -185,7 +187,8 @@ impl IntraJobPolicy for Altruistic {
                 demand.deferrable.push(Deferrable { stage, count: ready - count, due });
             }
         }
-        demand.review_at = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
+        let next_due = held.stages.iter().filter_map(|planned| planned.next_due(now)).min();
+        demand.review_at = if searches { Some(now + BETWEEN_PIECES) } else { next_due };
         demand
     }
 
@@ -210,7 +213,7 @@ impl IntraJobPolicy for Altruistic {
     fn rerun(&mut self) {
         self.alone = None;
         if !matches!(self.search, Searching::Never) {
-            self.search = Searching::ToBegin;
+            (self.search, self.searches) = (Searching::ToBegin, 0);
         }
     }
 
@@ -292,6 +295,7 @@ fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
         unstarted: graph.unstarted(stage),
         running: Vec::new(),
         after: graph.dependencies(stage).to_vec(),
+        ..StageWork::default()
     };
     let mut work: Vec<StageWork> = (0..graph.len() as u32).map(stage).collect();
     graph.each_running(&mut |stage, since| {

@@ -317,7 +317,7 @@ mod tests {
 
     fn stage(cpu: u32, memory: u32, seconds: u64, unstarted: u32, after: &[u32]) -> StageWork {
         let (resources, duration) = (Resources::new(cpu, memory), Duration::from_secs(seconds));
-        StageWork { resources, duration, unstarted, running: Vec::new(), after: after.to_vec() }
+        StageWork { resources, duration, unstarted, after: after.to_vec(), ..StageWork::default() }
     }
 
     fn share(cpu: u32, memory: u32) -> Totals {

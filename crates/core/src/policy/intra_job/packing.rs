@@ -186,7 +186,9 @@ impl<'a, const K: usize> Packer<'a, K> {
         let end = run.at + self.job.lasting(&run);
         self.free.add(&self.job.stages[stage].demand, -i64::from(run.count));
         self.ends.push(Reverse((end, End::Run(self.runs.len() as u32))));
-        self.until[stage] = self.until[stage].max(end);
+        let is_first = self.unstarted[stage] == self.job.stages[stage].unstarted;
+        let longest = if is_first { self.job.stages[stage].longest } else { 0 };
+        self.until[stage] = self.until[stage].max(end).max(run.at + longest);
         self.unstarted[stage] -= run.count * run.in_a_row;
         self.left -= u64::from(run.count) * u64::from(run.in_a_row);
         self.runs.push(run);

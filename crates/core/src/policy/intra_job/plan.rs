@@ -15,7 +15,7 @@ use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{Duration, Resources, Totals};
 
 /// A stage as far as it is not done. All its tasks are alike.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct StageWork {
     pub resources: Resources,
     /// Of one task, above zero.
@@ -25,6 +25,11 @@ pub struct StageWork {
     pub running: Vec<(Duration, u32)>,
     /// Stages, before this one in the list, all of whose tasks must end before one of this begins.
     pub after: Vec<u32>,
+    /// One of its tasks takes so long: the stage does not end earlier than that after its first start. Zero where that was
+    /// before, or is not known.
+    pub longest: Duration,
+    /// Not before that, from now on, does the stage end.
+    pub not_before: Duration,
 }
 
 /// Which stage gets room first.

@@ -40,8 +40,10 @@ pub(super) struct Stage<const K: usize> {
     pub demand: Amounts<K>,
     pub duration: u64,
     pub unstarted: u32,
-    /// When the last of its running tasks ends.
+    /// When the last of its running tasks ends, at the earliest.
     pub running_until: u64,
+    /// So long after its first start it does not end.
+    pub longest: u64,
     /// How many stages must end first.
     pub inputs: u32,
     pub dependents: Vec<u32>,
@@ -96,7 +98,7 @@ impl<const K: usize> Remaining<K> {
             if let Some(presence) = presence {
                 each.0[presence] = i64::from(!stage.resources.is_zero());
             }
-            let mut running_until = 0;
+            let mut running_until = stage.not_before.0.min(longest);
             for &(left, count) in stage.running.iter().filter(|(_, count)| *count > 0) {
                 let end = left.0.min(longest);
                 running_until = running_until.max(end);
@@ -116,6 +118,7 @@ impl<const K: usize> Remaining<K> {
                 duration: stage.duration.0.clamp(1, longest),
                 unstarted: stage.unstarted,
                 running_until,
+                longest: stage.longest.0.min(longest),
                 inputs: stage.after.len() as u32,
                 dependents: Vec::new(),
                 path: 0,
@@ -172,8 +175,15 @@ impl<const K: usize> Remaining<K> {
 
     /// When the last of these runs, and of what runs now, has ended.
     pub fn end_of(&self, runs: &[Run]) -> u64 {
-        let running = self.stages.iter().map(|stage| stage.running_until);
-        running.chain(runs.iter().map(|run| run.at + self.lasting(run))).max().unwrap_or(0)
+        let mut has_started = vec![false; self.stages.len()];
+        let mut end = self.stages.iter().map(|stage| stage.running_until).max().unwrap_or(0);
+        // The first of a stage comes before its others.
+        for run in runs {
+            let is_first = !std::mem::replace(&mut has_started[run.stage as usize], true);
+            let longest = if is_first { self.stages[run.stage as usize].longest } else { 0 };
+            end = end.max(run.at + self.lasting(run).max(longest));
+        }
+        end
     }
 
     /// The job takes at least so long: the longest path, each stage as if it had the share to itself, and the work over

@@ -125,7 +125,9 @@ impl<const K: usize> Projection<K> {
             if memory < std::mem::replace(&mut before, memory) {
                 at = 0;
             }
-            let has = |free: &(u64, Amounts<K>)| free.1.0[0] >= i64::from(cpu) && free.1.0[1] >= i64::from(memory);
+            let has = |(_, free): &(u64, Amounts<K>)| {
+                free.0[0].max(0) >= i64::from(cpu) && free.0[1].max(0) >= i64::from(memory)
+            };
             while !has(&free[at]) {
                 at += 1;
             }
@@ -195,11 +197,12 @@ fn with_running<const K: usize>(
 
 /// How long these take if they fill the node.
 fn at_full_use(capacity: &Resources, work: &[Use]) -> Duration {
+    let placeable = || work.iter().filter(|one| one.resources.fits_in(capacity));
     let kinds = (0..WIDTH).filter(|&kind| capacity.0[kind] > 0);
     let times = kinds.map(|kind| {
         let work =
-            work.iter().map(|one| u128::from(one.resources.0[kind]) * u128::from(limited(one.lasting))).sum::<u128>();
-        (work / u128::from(capacity.0[kind])) as u64
+            placeable().map(|one| u128::from(one.resources.0[kind]) * u128::from(limited(one.lasting))).sum::<u128>();
+        u64::try_from(work / u128::from(capacity.0[kind])).unwrap_or(u64::MAX)
     });
     Duration(times.max().unwrap_or(0))
 }

@@ -73,6 +73,7 @@ fn plan_us(job: &TraceJob, scenario: &Scenario) -> f64 {
             unstarted: stage.tasks.len(),
             running: Vec::new(),
             after: stage.after.clone(),
+            ..StageWork::default()
         };
     let work: Vec<StageWork> = job.spec.stages.iter().zip(job.run_times.iter()).map(stage).collect();
     let node = experiment::node_resources(&scenario.setup);

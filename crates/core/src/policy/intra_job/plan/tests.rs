@@ -23,6 +23,7 @@ fn random_job(chance: &mut Chance, most_stages: u32, most_tasks: u32) -> (Vec<St
             unstarted: chance.below(most_tasks + 1),
             running,
             after: (0..index).filter(|_| chance.below(density + 2) == 0).collect(),
+            ..StageWork::default()
         });
     }
     let mut share = Totals::ZERO;
@@ -174,7 +175,7 @@ fn starts(of: &[(u64, u32)]) -> Vec<(Duration, u32)> {
 /// Demands in thousandths of a core, the cluster has one.
 fn alike(cpu: u32, millis: u64, unstarted: u32, after: &[u32]) -> StageWork {
     let (resources, duration) = (Resources::new(cpu, 0), Duration::from_millis(millis));
-    StageWork { resources, duration, unstarted, running: Vec::new(), after: after.to_vec() }
+    StageWork { resources, duration, unstarted, after: after.to_vec(), ..StageWork::default() }
 }
 
 fn share_of_cpu(cpu: u64) -> Totals {
@@ -252,6 +253,7 @@ fn no_amount_and_no_time_is_too_large() {
         unstarted: u32::MAX,
         running: vec![(Duration::MAX, u32::MAX); 2],
         after: Vec::new(),
+        ..StageWork::default()
     };
     let stages = [huge.clone(), StageWork { after: vec![0], ..huge }];
     for share in [Totals::ZERO, Totals([u64::MAX; WIDTH]), totals(Resources::MAX)] {
@@ -292,6 +294,7 @@ fn coarse_time_makes_schedules_of_a_hundred_thousand_tasks_little_longer() {
                 unstarted: 1_000,
                 running: Vec::new(),
                 after: (0..index).filter(|_| chance.below(one_in) == 0).collect(),
+                ..StageWork::default()
             })
             .collect();
         for slots in [16, 500] {
