@@ -115,6 +115,17 @@ fn a_job_that_was_held_runs_again_once_it_is_released() {
 }
 
 #[test]
+fn who_was_held_when_it_ended_runs_again_when_that_is_asked_for() {
+    let mut held = first_run(Vec::new());
+    held.push(Change::JobHeld { job: JOB, held: true });
+    let mut roles = restarted(held);
+    act(&mut roles, JobAction::RerunFailed);
+    let job = roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state.clone());
+    assert_eq!(job, Some(JobState::Begun));
+    assert!(roles.jobs[&JOB].dag().stage(0).ready() > 0);
+}
+
+#[test]
 fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
     let forgotten = JobId(7);
     let mut roles = restarted(first_run(vec![forgotten]));

@@ -157,14 +157,14 @@ impl Job<'_> {
     }
 
     fn counts(&self) -> TaskCounts {
-        let Some(manager) = self.manager else { return self.counts_without_manager() };
+        let Some(manager) = self.manager else { return self.counts_without_manager(self.job.spec.task_count()) };
         let mut sum = TaskCounts::default();
         task_counts(manager).iter().for_each(|stage| sum.add(stage));
         sum
     }
 
-    fn counts_without_manager(&self) -> TaskCounts {
-        let total = self.job.spec.task_count();
+    /// Of so many tasks none has run.
+    fn counts_without_manager(&self, total: u64) -> TaskCounts {
         let ended = matches!(self.state, master::JobState::Ended(_));
         let (waiting, cancelled) = if ended { (0, total) } else { (total, 0) };
         TaskCounts { total, waiting, cancelled, ..TaskCounts::default() }
@@ -246,10 +246,7 @@ impl Job<'_> {
     fn stage(&self, number: usize, counts: Option<TaskCounts>, ran: &[Duration]) -> StageDetail {
         let spec = &self.job.spec.stages[number];
         let progress = self.manager.map(|manager| &manager.dag().stages[number]);
-        let tasks = counts.unwrap_or_else(|| {
-            let total = u64::from(spec.tasks.len());
-            TaskCounts { total, waiting: total, ..TaskCounts::default() }
-        });
+        let tasks = counts.unwrap_or_else(|| self.counts_without_manager(spec.tasks.len().into()));
         let name = |stage: &u32| self.job.spec.stages[*stage as usize].name.clone();
         let estimate = progress.map(|stage| &stage.estimate);
         StageDetail {
@@ -275,7 +272,8 @@ impl Job<'_> {
 
     fn stage_reasons(&self, number: usize, stage: &Stage) -> Vec<String> {
         if stage.abandoned && stage.waiting() > 0 {
-            return vec!["never runs: a stage before it failed, or the job was cancelled".to_owned()];
+            let who = if stage.waiting() < stage.total { "the rest " } else { "" };
+            return vec![format!("{who}never runs: a stage before it failed, or the job was cancelled")];
         }
         if stage.inputs_missing == 0 || stage.waiting() == 0 {
             return Vec::new();

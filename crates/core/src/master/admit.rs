@@ -552,11 +552,12 @@ impl Master {
         self.begin_what_may(now, out);
     }
 
-    /// The job waits for its turn again like any other, and then runs what had failed.
+    /// The job waits for its turn again like any other, and then runs what had failed. Whoever asks for that holds it no more.
     fn reopen(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         out.persist(Change::JobReopened { job });
         self.admission.set_state(job, JobState::Pending);
         self.admission.set_reruns(job, true);
+        self.set_held(now, job, false, &JobState::Pending, out);
         self.begin_what_may(now, out);
     }
 
