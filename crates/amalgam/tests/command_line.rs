@@ -271,7 +271,12 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     }
     let slip = cluster.run(&["submit", "-r", "memori=1GiB", "--", "x"]);
     assert!(slip.code == 2 && slip.err.contains("unknown resource `memori`; did you mean `memory`?"), "{slip:?}");
-    for arguments in [&["list", "--limit", "x"][..], &["submit", "--retries", "x", "--", "x"], &["top", "-i", "abc"]] {
+    for arguments in [
+        &["list", "--limit", "x"][..],
+        &["usage", "-n", "0"],
+        &["submit", "--retries", "x", "--", "x"],
+        &["top", "-i", "abc"],
+    ] {
         let told = cluster.run(arguments);
         assert!(told.code == 2 && told.err.contains("\n  help: write a "), "{arguments:?} {told:?}");
     }

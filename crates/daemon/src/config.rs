@@ -391,7 +391,10 @@ mod tests {
                 "[policies]\naltruism = 0.5",
                 "server.toml:2:12: altruism is a setting of the preset carbyne, and not of drf",
             ),
-            ("[policies]\nintra_job = 'dagps'", "of the preset carbyne, and not of drf"),
+            (
+                "[policies]\nintra_job = 'dagps'",
+                "of the preset carbyne, and not of drf as it is here\n  help: leave it out, or choose the preset carbyne",
+            ),
             (
                 "preset = 'carbyne'\n[policies]\naltruism = 1.5",
                 "server.toml:3:12: altruism is 1.5\n  help: write a probability from 0 to 1",

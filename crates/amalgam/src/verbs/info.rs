@@ -8,6 +8,7 @@ use crate::{discovery, show};
 use amalgam_daemon::api::{JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary};
 use clap::Args;
 use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -25,8 +26,8 @@ pub struct InfoArgs {
     #[arg(long, requires = "tasks", value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
     state: Vec<String>,
     /// With --tasks: at most so many
-    #[arg(short = 'n', long, requires = "tasks", default_value_t = 1_000)]
-    limit: usize,
+    #[arg(short = 'n', long, requires = "tasks", default_value = "1000")]
+    limit: NonZeroUsize,
     /// Print the interface's JSON: the jobs, or with --tasks their tasks
     #[arg(long)]
     json: bool,
@@ -63,7 +64,7 @@ fn print_json(client: &Client, jobs: &[u64], args: &InfoArgs) -> Result<()> {
 fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>> {
     let mut query = Query::default();
     query.add_list("state", &args.state);
-    client.list(&format!("/v1/jobs/{job}/tasks"), &query, args.limit.max(1))
+    client.list(&format!("/v1/jobs/{job}/tasks"), &query, args.limit.get())
 }
 
 fn describe(job: &JobDetail) -> String {

@@ -7,6 +7,7 @@ use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_daemon::api::{JobState, JobSummary};
 use clap::Args;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -47,8 +48,8 @@ struct Filter {
     #[arg(long)]
     name: Option<String>,
     /// At most so many, the newest
-    #[arg(short = 'n', long, default_value_t = 1_000)]
-    limit: usize,
+    #[arg(short = 'n', long, default_value = "1000")]
+    limit: NonZeroUsize,
     /// Print only ids
     #[arg(short, long)]
     quiet: bool,
@@ -72,7 +73,7 @@ fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) 
     query.add("user", filter.user.as_deref());
     query.add("queue", filter.queue.as_deref());
     query.add("name", filter.name.as_deref());
-    let mut jobs: Vec<JobSummary> = discovery::connect(connection)?.list(path, &query, filter.limit.max(1))?;
+    let mut jobs: Vec<JobSummary> = discovery::connect(connection)?.list(path, &query, filter.limit.get())?;
     // The newest last, next to the prompt.
     jobs.reverse();
     match (filter.json, filter.quiet) {

@@ -9,6 +9,7 @@ use amalgam_daemon::api::{JobSummary, QueueSummary};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -27,8 +28,8 @@ pub struct UsageArgs {
     #[arg(value_name = "JOBS", value_parser = Selector::parse)]
     jobs: Vec<Selector>,
     /// At most so many jobs, the newest
-    #[arg(short = 'n', long, default_value_t = 20, conflicts_with = "jobs")]
-    limit: usize,
+    #[arg(short = 'n', long, default_value = "20", conflicts_with = "jobs")]
+    limit: NonZeroUsize,
     /// Print the interface's JSON: the queues and the jobs
     #[arg(long)]
     json: bool,
@@ -45,7 +46,7 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     let usage = if args.jobs.is_empty() {
         let queues = client.get("/v1/queues")?;
-        Usage { queues, jobs: client.list("/v1/jobs", &Query::default(), args.limit)? }
+        Usage { queues, jobs: client.list("/v1/jobs", &Query::default(), args.limit.get())? }
     } else {
         let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
         let jobs = jobs.into_iter().map(|id| Ok(client.job(id)?.summary));

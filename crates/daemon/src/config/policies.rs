@@ -96,7 +96,8 @@ impl Policies {
 /// The key is none of this preset's.
 fn foreign(at: Position, key: &str, owner: &str, preset: &Preset) -> Mistake {
     let problem = format!("{key} is a setting of the preset {owner}, and not of {} as it is here", preset.name());
-    mistake(at, problem, "leave it out, or choose another preset")
+    let name = owner.split(',').next().unwrap_or(owner);
+    mistake(at, problem, format!("leave it out, or choose the preset {name} (`preset` in this file, or --preset)"))
 }
 
 fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<IntraJob>>, D::Error> {
