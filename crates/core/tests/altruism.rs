@@ -101,19 +101,19 @@ fn work_of(dag: &ModelDag) -> Vec<StageWork> {
     stages.collect()
 }
 
-/// Wakes it, a little late, until the order is found and planned by; when that is.
-fn search_to_the_end(policy: &mut Altruistic, dag: &ModelDag, share: &Totals, most_pieces: u32) -> Instant {
+/// Wakes it, a little late, until the order is found and planned by; how often, and when that is.
+fn search_to_the_end(policy: &mut Altruistic, dag: &ModelDag, share: &Totals, most: u32) -> (u32, Instant) {
     let (mut now, mut chance) = (Instant::ZERO, Chance::new(1, "late"));
     let mut demand = demand_of(policy, now, dag, share);
-    for _ in 0..most_pieces {
+    for wakeups in 0..=most {
         let goes_on = demand.review_at.filter(|at| at.since(now) <= Duration::from_micros(1));
-        let Some(review_at) = goes_on else { return now };
+        let Some(review_at) = goes_on else { return (wakeups, now) };
         assert!(demand.took_long && review_at > now, "others have their turn");
         assert!(!demand.needed.is_empty() || !demand.deferrable.is_empty(), "nobody waits for the search");
         now = review_at + Duration(chance.below(500_u64));
         demand = woken(policy, now, dag, share);
     }
-    panic!("no order after {most_pieces} pieces: {dag:?}")
+    panic!("no order after {most} wakeups: {dag:?}")
 }
 
 fn woken(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) -> JobDemand {
@@ -121,13 +121,14 @@ fn woken(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) 
     policy.demand(now, &DagProgress { is_news: false, ..dag.progress(&runnable) }, Some(share))
 }
 
+/// The order, and how many wakeups it takes to find it piece by piece, begun after a plan and ended before one.
 fn whole_search(dag: &ModelDag, share: &Totals) -> (Order, u32) {
     let mut search = Search::new(work_of(dag), share);
-    let mut pieces = 2;
+    let mut wakeups = 3;
     while search.go_on() {
-        pieces += 1;
+        wakeups += 1;
     }
-    (search.order().clone(), pieces)
+    (search.order().clone(), wakeups)
 }
 
 #[test]
@@ -138,11 +139,14 @@ fn the_order_that_is_searched_for_piece_by_piece_is_the_shortest_that_a_whole_se
         let dag = ModelDag::random(&mut chance);
         let share = totals(&Resources::new(1_000, 1_000));
         let length = |order: &Order| pack(&work_of(&dag), &share, order).length;
-        let (order, pieces) = whole_search(&dag, &share);
+        let (order, wakeups) = whole_search(&dag, &share);
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(seed, "altruism"));
-        let now = search_to_the_end(&mut policy, &dag, &share, pieces + 3);
+        let at_first = policy.end_alone(Instant::ZERO, &dag, Some(&share), true);
+        assert_eq!(at_first, Some(Instant::ZERO + length(&Order::CriticalPath)), "seed {seed}");
+        let (woken, now) = search_to_the_end(&mut policy, &dag, &share, wakeups);
+        assert_eq!(woken, wakeups, "seed {seed}: a piece at each, and none beside a plan");
         let found = policy.end_alone(now, &dag, Some(&share), true);
-        assert_eq!(found, Some(now + length(&order)), "seed {seed}");
+        assert_eq!(found, Some(Instant::ZERO + length(&order)), "seed {seed}");
         shorter += u32::from(length(&order) < length(&Order::CriticalPath));
     }
     assert!(shorter >= 5, "shorter than the critical path in {shorter} of 100 only");
@@ -162,28 +166,33 @@ fn the_die_is_not_cast_for_the_search() {
             &after,
         );
     }
-    let (_, pieces) = whole_search(&dag, &share);
-    assert!(pieces > 20, "{pieces}");
+    let (_, wakeups) = whole_search(&dag, &share);
+    assert!(wakeups > 20, "{wakeups}");
     let searched = (0..1_000).filter(|&seed| {
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS / 2, Chance::new(seed, "altruism"));
-        search_to_the_end(&mut policy, &dag, &share, pieces + 3) > Instant::ZERO
+        let (woken, _) = search_to_the_end(&mut policy, &dag, &share, wakeups);
+        assert!(woken == 0 || woken == wakeups, "seed {seed}: it is woken {woken} times");
+        woken > 0
     });
     let searched = searched.count();
     assert!((450..550).contains(&searched), "{searched} of a thousand that yield half of the time");
 }
 
 #[test]
-fn an_order_is_searched_for_with_a_share_and_for_another_one_again_but_not_for_ever() {
+fn an_order_is_searched_for_with_a_share_and_again_for_another_one_or_another_run_but_not_for_ever() {
     let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(1, "altruism"));
     let mut dag = ModelDag::default();
     dag.add(of_cpu(100), Duration::from_secs(1), 2, &[]);
-    let now = search_to_the_end(&mut policy, &dag, &Totals::ZERO, 1);
-    assert_eq!(now, Instant::ZERO);
-    for searches in 0..8_u32 {
-        let share = totals(&of_cpu(if searches.is_multiple_of(2) { 100 } else { 1_000 }));
-        let ended = search_to_the_end(&mut policy, &dag, &share, 100);
-        assert_eq!(ended > Instant::ZERO, searches < 4, "{searches} searches");
-        assert_eq!(search_to_the_end(&mut policy, &dag, &share, 1), Instant::ZERO, "the same share");
+    let searches_for = |policy: &mut Altruistic, share: &Totals| search_to_the_end(policy, &dag, share, 100).0 > 0;
+    assert!(!searches_for(&mut policy, &Totals::ZERO));
+    // It is run again with the share that it searched for last.
+    for run in 0..2 {
+        for searches in 0..8_u32 {
+            let share = totals(&of_cpu(if (run + searches).is_multiple_of(2) { 100 } else { 1_000 }));
+            assert_eq!(searches_for(&mut policy, &share), searches < 4, "run {run}, {searches} searches");
+            assert!(!searches_for(&mut policy, &share), "the same share");
+        }
+        policy.rerun();
     }
 }
 
@@ -203,8 +212,8 @@ fn who_yields_ends_when_it_could_have_ended() {
         let (order, mut now) = match order {
             PlanOrder::Fixed(order) => (order, Instant::ZERO),
             PlanOrder::Dagps => {
-                let (order, pieces) = whole_search(&dag, &share);
-                (order, search_to_the_end(&mut policy, &dag, &share, pieces + 3))
+                let (order, wakeups) = whole_search(&dag, &share);
+                (order, search_to_the_end(&mut policy, &dag, &share, wakeups).1)
             }
         };
         let planned = now + pack(&work_of(&dag), &share, &order).length;
