@@ -292,7 +292,7 @@ fn is_far(one: &Totals, other: &Totals) -> bool {
     one.0.iter().zip(&other.0).any(|(&one, &other)| is_more(one, other) || is_more(other, one))
 }
 
-fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
+pub(super) fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
     let stage = |stage| StageWork {
         resources: *graph.resources(stage),
         duration: Duration(run_time(graph.expected(stage)).0.max(1)),
