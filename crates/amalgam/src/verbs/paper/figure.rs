@@ -26,6 +26,12 @@ pub struct Paper {
     pub smoke: &'static str,
 }
 
+impl Paper {
+    pub const fn figure(&'static self, name: &'static str, title: &'static str, find: Find) -> Figure {
+        Figure { name, title, paper: self, find }
+    }
+}
+
 /// Runs the figure of this name.
 pub type Find = fn(&str, &ScenarioText, &Extent) -> Result<Findings>;
 
