@@ -157,8 +157,7 @@ impl ScenarioText {
 
     pub fn read(path: &Path) -> Result<ScenarioText> {
         let text = std::fs::read_to_string(path);
-        let unreadable = |error| format!("cannot read {}: {error}", path.display());
-        let text = text.map_err(|error| Failure::usage(unreadable(error), "name a scenario file"))?;
+        let text = text.map_err(|error| Failure::unreadable(path, &error, "name a scenario file"))?;
         Ok(ScenarioText { text, name: path.display().to_string() })
     }
 
