@@ -112,6 +112,7 @@ fn launch(number: u32) -> Launch {
         index: 0,
         item: None,
         expected: None,
+        weight: 1,
         token: Token::default(),
     };
     launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());

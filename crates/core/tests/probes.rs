@@ -105,6 +105,7 @@ impl Node {
             index: 0,
             item: None,
             expected: None,
+            weight: 1,
             token: Token::default(),
         };
         launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
