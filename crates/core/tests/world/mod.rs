@@ -719,5 +719,7 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         near: Vec::new(),
         retries: 0,
         timeout: None,
+        outputs: Vec::new(),
+        inputs: Vec::new(),
     }
 }

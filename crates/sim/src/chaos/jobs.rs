@@ -52,6 +52,8 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         near: Vec::new(),
         retries: chance.below(3_u32),
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
+        outputs: Vec::new(),
+        inputs: Vec::new(),
     }
 }
 
