@@ -17,9 +17,10 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, Estimated,
-    ExecutionType, Generation, GrantId, Instant, JobId, JobSpec, JobWork, Key, Kinds, LaunchOrder, NodeId, ProbeId,
-    QueueId, ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId,
+    Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
+    Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
+    LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Token,
+    Totals, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -447,6 +448,8 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<Box<str>>,
     pub expected: Option<Duration>,
+    /// What it reads, and where that is.
+    pub inputs: Arc<[InputFile]>,
     pub token: Token,
 }
 
@@ -496,8 +499,12 @@ pub enum ToExecutor {
     Promote { attempt: AttemptId, grant: GrantId },
     /// The end of the attempt is safe elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
-    /// Answered by `Executing`.
+    /// Answered by `Executing`, before which `Stored` says which files the node has.
     List { node: NodeId },
+    /// Bring a file here from the node that has it. Answered by `Fetched`.
+    Fetch { node: NodeId, file: StoredFile, from: NodeId },
+    /// These files are not needed here.
+    Drop { node: NodeId, files: Vec<Digest> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -522,6 +529,16 @@ pub enum ExecutorReport {
     /// acknowledged come before it as `Finished`, so whatever is in neither does not exist.
     Executing {
         attempts: Vec<Executing>,
+    },
+    /// All files that the node has, those first that were used longest ago; not said where there are none.
+    Stored {
+        node: NodeId,
+        files: Vec<StoredFile>,
+    },
+    Fetched {
+        node: NodeId,
+        /// Boxed, for most reports are small.
+        end: Box<(Digest, Fetched)>,
     },
 }
 

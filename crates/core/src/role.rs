@@ -159,6 +159,12 @@ pub enum Change {
         last: bool,
         at: Instant,
     },
+    /// Nobody has a file any more that the task left and somebody still reads: the task runs again.
+    OutputLost {
+        task: TaskId,
+        file: String,
+        at: Instant,
+    },
     /// An opportunistic attempt became a guaranteed one.
     Promoted {
         attempt: AttemptId,
@@ -236,6 +242,20 @@ pub enum Record {
     },
     /// The attempt waits at its node.
     Queued {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
+    /// The attempt waits for files that its node does not have.
+    AwaitsFiles {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        files: u32,
+        bytes: u64,
+    },
+    /// Everything that it reads is there.
+    FilesArrived {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
@@ -364,6 +384,7 @@ impl Change {
             | Change::Finished { attempt, .. }
             | Change::Lost { attempt, .. }
             | Change::Promoted { attempt, .. } => Some(attempt.job),
+            Change::OutputLost { task, .. } => Some(task.job),
         }
     }
 
@@ -372,6 +393,7 @@ impl Change {
             Change::Launched { task, .. }
             | Change::Finished { task, .. }
             | Change::Lost { task, .. }
+            | Change::OutputLost { task, .. }
             | Change::Promoted { task, .. } => Some(*task),
             _ => None,
         }
@@ -384,6 +406,7 @@ impl Change {
             Change::Launched { .. }
                 | Change::Finished { .. }
                 | Change::Lost { .. }
+                | Change::OutputLost { .. }
                 | Change::Promoted { .. }
                 | Change::Exchanged { .. }
                 | Change::Cancelled { .. }
@@ -410,6 +433,8 @@ impl Record {
     pub fn task(&self) -> Option<TaskId> {
         match self {
             Record::Queued { task, .. }
+            | Record::AwaitsFiles { task, .. }
+            | Record::FilesArrived { task, .. }
             | Record::Started { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }

@@ -48,7 +48,7 @@ impl Attempt {
 }
 
 pub(super) fn shed_because(why: String) -> Arc<Ended> {
-    Arc::new(Ended { reason: EndReason::Shed, usage: Usage::default(), message: Some(why) })
+    Arc::new(Ended { reason: EndReason::Shed, usage: Usage::default(), message: Some(why), files: None })
 }
 
 impl NodeAgent {
@@ -146,7 +146,7 @@ impl NodeAgent {
     /// no more than needed.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
         let mut wanted = Totals::ZERO;
-        let booked = self.queue.entries().iter().filter(|entry| entry.booked);
+        let booked = self.queue.entries().iter().filter(|entry| entry.booked && !self.queue.is_held(entry.id));
         booked.for_each(|entry| wanted.add(&entry.shape.resources));
         let mut coming = Totals::ZERO;
         coming.add(&self.free);

@@ -147,7 +147,9 @@ impl Checker for Preemption {
                 self.queues.remove(&node);
                 continue;
             };
-            for entry in agent.queued().iter().filter(|entry| is_guaranteed(entry.shape.execution)) {
+            let waits_for_room =
+                |entry: &&QueuedEntry| is_guaranteed(entry.shape.execution) && !agent.awaits_files(entry.id);
+            for entry in agent.queued().iter().filter(waits_for_room) {
                 // Resources of a probe are nobody's before its job has a task for them.
                 let EntryId::Attempt(attempt) = entry.id else { continue };
                 if !self.booked.contains(&attempt) {
