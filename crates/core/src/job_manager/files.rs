@@ -4,7 +4,7 @@ use super::dag::TaskState;
 use super::{JobManager, RunningAttempt};
 use crate::protocol::{Holder, ToNode};
 use crate::role::{Change, Outbox, Record};
-use crate::vocabulary::files::input_path;
+use crate::vocabulary::files::{INDEX, input_path};
 use crate::vocabulary::{
     AttemptId, Digest, EndReason, Ended, InputFile, InputSpec, Instant, JobSpec, NodeId, OutputFile, TaskId,
 };
@@ -25,6 +25,12 @@ pub(super) struct Files {
     holders: BTreeMap<Digest, BTreeSet<NodeId>>,
     /// Tasks with a file that nobody has.
     lost: BTreeSet<Place>,
+    /// By stage, what each of its tasks reads, where all read the same: made once and not for each.
+    #[serde(skip)]
+    shared: BTreeMap<u32, Arc<[InputFile]>>,
+    /// By stage, nodes where a task of it started; so many copies are enough to know of.
+    #[serde(skip)]
+    arrivals: BTreeMap<u32, BTreeSet<NodeId>>,
 }
 
 /// The files of a task: all of one attempt.
@@ -40,11 +46,18 @@ impl Files {
         spec.stages.iter().any(|stage| stage.has_files()).then(Box::default)
     }
 
+    /// Without what can be made again.
+    pub(super) fn saved(&self) -> Box<Files> {
+        let Files { committed, holders, lost, .. } = self.clone();
+        Box::new(Files { committed, holders, lost, ..Files::default() })
+    }
+
     /// The attempt that ended well first is the one whose files count.
     fn commit(&mut self, task: Place, attempt: AttemptId, node: NodeId, files: &[OutputFile]) {
         if files.is_empty() || self.committed.contains_key(&task) {
             return;
         }
+        self.shared.clear();
         for file in files {
             self.holders.entry(file.digest).or_default().insert(node);
         }
@@ -52,12 +65,17 @@ impl Files {
     }
 
     fn uncommit(&mut self, task: Place) {
+        self.shared.clear();
         self.committed.remove(&task);
         self.lost.remove(&task);
     }
 
     /// The node does not have these any more, or whatever it had.
     fn drop_holder(&mut self, node: NodeId, is_gone: impl Fn(&Digest) -> bool) {
+        self.shared.clear();
+        for nodes in self.arrivals.values_mut() {
+            nodes.remove(&node);
+        }
         let mut orphans = BTreeSet::new();
         for (digest, holders) in self.holders.iter_mut().filter(|(digest, _)| is_gone(digest)) {
             if holders.remove(&node) && holders.is_empty() {
@@ -77,15 +95,25 @@ impl Files {
         files.iter().find(|file| !self.holders.contains_key(&file.digest)).map(|file| file.name.as_str())
     }
 
-    fn holders_of(&self, digest: &Digest, reader: u32) -> Vec<NodeId> {
-        let Some(holders) = self.holders.get(digest) else { return Vec::new() };
-        // Readers begin at different ones.
-        let first = reader as usize % holders.len();
-        holders.iter().cycle().skip(first).take(holders.len().min(MOST_HOLDERS)).copied().collect()
+    fn holders_of(&self, digest: &Digest) -> Vec<NodeId> {
+        self.holders.get(digest).into_iter().flatten().take(MOST_HOLDERS).copied().collect()
     }
 
     /// What a task finds in its working directory, in the order of paths.
-    fn inputs_of(&self, spec: &JobSpec, (stage, position): Place) -> Arc<[InputFile]> {
+    fn inputs_of(&mut self, spec: &JobSpec, place: Place) -> Arc<[InputFile]> {
+        let (stage, _) = place;
+        if spec.stages[stage as usize].inputs.iter().any(|input| input.files.contains(INDEX)) {
+            return self.gather(spec, place);
+        }
+        if let Some(shared) = self.shared.get(&stage) {
+            return Arc::clone(shared);
+        }
+        let shared = self.gather(spec, place);
+        self.shared.insert(stage, Arc::clone(&shared));
+        shared
+    }
+
+    fn gather(&self, spec: &JobSpec, (stage, position): Place) -> Arc<[InputFile]> {
         let reader = &spec.stages[stage as usize];
         let mut inputs: BTreeMap<String, InputFile> = BTreeMap::new();
         for InputSpec { stage, files } in &reader.inputs {
@@ -95,7 +123,7 @@ impl Files {
                 let index = writer.tasks.index_value(from);
                 for file in committed.iter().filter(|file| file.name == name) {
                     let path = input_path(&writer.name, index, &name);
-                    let holders = self.holders_of(&file.digest, position);
+                    let holders = self.holders_of(&file.digest);
                     inputs.insert(path.clone(), InputFile { path, digest: file.digest, bytes: file.bytes, holders });
                 }
             }
@@ -106,9 +134,10 @@ impl Files {
 
 impl JobManager {
     /// What the task reads; all of it is committed once its stage is ready.
-    pub(super) fn inputs_of(&self, task: TaskId) -> Arc<[InputFile]> {
-        match &self.files {
-            Some(files) if self.reads_files(task) => files.inputs_of(&self.job.spec, (task.stage, task.index)),
+    pub(super) fn inputs_of(&mut self, task: TaskId) -> Arc<[InputFile]> {
+        let reads_files = self.reads_files(task);
+        match &mut self.files {
+            Some(files) if reads_files => files.inputs_of(&self.job.spec, (task.stage, task.index)),
             _ => Arc::default(),
         }
     }
@@ -120,9 +149,11 @@ impl JobManager {
     /// How many bytes of its inputs each node has, the most first.
     pub fn input_holders(&self, task: TaskId) -> Vec<Holder> {
         let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let holders_of = |digest| self.files.iter().filter_map(move |files| files.holders.get(digest)).flatten();
-        for file in self.inputs_of(task).iter() {
-            holders_of(&file.digest).for_each(|node| *bytes.entry(*node).or_default() += file.bytes);
+        if let Some(files) = &self.files {
+            for file in files.gather(&self.job.spec, (task.stage, task.index)).iter() {
+                let holders = files.holders.get(&file.digest).into_iter().flatten();
+                holders.for_each(|node| *bytes.entry(*node).or_default() += file.bytes);
+            }
         }
         let mut holders: Vec<Holder> = bytes.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
         holders.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.node));
@@ -138,6 +169,13 @@ impl JobManager {
     /// An attempt started: its node has everything that it reads.
     pub(super) fn note_arrival(&mut self, task: TaskId, node: NodeId) {
         if self.files.is_none() || !self.reads_files(task) {
+            return;
+        }
+        let Some(files) = &mut self.files else { return };
+        // Where each task reads its own files, a node that has those of one has none of another's.
+        let read_the_same = files.shared.contains_key(&task.stage);
+        let nodes = files.arrivals.entry(task.stage).or_default();
+        if read_the_same && (nodes.len() >= MOST_HOLDERS || !nodes.insert(node)) {
             return;
         }
         let inputs = self.inputs_of(task);
@@ -257,7 +295,7 @@ mod tests {
         files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE)]);
         files.commit((0, 0), attempt(2), NodeId(2), &[output(OTHER)]);
         assert_eq!(files.committed[&(0, 0)], Committed { attempt: attempt(1), files: vec![output(ONE)] });
-        assert_eq!(files.holders_of(&OTHER, 0), [], "the loser's is nobody's");
+        assert_eq!(files.holders_of(&OTHER), [], "the loser's is nobody's");
     }
 
     #[test]
@@ -279,11 +317,10 @@ mod tests {
     }
 
     #[test]
-    fn readers_begin_at_different_holders_and_see_a_few() {
+    fn readers_are_told_of_a_few_holders() {
         let mut files = Files::default();
         files.commit((0, 0), attempt(1), NodeId(0), &[output(ONE)]);
         files.holders.get_mut(&ONE).unwrap().extend((1..10).map(NodeId));
-        assert_eq!(files.holders_of(&ONE, 8), [8, 9, 0, 1].map(NodeId));
-        assert_eq!(files.holders_of(&ONE, 20).len(), MOST_HOLDERS);
+        assert_eq!(files.holders_of(&ONE), [0, 1, 2, 3].map(NodeId));
     }
 }

@@ -101,7 +101,7 @@ impl JobManager {
             stopping: self.stopping,
             running: running.collect(),
             estranged: self.estranged.clone(),
-            files: self.files.clone(),
+            files: self.files.as_ref().map(|files| files.saved()),
             exchange: self.account.as_ref().map(|account| Box::new(account.kept())),
         }
     }

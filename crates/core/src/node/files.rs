@@ -52,8 +52,8 @@ struct Stored {
 
 struct Reader {
     inputs: Arc<[InputFile]>,
-    /// Its files, each once.
-    files: BTreeMap<Digest, u64>,
+    /// Its files, each once: where in the inputs it is first.
+    files: BTreeMap<Digest, usize>,
     /// Room is reserved for them.
     is_admitted: bool,
     missing: usize,
@@ -120,16 +120,18 @@ impl Files {
     }
 
     fn missing_of(&self, reader: AttemptId) -> (u32, u64) {
-        let files = self.readers.get(&reader).map(|reader| &reader.files);
-        let missing = files.into_iter().flatten().filter(|(digest, _)| !self.stored.contains_key(digest));
-        missing.fold((0, 0), |(count, bytes), (_, more)| (count + 1, bytes + more))
+        let files = self.readers.get(&reader).into_iter().flat_map(Reader::files);
+        let missing = files.filter(|file| !self.stored.contains_key(&file.digest));
+        missing.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes))
     }
 
     // ---- readers ---------------------------------------------------------------------------------------------------
 
     fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>) {
-        let files: BTreeMap<Digest, u64> = inputs.iter().map(|input| (input.digest, input.bytes)).collect();
-        let bytes = files.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        let files: BTreeMap<Digest, usize> = inputs.iter().enumerate().map(|(at, input)| (input.digest, at)).collect();
+        let missing = files.len();
+        let reader = Reader { inputs, files, is_admitted: false, missing };
+        let bytes = reader.files().fold(0, |sum: u64, file| sum.saturating_add(file.bytes));
         if bytes > self.limit {
             let why = format!(
                 "it reads {bytes} bytes, and this node keeps {} bytes of files at most; start its agent with a larger --cache",
@@ -137,8 +139,7 @@ impl Files {
             );
             return self.effects.failed.push((id, no_input(why, Vec::new())));
         }
-        let missing = files.len();
-        self.readers.insert(id, Reader { inputs, files, is_admitted: false, missing });
+        self.readers.insert(id, reader);
         self.line.push_back(id);
         self.admit(own);
     }
@@ -151,7 +152,7 @@ impl Files {
                     let is_pinned = self.stored.get(digest).is_some_and(|stored| stored.readers > 0);
                     !is_pinned && !self.fetches.contains_key(digest)
                 };
-                let more: u64 = reader.files.iter().filter(|(digest, _)| is_new(digest)).map(|(_, bytes)| bytes).sum();
+                let more: u64 = reader.files().filter(|file| is_new(&file.digest)).map(|file| file.bytes).sum();
                 if self.pinned_bytes + self.fetch_bytes + more > self.limit {
                     break;
                 }
@@ -167,19 +168,21 @@ impl Files {
         let Some(mut reader) = self.readers.remove(&id) else { return };
         reader.is_admitted = true;
         reader.missing = 0;
-        for (&digest, &bytes) in &reader.files {
+        for (&digest, &at) in &reader.files {
+            let InputFile { bytes, ref holders, .. } = reader.inputs[at];
             if self.pin(&digest, id.job) {
                 continue;
             }
             reader.missing += 1;
-            let holders = reader.inputs.iter().filter(|input| input.digest == digest).flat_map(|input| &input.holders);
             let fetch = self.fetches.entry(digest).or_insert_with(|| {
                 self.waiting.push_back(digest);
                 self.fetch_bytes += bytes;
                 Fetch::new(bytes)
             });
             fetch.readers += 1;
-            holders.for_each(|holder| fetch.add_holder(own, *holder));
+            // Nodes begin at different ones.
+            let first = own.0 as usize % holders.len().max(1);
+            holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
         }
         if reader.missing == 0 {
             self.effects.arrived.push(id);
@@ -369,8 +372,8 @@ impl Files {
         };
         let readers = self.readers.iter().filter(|(_, one)| one.is_admitted && one.files.contains_key(digest));
         for id in readers.map(|(id, _)| *id).collect::<Vec<_>>() {
-            let input = self.readers[&id].inputs.iter().find(|input| input.digest == *digest);
-            let path = input.map_or("", |input| &input.path);
+            let reader = &self.readers[&id];
+            let path = &reader.inputs[reader.files[digest]].path;
             let ended = match &no_room {
                 Some(why) => Ended::without_run(EndReason::NodeFault(format!("cannot keep its input {path}: {why}"))),
                 None => no_input(format!("its input {path} could not be had: {asked}"), missing.clone()),
@@ -419,6 +422,13 @@ impl Files {
         for (digest, fetch) in &self.fetches {
             assert_eq!(fetch.readers, wanted(digest), "readers of what is on its way");
         }
+    }
+}
+
+impl Reader {
+    /// What it reads, each once.
+    fn files(&self) -> impl Iterator<Item = &InputFile> {
+        self.files.values().map(|at| &self.inputs[*at])
     }
 }
 

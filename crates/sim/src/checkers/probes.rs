@@ -7,9 +7,8 @@ use crate::simulation::{Place, Simulation};
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Placement, Places};
 use amalgam_core::protocol::{Message, ToNode};
-use amalgam_core::role::Change;
 use amalgam_core::scheduling::{AskState, NodeState};
-use amalgam_core::vocabulary::{JobId, NodeId, ProbeId};
+use amalgam_core::vocabulary::{NodeId, ProbeId};
 use std::collections::BTreeSet;
 
 #[derive(Default)]
@@ -17,8 +16,6 @@ pub struct Probes {
     /// Probes that a connection brought to their nodes a second time. Their job managers may have written them off
     /// with the connection before; the node learns that when it asks back.
     repeated: BTreeSet<ProbeId>,
-    /// Jobs with tasks that were ready and are not any more, since what they read was lost: their probes are too many.
-    waits_again: BTreeSet<JobId>,
     /// Nodes that were compared while a probe waited there.
     compared: u64,
 }
@@ -79,24 +76,18 @@ impl Checker for Probes {
             {
                 self.repeated.insert(probe.id);
             }
-            if let Some(Change::OutputLost { task, .. }) = happening.change() {
-                self.waits_again.insert(task.job);
-            }
         }
         let ratio = match preset.placement {
             Placement::BatchSampling { ratio } => u64::from(ratio),
             _ => 0,
         };
         let jobs = world.server().into_iter().flat_map(|server| server.jobs.values());
-        for local in jobs.filter_map(|manager| manager.local_scheduler()).filter(|_| ratio > 0 && world.server_moved())
-        {
-            for state in local.ask_states() {
-                let waits_again = self.waits_again.contains(&state.ask.job);
-                check_count(&state, ratio).or_else(|breach| {
-                    let is_surplus = waits_again && state.probes >= ratio * state.open;
-                    if is_surplus { Ok(()) } else { Err(breach) }
-                })?;
-            }
+        for manager in jobs.filter(|_| ratio > 0 && world.server_moved()) {
+            // Where a task's input may be lost, tasks that were ready may be so no more, and their probes are too many.
+            let may_wait_again = manager.job().spec.stages.iter().any(|stage| !stage.inputs.is_empty());
+            let is_surplus = |state: &AskState| may_wait_again && state.probes > ratio * state.open;
+            let mut states = manager.local_scheduler().into_iter().flat_map(|local| local.ask_states());
+            states.try_for_each(|state| if is_surplus(&state) { Ok(()) } else { check_count(&state, ratio) })?;
         }
         for node in world.quiet_nodes() {
             let is_up =
