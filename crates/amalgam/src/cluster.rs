@@ -184,7 +184,7 @@ pub fn configured(config: Option<&Path>, preset: Option<Preset>) -> Result<Confi
 pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
     Config::read(path, preset).map_err(|error| match error {
         ConfigError::Wrong(error) => error.into(),
-        ConfigError::Read { .. } => Failure::usage(error.to_string(), "check the path"),
+        ConfigError::Read { path, error } => Failure::unreadable(&path, &error, "check the path"),
     })
 }
 

@@ -8,6 +8,7 @@ use amalgam_workload::quantities::Malformed;
 use amalgam_workload::trace::WorkloadError;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 pub type Result<T> = std::result::Result<T, Failure>;
 
@@ -41,6 +42,17 @@ impl Failure {
     /// The command line itself is wrong.
     pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code: 2, ..Failure::new(what, remedy) }
+    }
+
+    /// A file that should be read as text; `otherwise` helps where what went wrong does not say what would.
+    pub fn unreadable(path: &Path, error: &io::Error, otherwise: &str) -> Failure {
+        let remedy = match error.kind() {
+            io::ErrorKind::InvalidData => "name a text file, or convert it to UTF-8",
+            io::ErrorKind::IsADirectory => "name a file in it",
+            io::ErrorKind::PermissionDenied => "make it readable for yourself",
+            _ => otherwise,
+        };
+        Failure::usage(format!("cannot read {}: {error}", path.display()), remedy)
     }
 
     pub fn unreachable(what: impl Into<String>, remedy: impl Into<String>) -> Failure {

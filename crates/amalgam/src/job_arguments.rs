@@ -240,8 +240,7 @@ impl StageArgs {
 pub fn read_file(file: &Path, context: &Context) -> Result<JobSpec> {
     let format = Format::of(file)
         .map_err(|problem| Failure::usage(problem, "to run a program, write it behind `--`: amalgam run -- PROGRAM"))?;
-    let text = fs::read_to_string(file)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display()), "check the path"))?;
+    let text = fs::read_to_string(file).map_err(|error| Failure::unreadable(file, &error, "check the path"))?;
     Ok(read_job(&text, format, file, context)?)
 }
 

@@ -289,6 +289,17 @@ fn wrong_command_lines_exit_with_2_and_say_what_would_be_right() {
     let expected = "error: job.toml:1:1: unknown key `comand`\n  help: did you mean `command`?\n";
     assert_eq!(cluster.run(&["submit", "job.toml"]), says(2, "", expected));
     assert_eq!(cluster.run(&["config", "check", "job.toml"]), says(2, "", expected));
+    std::fs::write(cluster.state.path().join("job.toml"), b"\xff").unwrap();
+    for arguments in [
+        &["submit", "job.toml"][..],
+        &["config", "check", "--server-config", "job.toml"],
+        &["sim", "run", "job.toml"],
+        &["paper", "run", "apollo-4", "--scenario", "job.toml"],
+    ] {
+        let told = cluster.run(arguments);
+        let expected = "error: cannot read job.toml: stream did not contain valid UTF-8\n  help: name a text file";
+        assert!(told.code == 2 && told.err.starts_with(expected), "{arguments:?} {told:?}");
+    }
     std::fs::write(cluster.state.path().join("job.toml"), "command = ['x']\ntasks = 4\n").unwrap();
     assert_eq!(cluster.run(&["config", "check", "job.toml"]).out, "job.toml: ok (1 stage, 4 tasks)\n");
 }

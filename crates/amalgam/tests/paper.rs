@@ -124,19 +124,15 @@ fn the_examples_of_apollo_are_as_the_paper_says() {
     }
 }
 
-#[test]
-fn a_wrong_scenario_of_apollo_is_pointed_at() {
-    let frozen = String::from_utf8(paper(&["scenario", "apollo-12"]).stdout).unwrap();
+/// In the scenario of the figure: what is put for what, and what is said of it.
+fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
+    let frozen = String::from_utf8(paper(&["scenario", figure]).stdout).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("mine.toml");
-    for (of, is, said) in [
-        ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
-        ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
-        ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
-    ] {
+    for (of, is, said) in wrong {
         assert!(frozen.contains(of), "{of}");
         std::fs::write(&file, frozen.replacen(of, is, 1)).unwrap();
-        let output = paper(&["run", "apollo-12", "--smoke", "--scenario", file.to_str().unwrap()]);
+        let output = paper(&["run", figure, "--smoke", "--scenario", file.to_str().unwrap()]);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{is}: {text}");
         assert!(text.contains(said), "{is}: {text}");
@@ -144,23 +140,20 @@ fn a_wrong_scenario_of_apollo_is_pointed_at() {
 }
 
 #[test]
-fn a_wrong_scenario_of_carbyne_is_pointed_at() {
-    let frozen = String::from_utf8(paper(&["scenario", "carbyne-5"]).stdout).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("mine.toml");
-    for (of, is, said) in [
+fn a_wrong_scenario_is_pointed_at() {
+    let of_apollo = [
+        ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
+        ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
+        ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
+    ];
+    let of_carbyne = [
         ("preset = 'sjf'", "preset = 'sfj'", "sfj"),
         ("load = ", "load = -", "free.load is -"),
         ("contention = 2.0", "contention = 0.0", "figure.carbyne-9: contention is 0"),
         ("workloads = [\"TPC-DS\"]", "workloads = [\"TPC-D\"]", "there is no workload `TPC-D`"),
-    ] {
-        assert!(frozen.contains(of), "{of}");
-        std::fs::write(&file, frozen.replacen(of, is, 1)).unwrap();
-        let output = paper(&["run", "carbyne-5", "--smoke", "--scenario", file.to_str().unwrap()]);
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{is}: {text}");
-        assert!(text.contains(said), "{is}: {text}");
-    }
+    ];
+    wrong_scenarios("apollo-12", &of_apollo);
+    wrong_scenarios("carbyne-5", &of_carbyne);
 }
 
 #[test]

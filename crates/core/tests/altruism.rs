@@ -5,15 +5,19 @@ mod dags;
 #[allow(dead_code)]
 mod world;
 
+use amalgam_core::job_manager::{JobManager, JobManagerSettings};
 use amalgam_core::policy::intra_job::dagps::Search;
 use amalgam_core::policy::intra_job::{Altruistic, Order, PlanOrder, StageWork, pack};
 use amalgam_core::policy::{DagProgress, IntraJobPolicy, JobDemand, StageDemand};
 use amalgam_core::preset::{InterJob, IntraJob, Preset};
-use amalgam_core::protocol::{JobOutcome, Rule};
-use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Chance, Duration, Instant, JobSpec, Resources, StageSpec, Totals};
+use amalgam_core::protocol::{Address, AdmittedJob, JobOutcome, Rule, ToJobManager};
+use amalgam_core::role::{Change, Event, Outbox, Role};
+use amalgam_core::vocabulary::{
+    Chance, Duration, Epoch, Instant, JobId, JobSpec, QueueId, ResourceSpec, Resources, StageSpec, Totals, UserId,
+};
 use dags::ModelDag;
-use world::{World, job, stage};
+use std::sync::Arc;
+use world::{World, job, sealing, stage};
 
 const ALWAYS: u32 = 1_000_000;
 
@@ -62,19 +66,21 @@ fn the_jobs_of_the_papers_example_yield_what_it_says() {
     assert_eq!(yielded, [290, 210]);
 }
 
+fn spec_of(dag: &ModelDag) -> JobSpec {
+    let stages = dag.stages.iter().map(|model| StageSpec {
+        resources: ResourceSpec { basic: model.resources, custom: Vec::new() },
+        expected: Some(model.duration),
+        after: model.after.clone(),
+        ..stage("stage", model.tasks, &format!("{}ms", model.duration.as_millis()), 0)
+    });
+    job(stages.collect())
+}
+
 /// How long they take on one machine of that size, where they begin together: once an earlier job has left it.
 fn ends_of_the_examples(preset: Preset) -> [Duration; 2] {
     let mut world = World::with_nodes(preset, 1, of_cpu(1_000));
-    let spec = |dag: &ModelDag| {
-        let stages = dag.stages.iter().map(|model| {
-            let length = format!("{}ms", model.duration.as_millis());
-            let spec = stage("stage", model.tasks, &length, model.resources.cpu_millis());
-            StageSpec { expected: Some(model.duration), after: model.after.clone(), ..spec }
-        });
-        job(stages.collect())
-    };
     let before = world.submit(job(vec![stage("before", 1, "1s", 1_000)]));
-    let ids = examples().map(|dag| world.submit(spec(&dag)));
+    let ids = examples().map(|dag| world.submit(spec_of(&dag)));
     world.run_for(Duration::from_secs(10));
     let begin = world.end_of(before);
     ids.map(|id| world.end_of(id).since(begin))
@@ -101,19 +107,19 @@ fn work_of(dag: &ModelDag) -> Vec<StageWork> {
     stages.collect()
 }
 
-/// Wakes it, a little late, until the order is found and planned by; when that is.
-fn search_to_the_end(policy: &mut Altruistic, dag: &ModelDag, share: &Totals, most_pieces: u32) -> Instant {
+/// Wakes it, a little late, until the order is found and planned by; how often, and when that is.
+fn search_to_the_end(policy: &mut Altruistic, dag: &ModelDag, share: &Totals, most: u32) -> (u32, Instant) {
     let (mut now, mut chance) = (Instant::ZERO, Chance::new(1, "late"));
     let mut demand = demand_of(policy, now, dag, share);
-    for _ in 0..most_pieces {
+    for wakeups in 0..=most {
         let goes_on = demand.review_at.filter(|at| at.since(now) <= Duration::from_micros(1));
-        let Some(review_at) = goes_on else { return now };
+        let Some(review_at) = goes_on else { return (wakeups, now) };
         assert!(demand.took_long && review_at > now, "others have their turn");
         assert!(!demand.needed.is_empty() || !demand.deferrable.is_empty(), "nobody waits for the search");
         now = review_at + Duration(chance.below(500_u64));
         demand = woken(policy, now, dag, share);
     }
-    panic!("no order after {most_pieces} pieces: {dag:?}")
+    panic!("no order after {most} wakeups: {dag:?}")
 }
 
 fn woken(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) -> JobDemand {
@@ -121,13 +127,14 @@ fn woken(policy: &mut Altruistic, now: Instant, dag: &ModelDag, share: &Totals) 
     policy.demand(now, &DagProgress { is_news: false, ..dag.progress(&runnable) }, Some(share))
 }
 
+/// The order, and how many wakeups it takes to find it piece by piece, begun after a plan and ended before one.
 fn whole_search(dag: &ModelDag, share: &Totals) -> (Order, u32) {
     let mut search = Search::new(work_of(dag), share);
-    let mut pieces = 2;
+    let mut wakeups = 3;
     while search.go_on() {
-        pieces += 1;
+        wakeups += 1;
     }
-    (search.order().clone(), pieces)
+    (search.order().clone(), wakeups)
 }
 
 #[test]
@@ -138,20 +145,21 @@ fn the_order_that_is_searched_for_piece_by_piece_is_the_shortest_that_a_whole_se
         let dag = ModelDag::random(&mut chance);
         let share = totals(&Resources::new(1_000, 1_000));
         let length = |order: &Order| pack(&work_of(&dag), &share, order).length;
-        let (order, pieces) = whole_search(&dag, &share);
+        let (order, wakeups) = whole_search(&dag, &share);
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(seed, "altruism"));
-        let now = search_to_the_end(&mut policy, &dag, &share, pieces + 3);
+        let at_first = policy.end_alone(Instant::ZERO, &dag, Some(&share), true);
+        assert_eq!(at_first, Some(Instant::ZERO + length(&Order::CriticalPath)), "seed {seed}");
+        let (woken, now) = search_to_the_end(&mut policy, &dag, &share, wakeups);
+        assert_eq!(woken, wakeups, "seed {seed}: a piece at each, and none beside a plan");
         let found = policy.end_alone(now, &dag, Some(&share), true);
-        assert_eq!(found, Some(now + length(&order)), "seed {seed}");
+        assert_eq!(found, Some(Instant::ZERO + length(&order)), "seed {seed}");
         shorter += u32::from(length(&order) < length(&Order::CriticalPath));
     }
     assert!(shorter >= 5, "shorter than the critical path in {shorter} of 100 only");
 }
 
-/// Else it would stop yielding as soon as the die fell otherwise once in many pieces.
-#[test]
-fn the_die_is_not_cast_for_the_search() {
-    let share = totals(&Resources::new(1_000, 1_000));
+/// A search of many pieces.
+fn of_sixty_stages() -> ModelDag {
     let mut dag = ModelDag::default();
     for stage in 0..60 {
         let after: Vec<u32> = (stage % 7 != 0).then(|| stage - 1).into_iter().collect();
@@ -162,28 +170,137 @@ fn the_die_is_not_cast_for_the_search() {
             &after,
         );
     }
-    let (_, pieces) = whole_search(&dag, &share);
-    assert!(pieces > 20, "{pieces}");
+    dag
+}
+
+/// Else it would stop yielding as soon as the die fell otherwise once in many pieces.
+#[test]
+fn the_die_is_not_cast_for_the_search() {
+    let (dag, share) = (of_sixty_stages(), totals(&Resources::new(1_000, 1_000)));
+    let (_, wakeups) = whole_search(&dag, &share);
+    assert!(wakeups > 20, "{wakeups}");
     let searched = (0..1_000).filter(|&seed| {
         let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS / 2, Chance::new(seed, "altruism"));
-        search_to_the_end(&mut policy, &dag, &share, pieces + 3) > Instant::ZERO
+        let (woken, _) = search_to_the_end(&mut policy, &dag, &share, wakeups);
+        assert!(woken == 0 || woken == wakeups, "seed {seed}: it is woken {woken} times");
+        woken > 0
     });
     let searched = searched.count();
     assert!((450..550).contains(&searched), "{searched} of a thousand that yield half of the time");
 }
 
+/// Of a job that plans by DAGPS and yields with this probability, with a share but no grants.
+struct Managed {
+    manager: JobManager,
+    now: Instant,
+    share: Totals,
+    out: Outbox,
+}
+
+impl Managed {
+    fn begin(dag: &ModelDag, share: &Totals, altruism: u32, seed: u64) -> Managed {
+        let mut preset = Preset::CARBYNE;
+        (preset.intra_job, preset.seed) = (IntraJob::Dagps, seed);
+        preset.yielding.as_mut().expect("it yields").altruism = altruism;
+        let job = Arc::new(AdmittedJob {
+            id: JobId(1),
+            spec: Arc::new(spec_of(dag)),
+            user: UserId(0),
+            queue: QueueId(1),
+            resources: dag.stages.iter().map(|stage| stage.resources).collect(),
+            near: vec![Default::default(); dag.stages.len()],
+            default_timeout: None,
+            recalled: Vec::new(),
+            only_guaranteed: false,
+            submitted_at: Instant::ZERO,
+        });
+        let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
+        let mut managed = Managed { manager, now: Instant::ZERO, share: *share, out: Outbox::default() };
+        managed.tell(ToJobManager::Begin { job, share: Some(Box::new(*share)) });
+        managed
+    }
+
+    fn tell(&mut self, body: ToJobManager) {
+        self.manager.handle(self.now, Event::Message { from: Address::Master, body }, &mut self.out);
+    }
+
+    /// The same share, which is news, too.
+    fn tell_share(&mut self) {
+        self.tell(ToJobManager::Share { share: Box::new(self.share) });
+    }
+
+    /// At most so many times, and only for the search; how often.
+    fn wake(&mut self, most: u32) -> u32 {
+        for wakeups in 0..most {
+            let wakeup = self.manager.next_wakeup().filter(|at| at.since(self.now) <= Duration::from_micros(1));
+            let Some(at) = wakeup else { return wakeups };
+            self.now = at;
+            self.manager.handle(self.now, Event::Wakeup, &mut self.out);
+        }
+        most
+    }
+
+    fn alone(&self) -> Option<Instant> {
+        self.manager.exchange(self.now).expect("it yields").alone
+    }
+}
+
 #[test]
-fn an_order_is_searched_for_with_a_share_and_for_another_one_again_but_not_for_ever() {
+fn a_job_manager_casts_the_die_for_news_and_not_for_a_wakeup_of_the_search() {
+    let (dag, share) = (of_sixty_stages(), totals(&Resources::new(1_000, 1_000)));
+    let (_, wakeups) = whole_search(&dag, &share);
+    let (mut searched, mut went_on) = (0, 0);
+    for seed in 0..200 {
+        let begin = || Managed::begin(&dag, &share, ALWAYS / 2, seed);
+        let woken = begin().wake(wakeups + 1);
+        assert!(woken == 0 || woken == wakeups, "seed {seed}: it is woken {woken} times");
+        searched += u32::from(woken > 0);
+        let mut disturbed = begin();
+        if disturbed.wake(10) == 10 {
+            disturbed.tell_share();
+            went_on += u32::from(disturbed.wake(1) == 1);
+        }
+    }
+    assert!((80..120).contains(&searched), "{searched} of two hundred that yield half of the time");
+    assert!((searched / 3..2 * searched / 3).contains(&went_on), "{went_on} of {searched} after news");
+}
+
+/// Neither with a piece of the search nor with a plan is packed again how the job would go alone.
+#[test]
+fn a_job_manager_does_one_thing_that_takes_long_at_an_event() {
+    let (share, mut shorter) = (totals(&Resources::new(1_000, 1_000)), 0);
+    for seed in 0..100 {
+        let dag = ModelDag::random(&mut Chance::new(seed, "one thing"));
+        let (order, wakeups) = whole_search(&dag, &share);
+        let end = |order| Some(Instant::ZERO + pack(&work_of(&dag), &share, order).length);
+        let mut managed = Managed::begin(&dag, &share, ALWAYS, seed);
+        for woken in 0..wakeups {
+            assert_eq!(managed.alone(), end(&Order::CriticalPath), "seed {seed}, after {woken} wakeups");
+            assert_eq!(managed.wake(1), 1, "seed {seed}");
+        }
+        assert_eq!(managed.alone(), end(&Order::CriticalPath), "seed {seed}: it planned by the order that was found");
+        managed.tell_share();
+        assert_eq!(managed.alone(), end(&order), "seed {seed}");
+        shorter += u32::from(end(&order) < end(&Order::CriticalPath));
+    }
+    assert!(shorter >= 5, "shorter than the critical path in {shorter} of 100 only");
+}
+
+#[test]
+fn an_order_is_searched_for_with_a_share_and_again_for_another_one_or_another_run_but_not_for_ever() {
     let mut policy = Altruistic::new(PlanOrder::Dagps, ALWAYS, Chance::new(1, "altruism"));
     let mut dag = ModelDag::default();
     dag.add(of_cpu(100), Duration::from_secs(1), 2, &[]);
-    let now = search_to_the_end(&mut policy, &dag, &Totals::ZERO, 1);
-    assert_eq!(now, Instant::ZERO);
-    for searches in 0..8_u32 {
-        let share = totals(&of_cpu(if searches.is_multiple_of(2) { 100 } else { 1_000 }));
-        let ended = search_to_the_end(&mut policy, &dag, &share, 100);
-        assert_eq!(ended > Instant::ZERO, searches < 4, "{searches} searches");
-        assert_eq!(search_to_the_end(&mut policy, &dag, &share, 1), Instant::ZERO, "the same share");
+    let searches_for = |policy: &mut Altruistic, share: &Totals| search_to_the_end(policy, &dag, share, 100).0 > 0;
+    assert!(!searches_for(&mut policy, &Totals::ZERO));
+    // It is run again with the share that it searched for last.
+    for run in 0..2 {
+        for searches in 0..8_u32 {
+            let share = totals(&of_cpu(if (run + searches).is_multiple_of(2) { 100 } else { 1_000 }));
+            assert_eq!(searches_for(&mut policy, &share), searches < 4, "run {run}, {searches} searches");
+            assert!(!searches_for(&mut policy, &share), "the same share");
+        }
+        policy.rerun();
     }
 }
 
@@ -203,8 +320,8 @@ fn who_yields_ends_when_it_could_have_ended() {
         let (order, mut now) = match order {
             PlanOrder::Fixed(order) => (order, Instant::ZERO),
             PlanOrder::Dagps => {
-                let (order, pieces) = whole_search(&dag, &share);
-                (order, search_to_the_end(&mut policy, &dag, &share, pieces + 3))
+                let (order, wakeups) = whole_search(&dag, &share);
+                (order, search_to_the_end(&mut policy, &dag, &share, wakeups).1)
             }
         };
         let planned = now + pack(&work_of(&dag), &share, &order).length;
@@ -448,12 +565,7 @@ fn launches(preset: Preset, seed: u64) -> (Vec<String>, bool) {
     let mut world = World::with_nodes(preset, 3, Resources::new(1_000, 1_000));
     for _ in 0..8 {
         let dag = ModelDag::random(&mut chance);
-        let stages = dag.stages.iter().map(|model| {
-            let length = format!("{}ms", model.duration.as_millis());
-            let spec = stage("stage", model.tasks, &length, model.resources.cpu_millis());
-            StageSpec { expected: Some(model.duration), after: model.after.clone(), ..spec }
-        });
-        world.submit(job(stages.collect()));
+        world.submit(spec_of(&dag));
         world.run_for(Duration::from_secs(1));
     }
     world.run_for(Duration::from_secs(3_600));

@@ -221,7 +221,10 @@ fn read_private(path: &Path) -> Result<String, AuthError> {
     if mode & 0o077 != 0 {
         return Err(AuthError::Exposed { path: path.to_owned(), mode });
     }
-    io::read_to_string(file).map_err(wrong)
+    io::read_to_string(file).map_err(|source| match source.kind() {
+        io::ErrorKind::InvalidData => AuthError::Malformed { path: path.to_owned(), problem: source.to_string() },
+        _ => wrong(source),
+    })
 }
 
 /// Replaces the file in one step: it is never seen half written, not even after a crash.

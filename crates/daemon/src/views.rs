@@ -136,7 +136,12 @@ impl Job<'_> {
     fn end_reason(&self) -> Option<String> {
         let master::JobState::Ended(end) = self.state else { return None };
         let (_, general) = crate::shell::outcome_words(end.outcome);
-        let JobOutcome::Failed { .. } = end.outcome else { return general };
+        match end.outcome {
+            JobOutcome::Failed { .. } => {}
+            // That is its state already.
+            JobOutcome::Cancelled => return None,
+            _ => return general,
+        }
         let failure = self.manager.and_then(|manager| manager.dag().first_failure());
         let Some((stage, index, reason)) = failure else { return general };
         let message = self.manager.and_then(|manager| manager.dag().stage(stage).status(index)?.message);

@@ -166,7 +166,7 @@ fn watch(client: &Client, job: u64, quiet: bool, progress: &mut Progress) -> Res
 
 /// One line about a job that did not succeed. The command's own messages speak for a single task that exited.
 fn explain_end(waited: &Waited, tasks: u64) {
-    let speaks_for_itself = tasks == 1 && waited.reason.is_none();
+    let speaks_for_itself = tasks == 1 && waited.state == JobState::Failed && waited.reason.is_none();
     if waited.state == JobState::Succeeded || speaks_for_itself {
         return;
     }

@@ -135,11 +135,14 @@ fn output_past_the_cap_is_said_to_be_dropped() {
 fn an_interrupted_run_ends_its_task() {
     let scene = Scene::dev(&[]);
     let script = "echo $$ > pid; exec sleep 300";
-    let mut run = scene.command(&["run", "--", "sh", "-c", script]).stderr(Stdio::piped()).spawn().unwrap();
+    let run = scene.command(&["run", "--", "sh", "-c", script]).stderr(Stdio::piped()).spawn().unwrap();
     let pid = scene.line_in("pid");
     // SAFETY: kill has no preconditions.
     unsafe { libc::kill(run.id() as libc::pid_t, libc::SIGINT) };
-    assert_eq!(run.wait().unwrap().code(), Some(130));
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(said.ends_with("job 1 cancelled\n"), "{said}");
     until_true("the task's end", || !crate::support::is_alive(&pid));
 }
 

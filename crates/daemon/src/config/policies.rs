@@ -97,7 +97,10 @@ impl Policies {
 fn foreign(at: Position, key: &str, owner: &str, preset: &Preset) -> Mistake {
     let problem = format!("{key} is a setting of the preset {owner}, and not of {} as it is here", preset.name());
     let name = owner.split(',').next().unwrap_or(owner);
-    mistake(at, problem, format!("leave it out, or choose the preset {name} (`preset` in this file, or --preset)"))
+    let remedy = format!(
+        "leave it out, or choose the preset {name}: with --preset, or, where none is named, with `preset` in this file"
+    );
+    mistake(at, problem, remedy)
 }
 
 fn intra_job<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<IntraJob>>, D::Error> {

@@ -6,7 +6,7 @@ mod quality;
 mod rows;
 mod scenario;
 
-use super::figure::{self, Amount, Extent, Figure, Findings, Paper, Row, ScenarioText, misses, run_all};
+use super::figure::{Amount, Extent, Figure, Findings, Paper, Row, ScenarioText, misses, run_all};
 use crate::failure::Result;
 use scenario::{Batch, Scenario};
 
@@ -17,14 +17,14 @@ const PAPER: Paper = Paper {
 };
 
 pub const FIGURES: [Figure; 3] = [
-    figure("apollo-4", "Apollo, figure 4: the server that is not nearest and not free, but done first", estimates),
-    figure("apollo-5", "Apollo, figure 5: three tasks, two of which want the same server", pairs),
-    figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
+    PAPER.figure(
+        "apollo-4",
+        "Apollo, figure 4: the server that is not nearest and not free, but done first",
+        estimates,
+    ),
+    PAPER.figure("apollo-5", "Apollo, figure 5: three tasks, two of which want the same server", pairs),
+    PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
 ];
-
-const fn figure(name: &'static str, title: &'static str, find: figure::Find) -> Figure {
-    Figure { name, title, paper: &PAPER, find }
-}
 
 fn estimates(_: &str, scenario: &ScenarioText, _: &Extent) -> Result<Findings> {
     let scenario = Scenario::parse(scenario)?;

@@ -20,31 +20,35 @@ const PAPER: Paper = Paper {
 };
 
 pub const FIGURES: [Figure; 16] = [
-    figure("carbyne-2", "Carbyne, figure 2: two jobs, of which one yields what it does not need yet", example),
-    figure("carbyne-4", "Carbyne, figure 4: fairness, completion time and makespan, all jobs at once", best_of_each),
-    figure("carbyne-5", "Carbyne, figure 5: fairness, completion time and makespan, jobs that arrive", best_of_each),
-    figure("carbyne-6", "Carbyne, figure 6 and table 3: completion times against DRF and Tetris", improvements),
-    figure("carbyne-7", "Carbyne, figure 7: which part of the jobs gains, and which loses", job_by_job),
-    figure("carbyne-8", "Carbyne, figure 8: the tasks of one job, with and without altruism", one_job),
-    figure("carbyne-table-4", "Carbyne, table 4: the workloads of large clusters", improvements),
-    figure("carbyne-9", "Carbyne, figure 9: the same jobs on fewer machines", improvements),
-    figure("carbyne-10", "Carbyne, figure 10: run times and demands that are told wrong", improvements),
-    figure("carbyne-11", "Carbyne, figure 11: jobs that yield now and then", improvements),
-    figure("carbyne-12", "Carbyne, figure 12: plans by DAGPS", improvements),
-    figure("carbyne-tetris-fair", "Carbyne, section 5.5: against Tetris with its knob at fairness", improvements),
-    figure("carbyne-overhead", "Carbyne, section 5.2.4: what a decision takes", overhead),
-    figure("carbyne-demand", "What figure 6 owes to the model of demands: half and twice as much", improvements),
-    figure("carbyne-width", "What figures 4 and 5 owe to how many tasks a job has", best_of_each),
-    figure(
+    PAPER.figure("carbyne-2", "Carbyne, figure 2: two jobs, of which one yields what it does not need yet", example),
+    PAPER.figure(
+        "carbyne-4",
+        "Carbyne, figure 4: fairness, completion time and makespan, all jobs at once",
+        best_of_each,
+    ),
+    PAPER.figure(
+        "carbyne-5",
+        "Carbyne, figure 5: fairness, completion time and makespan, jobs that arrive",
+        best_of_each,
+    ),
+    PAPER.figure("carbyne-6", "Carbyne, figure 6 and table 3: completion times against DRF and Tetris", improvements),
+    PAPER.figure("carbyne-7", "Carbyne, figure 7: which part of the jobs gains, and which loses", job_by_job),
+    PAPER.figure("carbyne-8", "Carbyne, figure 8: the tasks of one job, with and without altruism", one_job),
+    PAPER.figure("carbyne-table-4", "Carbyne, table 4: the workloads of large clusters", improvements),
+    PAPER.figure("carbyne-9", "Carbyne, figure 9: the same jobs on fewer machines", improvements),
+    PAPER.figure("carbyne-10", "Carbyne, figure 10: run times and demands that are told wrong", improvements),
+    PAPER.figure("carbyne-11", "Carbyne, figure 11: jobs that yield now and then", improvements),
+    PAPER.figure("carbyne-12", "Carbyne, figure 12: plans by DAGPS", improvements),
+    PAPER.figure("carbyne-tetris-fair", "Carbyne, section 5.5: against Tetris with its knob at fairness", improvements),
+    PAPER.figure("carbyne-overhead", "Carbyne, section 5.2.4: what a decision takes", overhead),
+    PAPER.figure("carbyne-demand", "What figure 6 owes to the model of demands: half and twice as much", improvements),
+    PAPER.figure("carbyne-width", "What figures 4 and 5 owe to how many tasks a job has", best_of_each),
+    PAPER.figure(
         "carbyne-plus",
         "One step further: what is left over goes by a joint score, more or less fairly",
         best_of_each,
     ),
 ];
-
-const fn figure(name: &'static str, title: &'static str, find: figure::Find) -> Figure {
-    Figure { name, title, paper: &PAPER, find }
-}
 
 /// What the paper says.
 const NUMBERS: [PaperNumber; 46] = [

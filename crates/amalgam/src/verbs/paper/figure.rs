@@ -26,6 +26,12 @@ pub struct Paper {
     pub smoke: &'static str,
 }
 
+impl Paper {
+    pub const fn figure(&'static self, name: &'static str, title: &'static str, find: Find) -> Figure {
+        Figure { name, title, paper: self, find }
+    }
+}
+
 /// Runs the figure of this name.
 pub type Find = fn(&str, &ScenarioText, &Extent) -> Result<Findings>;
 
@@ -151,8 +157,7 @@ impl ScenarioText {
 
     pub fn read(path: &Path) -> Result<ScenarioText> {
         let text = std::fs::read_to_string(path);
-        let unreadable = |error| format!("cannot read {}: {error}", path.display());
-        let text = text.map_err(|error| Failure::usage(unreadable(error), "name a scenario file"))?;
+        let text = text.map_err(|error| Failure::unreadable(path, &error, "name a scenario file"))?;
         Ok(ScenarioText { text, name: path.display().to_string() })
     }
 

@@ -16,24 +16,28 @@ const PAPER: Paper = Paper {
 };
 
 pub const FIGURES: [Figure; 9] = [
-    figure("mercury-5", "Mercury, figure 5: 100, 150 and 200 jobs at once under only-Q against only-G", gains),
-    figure("mercury-6", "Mercury, figure 6: placement on one of the k best nodes", gains),
-    figure("mercury-7", "Mercury, figure 7: shedding and re-ordering with nodes that report too little", gains),
-    figure("mercury-table-1", "Mercury, table 1: preempted tasks by the limit of opportunistic work", levels),
-    figure("mercury-8", "Mercury, figure 8: what a forecast allows opportunistic work and what it holds", tracking),
-    figure("mercury-9", "Mercury, figure 9: tasks of 2, 10 and 20 s", gains),
-    figure("mercury-10", "Mercury, figure 10: four jobs of five with tasks of 2 s, the fifth with 50 s", by_class),
-    figure("mercury-11", "Mercury, figure 11: run times like Microsoft's", by_class),
-    figure(
+    PAPER.figure("mercury-5", "Mercury, figure 5: 100, 150 and 200 jobs at once under only-Q against only-G", gains),
+    PAPER.figure("mercury-6", "Mercury, figure 6: placement on one of the k best nodes", gains),
+    PAPER.figure("mercury-7", "Mercury, figure 7: shedding and re-ordering with nodes that report too little", gains),
+    PAPER.figure("mercury-table-1", "Mercury, table 1: preempted tasks by the limit of opportunistic work", levels),
+    PAPER.figure(
+        "mercury-8",
+        "Mercury, figure 8: what a forecast allows opportunistic work and what it holds",
+        tracking,
+    ),
+    PAPER.figure("mercury-9", "Mercury, figure 9: tasks of 2, 10 and 20 s", gains),
+    PAPER.figure(
+        "mercury-10",
+        "Mercury, figure 10: four jobs of five with tasks of 2 s, the fifth with 50 s",
+        by_class,
+    ),
+    PAPER.figure("mercury-11", "Mercury, figure 11: run times like Microsoft's", by_class),
+    PAPER.figure(
         "mercury-plus",
         "Beyond Mercury: a master that decides on events, and nodes that keep, offer and take over",
         beyond,
     ),
 ];
-
-const fn figure(name: &'static str, title: &'static str, find: figure::Find) -> Figure {
-    Figure { name, title, paper: &PAPER, find }
-}
 
 /// A number of a run, as the rows call it.
 type Metric = (&'static str, fn(&Run) -> f64);

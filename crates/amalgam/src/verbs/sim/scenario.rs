@@ -34,9 +34,8 @@ fn after_verb(words: &[OsString]) -> usize {
 
 fn read(path: &Path) -> Result<Vec<String>> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!("cannot read {name}: {error}"), "name a scenario, or give flags alone")
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::unreadable(path, &error, "name a scenario, or give flags alone"))?;
     flags(&text).map_err(|Mistake { at, what, remedy }| {
         let line = text[..at.min(text.len())].matches('\n').count() + 1;
         Failure::usage(format!("{name}:{line}: {what}"), remedy)

@@ -280,3 +280,6 @@ impl StageWork {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,6 +55,8 @@ pub struct Altruistic {
     search: Searching,
     /// How often one was begun.
     searches: u32,
+    /// It is to be asked again only for the search.
+    awaits_piece: bool,
     /// P(altruism), in millionths.
     altruism: u32,
     chance: Chance,
@@ -98,12 +100,13 @@ impl Altruistic {
             PlanOrder::Fixed(order) => (order, Searching::Never),
             PlanOrder::Dagps => (Order::CriticalPath, Searching::ToBegin),
         };
-        Altruistic { order, search, searches: 0, altruism, chance, yields: false, held: None, alone: None }
+        let (searches, awaits_piece, yields, held, alone) = (0, false, false, None, None);
+        Altruistic { order, search, searches, awaits_piece, altruism, chance, yields, held, alone }
     }
 
     /// The die is not cast where it is asked only because the search goes on.
     fn yields_now(&mut self, is_news: bool) -> bool {
-        if is_news || !matches!(self.search, Searching::Begun(_)) {
+        if !std::mem::take(&mut self.awaits_piece) || is_news {
             self.yields = self.altruism >= WHOLE || self.chance.below(WHOLE) < self.altruism;
         }
         self.yields
@@ -174,6 +177,7 @@ impl IntraJobPolicy for Altruistic {
         }
         let has_planned = self.review(now, dag, share);
         let searches = self.search_on(now, dag.graph, share, !has_planned);
+        self.awaits_piece = searches;
         demand.took_long = has_planned || searches;
         let held = self.held.as_ref().expect("just reviewed");
         for &RunnableStage { stage, ready, .. } in dag.runnable {
@@ -288,7 +292,7 @@ fn is_far(one: &Totals, other: &Totals) -> bool {
     one.0.iter().zip(&other.0).any(|(&one, &other)| is_more(one, other) || is_more(other, one))
 }
 
-fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
+pub(super) fn work_left(now: Instant, graph: &dyn StageGraph) -> Vec<StageWork> {
     let stage = |stage| StageWork {
         resources: *graph.resources(stage),
         duration: Duration(run_time(graph.expected(stage)).0.max(1)),

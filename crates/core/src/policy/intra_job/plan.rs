@@ -26,7 +26,7 @@ pub struct StageWork {
     /// Stages, before this one in the list, all of whose tasks must end before one of this begins.
     pub after: Vec<u32>,
     /// One of its tasks takes so long: the stage does not end earlier than that after its first start. Zero where that was
-    /// before, or is not known.
+    /// before, or is not known. What [`plan`] puts off does not reckon with it.
     pub longest: Duration,
     /// Not before that, from now on, does the stage end.
     pub not_before: Duration,
