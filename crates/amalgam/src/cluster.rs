@@ -40,6 +40,9 @@ pub struct Offer {
     /// An attribute of each node, such as zone=a; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = parse_attribute)]
     pub attributes: Vec<(String, String)>,
+    /// The most that each node keeps of files for tasks to read, such as 50GiB [default: 10GiB]
+    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size)]
+    pub cache: Option<u64>,
     /// How tasks are held to their limits: auto, cgroup, polling or none
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub enforcement: EnforcementChoice,
@@ -115,6 +118,7 @@ impl Offer {
                 _ => node.resources.push((name.clone(), *count)),
             }
         }
+        node.cache_bytes = self.cache;
         node.attributes.extend(self.attributes.iter().cloned());
     }
 }

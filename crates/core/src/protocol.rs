@@ -17,9 +17,10 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Duration, EndReason, Ended, Epoch, Estimated,
-    ExecutionType, Generation, GrantId, Instant, JobId, JobSpec, JobWork, Key, Kinds, LaunchOrder, NodeId, NodeWaits,
-    ProbeId, QueueId, ResourceSpec, Resources, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId,
+    Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
+    Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
+    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape,
+    TaskTemplate, Token, Totals, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -470,6 +471,8 @@ pub struct Launch {
     pub expected: Option<Duration>,
     /// Of an opportunistic attempt: how likely its node is to choose it, beside others that wait.
     pub weight: u16,
+    /// What it reads, and where that is.
+    pub inputs: Arc<[InputFile]>,
     pub token: Token,
 }
 
@@ -519,8 +522,12 @@ pub enum ToExecutor {
     Promote { attempt: AttemptId, grant: GrantId },
     /// The end of the attempt is safe elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
-    /// Answered by `Executing`.
+    /// Answered by `Executing`, before which `Stored` says which files the node has.
     List { node: NodeId },
+    /// Bring a file here from the node that has it. Answered by `Fetched`.
+    Fetch { node: NodeId, file: StoredFile, from: NodeId },
+    /// These files are not needed here.
+    Drop { node: NodeId, files: Vec<Digest> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -545,6 +552,16 @@ pub enum ExecutorReport {
     /// acknowledged come before it as `Finished`, so whatever is in neither does not exist.
     Executing {
         attempts: Vec<Executing>,
+    },
+    /// All files that the node has, those first that were used longest ago; not said where there are none.
+    Stored {
+        node: NodeId,
+        files: Vec<StoredFile>,
+    },
+    Fetched {
+        node: NodeId,
+        /// Boxed, for most reports are small.
+        end: Box<(Digest, Fetched)>,
     },
 }
 

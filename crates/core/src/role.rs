@@ -161,6 +161,12 @@ pub enum Change {
         last: bool,
         at: Instant,
     },
+    /// Nobody has a file any more that the task left and somebody still reads: the task runs again.
+    OutputLost {
+        task: TaskId,
+        file: String,
+        at: Instant,
+    },
     /// An opportunistic attempt became a guaranteed one.
     Promoted {
         attempt: AttemptId,
@@ -238,6 +244,20 @@ pub enum Record {
     },
     /// The attempt waits at its node.
     Queued {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
+    /// The attempt waits for files that its node does not have.
+    AwaitsFiles {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        files: u32,
+        bytes: u64,
+    },
+    /// Everything that it reads is there.
+    FilesArrived {
         task: TaskId,
         attempt: AttemptId,
         node: NodeId,
@@ -366,6 +386,7 @@ impl Change {
             | Change::Finished { attempt, .. }
             | Change::Lost { attempt, .. }
             | Change::Promoted { attempt, .. } => Some(attempt.job),
+            Change::OutputLost { task, .. } => Some(task.job),
         }
     }
 
@@ -374,6 +395,7 @@ impl Change {
             Change::Launched { task, .. }
             | Change::Finished { task, .. }
             | Change::Lost { task, .. }
+            | Change::OutputLost { task, .. }
             | Change::Promoted { task, .. } => Some(*task),
             _ => None,
         }
@@ -386,6 +408,7 @@ impl Change {
             Change::Launched { .. }
                 | Change::Finished { .. }
                 | Change::Lost { .. }
+                | Change::OutputLost { .. }
                 | Change::Promoted { .. }
                 | Change::Exchanged { .. }
                 | Change::Cancelled { .. }
@@ -412,6 +435,8 @@ impl Record {
     pub fn task(&self) -> Option<TaskId> {
         match self {
             Record::Queued { task, .. }
+            | Record::AwaitsFiles { task, .. }
+            | Record::FilesArrived { task, .. }
             | Record::Started { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }

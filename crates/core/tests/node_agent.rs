@@ -51,6 +51,7 @@ fn registered_as(
         enforcement: Vec::new(),
         orphan_lease: Duration::from_secs(600),
         stop_grace: Duration::from_secs(10),
+        cache_bytes: 10 << 30,
     };
     let mut agent = preset.node_agent(NODE, settings, SEALING.mac);
     handle(&mut agent, Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
@@ -113,6 +114,7 @@ fn launch(number: u32) -> Launch {
         item: None,
         expected: None,
         weight: 1,
+        inputs: Arc::default(),
         token: Token::default(),
     };
     launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
@@ -205,6 +207,7 @@ fn executing(number: u32) -> Executing {
         index: u64::from(number),
         item: None,
         devices: Vec::new(),
+        inputs: Arc::default(),
         grant: None,
         expected: None,
     };

@@ -36,6 +36,7 @@ impl Node {
             enforcement: Vec::new(),
             orphan_lease: Duration::MAX,
             stop_grace: Duration::from_secs(1),
+            cache_bytes: 10 << 30,
         };
         let mut node = Node(Preset::FIFO.node_agent(NODE, settings, SEALING.mac));
         node.handle(Event::Connected { peer: Address::Executor(NODE), incarnation: 1 });
@@ -106,6 +107,7 @@ impl Node {
             item: None,
             expected: None,
             weight: 1,
+            inputs: Arc::default(),
             token: Token::default(),
         };
         launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());

@@ -44,6 +44,7 @@ fn journal(preset: Preset) -> Vec<Entry> {
         enforcement: Vec::new(),
         orphan_lease: Duration::from_secs(60),
         stop_grace: Duration::from_secs(1),
+        cache_bytes: 10 << 30,
     };
     roles.add_local_node(node, settings);
     roles.connect_local_node(Instant(1), node, &mut effects);
@@ -69,7 +70,7 @@ fn journal(preset: Preset) -> Vec<Entry> {
                 let reason = EndReason::Exit(u8::from(tried.insert(order.task)));
                 ExecutorReport::Finished { attempt: order.attempt, ended: Ended::without_run(reason) }
             }
-            ToExecutor::Signal { .. } | ToExecutor::Promote { .. } | ToExecutor::Acknowledge { .. } => continue,
+            _ => continue,
         };
         let message = Message::ToNode(ToNode::Executor(report));
         let letter = Letter { from: Address::Executor(NODE), to: Address::Node(NODE), message };

@@ -3,13 +3,14 @@
 use crate::auth::AuthError;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
+use crate::files::{Fetcher, FileStore, Source, fetcher};
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
-use crate::transport::{JoinError, Joined, Upstream, serve_server};
+use crate::transport::{JoinError, Joined, OtherNodes, Upstream, serve_server};
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
@@ -77,13 +78,17 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
             roles.keep_journal();
         }
         roles.add_local_node(first.node, settings);
-        let handle = start_loop(roles, journal, files.clone())?;
+        let (fetcher, orders) = fetcher();
+        let handle = start_loop(roles, journal, files.clone(), fetcher)?;
+        FileStore::remove_remains(&files);
+        let others = Arc::new(OtherNodes::default());
+        tokio::spawn(orders.carry_out(files.clone(), Arc::clone(&others) as Arc<dyn Source>, handle.clone()));
         // The loop was started just now and takes what it is sent.
         let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
         let node = first.node;
         let mut joined = first;
         loop {
-            let end = serve_server(joined, &handle, &files).await;
+            let end = serve_server(joined, &handle, &files, &others).await;
             tracing::warn!(%end, "the connection to the server broke");
             joined = join_patiently(&upstream, None).await?;
             if joined.node != node {
@@ -97,9 +102,15 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
     })
 }
 
-fn start_loop(roles: Roles, journal: Option<JournalWriter>, files: PathBuf) -> Result<Handle, AgentError> {
+fn start_loop(
+    roles: Roles,
+    journal: Option<JournalWriter>,
+    files: PathBuf,
+    fetcher: Fetcher,
+) -> Result<Handle, AgentError> {
     let clock = Clock::starting_at_least(Instant::ZERO);
-    let committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
+    let mut committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
+    committer.executor.fetch_with(fetcher);
     let (shell, handle) = Shell::new(roles, clock, committer, journal, Some(files)).map_err(AgentError::Runtime)?;
     spawn_loop(shell)?;
     Ok(handle)

@@ -7,6 +7,7 @@ mod backend;
 pub mod bench;
 pub mod config;
 pub mod executor;
+pub mod files;
 pub mod frames;
 pub mod http;
 pub mod journal;

@@ -17,7 +17,12 @@ pub struct NodeOptions {
     /// Devices of other kinds, by name.
     pub resources: Vec<(String, u32)>,
     pub attributes: Vec<(String, String)>,
+    /// Of files that it keeps for tasks to read.
+    pub cache_bytes: Option<u64>,
 }
+
+/// What a node keeps of files where nothing is said.
+pub const DEFAULT_CACHE: u64 = 10 << 30;
 
 impl NodeOptions {
     pub fn settings(&self, host: &Host, enforcement: &Enforcement) -> NodeSettings {
@@ -46,6 +51,7 @@ impl NodeOptions {
             enforcement: sentences(enforcement),
             orphan_lease: Duration::from_secs(3_600),
             stop_grace: Duration::from_secs(10),
+            cache_bytes: self.cache_bytes.unwrap_or(DEFAULT_CACHE),
         }
     }
 }

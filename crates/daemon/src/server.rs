@@ -6,6 +6,7 @@ use crate::backend::ServerBackend;
 use crate::config::Config;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
+use crate::files::{FileStore, fetcher};
 use crate::http;
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
@@ -16,7 +17,7 @@ use crate::shell::{
     end_process_on_panic,
 };
 use crate::store::{Options, Store, StoreError};
-use crate::transport::{RemoteNodes, serve_agents};
+use crate::transport::{RemoteNodes, ServersNodes, serve_agents};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
@@ -117,7 +118,9 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let history = store.history();
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-        let committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
+        let mut committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
+        let (fetcher, file_orders) = fetcher();
+        committer.executor.fetch_with(fetcher);
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (shell, handle) = Shell::new(roles, clock, committer, journal, local_files.clone())
             .map_err(ServerError::io("make the loop's inbox"))?;
@@ -135,6 +138,11 @@ impl Server {
             runtime.block_on(local_nodes_join(&handle, nodes.len()));
         }
         let remote = Arc::new(RemoteNodes::default());
+        if let Some(files) = local_files.clone() {
+            FileStore::remove_remains(&files);
+            let source = Arc::new(ServersNodes { remote: Arc::clone(&remote) });
+            runtime.spawn(file_orders.carry_out(files, source, handle.clone()));
+        }
         let backend = ServerBackend {
             handle: handle.clone(),
             history,

@@ -140,6 +140,11 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             let again = if *last { ", for the last time" } else { "; it will be tried again" };
             of_attempt("lost", *task, *attempt, *node, format!("{} lost: {why}{again}", names.task(*task)))
         }
+        Change::OutputLost { task, file, .. } => {
+            let text =
+                format!("{} runs again: nobody has its output `{file}` any more, which others read", names.task(*task));
+            Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None })
+        }
         _ => None,
     }
 }
@@ -173,6 +178,15 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         Record::Queued { task, attempt, node } => {
             let text = format!("{} waits at {} for room", names.task(*task), names.node(*node));
             of_attempt("queued", *task, *attempt, *node, text)
+        }
+        Record::AwaitsFiles { task, attempt, node, files, bytes } => {
+            let files = counted(u64::from(*files), "file");
+            let text = format!("{} waits at {} for {files} of {bytes} bytes", names.task(*task), names.node(*node));
+            of_attempt("awaits-files", *task, *attempt, *node, text)
+        }
+        Record::FilesArrived { task, attempt, node } => {
+            let text = format!("all that {} reads is at {}", names.task(*task), names.node(*node));
+            of_attempt("files-arrived", *task, *attempt, *node, text)
         }
         Record::Started { task, attempt, node, waited } => {
             let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));

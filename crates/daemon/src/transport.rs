@@ -4,27 +4,30 @@
 //! ```text
 //! server: Challenge { version, nonce }      agent: Hello { version, name, nonce, proof of the server's nonce }
 //! server: Accepted { node, epoch, proof of the agent's nonce } or Refused { why }
-//! then both: Mail, and for files Fetch / Fetched
+//! then both: Mail, for what tasks wrote Fetch / Fetched, and for files of tasks AskFile / FilePiece, which the server
+//! passes on from one node to another
 //! ```
 
 use crate::auth::{self, Tokens};
 use crate::backend::read_output;
+use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, Source};
 use crate::frames::{self, Decoder};
 use crate::shell::{Handle, Input, NodeRoute};
 use amalgam_core::hosting::Letter;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{AttemptId, NodeId, Stream};
+use amalgam_core::vocabulary::{AttemptId, Digest, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -60,8 +63,29 @@ enum Answer {
 #[derive(Serialize, Deserialize)]
 enum Wire {
     Mail(Vec<Letter>),
-    Fetch { id: u64, attempt: AttemptId, stream: Stream, offset: u64, limit: u32 },
-    Fetched { id: u64, bytes: FileBytes },
+    Fetch {
+        id: u64,
+        attempt: AttemptId,
+        stream: Stream,
+        offset: u64,
+        limit: u32,
+    },
+    Fetched {
+        id: u64,
+        bytes: FileBytes,
+    },
+    /// For a piece of a file that `node` has.
+    AskFile {
+        id: u64,
+        node: NodeId,
+        digest: Digest,
+        offset: u64,
+        limit: u32,
+    },
+    FilePiece {
+        id: u64,
+        piece: Piece,
+    },
 }
 
 /// A piece of a file, or why it cannot be read.
@@ -72,6 +96,7 @@ type FileBytes = Result<Vec<u8>, String>;
 pub struct RemoteNodes {
     peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Wire>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<FileBytes>>>,
+    waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     next: AtomicU64,
 }
 
@@ -96,6 +121,23 @@ impl RemoteNodes {
             Some(Ok(bytes)) => Fetched::Bytes(bytes),
             Some(Err(why)) => Fetched::Failed(why),
             None => Fetched::Away,
+        }
+    }
+
+    async fn piece(&self, node: NodeId, digest: Digest, offset: u64, limit: u32) -> Piece {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.waiting_pieces).insert(id, answer);
+        let ask = Wire::AskFile { id, node, digest, offset, limit };
+        let sent = lock(&self.peers).get(&node).is_some_and(|peer| peer.send(ask).is_ok());
+        let piece = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
+        lock(&self.waiting_pieces).remove(&id);
+        piece.unwrap_or(Piece::Unreachable)
+    }
+
+    fn answer_piece(&self, id: u64, piece: Piece) {
+        if let Some(waiting) = lock(&self.waiting_pieces).remove(&id) {
+            let _ = waiting.send(piece);
         }
     }
 
@@ -186,7 +228,7 @@ async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32)
 async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, incarnation: u64) {
     let LetIn { node, name, link, letters, route } = agent;
     let (wire_in, wire) = mpsc::unbounded_channel();
-    lock(&remote.peers).insert(node, wire_in);
+    lock(&remote.peers).insert(node, wire_in.clone());
     if handle.send(Input::NodeConnected { node, incarnation }).is_err() {
         return;
     }
@@ -202,6 +244,15 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
                 }
             }
             Ok(Wire::Fetched { id, bytes }) => remote.answer(id, bytes),
+            Ok(Wire::FilePiece { id, piece }) => remote.answer_piece(id, piece),
+            Ok(Wire::AskFile { id, node: holder, digest, offset, limit }) => {
+                // Passed on while others speak; the answer finds its way by the number.
+                let (remote, answers) = (Arc::clone(&remote), wire_in.clone());
+                tokio::spawn(async move {
+                    let piece = remote.piece(holder, digest, offset, limit.min(PIECE)).await;
+                    let _ = answers.send(Wire::FilePiece { id, piece });
+                });
+            }
             Ok(Wire::Fetch { .. }) => {}
             Err(error) => break error,
         }
@@ -276,8 +327,8 @@ impl Upstream {
 }
 
 /// Passes letters between this agent's loop and the server until the connection breaks.
-pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::Error {
-    let Joined { epoch, link, .. } = joined;
+pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others: &OtherNodes) -> io::Error {
+    let Joined { node, epoch, link } = joined;
     let (letters_in, letters) = mpsc::unbounded_channel();
     let (wire_in, wire) = mpsc::unbounded_channel();
     handle.routes().set_upstream(Some(letters_in));
@@ -285,8 +336,25 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::
         return io::Error::other("the agent is stopping");
     }
     let mut conversation = link.converse(letters, wire);
+    others.reach_through(Some(wire_in.clone()));
     let end = loop {
         match conversation.next().await {
+            Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
+            Ok(Wire::AskFile { id, digest, offset, limit, .. }) => {
+                let (store, answers) = (FileStore::of(files, node), wire_in.clone());
+                let served = Arc::clone(&others.served);
+                tokio::spawn(async move {
+                    let _place = served.acquire().await;
+                    let read = move || store.read(&digest, offset, limit.min(PIECE));
+                    let piece = match tokio::task::spawn_blocking(read).await {
+                        Ok(Ok(Some(bytes))) => Piece::Bytes(bytes),
+                        // What cannot be read is as good as lost.
+                        Ok(Ok(None) | Err(_)) => Piece::Absent,
+                        Err(_) => Piece::Unreachable,
+                    };
+                    let _ = answers.send(Wire::FilePiece { id, piece });
+                });
+            }
             Ok(Wire::Mail(letters)) => {
                 if handle.send(Input::Mail(letters)).is_err() {
                     break io::Error::other("the agent is stopping");
@@ -304,8 +372,108 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path) -> io::
         }
     };
     handle.routes().set_upstream(None);
+    others.reach_through(None);
     let _ = handle.send(Input::MasterDisconnected);
     end
+}
+
+/// Files of other nodes, as an agent reaches them through its server.
+pub struct OtherNodes {
+    server: watch::Sender<Option<mpsc::UnboundedSender<Wire>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
+    next: AtomicU64,
+    /// Places for those that ask for files of this node.
+    served: Arc<Semaphore>,
+}
+
+impl Default for OtherNodes {
+    fn default() -> OtherNodes {
+        OtherNodes {
+            server: watch::Sender::new(None),
+            waiting: Mutex::default(),
+            next: AtomicU64::new(0),
+            served: Arc::new(Semaphore::new(MOST_SERVED)),
+        }
+    }
+}
+
+impl OtherNodes {
+    fn reach_through(&self, server: Option<mpsc::UnboundedSender<Wire>>) {
+        self.server.send_replace(server);
+        // What was asked on an earlier connection is not answered on this one.
+        lock(&self.waiting).clear();
+    }
+
+    fn answer(&self, id: u64, piece: Piece) {
+        if let Some(waiting) = lock(&self.waiting).remove(&id) {
+            let _ = waiting.send(piece);
+        }
+    }
+
+    /// While there is no server it waits for one: that says nothing of the node.
+    async fn ask(&self, node: NodeId, digest: Digest, offset: u64, limit: u32) -> Piece {
+        let mut connections = self.server.subscribe();
+        loop {
+            let Ok(server) = connections.wait_for(Option::is_some).await.map(|server| server.clone()) else {
+                return Piece::Unreachable;
+            };
+            let id = self.next.fetch_add(1, Ordering::Relaxed);
+            let (answer, answered) = oneshot::channel();
+            lock(&self.waiting).insert(id, answer);
+            let ask = Wire::AskFile { id, node, digest, offset, limit };
+            if server.is_some_and(|server| server.send(ask).is_ok()) {
+                match timeout(FETCH * 2, answered).await {
+                    Ok(Ok(piece)) => return piece,
+                    Err(_) => {
+                        lock(&self.waiting).remove(&id);
+                        return Piece::Unreachable;
+                    }
+                    // The connection broke.
+                    Ok(Err(_)) => {}
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl Source for OtherNodes {
+    fn piece(
+        &self,
+        node: NodeId,
+        digest: Digest,
+        offset: u64,
+        limit: u32,
+    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        Box::pin(self.ask(node, digest, offset, limit))
+    }
+
+    /// An agent has one node.
+    fn is_here(&self, _: NodeId) -> bool {
+        false
+    }
+}
+
+/// Files of agents' nodes, for nodes that the server has itself.
+pub struct ServersNodes {
+    pub remote: Arc<RemoteNodes>,
+}
+
+impl Source for ServersNodes {
+    fn piece(
+        &self,
+        node: NodeId,
+        digest: Digest,
+        offset: u64,
+        limit: u32,
+    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        Box::pin(self.remote.piece(node, digest, offset, limit))
+    }
+
+    /// What is not connected over the network is in this process.
+    fn is_here(&self, node: NodeId) -> bool {
+        !lock(&self.remote.peers).contains_key(&node)
+    }
 }
 
 // ---- both sides ----------------------------------------------------------------------------------------------------

@@ -147,8 +147,7 @@ impl Job<'_> {
         let message = self.manager.and_then(|manager| manager.dag().stage(stage).status(index)?.message);
         let stage = &self.job.spec.stages[stage as usize];
         let which = task_name(stage, index);
-        // Why a launch failed is in the reason itself.
-        let message = message.filter(|_| !matches!(reason, EndReason::LaunchFailed(_) | EndReason::NodeFault(_)));
+        let message = message.filter(|_| !is_explained(&reason));
         let more = message.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
         Some(format!("task {which} {}{more}", describe_end(&reason)))
     }
@@ -484,9 +483,16 @@ pub fn task_name(stage: &StageSpec, place: u32) -> String {
     }
 }
 
+/// The reason itself says why.
+fn is_explained(reason: &EndReason) -> bool {
+    use EndReason::{LaunchFailed, NoInput, NoOutput, NodeFault};
+    matches!(reason, LaunchFailed(_) | NodeFault(_) | NoInput(_) | NoOutput(_))
+}
+
 fn task_reason(reason: &EndReason, message: Option<&String>) -> String {
     match (reason, message) {
-        (EndReason::LaunchFailed(_) | EndReason::NodeFault(_), _) | (_, None) => reason.to_string(),
+        (_, None) => reason.to_string(),
+        _ if is_explained(reason) => reason.to_string(),
         (_, Some(message)) => format!("{reason}: {}", message.trim_end()),
     }
 }

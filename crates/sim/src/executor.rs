@@ -2,8 +2,10 @@
 
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, LaunchOrder, Resources, TaskId, TaskTemplate, Usage,
+    AttemptId, Chance, Digest, Duration, EndReason, Ended, EndedFiles, ExecutionType, Instant, LaunchOrder, NodeId,
+    OutputFile, Resources, StoredFile, TaskId, TaskTemplate, Usage, files,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The executor of one node. It outlives its agent and keeps every end until it is acknowledged.
@@ -11,6 +13,10 @@ use std::sync::Arc;
 pub struct Executor {
     /// In the order of their ids. A list, because a node holds few at a time, and makes room for them once.
     attempts: Vec<(AttemptId, Attempt)>,
+    /// What its node has, with the bytes of each.
+    files: BTreeMap<Digest, u64>,
+    /// Of each file that a task leaves.
+    file_bytes: u64,
 }
 
 enum Attempt {
@@ -33,11 +39,24 @@ pub enum Reaction {
     Report(ExecutorReport),
     /// A process runs from now on; somebody has to end it.
     Began { attempt: AttemptId, task: TaskId, template: Arc<TaskTemplate> },
+    /// A file is to be brought from another node.
+    Fetch { file: StoredFile, from: NodeId },
     /// A running process ended before its time.
     Ended { order: Box<LaunchOrder>, reason: EndReason },
 }
 
 impl Executor {
+    /// One whose tasks leave files of so many bytes.
+    pub fn leaving(file_bytes: u64) -> Executor {
+        Executor { file_bytes, ..Executor::default() }
+    }
+
+    /// Another one takes its place, and finds nothing of what it had.
+    pub fn die(&mut self) -> Executor {
+        let next = Executor::leaving(self.file_bytes);
+        std::mem::replace(self, next)
+    }
+
     pub fn on_order(&mut self, now: Instant, order: ToExecutor, out: &mut Vec<Reaction>) {
         match order {
             ToExecutor::Launch(order) => self.on_launch(now, order, out),
@@ -64,11 +83,18 @@ impl Executor {
                     self.attempts.remove(at);
                 }
             }
-            ToExecutor::List { .. } => {
+            ToExecutor::Fetch { file, from, .. } => out.push(Reaction::Fetch { file, from }),
+            ToExecutor::Drop { files, .. } => self.files.retain(|digest, _| !files.contains(digest)),
+            ToExecutor::List { node } => {
                 out.extend(self.attempts.iter().filter_map(|(attempt, state)| match state {
                     Attempt::Ended(ended) => Some(Reaction::Report(finished(*attempt, ended))),
                     Attempt::Running(_) => None,
                 }));
+                if !self.files.is_empty() {
+                    let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
+                    let files = self.files.iter().map(stored).collect();
+                    out.push(Reaction::Report(ExecutorReport::Stored { node, files }));
+                }
                 let attempts = self.running().map(|running| running.describe(now)).collect();
                 out.push(Reaction::Report(ExecutorReport::Executing { attempts }));
             }
@@ -77,6 +103,9 @@ impl Executor {
 
     fn on_launch(&mut self, now: Instant, order: Box<LaunchOrder>, out: &mut Vec<Reaction>) {
         let attempt = order.attempt;
+        if let Some(report) = self.lacking(&order).and_then(|ended| self.refuse_with(&order, ended)) {
+            return out.push(Reaction::Report(report));
+        }
         match self.place(attempt) {
             Ok(at) => {
                 if let Attempt::Ended(ended) = &self.attempts[at].1 {
@@ -110,11 +139,50 @@ impl Executor {
 
     /// The process of this order cannot be made, for this reason; `None` where it is there already, or was.
     pub fn refuse(&mut self, order: &LaunchOrder, reason: EndReason) -> Option<ExecutorReport> {
+        self.refuse_with(order, Ended::without_run(reason))
+    }
+
+    fn refuse_with(&mut self, order: &LaunchOrder, ended: Arc<Ended>) -> Option<ExecutorReport> {
         let attempt = order.attempt;
         let at = self.place(attempt).err()?;
-        let ended = Ended::without_run(reason);
         self.attempts.insert(at, (attempt, Attempt::Ended(Arc::clone(&ended))));
         Some(ExecutorReport::Finished { attempt, ended })
+    }
+
+    /// The end of an order whose input is not here.
+    fn lacking(&self, order: &LaunchOrder) -> Option<Arc<Ended>> {
+        let gone = order.inputs.iter().filter(|input| !self.has(&input.digest));
+        let missing: Vec<(Digest, NodeId)> = gone.map(|input| (input.digest, order.node)).collect();
+        if missing.is_empty() {
+            return None;
+        }
+        let mut ended = Ended::without_run(EndReason::NoInput("its input is not here any more".to_owned()));
+        Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
+        Some(ended)
+    }
+
+    pub fn has(&self, digest: &Digest) -> bool {
+        self.files.contains_key(digest)
+    }
+
+    /// A file that was fetched is here.
+    pub fn store(&mut self, file: StoredFile) {
+        self.files.insert(file.digest, file.bytes);
+    }
+
+    /// What an attempt leaves: the same whichever attempt it is, as a program without chance does.
+    fn outputs(&self, order: &LaunchOrder) -> Option<Box<EndedFiles>> {
+        let file = |name: &String| {
+            let name = files::name_for(name, order.index);
+            let mut chance = Chance::new(order.task.job.0, &format!("{}/{name}", order.task));
+            OutputFile {
+                name,
+                digest: Digest(std::array::from_fn(|_| chance.below(256_u64) as u8)),
+                bytes: self.file_bytes,
+            }
+        };
+        let outputs: Vec<OutputFile> = order.template.outputs.iter().map(file).collect();
+        (!outputs.is_empty()).then(|| Box::new(EndedFiles { outputs, missing: Vec::new() }))
     }
 
     /// From now on only a kill ends the attempt before its time.
@@ -156,12 +224,18 @@ impl Executor {
         attempt: AttemptId,
         reason: EndReason,
     ) -> Option<(Box<LaunchOrder>, ExecutorReport)> {
-        let state = self.attempt(attempt)?;
-        let Attempt::Running(running) = state else { return None };
+        let at = self.place(attempt).ok()?;
+        let Attempt::Running(running) = &mut self.attempts[at].1 else { return None };
         let wall = now.since(running.since);
         let reason = running.asked.take().map_or(reason, |asked| *asked);
         let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.shape.resources), ..Usage::default() };
-        let ended = Arc::new(Ended { reason, usage, message: None });
+        let Attempt::Running(running) = &self.attempts[at].1 else { unreachable!("it was running") };
+        let files = if reason.is_success() { self.outputs(&running.order) } else { None };
+        for file in files.iter().flat_map(|files| &files.outputs) {
+            self.files.insert(file.digest, file.bytes);
+        }
+        let ended = Arc::new(Ended { reason, usage, message: None, files });
+        let state = &mut self.attempts[at].1;
         let Attempt::Running(running) = std::mem::replace(state, Attempt::Ended(Arc::clone(&ended))) else {
             unreachable!("it was running")
         };
@@ -205,6 +279,7 @@ mod tests {
             index: 0,
             item: None,
             devices: Vec::new(),
+            inputs: Arc::default(),
             grant: None,
             expected: None,
         })

@@ -39,6 +39,6 @@ pub use metrics::{
 };
 pub use parallel::in_order;
 pub use reference::Reference;
-pub use settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
+pub use settings::{Costs, FileSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
 pub use simulation::{Place, Simulation, capacity};
 pub use story::Subject;

@@ -30,7 +30,7 @@ impl SimulatedNode {
         SimulatedNode {
             agent: Process::dead(settings.preset),
             node: Box::new(node.clone()),
-            executor: Executor::default(),
+            executor: Executor::leaving(settings.files.bytes),
             ordered_until: Instant::ZERO,
             executor_link: 0,
         }
@@ -56,6 +56,7 @@ impl SimulatedNode {
             enforcement: Vec::new(),
             orphan_lease: settings.orphan_lease,
             stop_grace: STOP_GRACE,
+            cache_bytes: settings.files.cache_bytes,
         };
         let mut roles = Roles::new(settings.preset, Epoch(0), JobManagerSettings::default(), NOTHING);
         roles.add_local_node(id, agent);

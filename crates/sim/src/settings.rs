@@ -16,6 +16,7 @@ pub struct Settings {
     pub queues: QueueTree,
     pub network: NetworkSettings,
     pub execution: ExecutionSettings,
+    pub files: FileSettings,
     pub costs: Costs,
     /// How long an agent waits for its master before it ends what runs.
     pub orphan_lease: Duration,
@@ -60,6 +61,19 @@ pub struct NetworkSettings {
     pub retransmission: Duration,
     /// Messages in each direction, of those that were delivered last on a broken connection, that may be delivered again.
     pub repeats: u32,
+}
+
+/// Files that tasks leave for others.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct FileSettings {
+    /// Of each file.
+    pub bytes: u64,
+    /// From one node to another, each file by itself.
+    pub bytes_per_second: u64,
+    /// What a node keeps.
+    pub cache_bytes: u64,
+    /// The probability that another file comes than was asked for.
+    pub wrong: f64,
 }
 
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
@@ -112,6 +126,7 @@ impl Default for Settings {
             queues: QueueTree::single(),
             network: NetworkSettings::default(),
             execution: ExecutionSettings::default(),
+            files: FileSettings::default(),
             costs: Costs::default(),
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),
@@ -123,6 +138,19 @@ impl Default for Settings {
             strict: false,
             story: None,
         }
+    }
+}
+
+impl Default for FileSettings {
+    fn default() -> FileSettings {
+        FileSettings { bytes: 1 << 20, bytes_per_second: 100 << 20, cache_bytes: 10 << 30, wrong: 0.0 }
+    }
+}
+
+impl FileSettings {
+    /// How long a file is on its way.
+    pub fn transfer(&self, bytes: u64) -> Duration {
+        Duration::from_micros((u128::from(bytes) * 1_000_000 / u128::from(self.bytes_per_second.max(1))) as u64)
     }
 }
 

@@ -20,8 +20,8 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, ClientId, Duration, EndReason, Epoch, Instant, JobId, Kinds, LaunchOrder, NodeId, Resources, TaskId,
-    TaskShape, TaskTemplate, Totals,
+    AttemptId, Chance, ClientId, Duration, EndReason, Epoch, Fetched, Instant, JobId, Kinds, LaunchOrder, NodeId,
+    Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -60,6 +60,8 @@ pub struct Simulation {
     /// Where something is to go wrong.
     pub(crate) faults: Option<Box<Faults>>,
     story: Option<Story>,
+    /// Of files, so far.
+    fetches: u64,
     watched: Vec<Watched>,
     /// Jobs that follow another of their queue, by queues.
     followers: BTreeMap<String, VecDeque<u32>>,
@@ -101,6 +103,12 @@ pub(crate) enum Occurrence {
         node: usize,
         link: u32,
         report: ExecutorReport,
+    },
+    /// A file that an executor sent for is there, or is not.
+    Fetched {
+        node: usize,
+        link: u32,
+        end: Box<(StoredFile, Fetched)>,
     },
     TaskEnds {
         node: usize,
@@ -162,6 +170,7 @@ impl Simulation {
             reactions: Vec::new(),
             faults: None,
             story: settings.story.map(Story::of),
+            fetches: 0,
             watched: Vec::new(),
             followers: BTreeMap::new(),
             settings,
@@ -271,7 +280,10 @@ impl Simulation {
             Occurrence::Reported { node, link, report } if self.nodes[node].executor_link == link => {
                 self.report(node, report);
             }
-            Occurrence::Reported { .. } => {}
+            Occurrence::Fetched { node, link, end } if self.nodes[node].executor_link == link => {
+                self.end_fetch(node, *end);
+            }
+            Occurrence::Reported { .. } | Occurrence::Fetched { .. } => {}
             Occurrence::TaskEnds { node, attempt, reason } => self.end_task(node, attempt, reason),
             Occurrence::Turn { place } => self.take_noted_turn(place),
             Occurrence::Wakeup { place } => self.wake_up(place),
@@ -617,10 +629,39 @@ impl Simulation {
             match reaction {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
                 Reaction::Began { attempt, task, template } => self.begin_task(node, attempt, task, &template),
+                Reaction::Fetch { file, from } => self.fetch(node, file, from),
                 Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
             }
         }
         self.reactions = reactions;
+    }
+
+    /// A file takes its way, if the other node has it.
+    fn fetch(&mut self, node: usize, file: StoredFile, from: NodeId) {
+        let StoredFile { digest, bytes } = file;
+        let source = self.nodes.get(from.0 as usize);
+        let (outcome, on_the_way) = match source.is_some_and(|source| source.executor.has(&digest)) {
+            true if self.comes_wrong() => (Fetched::Wrong, self.settings.files.transfer(bytes)),
+            true => (Fetched::Done, self.settings.files.transfer(bytes)),
+            false => (Fetched::Absent, Duration::ZERO),
+        };
+        let at = self.now + self.settings.network.delay + self.settings.network.delay + on_the_way;
+        let link = self.nodes[node].executor_link;
+        self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, outcome)) });
+    }
+
+    fn comes_wrong(&mut self) -> bool {
+        let wrong = self.settings.files.wrong;
+        self.fetches += 1;
+        wrong > 0.0 && Chance::new(self.settings.seed, &format!("fetch {}", self.fetches)).unit() < wrong
+    }
+
+    fn end_fetch(&mut self, node: usize, (file, outcome): (StoredFile, Fetched)) {
+        if outcome == Fetched::Done {
+            self.nodes[node].executor.store(file);
+        }
+        let end = Box::new((file.digest, outcome));
+        self.report(node, ExecutorReport::Fetched { node: NodeId(node as u32), end });
     }
 
     fn begin_task(&mut self, node: usize, attempt: AttemptId, task: TaskId, template: &TaskTemplate) {

@@ -143,6 +143,9 @@ fn describe_change(change: &Change) -> String {
             let more = if *last { "" } else { ", to be tried again" };
             format!("task {task} lost as {attempt}: {cause:?}{more}")
         }
+        Change::OutputLost { task, file, .. } => {
+            format!("nobody has `{file}` any more, which task {task} left and others read: it runs again")
+        }
         Change::JobBegun { job } => format!("job {job} begins"),
         Change::Exchanged { job, exchange, .. } => {
             let seconds = |time: &ResourceTime| time.seconds(CPU) / 1e3;

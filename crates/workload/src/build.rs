@@ -6,7 +6,7 @@ use crate::job_file::{
     Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile,
 };
 use crate::quantities::{self, Malformed, check_text};
-use crate::{order, suggest, tasks};
+use crate::{files, order, suggest, tasks};
 use amalgam_core::vocabulary::job::MAX_STAGES;
 use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeMap;
@@ -69,13 +69,14 @@ fn checked_name(what: &str, name: &At<String>) -> Result<String, Complaint> {
 fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<StageSpec>, Complaint> {
     let Some(At { at, value: list }) = file.stage.take() else {
         let only = At { at: top, value: only_stage(&mut file) };
-        return Ok(vec![stage(only, "main".to_owned(), &file, context)?]);
+        return Ok(vec![stage(only, "main".to_owned(), &file, false, context)?]);
     };
     for (key, at) in [
         ("command", file.command.as_ref().map(|key| key.at)),
         ("tasks", file.tasks.as_ref().map(|key| key.at)),
         ("array", file.array.as_ref().map(|key| key.at)),
         ("each", file.each.as_ref().map(|key| key.at)),
+        ("outputs", file.outputs.as_ref().map(|key| key.at)),
     ] {
         if let Some(at) = at {
             let problem = format!("`{key}` stands beside a list of stages");
@@ -98,13 +99,15 @@ fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<Sta
     for (index, stage) in order.iter().enumerate() {
         new_index[*stage] = index as u32;
     }
-    let mut written: Vec<_> = list.into_iter().zip(names).map(Some).collect();
+    let mut written: Vec<_> = list.into_iter().zip(names.iter().cloned()).map(Some).collect();
     let mut specs = Vec::with_capacity(order.len());
     for index in order {
-        let Some((file_stage, name)) = written[index].take() else { continue };
-        let mut spec = stage(file_stage, name, &file, context)?;
+        let Some((mut file_stage, name)) = written[index].take() else { continue };
+        let inputs = file_stage.value.inputs.take();
+        let mut spec = stage(file_stage, name, &file, inputs.is_some(), context)?;
         spec.after = after[index].iter().map(|before| new_index[*before]).collect();
         spec.after.sort_unstable();
+        spec.inputs = files::inputs(inputs.unwrap_or_default(), &spec, &specs, &names)?;
         specs.push(spec);
     }
     Ok(specs)
@@ -129,6 +132,8 @@ fn only_stage(file: &mut JobFile) -> StageFile {
         env: None,
         workdir: None,
         output_cap: None,
+        outputs: file.outputs.take().map(|outputs| outputs.value),
+        inputs: None,
     }
 }
 
@@ -180,8 +185,14 @@ fn dependencies(list: &[At<StageFile>], names: &[String]) -> Result<Vec<Vec<usiz
         .collect()
 }
 
-/// One stage, with the job's defaults for what it does not say.
-fn stage(file: At<StageFile>, name: String, job: &JobFile, context: &Context) -> Result<StageSpec, Complaint> {
+/// One stage, with the job's defaults for what it does not say; without its inputs, which are other stages' outputs.
+fn stage(
+    file: At<StageFile>,
+    name: String,
+    job: &JobFile,
+    has_inputs: bool,
+    context: &Context,
+) -> Result<StageSpec, Complaint> {
     let At { at, value: file } = file;
     let no_command = |at| {
         Complaint::new(
@@ -201,10 +212,12 @@ fn stage(file: At<StageFile>, name: String, job: &JobFile, context: &Context) ->
     let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
     let constraints = job.constraints.iter().chain(&file.constraints).flatten();
+    let outputs = files::outputs(file.outputs)?;
+    let written = workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?;
     let program = Program {
         command,
         env: environment(job.env.as_ref(), file.env),
-        workdir: workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?,
+        workdir: files::workdir(written, has_inputs || !outputs.is_empty())?,
         output_cap: file.output_cap.or(job.output_cap).map_or(DEFAULT_OUTPUT_CAP, |cap| cap.0),
     };
     Ok(StageSpec {
@@ -223,6 +236,8 @@ fn stage(file: At<StageFile>, name: String, job: &JobFile, context: &Context) ->
         near: near(file.near.as_ref().or(job.near.as_ref()))?,
         retries: file.retries.or(job.retries).unwrap_or(0),
         timeout: file.timeout.or(job.timeout).map(|time| time.0),
+        outputs,
+        inputs: Vec::new(),
     })
 }
 
@@ -258,9 +273,9 @@ fn environment(job: Option<&At<Environment>>, stage: Option<At<Environment>>) ->
     variables.into_iter().collect()
 }
 
-fn workdir(written: Option<&At<String>>) -> Result<Workdir, Complaint> {
-    let Some(At { at, value }) = written else { return Ok(Workdir::Submitted) };
-    parse_workdir(value).map_err(|wrong| Complaint::from(wrong).at(*at))
+fn workdir(written: Option<&At<String>>) -> Result<Option<(Position, Workdir)>, Complaint> {
+    let Some(At { at, value }) = written else { return Ok(None) };
+    parse_workdir(value).map(|workdir| Some((*at, workdir))).map_err(|wrong| Complaint::from(wrong).at(*at))
 }
 
 /// Reads `submitted`, `own` or an absolute path.

@@ -99,6 +99,8 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
         near: Vec::new(),
         retries: options.retries.unwrap_or(0),
         timeout: options.timeout,
+        outputs: Vec::new(),
+        inputs: Vec::new(),
     };
     let submit_dir = context.submit_dir.to_string_lossy().into_owned();
     let mut job = JobSpec { name, submit_dir, stages: vec![stage], ..JobSpec::default() };

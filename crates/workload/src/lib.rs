@@ -9,6 +9,7 @@ mod build;
 mod command;
 mod document;
 mod error;
+mod files;
 mod job_file;
 mod order;
 pub mod quantities;

@@ -295,6 +295,104 @@ fn a_wrong_dag_is_explained() {
     );
 }
 
+/// A stage `map` of two tasks with these outputs, and after it `reduce` with these inputs, from line 6 on.
+fn map_and_reduce(outputs: &str, inputs: &str) -> String {
+    format!(
+        "[[stage]]\nname = 'map'\ntasks = 2\ncommand = 'x'\noutputs = [{outputs}]\n\
+         [[stage]]\nname = 'reduce'\ncommand = 'x'\nafter = ['map']\ninputs = [{inputs}]\n"
+    )
+}
+
+#[test]
+fn a_stage_leaves_files_and_a_later_one_reads_them() {
+    // Written before the stage that it reads from.
+    let reversed = "[[stage]]\nname = 'reduce'\ncommand = 'x'\nafter = ['map', 'a']\ninputs = ['map/*']\n\
+                    [[stage]]\nname = 'a'\ncommand = 'x'\n\
+                    [[stage]]\nname = 'map'\ncommand = 'x'\nafter = ['a']\noutputs = ['o']\n";
+    for text in [&map_and_reduce("'a', 'b/part-{index}'", "'map/*', 'map/b/part-{index}'"), reversed] {
+        let text = text.replace("name = 'reduce'", "name = 'reduce'\ntasks = 2");
+        let job = read(&text, Format::Toml).unwrap();
+        let (map, reduce) = (&job.stages[job.stages.len() - 2], &job.stages[job.stages.len() - 1]);
+        assert_eq!((map.name.as_str(), reduce.name.as_str()), ("map", "reduce"));
+        assert_eq!((&map.program.workdir, &reduce.program.workdir), (&Workdir::Own, &Workdir::Own));
+        assert_eq!(job.stages[reduce.inputs[0].stage as usize].name, "map");
+        assert_eq!(reduce.inputs[0].files, "*");
+    }
+    let alone = read("command = 'x'\noutputs = ['o']", Format::Toml).unwrap();
+    assert_eq!(
+        (&alone.stages[0].outputs[..], &alone.stages[0].program.workdir),
+        (&["o".to_owned()][..], &Workdir::Own)
+    );
+}
+
+#[test]
+fn wrong_files_are_explained() {
+    let own = |text: &str| map_and_reduce("'o'", "'map/o'").replacen("tasks = 2", text, 1);
+    for (text, expected) in [
+        (
+            map_and_reduce("'/tmp/o'", ""),
+            "5:12: `/tmp/o` can be no output: it is absolute\n  help: write a path relative to the task's working \
+             directory, such as `counts.txt`",
+        ),
+        (
+            map_and_reduce("'o', '../o'", ""),
+            "5:17: `../o` can be no output: it has an empty part, `.` or `..`\n  help: write a path that stays in the \
+             task's working directory",
+        ),
+        (
+            map_and_reduce("'o', 'o'", ""),
+            "5:17: the output `o` is declared twice\n  help: remove one; the first is on line 5",
+        ),
+        (
+            map_and_reduce("'a', 'a/b'", ""),
+            "5:12: `a` is an output and a directory, which holds `a/b`\n  help: rename one of them",
+        ),
+        (
+            map_and_reduce("'{item}'", ""),
+            "5:12: `{item}` can be no output: of all that could stand in braces only `{index}` is known\n  help: use \
+             `{index}`, or leave the braces out",
+        ),
+        (
+            map_and_reduce("'o'", "'map'"),
+            "10:11: `map` names no outputs of a stage\n  help: write STAGE/PATTERN, such as `map/*` for all outputs of \
+             `map`, or `map/part-{index}.txt`",
+        ),
+        (map_and_reduce("'o'", "'mapp/o'"), "10:11: no stage is named `mapp`\n  help: did you mean `map/o`?"),
+        (
+            map_and_reduce("'o'", "'map/o'").replace("after = ['map']", "retries = 1"),
+            "10:11: `reduce` reads what `map` writes and does not come after it\n  help: add `map` to its `after`",
+        ),
+        (
+            map_and_reduce("'o'", "'map/o', 'map/o'"),
+            "10:20: the input `map/o` is named twice\n  help: remove one; the first is on line 10",
+        ),
+        (
+            map_and_reduce("'o', 'p-{index}'", "'map/x'"),
+            "10:11: `map/x` matches no output of `map`\n  help: its outputs are o, p-{index}",
+        ),
+        (
+            map_and_reduce("'p-{index}'", "'map/p-{index}'").replace("after =", "tasks = 3\nafter ="),
+            "11:11: `map/p-{index}` matches no output of `map` for the task of index 2\n  help: its outputs are p-{index}",
+        ),
+        (
+            map_and_reduce("", "'map/*'"),
+            "10:11: `map/*` matches no output of `map`\n  help: say what its tasks leave: `outputs = [\"FILE\"]` in the \
+             stage `map`",
+        ),
+        (
+            own("workdir = 'submitted'"),
+            "3:11: tasks with `inputs` or `outputs` run in directories of their own, and this says another\n  help: \
+             remove `workdir`, or write `own`; `$AMALGAM_SUBMIT_DIR` is where the job was submitted from",
+        ),
+        (
+            "outputs = ['o']\n".to_owned() + &map_and_reduce("'o'", ""),
+            "1:11: `outputs` stands beside a list of stages\n  help: move it into the stage that it belongs to",
+        ),
+    ] {
+        assert_eq!(complaint(&text), format!("job.toml:{expected}"), "{text}");
+    }
+}
+
 #[test]
 fn broken_syntax_is_pointed_at_in_every_format() {
     let told = |text, format| read(text, format).unwrap_err().to_string();

@@ -71,6 +71,15 @@ fn diamond_survives_a_failing_task() {
 }
 
 #[test]
+fn shuffle_counts_what_its_nodes_handed_to_each_other() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["run", "examples/shuffle.toml", "--nodes", "3"]);
+    command.current_dir(copy_of_repository(&scene));
+    let told = told_within(4 * PATIENCE, command);
+    assert!(told.code == 0 && told.out.contains("30000 words"), "{told:?}");
+}
+
+#[test]
 fn an_array_of_ten_thousand_ends() {
     let told = run(&Scene::new(), "array");
     assert!(told.err.contains("10000/10000"), "{told:?}");
@@ -81,7 +90,7 @@ fn every_example_is_accepted() {
     let scene = Scene::new();
     let mut check = scene.command(&["config", "check"]);
     check.current_dir(repository());
-    let jobs = ["array", "diamond", "nightly", "query", "sweep", "wordcount"];
+    let jobs = ["array", "diamond", "nightly", "query", "shuffle", "sweep", "wordcount"];
     let told = told({
         check.args(jobs.map(|name| format!("examples/{name}.toml")));
         check

@@ -4,6 +4,7 @@ mod access;
 mod conformance;
 mod crashes;
 mod examples;
+mod files;
 mod guarantees;
 mod jobs;
 mod kill_loop;

@@ -173,7 +173,7 @@ impl Dag {
         if !succeeded && !ended.reason.is_infrastructure() && ended.reason != EndReason::Cancelled {
             record.failures = record.failures.saturating_add(1);
         }
-        if matches!(ended.reason, EndReason::NodeLost | EndReason::NodeFault(_)) {
+        if ended.reason.is_loss() {
             record.losses = record.losses.saturating_add(1);
         }
         if succeeded {
@@ -200,6 +200,25 @@ impl Dag {
         record.losses = record.losses.saturating_add(u8::from(cause == LostCause::NodeLost));
         (record.reason, record.code) = pack(&EndReason::NodeLost);
         entry.settle(index, last, false);
+        self.review(stage);
+    }
+
+    /// A task that succeeded waits again, for its output is gone; what is said about it tells why.
+    pub fn reopen(&mut self, stage: u32, index: u32, why: &str) {
+        let entry = &mut self.stages[stage as usize];
+        let was_complete = entry.is_complete();
+        let record = &mut entry.records[index as usize];
+        assert_eq!(record.state, TaskState::Succeeded, "only what succeeded has an output to lose");
+        record.state = TaskState::Waiting;
+        entry.succeeded -= 1;
+        entry.again.insert(index);
+        entry.keep_message(index, Some(&why.to_owned()));
+        if was_complete {
+            for dependent in self.stages[stage as usize].dependents.clone() {
+                self.stages[dependent as usize].inputs_missing += 1;
+                self.review(dependent);
+            }
+        }
         self.review(stage);
     }
 
@@ -446,7 +465,10 @@ impl TaskRecord {
 /// What was said about an end.
 fn message(ended: &Ended) -> Option<&String> {
     match &ended.reason {
-        EndReason::LaunchFailed(why) | EndReason::NodeFault(why) => Some(why),
+        EndReason::LaunchFailed(why)
+        | EndReason::NodeFault(why)
+        | EndReason::NoInput(why)
+        | EndReason::NoOutput(why) => Some(why),
         _ => ended.message.as_ref(),
     }
 }
@@ -464,6 +486,8 @@ fn pack(reason: &EndReason) -> (u8, u8) {
         EndReason::DependencyFailed => (8, 0),
         EndReason::LaunchFailed(_) => (9, 0),
         EndReason::NodeFault(_) => (10, 0),
+        EndReason::NoInput(_) => (11, 0),
+        EndReason::NoOutput(_) => (12, 0),
     }
 }
 
@@ -479,7 +503,9 @@ fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
         7 => EndReason::Cancelled,
         8 => EndReason::DependencyFailed,
         9 => EndReason::LaunchFailed(message.to_owned()),
-        _ => EndReason::NodeFault(message.to_owned()),
+        10 => EndReason::NodeFault(message.to_owned()),
+        11 => EndReason::NoInput(message.to_owned()),
+        _ => EndReason::NoOutput(message.to_owned()),
     }
 }
 
@@ -543,6 +569,8 @@ mod tests {
             EndReason::DependencyFailed,
             EndReason::LaunchFailed("why".to_owned()),
             EndReason::NodeFault("why".to_owned()),
+            EndReason::NoInput("why".to_owned()),
+            EndReason::NoOutput("why".to_owned()),
         ];
         for reason in reasons {
             let (kind, code) = pack(&reason);

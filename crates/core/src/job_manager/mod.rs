@@ -7,6 +7,7 @@ mod allowance;
 mod dag;
 mod estimate;
 mod exchange;
+mod files;
 mod placing;
 mod promotion;
 mod questions;
@@ -33,6 +34,7 @@ use crate::vocabulary::{
     NodeId, ProbeId, Sealing, TaskId, Token, Totals,
 };
 use allowance::Allowance;
+use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
 use promotion::Promotions;
@@ -84,6 +86,8 @@ pub struct JobManager {
     /// Whether it held tasks back when it was looked at last.
     quota_binds: bool,
     outstanding: Outstanding,
+    /// Where its tasks leave or read files.
+    files: Option<Box<Files>>,
     promotions: Promotions,
     work: WorkLeft,
     templates: Templates,
@@ -196,6 +200,7 @@ impl JobManager {
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
         let account = intra_job.yields().then(Box::default);
+        let files = Files::new(&job.spec);
         JobManager {
             job,
             epoch,
@@ -212,6 +217,7 @@ impl JobManager {
             quota,
             quota_binds: false,
             outstanding: Outstanding::default(),
+            files,
             promotions: Promotions::after(promote_after),
             work,
             templates,
@@ -278,6 +284,7 @@ impl JobManager {
         if !self.begun {
             return;
         }
+        self.reopen_lost(now, out);
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();
@@ -392,6 +399,7 @@ impl JobManager {
             item: tasks.item(task.index).map(Box::from),
             expected: self.dag.stage(task.stage).estimate.expected(),
             weight: 1,
+            inputs: self.inputs_of(task),
             token: Token::default(),
         }
     }
@@ -434,6 +442,8 @@ impl JobManager {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 out.record(Record::Started { task, attempt, node, waited });
             }
+            let (task, node) = (running.task, running.node);
+            self.note_arrival(task, node);
         }
     }
 
@@ -484,6 +494,7 @@ impl JobManager {
             (EndReason::NodeFault(_) | EndReason::Shed, _) => self.close_node(now, node, out),
             _ => {}
         }
+        self.take_files(task, attempt, node, &ended);
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
@@ -513,7 +524,7 @@ impl JobManager {
         let stage = &self.job.spec.stages[task.stage as usize];
         let record = self.dag.stage(task.stage).record(task.index).expect("a task with an attempt has a record");
         match reason {
-            EndReason::NodeLost | EndReason::NodeFault(_) => record.losses >= MAX_LOSSES,
+            reason if reason.is_loss() => record.losses >= MAX_LOSSES,
             reason if reason.is_infrastructure() => false,
             _ => u32::from(record.failures) >= stage.retries,
         }
@@ -613,6 +624,7 @@ impl JobManager {
         }
         // What was launched there now would be lost, and nobody would say so again.
         self.close_node(now, node, out);
+        self.forget_files_at(node);
         self.update_demand(now, out);
     }
 

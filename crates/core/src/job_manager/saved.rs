@@ -1,5 +1,6 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
+use super::files::Files;
 use super::{Dag, JobManager, Life, RunningAttempt};
 use crate::protocol::Rule;
 use crate::role::{Change, LostCause};
@@ -28,6 +29,7 @@ pub struct SavedProgress {
     estranged: BTreeSet<NodeId>,
     /// What it gave and received; where nobody yields there is none.
     exchange: Option<Box<Exchange>>,
+    files: Option<Box<Files>>,
 }
 
 impl JobManager {
@@ -43,9 +45,10 @@ impl JobManager {
                 self.recover_running(SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at });
             }
             Change::Promoted { attempt, .. } => self.book(*attempt),
-            Change::Finished { attempt, task, ended, last, at, .. } => {
+            Change::Finished { attempt, task, node, ended, last, at } => {
                 let was_running = self.remove_running(*attempt).is_some();
                 if was_running {
+                    self.take_files(*task, *attempt, *node, ended);
                     self.dag.ended(task.stage, task.index, ended, *last, *at);
                     let failed = *last && !ended.reason.is_success() && !self.cancelled;
                     self.recover_failure(failed, task.stage);
@@ -61,6 +64,7 @@ impl JobManager {
                     self.recover_failure(*last && !self.cancelled, task.stage);
                 }
             }
+            Change::OutputLost { task, file, .. } => self.reopen(*task, file),
             Change::Exchanged { exchange, .. } => self.recover_exchange(exchange),
             Change::Cancelled { .. } => {
                 (self.cancelled, self.stopping) = (true, true);
@@ -75,9 +79,9 @@ impl JobManager {
             Change::JobReopened { .. } => self.outcome = None,
             Change::Rerun { .. } => self.rerun(),
             Change::Progress { progress, .. } => {
-                let SavedProgress { dag, cancelled, stopping, running, estranged, exchange } =
+                let SavedProgress { dag, cancelled, stopping, running, estranged, exchange, files } =
                     progress.as_ref().clone();
-                (self.dag, self.estranged) = (dag, estranged);
+                (self.dag, self.estranged, self.files) = (dag, estranged, files);
                 (self.cancelled, self.stopping) = (cancelled, stopping);
                 running.into_iter().for_each(|saved| self.recover_running(saved));
                 exchange.iter().for_each(|exchange| self.recover_exchange(exchange));
@@ -97,6 +101,7 @@ impl JobManager {
             stopping: self.stopping,
             running: running.collect(),
             estranged: self.estranged.clone(),
+            files: self.files.as_ref().map(|files| files.saved()),
             exchange: self.account.as_ref().map(|account| Box::new(account.kept())),
         }
     }

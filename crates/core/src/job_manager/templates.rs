@@ -29,6 +29,13 @@ fn template(job: &AdmittedJob, number: usize, execution: ExecutionType) -> TaskT
         submit_dir: job.spec.submit_dir.clone(),
         shape: Arc::new(TaskShape { resources: job.resources[number], execution }),
         timeout: stage.timeout.or(job.default_timeout),
-        anywhere: stage.constraints.is_empty() && job.near[number].is_empty(),
+        anywhere: stage.constraints.is_empty() && job.near[number].is_empty() && stage.inputs.is_empty(),
+        outputs: stage.outputs.clone(),
+        keeps_outputs: !job
+            .spec
+            .stages
+            .iter()
+            .flat_map(|other| &other.inputs)
+            .any(|input| input.stage as usize == number),
     }
 }

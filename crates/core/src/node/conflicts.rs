@@ -48,7 +48,7 @@ impl Attempt {
 }
 
 pub(super) fn shed_because(why: String) -> Arc<Ended> {
-    Arc::new(Ended { reason: EndReason::Shed, usage: Usage::default(), message: Some(why) })
+    Arc::new(Ended { reason: EndReason::Shed, usage: Usage::default(), message: Some(why), files: None })
 }
 
 impl NodeAgent {
@@ -160,7 +160,8 @@ impl NodeAgent {
             }
         }
         let mut wanted = Totals::ZERO;
-        for entry in self.queue.entries().iter().filter(|entry| entry.is_guaranteed()) {
+        for entry in self.queue.entries().iter().filter(|entry| entry.is_guaranteed() && !self.queue.is_held(entry.id))
+        {
             let mut together = wanted;
             together.add(&entry.shape.resources);
             if entry.booked || together.fits_in(&most) {

@@ -48,6 +48,7 @@ impl NodeAgent {
             self.on_claim(now, claim, out);
         }
         self.register(now, out);
+        self.fetch_again(now, out);
         self.start_what_fits(now, out);
     }
 

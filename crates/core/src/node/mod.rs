@@ -5,6 +5,7 @@
 
 mod conflicts;
 mod devices;
+mod files;
 mod joining;
 mod kept;
 mod probes;
@@ -26,6 +27,8 @@ use crate::vocabulary::{
 };
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
+use files::Files;
+pub use files::MOST_FETCHES;
 use kept::KeptRoom;
 use probes::Probes;
 use serde::{Deserialize, Serialize};
@@ -48,6 +51,8 @@ pub struct NodeSettings {
     pub orphan_lease: Duration,
     /// Between the request to terminate and the kill, for timeouts and attempts without an owner.
     pub stop_grace: Duration,
+    /// The most bytes of files that are kept here for tasks to read.
+    pub cache_bytes: u64,
 }
 
 /// What a node does about opportunistic work.
@@ -96,6 +101,7 @@ pub struct NodeAgent {
     capacity: Resources,
     tokens: Tokens,
     devices: DevicePool,
+    files: Box<Files>,
     kinds: Kinds,
     /// Running attempts that are to end, and for whose sake.
     making_way: BTreeMap<AttemptId, AttemptId>,
@@ -187,6 +193,7 @@ impl NodeAgent {
             opportunistic: OpportunisticUse::default(),
             free: capacity,
             devices: DevicePool::new(&capacity),
+            files: Box::new(Files::new(settings.cache_bytes)),
             queue: NodeQueue::default(),
             queue_policy,
             rules,
@@ -244,6 +251,11 @@ impl NodeAgent {
         self.queue.entries()
     }
 
+    /// Whether something that waits does so for its files, and lets others pass.
+    pub fn awaits_files(&self, entry: EntryId) -> bool {
+        self.queue.is_held(entry)
+    }
+
     /// Probes that wait for their turn, and those whose turn it is: for these, room is kept.
     pub fn probes(&self) -> impl Iterator<Item = (ProbeId, bool)> {
         self.probes.iter()
@@ -276,11 +288,17 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),
             ToNode::Executor(ExecutorReport::Finished { attempt, ended }) => self.on_finished(now, attempt, ended, out),
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
+            ToNode::Executor(ExecutorReport::Stored { files, .. }) => self.on_stored(now, files, out),
+            ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
             ToNode::Promote { attempt, grant } => self.on_promote(now, attempt, grant, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
             ToNode::Claim(claim) => self.on_claim(now, claim, out),
-            ToNode::Disown { job } | ToNode::Forget { job } => self.on_disown(now, job, out),
+            ToNode::Disown { job } => self.on_disown(now, job, out),
+            ToNode::Forget { job } => {
+                self.on_disown(now, job, out);
+                self.forget_files_of(now, job, out);
+            }
         }
     }
 
@@ -291,7 +309,7 @@ impl NodeAgent {
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         self.newest_epoch = attempt.epoch;
         let Launch { task, grant, expected, weight, .. } = *launch;
-        let template = Arc::clone(&launch.template);
+        let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
         let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
         let is_guaranteed = entry.is_guaranteed();
@@ -304,6 +322,7 @@ impl NodeAgent {
         let entry = Attempt { task, template, grant, expected, devices, since: now, state };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
+        self.gather(now, attempt, &inputs, out);
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
@@ -365,6 +384,7 @@ impl NodeAgent {
             index: launch.index,
             item: launch.item,
             devices: entry.devices.clone(),
+            inputs: launch.inputs,
             grant: entry.grant,
             expected: entry.expected,
         };
@@ -452,10 +472,11 @@ impl NodeAgent {
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
-        out.send(id.job, ToJobManager::Finished { attempt: id, ended, instead });
+        out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead });
         if let Some(grant) = grant {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
+        self.release_files(now, id, &ended, out);
         self.start_what_fits(now, out);
         if held {
             self.on_room_grew(now);
@@ -511,6 +532,7 @@ impl NodeAgent {
             self.start_what_fits(now, out);
             self.on_room_grew(now);
         }
+        self.retry_fetches(now, out);
         if self.spare.due.is_some_and(|at| at <= now) {
             self.tell_spare(now, out);
         }
@@ -619,6 +641,7 @@ impl NodeAgent {
         shapes.for_each(|shape| opportunistic.add(&shape.resources));
         assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
+        self.files.check_invariants();
     }
 }
 
@@ -682,7 +705,8 @@ impl Role for NodeAgent {
             MasterLink::Connected { .. } => None,
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
-        let dues = [due, link, self.kept.next_expiry(), self.spare.due, self.waits.due];
+        let (waits, files) = (self.waits.due, self.files.next_retry());
+        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, files];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }

@@ -2,6 +2,7 @@
 
 use crate::policy::QueuePolicy;
 use crate::vocabulary::{Duration, EntryId, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
+use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct NodeQueue {
@@ -13,6 +14,8 @@ pub struct NodeQueue {
     unbooked_work: u128,
     /// How many are guaranteed.
     guaranteed: usize,
+    /// Those whose turn cannot come: what they need is not here yet.
+    held: BTreeSet<EntryId>,
 }
 
 impl NodeQueue {
@@ -46,7 +49,21 @@ impl NodeQueue {
         let entry = self.take_out(at);
         self.unbooked_work -= unbooked_work(&entry);
         self.guaranteed -= usize::from(entry.is_guaranteed());
+        self.held.remove(&entry.id);
         entry
+    }
+
+    /// The queue passes over the entry until it is released.
+    pub fn hold(&mut self, id: EntryId) {
+        self.held.insert(id);
+    }
+
+    pub fn release(&mut self, id: EntryId) {
+        self.held.remove(&id);
+    }
+
+    pub fn is_held(&self, id: EntryId) -> bool {
+        self.held.contains(&id)
     }
 
     fn take_out(&mut self, at: usize) -> QueuedEntry {
@@ -73,9 +90,16 @@ impl NodeQueue {
         free: &Resources,
         opportunistic_room: Resources,
     ) -> Option<QueuedEntry> {
-        let queue = QueueView { entries: self.entries(), opportunistic_room };
+        if self.held.is_empty() {
+            let queue = QueueView { entries: self.entries(), opportunistic_room };
+            let at = policy.pick(now, &queue, running, free)?;
+            return Some(self.take(at));
+        }
+        let of_all: Vec<usize> = (0..self.len()).filter(|at| !self.is_held(self.entries()[*at].id)).collect();
+        let entries: Vec<QueuedEntry> = of_all.iter().map(|at| self.entries()[*at].clone()).collect();
+        let queue = QueueView { entries: &entries, opportunistic_room };
         let at = policy.pick(now, &queue, running, free)?;
-        Some(self.take(at))
+        Some(self.take(of_all[at]))
     }
 
     /// Takes out the opportunistic entry that is given up first of those that may go.

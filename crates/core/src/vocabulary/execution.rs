@@ -1,7 +1,10 @@
 //! The execution of an attempt: what is launched under which limits, and how it ended.
 
 use super::resources::Cores;
-use super::{AttemptId, Duration, ExecutionType, GrantId, NodeId, Program, Resources, TaskId};
+use super::{
+    AttemptId, Digest, Duration, EndedFiles, ExecutionType, GrantId, InputFile, NodeId, OutputFile, Program, Resources,
+    TaskId,
+};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
@@ -20,6 +23,8 @@ pub struct LaunchOrder {
     /// The user's text for the task, where it has one.
     pub item: Option<Box<str>>,
     pub devices: Devices,
+    /// What it finds in its working directory; its node has them.
+    pub inputs: Arc<[InputFile]>,
     // What follows the node agent needs to adopt the attempt again; the executor only keeps it.
     /// `None`: no ledger holds its resources.
     pub grant: Option<GrantId>,
@@ -40,6 +45,10 @@ pub struct TaskTemplate {
     pub timeout: Option<Duration>,
     /// No node suits its tasks better than another with the same room.
     pub anywhere: bool,
+    /// Files that each task leaves.
+    pub outputs: Vec<String>,
+    /// Nobody reads them: they stay in the task's directory as well.
+    pub keeps_outputs: bool,
 }
 
 /// What each task of a stage wants of a node, and on which terms.
@@ -66,6 +75,8 @@ pub struct Ended {
     pub usage: Usage,
     /// What the task wrote to `AMALGAM_ERROR_FILE`, the first 4 KiB; of one that gave way, for whom or from what queue.
     pub message: Option<String>,
+    /// Where it left some, or did not get some.
+    pub files: Option<Box<EndedFiles>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,6 +98,10 @@ pub enum EndReason {
     LaunchFailed(String),
     /// It never became a process because its node could not make one of any task; the text says why.
     NodeFault(String),
+    /// It never became a process because a file that it reads could not be had; the text says which and why.
+    NoInput(String),
+    /// It exited with 0 and did not leave a file that its stage declares; the text says which.
+    NoOutput(String),
 }
 
 /// What the tasks of a job were said to take together, and what those that succeeded took.
@@ -155,7 +170,12 @@ impl EndReason {
 
     /// Whether the fault lies outside the task, so that trying again costs none of its retries.
     pub fn is_infrastructure(&self) -> bool {
-        matches!(self, EndReason::NodeLost | EndReason::NodeFault(_) | EndReason::Preempted | EndReason::Shed)
+        matches!(self, EndReason::Preempted | EndReason::Shed) || self.is_loss()
+    }
+
+    /// Whether its node could not run it: a task to which this happens again and again fails in the end.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, EndReason::NodeLost | EndReason::NodeFault(_) | EndReason::NoInput(_))
     }
 
     /// The exit code that the command line passes on: the task's own, 128 + n for signal n, 124 for a timeout,
@@ -166,9 +186,13 @@ impl EndReason {
             EndReason::Signal(signal) => 128u8.saturating_add(*signal),
             EndReason::OutOfMemory => 137,
             EndReason::Timeout => 124,
-            EndReason::LaunchFailed(_) | EndReason::NodeFault(_) => 126,
+            EndReason::LaunchFailed(_) | EndReason::NodeFault(_) | EndReason::NoInput(_) => 126,
             EndReason::Cancelled => 130,
-            EndReason::Preempted | EndReason::Shed | EndReason::NodeLost | EndReason::DependencyFailed => 1,
+            EndReason::Preempted
+            | EndReason::Shed
+            | EndReason::NodeLost
+            | EndReason::DependencyFailed
+            | EndReason::NoOutput(_) => 1,
         }
     }
 
@@ -187,6 +211,8 @@ impl EndReason {
             EndReason::DependencyFailed => "dependency-failed",
             EndReason::LaunchFailed(_) => "launch-failed",
             EndReason::NodeFault(_) => "node-fault",
+            EndReason::NoInput(_) => "no-input",
+            EndReason::NoOutput(_) => "no-output",
         }
     }
 }
@@ -204,7 +230,10 @@ impl fmt::Display for EndReason {
             EndReason::NodeLost => f.write_str("its node was lost"),
             EndReason::Cancelled => f.write_str("cancelled"),
             EndReason::DependencyFailed => f.write_str("a task that it depends on failed"),
-            EndReason::LaunchFailed(why) | EndReason::NodeFault(why) => write!(f, "could not be launched: {why}"),
+            EndReason::LaunchFailed(why) | EndReason::NodeFault(why) | EndReason::NoInput(why) => {
+                write!(f, "could not be launched: {why}")
+            }
+            EndReason::NoOutput(why) => f.write_str(why),
         }
     }
 }
@@ -212,7 +241,17 @@ impl fmt::Display for EndReason {
 impl Ended {
     /// An end without a process behind it.
     pub fn without_run(reason: EndReason) -> Arc<Ended> {
-        Arc::new(Ended { reason, usage: Usage::default(), message: None })
+        Arc::new(Ended { reason, usage: Usage::default(), message: None, files: None })
+    }
+
+    /// What it left.
+    pub fn outputs(&self) -> &[OutputFile] {
+        self.files.as_ref().map_or(&[], |files| &files.outputs)
+    }
+
+    /// Inputs that it did not get, and the nodes that were asked.
+    pub fn missing(&self) -> &[(Digest, NodeId)] {
+        self.files.as_ref().map_or(&[], |files| &files.missing)
     }
 }
 
@@ -233,6 +272,7 @@ mod tests {
             index: 40,
             item: item.map(Box::from),
             devices,
+            inputs: Arc::default(),
             grant: None,
             expected: None,
         };

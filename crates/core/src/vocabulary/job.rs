@@ -1,6 +1,6 @@
 //! What a user submits: a job of stages of tasks.
 
-use super::{Constraint, Duration, JobId, ResourceSpec};
+use super::{Constraint, Duration, InputSpec, JobId, ResourceSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -51,6 +51,12 @@ pub struct StageSpec {
     pub retries: u32,
     /// An attempt that runs longer is ended; `None` takes the queue's default.
     pub timeout: Option<Duration>,
+    /// Files that each task leaves, relative to its working directory.
+    #[serde(default)]
+    pub outputs: Vec<String>,
+    /// Files of earlier stages that its tasks read.
+    #[serde(default)]
+    pub inputs: Vec<InputSpec>,
 }
 
 /// What an attempt executes.
@@ -180,6 +186,21 @@ impl TaskSet {
         u64::from(position)
     }
 
+    /// Where the task with this index value is.
+    pub fn position_of(&self, index: u64) -> Option<u32> {
+        let TaskSet::Indexes(ranges) = self else {
+            return u32::try_from(index).ok().filter(|position| *position < self.len());
+        };
+        let mut before = 0;
+        for range in ranges {
+            if (range.first..=range.last).contains(&index) && (index - range.first).is_multiple_of(range.step.max(1)) {
+                return Some((before + (index - range.first) / range.step.max(1)) as u32);
+            }
+            before += range.len();
+        }
+        None
+    }
+
     pub fn item(&self, position: u32) -> Option<&str> {
         match self {
             TaskSet::Each(items) => items.get(position),
@@ -257,6 +278,9 @@ mod tests {
         assert_eq!(set.len(), 5);
         let values: Vec<u64> = (0..5).map(|position| set.index_value(position)).collect();
         assert_eq!(values, [3, 6, 9, 20, 21]);
+        let positions: Vec<Option<u32>> = values.iter().map(|value| set.position_of(*value)).collect();
+        assert_eq!(positions, [Some(0), Some(1), Some(2), Some(3), Some(4)]);
+        assert_eq!([4, 12, 22].map(|value| set.position_of(value)), [None; 3]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub struct World {
     pub answers: Vec<(ClientId, ToClient)>,
     next_client: u64,
     pub orphan_lease: Duration,
+    pub cache_bytes: u64,
     /// Whether the log shows messages, too.
     pub verbose: bool,
     /// Every launch that a node has heard.
@@ -63,6 +64,17 @@ pub struct PretendedExecutor {
     pub launched: Vec<(TaskId, AttemptId)>,
     /// Why it cannot launch anything.
     pub fault: Option<String>,
+    /// What its node has, with the bytes of each.
+    pub files: BTreeMap<Digest, u64>,
+    /// Whoever fetches from here gets something else so many times.
+    pub sends_wrong: u32,
+    /// It does not answer those that fetch from here.
+    pub is_silent: bool,
+    /// Fetches that were ordered here.
+    pub fetched: Vec<(Digest, NodeId)>,
+    /// Fetches stay on their way.
+    pub holds_fetches: bool,
+    held_fetches: Vec<(StoredFile, NodeId)>,
 }
 
 impl World {
@@ -83,6 +95,7 @@ impl World {
             answers: Vec::new(),
             next_client: 0,
             orphan_lease: Duration::from_secs(600),
+            cache_bytes: 10 << 30,
             verbose: false,
             heard_launches: Vec::new(),
             hold_launches: false,
@@ -165,6 +178,7 @@ impl World {
             enforcement: vec!["pretended".to_owned()],
             orphan_lease: self.orphan_lease,
             stop_grace: Duration::from_secs(2),
+            cache_bytes: self.cache_bytes,
         };
         let id = NodeId(node as u32);
         host.agent = Some(self.preset.node_agent(id, settings, Mac::MIXING));
@@ -329,6 +343,31 @@ impl World {
         }
     }
 
+    pub fn deliver_held_fetches(&mut self, node: usize) {
+        let executor = &mut self.nodes[node].executor;
+        executor.holds_fetches = false;
+        for (file, from) in std::mem::take(&mut executor.held_fetches) {
+            let node = NodeId(node as u32);
+            self.at_executor(node, ToExecutor::Fetch { node, file, from });
+        }
+    }
+
+    fn fetch(&mut self, node: NodeId, file: StoredFile, from: NodeId) -> Fetched {
+        let source = &mut self.nodes[from.0 as usize].executor;
+        if source.is_silent {
+            return Fetched::Unreachable;
+        }
+        if !source.files.contains_key(&file.digest) {
+            return Fetched::Absent;
+        }
+        if source.sends_wrong > 0 {
+            source.sends_wrong -= 1;
+            return Fetched::Wrong;
+        }
+        self.nodes[node.0 as usize].executor.files.insert(file.digest, file.bytes);
+        Fetched::Done
+    }
+
     pub fn deliver_held_launches(&mut self) {
         for (from, node, launch) in std::mem::take(&mut self.held_launches) {
             self.deliver(from, Address::Node(node), Message::ToNode(ToNode::Launch(launch)));
@@ -342,12 +381,34 @@ impl World {
 
     fn at_executor(&mut self, node: NodeId, body: ToExecutor) {
         let now = self.now;
-        let executor = &mut self.nodes[node.0 as usize].executor;
         let mut reports = Vec::new();
+        if let ToExecutor::Fetch { file, from, .. } = body {
+            let executor = &mut self.nodes[node.0 as usize].executor;
+            if executor.holds_fetches {
+                return executor.held_fetches.push((file, from));
+            }
+            executor.fetched.push((file.digest, from));
+            let outcome = self.fetch(node, file, from);
+            reports.push(ExecutorReport::Fetched { node, end: Box::new((file.digest, outcome)) });
+        }
+        let executor = &mut self.nodes[node.0 as usize].executor;
         match body {
+            ToExecutor::Fetch { .. } => {}
+            ToExecutor::Drop { files, .. } => executor.files.retain(|digest, _| !files.contains(digest)),
             ToExecutor::Launch(order) if executor.fault.is_some() => {
                 let attempt = order.attempt;
                 let ended = Ended::without_run(EndReason::NodeFault(executor.fault.clone().expect("just seen")));
+                executor.ends.insert(attempt, ended.clone());
+                reports.push(ExecutorReport::Finished { attempt, ended });
+            }
+            ToExecutor::Launch(order)
+                if order.inputs.iter().any(|input| !executor.files.contains_key(&input.digest)) =>
+            {
+                let attempt = order.attempt;
+                let gone = order.inputs.iter().filter(|input| !executor.files.contains_key(&input.digest));
+                let missing = gone.map(|input| (input.digest, node)).collect();
+                let mut ended = Ended::without_run(EndReason::NoInput("it is gone".to_owned()));
+                Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
                 executor.ends.insert(attempt, ended.clone());
                 reports.push(ExecutorReport::Finished { attempt, ended });
             }
@@ -384,7 +445,13 @@ impl World {
                     pid: 1,
                     asked_to_end: None,
                 });
-                reports.push(ExecutorReport::Executing { attempts: attempts.collect() });
+                let attempts = attempts.collect();
+                if !executor.files.is_empty() {
+                    let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
+                    let files = executor.files.iter().map(stored).collect();
+                    reports.push(ExecutorReport::Stored { node, files });
+                }
+                reports.push(ExecutorReport::Executing { attempts });
             }
         }
         for report in reports {
@@ -454,7 +521,11 @@ impl World {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
                 let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
                 let usage = Usage { wall: now.since(since), ..Usage::default() };
-                let ended = Arc::new(Ended { reason: EndReason::Exit(code), usage, message: None });
+                let outputs = outputs(&order);
+                executor.files.extend(outputs.iter().filter(|_| code == 0).map(|file| (file.digest, file.bytes)));
+                let files = EndedFiles { outputs, missing: Vec::new() };
+                let files = (code == 0 && !files.outputs.is_empty()).then(|| Box::new(files));
+                let ended = Arc::new(Ended { reason: EndReason::Exit(code), usage, message: None, files });
                 executor.ends.insert(attempt, ended.clone());
                 let id = NodeId(node as u32);
                 let report = ExecutorReport::Finished { attempt, ended };
@@ -562,6 +633,25 @@ impl World {
     pub fn running_tasks(&self) -> Vec<TaskId> {
         self.nodes.iter().flat_map(|host| host.executor.running.values().map(|(order, ..)| order.task)).collect()
     }
+}
+
+/// What an attempt leaves: of the stage's name and the index, whichever attempt it is.
+fn outputs(order: &LaunchOrder) -> Vec<OutputFile> {
+    let index = order.index;
+    let named = |name: &String| {
+        let name = files::name_for(name, index);
+        let text = format!("{}/{index}/{name}", order.template.stage_name);
+        OutputFile { name, digest: digest_of(&text), bytes: FILE_BYTES }
+    };
+    order.template.outputs.iter().map(named).collect()
+}
+
+/// Of each pretended file.
+pub const FILE_BYTES: u64 = 1_000;
+
+pub fn digest_of(text: &str) -> Digest {
+    let mut chance = Chance::new(1, text);
+    Digest(std::array::from_fn(|_| chance.below(256_u64) as u8))
 }
 
 /// Of the life of the server in this epoch.
@@ -719,5 +809,7 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         near: Vec::new(),
         retries: 0,
         timeout: None,
+        outputs: Vec::new(),
+        inputs: Vec::new(),
     }
 }

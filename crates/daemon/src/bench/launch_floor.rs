@@ -147,6 +147,7 @@ fn order(number: u32, template: &Arc<TaskTemplate>) -> LaunchOrder {
         index: u64::from(number),
         item: None,
         devices: Vec::new(),
+        inputs: Arc::default(),
         grant: None,
         expected: None,
     }

@@ -7,6 +7,7 @@
 //! * `serve.rs` the loop: lock, socket, the agent's link, when to exit
 //! * `tasks.rs` the life of an attempt: launch, output, exit, leftovers, end
 //! * `prepare.rs` environment, directories and the search for the program
+//! * `outputs.rs` the files that tasks declare to leave
 //! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
 //! * `members.rs` which processes belong to an attempt
 //! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
@@ -20,6 +21,7 @@ mod hierarchy;
 pub mod host;
 mod link;
 mod members;
+mod outputs;
 mod prepare;
 mod serve;
 mod sys;

@@ -3,13 +3,15 @@
 use super::members::MARK;
 use super::own_dir;
 use super::task_dirs::error_file;
-use amalgam_core::vocabulary::{EndReason, LaunchOrder, Workdir};
+use crate::files::FileStore;
+use amalgam_core::vocabulary::{Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS};
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
@@ -157,9 +159,44 @@ fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndRe
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
             make_dir(&own).map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
+            lay_out_inputs(order, &own, state)?;
             Ok(own)
         }
     }
+}
+
+/// The end of an order with an input that its node does not have any more, or not as it was.
+pub fn lacking(order: &LaunchOrder, state: &Path) -> Option<Arc<Ended>> {
+    let store = FileStore::of(state, order.node);
+    let mut missing: Vec<(Digest, NodeId)> = Vec::new();
+    let mut first = None;
+    for input in order.inputs.iter().filter(|input| !store.has(&input.digest, input.bytes)) {
+        missing.push((input.digest, order.node));
+        first.get_or_insert(&input.path);
+    }
+    let why = format!("its input {} is not on this node any more, or was written to", first?);
+    let mut ended = Ended::without_run(EndReason::NoInput(why));
+    Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
+    Some(ended)
+}
+
+/// Gives the task's inputs the names by which it knows them.
+fn lay_out_inputs(order: &LaunchOrder, own: &Path, state: &Path) -> Result<(), EndReason> {
+    let store = FileStore::of(state, order.node);
+    for input in order.inputs.iter() {
+        let target = own.join(&input.path);
+        let laid = fs::create_dir_all(target.parent().unwrap_or(own)).and_then(|()| store.link(&input.digest, &target));
+        laid.map_err(|error| {
+            let what = format!("this node cannot lay out its input {}: {}", input.path, store.trouble(&error));
+            EndReason::NodeFault(what)
+        })?;
+    }
+    Ok(())
+}
+
+/// Nobody reads them any more, and names would keep what the store drops.
+pub fn remove_inputs(order: &LaunchOrder, state: &Path) {
+    let _ = fs::remove_dir_all(own_dir(state, order.attempt).join(INPUTS));
 }
 
 fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
@@ -217,7 +254,6 @@ mod tests {
     use amalgam_core::vocabulary::{
         AttemptId, Epoch, JobId, NodeId, Program, Resources, TaskId, TaskShape, TaskTemplate,
     };
-    use std::sync::Arc;
 
     /// Of two cores.
     fn order(env: &[(&str, &str)]) -> LaunchOrder {
@@ -232,6 +268,7 @@ mod tests {
             index: 0,
             item: None,
             devices: Vec::new(),
+            inputs: Arc::default(),
             grant: None,
             expected: None,
         }

@@ -24,6 +24,7 @@ const SIGNALS: u64 = 0;
 const LISTENER: u64 = 1;
 /// Tokens between these belong to pipes.
 const LINK: u64 = u64::MAX;
+const OUTPUTS: u64 = u64::MAX - 1;
 /// Orders are not read while more than this waits to be taken by the agent.
 const MOST_UNSENT: usize = 4 << 20;
 const MOST_LOG: u64 = 256 << 10;
@@ -125,7 +126,8 @@ impl<'a> Executor<'a> {
             .map_err(ExecutorError::file("prepare the state directory", state))?;
         let listener = listen(&config.socket)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("make an epoll"))?;
-        for (source, token) in [(signals.as_fd(), SIGNALS), (listener.as_fd(), LISTENER)] {
+        let sources = [(signals.as_fd(), SIGNALS), (listener.as_fd(), LISTENER), (tasks.outputs_bell(), OUTPUTS)];
+        for (source, token) in sources {
             epoll::add(&poll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(ExecutorError::system("watch a descriptor"))?;
         }
@@ -162,6 +164,7 @@ impl<'a> Executor<'a> {
                     SIGNALS => self.on_signals(),
                     LISTENER => self.on_connection(),
                     LINK => self.on_link(),
+                    OUTPUTS => self.tasks.on_stored(),
                     pipe => self.tasks.on_output(pipe),
                 }
             }

@@ -5,16 +5,18 @@ use super::cgroups::Cgroups;
 use super::hierarchy::{Leaf, Shape};
 use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
+use super::outputs::{Outputs, Stored};
 use super::prepare::{self, BaseEnvironment, Prepared, node_fault};
 use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
 use super::task_dirs::TaskDirs;
+use crate::files::FileStore;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary as words;
 use rustix::event::epoll;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +55,9 @@ pub struct Tasks {
     young: VecDeque<(Instant, u64)>,
     /// Ends that nobody has acknowledged.
     ends: BTreeMap<AttemptId, (NodeId, Arc<Ended>)>,
+    outputs: Outputs,
+    /// Those that ended well and whose output is being stored: until then they have not ended.
+    storing: BTreeMap<AttemptId, (Executing, Ended)>,
     children: Children,
     strays: Strays,
     next_serial: u64,
@@ -112,6 +117,8 @@ impl Tasks {
             table: Table::default(),
             young: VecDeque::new(),
             ends: BTreeMap::new(),
+            outputs: Outputs::new(state)?,
+            storing: BTreeMap::new(),
             children: Children::new(),
             strays: Strays::default(),
             next_serial: 1,
@@ -123,7 +130,7 @@ impl Tasks {
 
     /// Nothing runs and nothing waits to be acknowledged.
     pub fn is_idle(&self) -> bool {
-        self.table.by_serial.is_empty() && self.ends.is_empty()
+        self.table.by_serial.is_empty() && self.ends.is_empty() && self.storing.is_empty()
     }
 
     pub fn is_running_any(&self) -> bool {
@@ -143,6 +150,8 @@ impl Tasks {
                 self.ends.remove(&attempt);
             }
             ToExecutor::List { node } => self.on_list(node),
+            // The agent's process has the connection to other nodes, and sees to these itself.
+            ToExecutor::Fetch { .. } | ToExecutor::Drop { .. } => {}
         }
     }
 
@@ -154,7 +163,13 @@ impl Tasks {
         if let Some(running) = self.table.get(attempt) {
             return self.reports.push(running.started());
         }
+        if let Some((executing, _)) = self.storing.get(&attempt) {
+            return self.reports.push(ExecutorReport::Started { attempt, pid: executing.pid });
+        }
         let node = order.node;
+        if let Some(ended) = prepare::lacking(&order, &self.state) {
+            return self.end(attempt, node, ended);
+        }
         if let Err(reason) = self.launch(order) {
             self.end(attempt, node, Ended::without_run(reason));
         }
@@ -302,7 +317,12 @@ impl Tasks {
             self.reports.push(ExecutorReport::Finished { attempt: *attempt, ended: ended.clone() });
         }
         let of_node = self.table.by_serial.values().filter(|attempt| attempt.order.node == node);
-        let attempts = of_node.map(Attempt::describe).collect();
+        let storing = self.storing.values().map(|(executing, _)| executing).filter(|one| one.order.node == node);
+        let attempts = of_node.map(Attempt::describe).chain(storing.cloned()).collect();
+        let files = FileStore::of(&self.state, node).list();
+        if !files.is_empty() {
+            self.reports.push(ExecutorReport::Stored { node, files });
+        }
         self.reports.push(ExecutorReport::Executing { attempts });
     }
 
@@ -363,6 +383,9 @@ impl Tasks {
 
     fn finish(&mut self, serial: u64, all_gone: bool) {
         let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
+        if !attempt.order.inputs.is_empty() {
+            prepare::remove_inputs(&attempt.order, &self.state);
+        }
         if !attempt.announced {
             self.reports.push(attempt.started());
         }
@@ -372,6 +395,8 @@ impl Tasks {
         let oom_killed = attempt.leaf.as_ref().is_some_and(|leaf| leaf.oom_kills() > attempt.oom_kills_before);
         let reason = attempt.reason(exit.status, oom_killed);
         let usage = attempt.usage(&exit);
+        let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
+        let executing = leaves_files.then(|| attempt.describe());
         let mut messages: Vec<String> = self.task_dirs.give_back(attempt.task_dir).into_iter().collect();
         if oom_killed && reason != EndReason::OutOfMemory {
             messages.push("the kernel killed one of its processes at the memory limit".to_owned());
@@ -384,10 +409,39 @@ impl Tasks {
         if past_cap > 0 {
             messages.push(format!("{past_cap} bytes at the end of its output, past the cap, were not kept"));
         }
-        let ended = Arc::new(Ended { reason, usage, message: (!messages.is_empty()).then(|| messages.join("\n")) });
+        let message = (!messages.is_empty()).then(|| messages.join("\n"));
+        let ended = Ended { reason, usage, message, files: None };
         // A group that still has a member cannot be passed on.
         self.give_back(attempt.leaf.filter(|_| all_gone));
-        self.end(attempt.order.attempt, attempt.order.node, ended);
+        match executing {
+            Some(executing) => self.store(executing, ended),
+            None => self.end(attempt.order.attempt, attempt.order.node, Arc::new(ended)),
+        }
+    }
+
+    fn store(&mut self, executing: Executing, ended: Ended) {
+        let LaunchOrder { attempt, node, .. } = executing.order;
+        match self.outputs.store(executing.order.clone()) {
+            Ok(()) => drop(self.storing.insert(attempt, (executing, ended))),
+            Err(reason) => self.end(attempt, node, Arc::new(Ended { reason, ..ended })),
+        }
+    }
+
+    /// Rings when [`Tasks::on_stored`] has something to do.
+    pub fn outputs_bell(&self) -> BorrowedFd<'_> {
+        self.outputs.bell()
+    }
+
+    /// Ends the attempts whose output is stored.
+    pub fn on_stored(&mut self) {
+        for Stored { attempt, files } in self.outputs.take_done() {
+            let Some((executing, mut ended)) = self.storing.remove(&attempt) else { continue };
+            match files {
+                Ok(files) => ended.files = Some(files),
+                Err(reason) => ended.reason = reason,
+            }
+            self.end(attempt, executing.order.node, Arc::new(ended));
+        }
     }
 
     /// Ends what belongs to other nodes; nobody would ever ask for it or acknowledge it.

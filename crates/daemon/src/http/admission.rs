@@ -1,8 +1,9 @@
 //! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
 
 use crate::api::Error;
+use amalgam_core::vocabulary::files::{MAX_NAME, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use amalgam_core::vocabulary::{Duration, JobSpec, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
 /// Everything that a name or a command may be long.
@@ -23,6 +24,9 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
     let mut tasks = 0u64;
     for (index, stage) in job.stages.iter().enumerate() {
         if let Err(wrong) = check_stage(index, stage) {
+            return refuse(format!("stage {index} (`{}`) {wrong}", stage.name));
+        }
+        if let Err(wrong) = check_files(&job.stages[..index], stage) {
             return refuse(format!("stage {index} (`{}`) {wrong}", stage.name));
         }
         if !names.insert(stage.name.as_str()) {
@@ -79,6 +83,28 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
         return Err("has a timeout of zero".to_owned());
     }
     check_tasks(&stage.tasks)
+}
+
+fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
+    if stage.has_files() && stage.program.workdir != Workdir::Own {
+        return Err("has inputs or outputs, and its tasks do not run in directories of their own".to_owned());
+    }
+    for name in &stage.outputs {
+        check_output(name).map_err(|(problem, _)| format!("cannot have the output `{name}`: {problem}"))?;
+    }
+    for InputSpec { stage: writer, files } in &stage.inputs {
+        let Some(writer) = before.get(*writer as usize).filter(|_| stage.after.contains(writer)) else {
+            return Err("reads what a stage writes that it does not come after".to_owned());
+        };
+        if files.is_empty() || files.len() > MAX_NAME {
+            return Err("has an input that is empty or too long".to_owned());
+        }
+        // It names a directory for those that read from it.
+        if writer.name.contains('/') || writer.name.starts_with('.') {
+            return Err(format!("reads from a stage of the name `{}`", writer.name));
+        }
+    }
+    Ok(())
 }
 
 fn check_tasks(tasks: &TaskSet) -> Result<(), String> {

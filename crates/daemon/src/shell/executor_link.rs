@@ -4,6 +4,7 @@ use super::executor_routing::ExecutorRouting;
 use super::inbox::Sender;
 use super::{Input, Letter, end_process_on_panic};
 use crate::executor::{Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Link, ensure_running};
+use crate::files::Fetcher;
 use crate::frames::{self, Decoder};
 use amalgam_core::protocol::Message;
 use amalgam_core::vocabulary::NodeId;
@@ -56,6 +57,8 @@ pub struct Executor {
     /// Counts the connections.
     incarnation: u64,
     routing: ExecutorRouting,
+    /// Carries out orders about files, which are for this process.
+    files: Option<Fetcher>,
     reconnects: Option<mpsc::Sender<Reconnect>>,
 }
 
@@ -78,6 +81,11 @@ impl Executor {
         self.incarnation += 1;
         self.link = Some(Link::new(stream, decoder)?);
         Ok(self.incarnation)
+    }
+
+    /// Orders about files go there.
+    pub fn fetch_with(&mut self, files: Fetcher) {
+        self.files = Some(files);
     }
 
     /// What the loop is to watch.
@@ -138,6 +146,10 @@ impl Executor {
         let orders = letters.into_iter().filter_map(|letter| match letter.message {
             Message::ToExecutor(order) => {
                 self.routing.note(&order);
+                let order = match &self.files {
+                    Some(files) => files.take(order)?,
+                    None => order,
+                };
                 Some(ExecutorFrame::Order(order))
             }
             _ => None,

@@ -23,7 +23,10 @@ impl ExecutorRouting {
                 self.owners.remove(attempt);
             }
             ToExecutor::List { node } => self.listing.push_back(*node),
-            ToExecutor::Signal { .. } | ToExecutor::Promote { .. } => {}
+            ToExecutor::Signal { .. }
+            | ToExecutor::Promote { .. }
+            | ToExecutor::Fetch { .. }
+            | ToExecutor::Drop { .. } => {}
         }
     }
 
@@ -46,6 +49,7 @@ impl ExecutorRouting {
             ExecutorReport::Finished { attempt, .. } => {
                 self.owners.get(attempt).or_else(|| self.listing.front()).copied()
             }
+            ExecutorReport::Stored { node, .. } | ExecutorReport::Fetched { node, .. } => Some(*node),
             ExecutorReport::Executing { attempts } => {
                 let node = self.listing.pop_front()?;
                 self.owners.extend(attempts.iter().map(|entry| (entry.order.attempt, node)));

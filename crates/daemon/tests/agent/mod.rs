@@ -249,6 +249,7 @@ pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
         index: u64::from(number),
         item: None,
         devices: Vec::new(),
+        inputs: Arc::default(),
         grant: None,
         expected: None,
     }

@@ -4,7 +4,9 @@ use super::cluster::Shape;
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
 use amalgam_core::vocabulary::job::{IndexRange, Items};
-use amalgam_core::vocabulary::{Chance, Duration, ExecutionType, JobId, JobSpec, Program, StageSpec, TaskSet};
+use amalgam_core::vocabulary::{
+    Chance, Duration, ExecutionType, InputSpec, JobId, JobSpec, Program, StageSpec, TaskSet,
+};
 use amalgam_workload::trace::{MalformedLines, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
 
@@ -52,6 +54,25 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         near: Vec::new(),
         retries: chance.below(3_u32),
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
+        outputs: Vec::new(),
+        inputs: Vec::new(),
+    }
+}
+
+/// In some jobs stages leave files, and those after them read these: all of a stage, or those of one task.
+pub fn hand_on_files(workload: &mut Workload, chance: &mut Chance) {
+    for job in &mut workload.jobs {
+        if !is_one_in(3, chance) {
+            continue;
+        }
+        let spec = Arc::make_mut(&mut job.spec);
+        for stage in &mut spec.stages {
+            stage.outputs = vec!["all".to_owned(), "own-{index}".to_owned()];
+            for &before in &stage.after {
+                let files = one_of(chance, &["*", "all", "own-{index}"]).to_owned();
+                stage.inputs.push(InputSpec { stage: before, files });
+            }
+        }
     }
 }
 

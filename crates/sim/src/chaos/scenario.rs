@@ -4,7 +4,7 @@ use super::draws::{is_one_in, one_of};
 use super::{cluster, jobs, misfortune, queues};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
-use crate::settings::{Costs, NetworkSettings, Settings};
+use crate::settings::{Costs, FileSettings, NetworkSettings, Settings};
 use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::node::OpportunisticRules;
 use amalgam_core::policy::inter_job::QueueTree;
@@ -31,11 +31,19 @@ impl Scenario {
         cluster::enlarge(&mut shapes, &nodes, &mut Chance::new(seed, "chaos large shapes"));
         let least = cluster::least_share(&nodes, &shapes);
         let queues = queues::queues(least, &mut Chance::new(seed, "chaos queues"));
-        let workload = jobs::workload(&shapes, &queues::leaves(&queues), &mut Chance::new(seed, "chaos jobs"));
+        let mut workload = jobs::workload(&shapes, &queues::leaves(&queues), &mut Chance::new(seed, "chaos jobs"));
+        let files = &mut Chance::new(seed, "chaos files");
+        jobs::hand_on_files(&mut workload, files);
         let mut plan = misfortune::plan(nodes.len(), workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
         // Drawn by itself: whatever else goes wrong in a seed stays the same.
         plan.extend(misfortune::intrusions(&mut Chance::new(seed, "chaos intruder")));
-        let settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
+        let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
+        settings.files = FileSettings {
+            bytes: 1 << 20,
+            bytes_per_second: one_of(files, &[1 << 20, 100 << 20]),
+            cache_bytes: one_of(files, &[40 << 20, 10 << 30]),
+            wrong: one_of(files, &[0.0, 0.05, 0.5]),
+        };
         Scenario { settings, nodes, workload, plan }
     }
 }

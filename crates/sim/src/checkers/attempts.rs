@@ -1,6 +1,5 @@
 //! An attempt ends once, and a task is only started again for a reason that is on record.
-//!
-//! A finished task would start again if its output were lost; no role knows of outputs yet, so none ever does.
+//! A finished task starts again only where its output is lost.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -40,6 +39,13 @@ impl Attempts {
             }
             Change::Lost { attempt, task, last, .. } => {
                 self.on_ended(*attempt, *task, if *last { Progress::Failed } else { Progress::Again })
+            }
+            Change::OutputLost { task, .. } => {
+                let before = self.tasks.insert(*task, Progress::Again);
+                match before {
+                    Some(Progress::Succeeded) => Ok(()),
+                    _ => Err(Breach::of_task(*task, format!("task {task} lost its output although it was {before:?}"))),
+                }
             }
             Change::Rerun { job } => {
                 self.on_rerun(*job);

@@ -47,6 +47,9 @@ impl Fate {
             Change::Finished { task, ended, .. } if ended.reason.is_success() => {
                 self.succeeded.insert(*task);
             }
+            Change::OutputLost { task, .. } => {
+                self.succeeded.remove(task);
+            }
             Change::Finished { task, last: true, .. } | Change::Lost { task, last: true, .. } => {
                 self.failed.insert(*task);
             }

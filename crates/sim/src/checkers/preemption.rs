@@ -158,7 +158,9 @@ impl Checker for Preemption {
                 continue;
             };
             let mut is_first = true;
-            for entry in agent.queued().iter().filter(|entry| is_guaranteed(entry.shape.execution)) {
+            let waits_for_room =
+                |entry: &&QueuedEntry| is_guaranteed(entry.shape.execution) && !agent.awaits_files(entry.id);
+            for entry in agent.queued().iter().filter(waits_for_room) {
                 // Resources of a probe are nobody's before its job has a task for them.
                 let EntryId::Attempt(attempt) = entry.id else { continue };
                 let is_next = std::mem::take(&mut is_first) && self.queues_unbooked;

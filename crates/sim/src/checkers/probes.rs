@@ -82,9 +82,12 @@ impl Checker for Probes {
             _ => 0,
         };
         let jobs = world.server().into_iter().flat_map(|server| server.jobs.values());
-        for local in jobs.filter_map(|manager| manager.local_scheduler()).filter(|_| ratio > 0 && world.server_moved())
-        {
-            local.ask_states().try_for_each(|state| check_count(&state, ratio))?;
+        for manager in jobs.filter(|_| ratio > 0 && world.server_moved()) {
+            // Where a task's input may be lost, tasks that were ready may be so no more, and their probes are too many.
+            let may_wait_again = manager.job().spec.stages.iter().any(|stage| !stage.inputs.is_empty());
+            let is_surplus = |state: &AskState| may_wait_again && state.probes > ratio * state.open;
+            let mut states = manager.local_scheduler().into_iter().flat_map(|local| local.ask_states());
+            states.try_for_each(|state| if is_surplus(&state) { Ok(()) } else { check_count(&state, ratio) })?;
         }
         for node in world.quiet_nodes() {
             let is_up =

@@ -3,6 +3,7 @@
 use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
+use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Places, Preset};
 use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
 use std::collections::BTreeMap;
@@ -34,9 +35,11 @@ impl Room {
         Room { by_kind, ..Room::default() }
     }
 
-    fn next<'a>(&self, queue: &'a [QueuedEntry]) -> Option<&'a QueuedEntry> {
-        let Some(reorder) = self.by_kind else { return queue.first() };
-        queue.iter().min_by_key(|entry| (entry.is_opportunistic(), reorder.then(|| entry.id.job())))
+    /// Who waits for files lets others pass.
+    fn next<'a>(&self, agent: &'a NodeAgent) -> Option<&'a QueuedEntry> {
+        let mut queue = agent.queued().iter().filter(|entry| !agent.awaits_files(entry.id));
+        let Some(reorder) = self.by_kind else { return queue.next() };
+        queue.min_by_key(|entry| (entry.is_opportunistic(), reorder.then(|| entry.id.job())))
     }
 
     fn check_next(
@@ -97,7 +100,7 @@ impl Checker for Room {
             // probe is free again when its job manager has answered.
             let agent = world.agent(node).filter(|agent| agent.is_welcomed());
             let agent = agent.filter(|agent| agent.probes().all(|(_, keeps_room)| !keeps_room));
-            match agent.and_then(|agent| Some((agent, self.next(agent.queued())?))) {
+            match agent.and_then(|agent| Some((agent, self.next(agent)?))) {
                 Some((agent, next)) if world.is_idle(node) => {
                     // It may be told to keep more back than runs, and that is not checked here.
                     let room = if next.is_opportunistic() { agent.opportunistic_room() } else { Resources::MAX };

@@ -237,7 +237,7 @@ impl Simulation {
     fn kill_executor(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         host.executor_link += 1;
-        let dead = std::mem::take(&mut host.executor);
+        let dead = host.executor.die();
         for order in dead.into_running() {
             self.task_ended(node, &order, EndReason::NodeLost);
         }

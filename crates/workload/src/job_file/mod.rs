@@ -67,6 +67,8 @@ pub(crate) struct JobFile {
     /// How much is kept of a task's standard output, and of its standard error; 64MiB unless given.
     #[serde(alias = "output-cap")]
     pub output_cap: Option<OutputCap>,
+    /// Files that a task leaves in its working directory, as in a stage.
+    pub outputs: Option<At<Vec<At<String>>>>,
 }
 
 /// Tasks that run the same command.
@@ -107,6 +109,12 @@ pub(crate) struct StageFile {
     /// How much is kept of a task's standard output, and of its standard error; 64MiB unless given.
     #[serde(alias = "output-cap")]
     pub output_cap: Option<OutputCap>,
+    /// Files that a task leaves in its working directory for other stages, such as `counts.txt` or `part-{index}.txt`.
+    /// Tasks with outputs or inputs run in a directory of their own.
+    pub outputs: Option<Vec<At<String>>>,
+    /// Outputs of stages that this one comes after, which a task finds under `inputs/STAGE/INDEX/NAME`: `map/*` are all of
+    /// `map`, `map/part-{index}.txt` those with the task's own index.
+    pub inputs: Option<Vec<At<String>>>,
 }
 
 #[derive(Deserialize, JsonSchema, Clone, Copy, Debug)]

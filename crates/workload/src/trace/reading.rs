@@ -269,6 +269,8 @@ impl<'a> Reading<'a> {
             near: self.draw_near(),
             retries: self.options.retries,
             timeout: None,
+            outputs: Vec::new(),
+            inputs: Vec::new(),
         };
         Ok((spec, run_times))
     }

@@ -311,6 +311,8 @@ mod tests {
             near: Vec::new(),
             retries: 0,
             timeout: None,
+            outputs: Vec::new(),
+            inputs: Vec::new(),
         };
         after.iter().map(stage).collect()
     }

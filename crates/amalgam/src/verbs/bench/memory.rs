@@ -87,7 +87,7 @@ impl Run {
 
     fn end(&mut self, attempt: AttemptId, reason: EndReason) {
         let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
-        let ended = Arc::new(Ended { reason, usage, message: None });
+        let ended = Arc::new(Ended { reason, usage, message: None, files: None });
         self.tell(Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
     }
 

@@ -240,7 +240,8 @@ impl Run {
                 self.free.add(&self.spec.stages[stage].resources.basic);
                 let usage = Usage { wall: Duration::from_millis(20), ..Usage::default() };
                 let fails = self.chance.below(FAILS) == 0;
-                let ended = Arc::new(Ended { reason: EndReason::Exit(u8::from(fails)), usage, message: None });
+                let ended =
+                    Arc::new(Ended { reason: EndReason::Exit(u8::from(fails)), usage, message: None, files: None });
                 let what = if fails { "a failure" } else { "the end of a task" };
                 self.tell(what, Address::Node(NODE), ToJobManager::Finished { attempt, ended, instead: None });
             }

@@ -12,8 +12,8 @@ use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
 use amalgam_sim::{
-    Costs, ExecutionSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation, Subject, capacity,
-    report,
+    Costs, ExecutionSettings, FileSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation,
+    Subject, capacity, report,
 };
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
@@ -156,6 +156,23 @@ struct WorldArgs {
     /// The probability that an attempt fails; -w retries=N lets it be tried again
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     failures: f64,
+    /// Of each file that tasks declare as an output
+    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size, default_value = "1MiB")]
+    file_size: u64,
+    /// How fast a file comes from another node, in a second
+    #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "100MiB")]
+    file_rate: u64,
+    /// The most that a node keeps of files for tasks to read
+    #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size, default_value = "10GiB")]
+    cache: u64,
+}
+
+fn rate(text: &str) -> std::result::Result<u64, String> {
+    match amalgam_workload::quantities::parse_size(text) {
+        Ok(0) => Err("no file would ever come; write for instance `100MiB`".to_owned()),
+        Ok(rate) => Ok(rate),
+        Err(wrong) => Err(wrong.to_string()),
+    }
 }
 
 fn parse_subject(text: &str) -> std::result::Result<Subject, String> {
@@ -235,6 +252,7 @@ impl RunArgs {
     fn settings(&self, mut preset: Preset, seed: u64, queues: &QueueTree) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
+        let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
         let most = grants_per_heartbeat;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
@@ -251,6 +269,7 @@ impl RunArgs {
                 failures,
                 ..ExecutionSettings::default()
             },
+            files: FileSettings { bytes, bytes_per_second, cache_bytes, ..FileSettings::default() },
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
             strict: self.strict,

@@ -1,0 +1,185 @@
+//! Files that tasks leave for others, with agents that share nothing but the machine.
+
+use crate::support::{Cluster, Daemon, Scene, until, until_true};
+use amalgam_daemon::api::JobState;
+use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Two tasks that leave a file of two megabytes each, and one that reads both, on the node with a device.
+const MAP_REDUCE: &str = r#"
+name = "files"
+wait_for_nodes = true
+[[stage]]
+name = "map"
+tasks = 2
+outputs = ["part/numbers-{index}"]
+command = 'mkdir part; seq $((AMALGAM_INDEX * 1000000)) $((AMALGAM_INDEX * 1000000 + 300000)) > part/numbers-$AMALGAM_INDEX'
+[[stage]]
+name = "reduce"
+after = ["map"]
+inputs = ["map/*"]
+resources = { cpu = 1, gpu = 1 }
+command = '''
+find inputs -type f | sort > "$AMALGAM_SUBMIT_DIR/read"
+cat inputs/map/0/part/numbers-0 inputs/map/1/part/numbers-1 | cksum > "$AMALGAM_SUBMIT_DIR/sum"
+'''
+"#;
+
+const READ: &str = "inputs/map/0/part/numbers-0\ninputs/map/1/part/numbers-1\n";
+/// By `(seq 0 300000; seq 1000000 1300000) | cksum`.
+fn sum_of_all() -> String {
+    let all = std::process::Command::new("sh").args(["-c", "(seq 0 300000; seq 1000000 1300000) | cksum"]).output();
+    String::from_utf8(all.unwrap().stdout).unwrap()
+}
+
+/// A cluster of one agent, on which the first stage of this job has ended.
+fn mapped(config: &str) -> (Cluster, String) {
+    let cluster = Cluster::start(1, 2, config);
+    let job = cluster.scene.write("job.toml", MAP_REDUCE);
+    let id = cluster.scene.submit(&[job.to_str().unwrap()]);
+    until_true("both parts", || cluster.scene.job(&id).summary.tasks.succeeded == 2);
+    (cluster, id)
+}
+
+/// An agent on a host of its own, on which alone the second stage can run.
+fn start_big(cluster: &Cluster, more: &[&str]) -> Daemon {
+    let mut command = cluster.agent_command(1);
+    command.args(["--resource", "gpu=1"]).args(more);
+    Daemon::start(command).unwrap_or_else(|said| panic!("no agent: {said}"))
+}
+
+fn stored(cluster: &Cluster, agent: usize) -> Vec<PathBuf> {
+    let store = cluster.scene.path().join(format!("node-{agent}/executor/files/{agent}"));
+    let mut files: Vec<PathBuf> = fs::read_dir(store).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    files.sort();
+    files
+}
+
+fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
+    scene.story(id).into_iter().filter(|line| line.kind == kind).map(|line| line.text).collect()
+}
+
+/// Damage that no time of change tells of.
+fn damage(file: &Path) {
+    fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    let mut open = OpenOptions::new().write(true).open(file).unwrap();
+    open.write_all(b"7").unwrap();
+    open.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))).unwrap();
+}
+
+#[test]
+fn a_task_reads_what_others_left_on_another_node() {
+    let (cluster, id) = mapped("");
+    let scene = &cluster.scene;
+    assert_eq!(stored(&cluster, 0).len(), 2);
+    let big = start_big(&cluster, &[]);
+    scene.ok(&["wait", &id]);
+    assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
+    assert_eq!(stored(&cluster, 1).len(), 2);
+    assert_eq!(told(scene, &id, "output-lost"), Vec::<String>::new());
+    // What the master forgets, no node keeps: its own directories go as well.
+    let own = scene.path().join(format!("node-1/executor/own/{id}"));
+    assert!(own.exists() && !glob_inputs(&own), "inputs are there while a task runs");
+    drop(big);
+}
+
+fn glob_inputs(own: &Path) -> bool {
+    fs::read_dir(own).unwrap().flatten().any(|attempt| attempt.path().join("inputs").exists())
+}
+
+#[test]
+fn a_damaged_file_is_noticed_and_written_again() {
+    let (cluster, id) = mapped("");
+    damage(&stored(&cluster, 0)[0]);
+    let _big = start_big(&cluster, &[]);
+    let scene = &cluster.scene;
+    scene.ok(&["wait", &id]);
+    assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
+    let lost = told(scene, &id, "output-lost");
+    assert!(lost.len() == 1 && lost[0].contains("nobody has its output `part/numbers-"), "{lost:?}");
+    let ended = told(scene, &id, "ended").join("\n");
+    assert!(ended.contains("checksum is wrong"), "{ended}");
+}
+
+#[test]
+fn outputs_of_a_node_that_went_away_are_written_again() {
+    let (cluster, id) = mapped("heartbeat = '200ms'\nnode_grace = '1s'");
+    cluster.kill_agent(0);
+    let _big = start_big(&cluster, &[]);
+    let scene = &cluster.scene;
+    scene.ok(&["wait", &id]);
+    assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
+    assert_eq!(told(scene, &id, "output-lost").len(), 2);
+}
+
+#[test]
+fn files_that_are_too_much_for_a_node_say_so() {
+    let (cluster, id) = mapped("");
+    let _big = start_big(&cluster, &["--cache", "3MiB"]);
+    let scene = &cluster.scene;
+    let ended = until("a refusal", || told(scene, &id, "ended").into_iter().find(|text| text.contains("--cache")));
+    assert!(ended.contains("this node keeps 3145728 bytes of files at most"), "{ended}");
+    scene.run(&["wait", &id]);
+    assert_eq!(scene.job(&id).summary.state, JobState::Failed);
+}
+
+#[test]
+fn committed_files_survive_a_killed_server_and_a_killed_agent() {
+    let (cluster, id) = mapped("");
+    cluster.kill_server();
+    cluster.kill_agent(0);
+    cluster.start_server();
+    cluster.start_agent(0);
+    let _big = start_big(&cluster, &[]);
+    let scene = &cluster.scene;
+    scene.ok(&["wait", &id]);
+    assert_eq!(scene.read("sum"), sum_of_all());
+    assert_eq!(told(scene, &id, "output-lost"), Vec::<String>::new());
+}
+
+#[test]
+fn a_declared_file_that_is_missing_fails_the_task_and_is_named() {
+    let scene = Scene::dev(&[]);
+    for (command, said) in [
+        ("true", "it exited with 0 and left no `counts.txt`, which its stage declares as an output"),
+        ("mkdir counts.txt", "its output `counts.txt` is no regular file"),
+    ] {
+        let job = scene.write("job.toml", &format!("outputs = ['counts.txt']\ncommand = '{command}'\nretries = 1\n"));
+        let id = scene.submit(&[job.to_str().unwrap()]);
+        assert_eq!(scene.run(&["wait", &id]).code, 1);
+        let info = scene.ok(&["info", &id]);
+        assert!(info.contains(said), "{info}");
+        assert_eq!(told(&scene, &id, "launched").len(), 2, "a retry is used");
+    }
+}
+
+#[test]
+fn inputs_are_read_only_and_an_output_that_nobody_reads_stays() {
+    let scene = Scene::dev(&["--nodes", "2"]);
+    let text = r#"
+[[stage]]
+name = "a"
+outputs = ["o"]
+command = 'echo one > o'
+[[stage]]
+name = "b"
+after = ["a"]
+inputs = ["a/o"]
+outputs = ["result"]
+command = 'stat -c %a inputs/a/0/o; cat inputs/a/0/o > result; rm -f inputs/a/0/o'
+"#;
+    let job = scene.write("job.toml", text);
+    let id = scene.submit(&[job.to_str().unwrap()]);
+    scene.ok(&["wait", &id]);
+    assert!(scene.ok(&["logs", &id]).contains("444"));
+    let own = scene.state().join(format!("executor/own/{id}"));
+    let attempts = || fs::read_dir(&own).unwrap().flatten();
+    let results: Vec<PathBuf> =
+        attempts().map(|attempt| attempt.path().join("result")).filter(|path| path.exists()).collect();
+    assert_eq!(results.len(), 1);
+    assert_eq!(fs::read_to_string(&results[0]).unwrap(), "one\n");
+    assert!(File::open(own.join("o")).is_err());
+}

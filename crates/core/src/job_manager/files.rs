@@ -1,0 +1,326 @@
+//! The files of a job: which attempt's are those of a task, which nodes have them, and what follows when none has.
+
+use super::dag::TaskState;
+use super::{JobManager, RunningAttempt};
+use crate::protocol::{Holder, ToNode};
+use crate::role::{Change, Outbox, Record};
+use crate::vocabulary::files::{INDEX, input_path};
+use crate::vocabulary::{
+    AttemptId, Digest, EndReason, Ended, InputFile, InputSpec, Instant, JobSpec, NodeId, OutputFile, TaskId,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A launch names so many nodes that have a file, so that a file that is everywhere makes no long message.
+const MOST_HOLDERS: usize = 4;
+
+/// A stage and the position of a task in it.
+type Place = (u32, u32);
+
+/// What tasks left that others read, and where it is.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Files {
+    committed: BTreeMap<Place, Committed>,
+    holders: BTreeMap<Digest, BTreeSet<NodeId>>,
+    /// Tasks with a file that nobody has.
+    lost: BTreeSet<Place>,
+    /// By stage, what each of its tasks reads, where all read the same: made once and not for each.
+    #[serde(skip)]
+    shared: BTreeMap<u32, Arc<[InputFile]>>,
+    /// By stage, nodes where a task of it started; so many copies are enough to know of.
+    #[serde(skip)]
+    arrivals: BTreeMap<u32, BTreeSet<NodeId>>,
+}
+
+/// The files of a task: all of one attempt.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Committed {
+    attempt: AttemptId,
+    files: Vec<OutputFile>,
+}
+
+impl Files {
+    /// `None` for a job without files.
+    pub(super) fn new(spec: &JobSpec) -> Option<Box<Files>> {
+        spec.stages.iter().any(|stage| stage.has_files()).then(Box::default)
+    }
+
+    /// Without what can be made again.
+    pub(super) fn saved(&self) -> Box<Files> {
+        let Files { committed, holders, lost, .. } = self.clone();
+        Box::new(Files { committed, holders, lost, ..Files::default() })
+    }
+
+    /// The attempt that ended well first is the one whose files count.
+    fn commit(&mut self, task: Place, attempt: AttemptId, node: NodeId, files: &[OutputFile]) {
+        if files.is_empty() || self.committed.contains_key(&task) {
+            return;
+        }
+        self.shared.clear();
+        for file in files {
+            self.holders.entry(file.digest).or_default().insert(node);
+        }
+        self.committed.insert(task, Committed { attempt, files: files.to_vec() });
+    }
+
+    fn uncommit(&mut self, task: Place) {
+        self.shared.clear();
+        self.committed.remove(&task);
+        self.lost.remove(&task);
+    }
+
+    /// The node does not have these any more, or whatever it had.
+    fn drop_holder(&mut self, node: NodeId, is_gone: impl Fn(&Digest) -> bool) {
+        self.shared.clear();
+        for nodes in self.arrivals.values_mut() {
+            nodes.remove(&node);
+        }
+        let mut orphans = BTreeSet::new();
+        for (digest, holders) in self.holders.iter_mut().filter(|(digest, _)| is_gone(digest)) {
+            if holders.remove(&node) && holders.is_empty() {
+                orphans.insert(*digest);
+            }
+        }
+        if !orphans.is_empty() {
+            self.holders.retain(|_, holders| !holders.is_empty());
+            let is_lost = |committed: &Committed| committed.files.iter().any(|file| orphans.contains(&file.digest));
+            self.lost.extend(self.committed.iter().filter(|(_, one)| is_lost(one)).map(|(place, _)| *place));
+        }
+    }
+
+    /// A file of the task that nobody has.
+    fn lost_file(&self, task: Place) -> Option<&str> {
+        let files = &self.committed.get(&task)?.files;
+        files.iter().find(|file| !self.holders.contains_key(&file.digest)).map(|file| file.name.as_str())
+    }
+
+    fn holders_of(&self, digest: &Digest) -> Vec<NodeId> {
+        self.holders.get(digest).into_iter().flatten().take(MOST_HOLDERS).copied().collect()
+    }
+
+    /// What a task finds in its working directory, in the order of paths.
+    fn inputs_of(&mut self, spec: &JobSpec, place: Place) -> Arc<[InputFile]> {
+        let (stage, _) = place;
+        if spec.stages[stage as usize].inputs.iter().any(|input| input.files.contains(INDEX)) {
+            return self.gather(spec, place);
+        }
+        if let Some(shared) = self.shared.get(&stage) {
+            return Arc::clone(shared);
+        }
+        let shared = self.gather(spec, place);
+        self.shared.insert(stage, Arc::clone(&shared));
+        shared
+    }
+
+    fn gather(&self, spec: &JobSpec, (stage, position): Place) -> Arc<[InputFile]> {
+        let reader = &spec.stages[stage as usize];
+        let mut inputs: BTreeMap<String, InputFile> = BTreeMap::new();
+        for InputSpec { stage, files } in &reader.inputs {
+            let writer = &spec.stages[*stage as usize];
+            for (from, name) in writer.select_outputs(files, reader.tasks.index_value(position)) {
+                let committed = self.committed.get(&(*stage, from)).map_or(&[][..], |committed| &committed.files);
+                let index = writer.tasks.index_value(from);
+                for file in committed.iter().filter(|file| file.name == name) {
+                    let path = input_path(&writer.name, index, &name);
+                    let holders = self.holders_of(&file.digest);
+                    inputs.insert(path.clone(), InputFile { path, digest: file.digest, bytes: file.bytes, holders });
+                }
+            }
+        }
+        inputs.into_values().collect()
+    }
+}
+
+impl JobManager {
+    /// What the task reads; all of it is committed once its stage is ready.
+    pub(super) fn inputs_of(&mut self, task: TaskId) -> Arc<[InputFile]> {
+        let reads_files = self.reads_files(task);
+        match &mut self.files {
+            Some(files) if reads_files => files.inputs_of(&self.job.spec, (task.stage, task.index)),
+            _ => Arc::default(),
+        }
+    }
+
+    fn reads_files(&self, task: TaskId) -> bool {
+        !self.job.spec.stages[task.stage as usize].inputs.is_empty()
+    }
+
+    /// How many bytes of its inputs each node has, the most first.
+    pub fn input_holders(&self, task: TaskId) -> Vec<Holder> {
+        let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
+        if let Some(files) = &self.files {
+            for file in files.gather(&self.job.spec, (task.stage, task.index)).iter() {
+                let holders = files.holders.get(&file.digest).into_iter().flatten();
+                holders.for_each(|node| *bytes.entry(*node).or_default() += file.bytes);
+            }
+        }
+        let mut holders: Vec<Holder> = bytes.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
+        holders.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.node));
+        holders
+    }
+
+    /// What the task left, and the attempt that did.
+    pub fn outputs_of(&self, task: TaskId) -> Option<(AttemptId, &[OutputFile])> {
+        let committed = self.files.as_ref()?.committed.get(&(task.stage, task.index))?;
+        Some((committed.attempt, &committed.files))
+    }
+
+    /// An attempt started: its node has everything that it reads.
+    pub(super) fn note_arrival(&mut self, task: TaskId, node: NodeId) {
+        if self.files.is_none() || !self.reads_files(task) {
+            return;
+        }
+        let Some(files) = &mut self.files else { return };
+        // Where each task reads its own files, a node that has those of one has none of another's.
+        let read_the_same = files.shared.contains_key(&task.stage);
+        let nodes = files.arrivals.entry(task.stage).or_default();
+        if read_the_same && (nodes.len() >= MOST_HOLDERS || !nodes.insert(node)) {
+            return;
+        }
+        let inputs = self.inputs_of(task);
+        let Some(files) = &mut self.files else { return };
+        for input in inputs.iter() {
+            files.holders.entry(input.digest).and_modify(|holders| {
+                holders.insert(node);
+            });
+        }
+    }
+
+    /// What the end of an attempt says about files, before it is taken into the DAG.
+    pub(super) fn take_files(&mut self, task: TaskId, attempt: AttemptId, node: NodeId, ended: &Ended) {
+        let Some(files) = &mut self.files else { return };
+        if ended.reason.is_success() {
+            files.commit((task.stage, task.index), attempt, node, ended.outputs());
+        }
+        let nodes: BTreeSet<NodeId> = ended.missing().iter().map(|(_, node)| *node).collect();
+        for node in nodes {
+            let gone: BTreeSet<Digest> =
+                ended.missing().iter().filter(|(_, of)| *of == node).map(|(digest, _)| *digest).collect();
+            files.drop_holder(node, |digest| gone.contains(digest));
+        }
+    }
+
+    /// Everything that the node had is out of reach.
+    pub(super) fn forget_files_at(&mut self, node: NodeId) {
+        if let Some(files) = &mut self.files {
+            files.drop_holder(node, |_| true);
+        }
+    }
+
+    /// Tasks whose output nobody has run again, where somebody still reads it; and those whose output they need in turn.
+    pub(super) fn reopen_lost(&mut self, now: Instant, out: &mut Outbox) {
+        let mut reopened = BTreeSet::new();
+        while let Some((task, file)) = self.next_lost() {
+            if reopened.insert(task.stage) {
+                self.stop_readers(task.stage, &file, out);
+            }
+            out.persist(Change::OutputLost { task, file: file.clone(), at: now });
+            self.reopen(task, &file);
+            self.intra_job.came_back(task.stage);
+        }
+        if !reopened.is_empty() {
+            self.work.recount(&self.job, &self.dag);
+        }
+    }
+
+    /// Attempts of a stage whose process has not started: they may still wait for files.
+    fn unstarted(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
+        let of_stage = self.running.iter().filter(move |(_, running)| running.task.stage == stage);
+        of_stage.filter(|(_, running)| running.started_at.is_none()).map(|(attempt, running)| (*attempt, running))
+    }
+
+    /// Nobody waits at a node for a file that is written again: it will be another one, and elsewhere.
+    fn stop_readers(&self, writer: u32, file: &str, out: &mut Outbox) {
+        for &reader in &self.dag.stage(writer).dependents {
+            let inputs = &self.job.spec.stages[reader as usize].inputs;
+            for (attempt, RunningAttempt { task, node, .. }) in self.unstarted(reader) {
+                if inputs.iter().any(|input| input.stage == writer) {
+                    let reason = EndReason::NoInput(format!("its input `{file}` is lost, and is written again"));
+                    out.record(Record::Stopping { task: *task, attempt, node: *node, reason: reason.clone() });
+                    out.send(*node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
+                }
+            }
+        }
+    }
+
+    fn next_lost(&self) -> Option<(TaskId, String)> {
+        let files = self.files.as_ref().filter(|files| !files.lost.is_empty() && !self.stopping)?;
+        let is_read = |writer: u32| {
+            self.dag.stage(writer).dependents.iter().any(|&reader| {
+                let (stage, inputs) = (self.dag.stage(reader), &self.job.spec.stages[reader as usize].inputs);
+                let is_left = stage.waiting() > 0 || self.unstarted(reader).next().is_some();
+                is_left && !stage.abandoned && inputs.iter().any(|input| input.stage == writer)
+            })
+        };
+        files.lost.iter().find_map(|&(stage, index)| {
+            // A copy may have turned up since.
+            let file = files.lost_file((stage, index)).filter(|_| is_read(stage))?;
+            Some((TaskId { job: self.id(), stage, index }, file.to_owned()))
+        })
+    }
+
+    /// The task waits for another attempt, although one succeeded.
+    pub(super) fn reopen(&mut self, task: TaskId, file: &str) {
+        let TaskId { stage, index, .. } = task;
+        if let Some(files) = &mut self.files {
+            files.uncommit((stage, index));
+        }
+        let is_done = |record: &super::TaskRecord| record.state == TaskState::Succeeded;
+        if self.dag.stage(stage).record(index).is_some_and(is_done) {
+            self.dag.reopen(stage, index, &format!("its output `{file}` is lost: it runs again"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Epoch, JobId};
+
+    const ONE: Digest = Digest([1; 32]);
+    const OTHER: Digest = Digest([2; 32]);
+
+    fn attempt(number: u32) -> AttemptId {
+        AttemptId { job: JobId(1), epoch: Epoch(1), number }
+    }
+
+    fn output(digest: Digest) -> OutputFile {
+        OutputFile { name: "o".to_owned(), digest, bytes: 3 }
+    }
+
+    #[test]
+    fn of_two_attempts_that_end_well_the_first_ones_files_count() {
+        let mut files = Files::default();
+        files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE)]);
+        files.commit((0, 0), attempt(2), NodeId(2), &[output(OTHER)]);
+        assert_eq!(files.committed[&(0, 0)], Committed { attempt: attempt(1), files: vec![output(ONE)] });
+        assert_eq!(files.holders_of(&OTHER), [], "the loser's is nobody's");
+    }
+
+    #[test]
+    fn a_file_is_lost_when_its_last_holder_is_and_a_copy_saves_it() {
+        let mut files = Files::default();
+        files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE)]);
+        files.commit((0, 1), attempt(2), NodeId(2), &[output(ONE)]);
+        files.drop_holder(NodeId(1), |_| true);
+        assert!(files.lost.is_empty(), "another task left the same");
+        files.drop_holder(NodeId(2), |digest| *digest == OTHER);
+        assert!(files.lost.is_empty());
+        files.drop_holder(NodeId(2), |digest| *digest == ONE);
+        assert_eq!(files.lost, BTreeSet::from([(0, 0), (0, 1)]));
+        assert_eq!(files.lost_file((0, 1)), Some("o"));
+        // Written again by one of the two, it is there for both.
+        files.uncommit((0, 0));
+        files.commit((0, 0), attempt(3), NodeId(3), &[output(ONE)]);
+        assert_eq!(files.lost_file((0, 1)), None);
+    }
+
+    #[test]
+    fn readers_are_told_of_a_few_holders() {
+        let mut files = Files::default();
+        files.commit((0, 0), attempt(1), NodeId(0), &[output(ONE)]);
+        files.holders.get_mut(&ONE).unwrap().extend((1..10).map(NodeId));
+        assert_eq!(files.holders_of(&ONE), [0, 1, 2, 3].map(NodeId));
+    }
+}

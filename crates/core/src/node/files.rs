@@ -1,0 +1,610 @@
+//! The files of a node: what waiting tasks read is fetched from nodes that have it, in order of arrival, into a cache of
+//! limited size, which drops first what was used longest ago.
+//!
+//! Room is reserved for everything that a task reads at once. Tasks that each held a part of the room would wait for ever.
+
+use super::{NodeAgent, State};
+use crate::protocol::{TheExecutor, ToExecutor};
+use crate::role::{Outbox, Record};
+use crate::vocabulary::{
+    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, EntryId, Fetched, InputFile, Instant, JobId, NodeId,
+    OutputFile, StoredFile, Usage,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// So many files are fetched at once.
+pub const MOST_FETCHES: usize = 4;
+/// A node that sends another file than it was asked for is asked so often.
+const MOST_WRONG: u32 = 3;
+/// Nodes that do not answer are asked again after so long, and not any more after `PATIENCE`.
+const RETRY: Duration = Duration(2_000_000);
+const PATIENCE: Duration = Duration(30_000_000);
+
+pub(super) struct Files {
+    /// In bytes, of what is kept.
+    limit: u64,
+    stored: BTreeMap<Digest, Stored>,
+    stored_bytes: u64,
+    /// Of these, what some task waits for or runs with.
+    pinned_bytes: u64,
+    uses: u64,
+    readers: BTreeMap<AttemptId, Reader>,
+    /// Readers for which there is no room yet, in order of arrival.
+    line: VecDeque<AttemptId>,
+    fetches: BTreeMap<Digest, Fetch>,
+    /// Of all fetches together.
+    fetch_bytes: u64,
+    /// Those that wait until fewer are under way.
+    waiting: VecDeque<Digest>,
+    under_way: usize,
+    effects: Effects,
+}
+
+struct Stored {
+    bytes: u64,
+    /// The larger, the later.
+    last_use: u64,
+    readers: u32,
+    /// The one that left it or read it last, as far as is known.
+    job: Option<JobId>,
+}
+
+struct Reader {
+    inputs: Arc<[InputFile]>,
+    /// Its files, each once: where in the inputs it is first.
+    files: BTreeMap<Digest, usize>,
+    /// Room is reserved for them.
+    is_admitted: bool,
+    missing: usize,
+}
+
+struct Fetch {
+    bytes: u64,
+    /// Nodes that may have it, with how often they sent something else; the front is asked next.
+    holders: VecDeque<(NodeId, u32)>,
+    /// Nodes that do not have it, whatever was said.
+    in_vain: Vec<NodeId>,
+    /// Since when nobody answers.
+    unanswered_since: Option<Instant>,
+    /// Holders to ask before the next pause.
+    unasked: usize,
+    readers: u32,
+    step: Step,
+    /// What went wrong last.
+    trouble: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Waiting,
+    Asked(NodeId),
+    /// Nobody answered; all are asked again then.
+    Paused(Instant),
+}
+
+/// What follows for others.
+#[derive(Default)]
+struct Effects {
+    ask: Vec<(StoredFile, NodeId)>,
+    drop: Vec<Digest>,
+    arrived: Vec<AttemptId>,
+    failed: Vec<(AttemptId, Arc<Ended>)>,
+}
+
+impl Files {
+    pub(super) fn new(limit: u64) -> Files {
+        Files {
+            limit,
+            stored: BTreeMap::new(),
+            stored_bytes: 0,
+            pinned_bytes: 0,
+            uses: 0,
+            readers: BTreeMap::new(),
+            line: VecDeque::new(),
+            fetches: BTreeMap::new(),
+            fetch_bytes: 0,
+            waiting: VecDeque::new(),
+            under_way: 0,
+            effects: Effects::default(),
+        }
+    }
+
+    /// When somebody who did not answer is asked again.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        let at = |fetch: &Fetch| match fetch.step {
+            Step::Paused(at) => Some(at),
+            Step::Waiting | Step::Asked(_) => None,
+        };
+        self.fetches.values().filter_map(at).min()
+    }
+
+    fn missing_of(&self, reader: AttemptId) -> (u32, u64) {
+        let files = self.readers.get(&reader).into_iter().flat_map(Reader::files);
+        let missing = files.filter(|file| !self.stored.contains_key(&file.digest));
+        missing.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes))
+    }
+
+    // ---- readers ---------------------------------------------------------------------------------------------------
+
+    fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>) {
+        let files: BTreeMap<Digest, usize> = inputs.iter().enumerate().map(|(at, input)| (input.digest, at)).collect();
+        let missing = files.len();
+        let reader = Reader { inputs, files, is_admitted: false, missing };
+        let bytes = reader.files().fold(0, |sum: u64, file| sum.saturating_add(file.bytes));
+        if bytes > self.limit {
+            let why = format!(
+                "it reads {bytes} bytes, and this node keeps {} bytes of files at most; start its agent with a larger --cache",
+                self.limit
+            );
+            return self.effects.failed.push((id, no_input(why, Vec::new())));
+        }
+        self.readers.insert(id, reader);
+        self.line.push_back(id);
+        self.admit(own);
+    }
+
+    /// Reserves room for readers in the order in which they came.
+    fn admit(&mut self, own: NodeId) {
+        while let Some(&id) = self.line.front() {
+            if let Some(reader) = self.readers.get(&id) {
+                let is_new = |digest: &Digest| {
+                    let is_pinned = self.stored.get(digest).is_some_and(|stored| stored.readers > 0);
+                    !is_pinned && !self.fetches.contains_key(digest)
+                };
+                let more: u64 = reader.files().filter(|file| is_new(&file.digest)).map(|file| file.bytes).sum();
+                if self.pinned_bytes + self.fetch_bytes + more > self.limit {
+                    break;
+                }
+                self.reserve(own, id);
+            }
+            self.line.pop_front();
+        }
+        self.make_room();
+        self.ask_more();
+    }
+
+    fn reserve(&mut self, own: NodeId, id: AttemptId) {
+        let Some(mut reader) = self.readers.remove(&id) else { return };
+        reader.is_admitted = true;
+        reader.missing = 0;
+        for (&digest, &at) in &reader.files {
+            let InputFile { bytes, ref holders, .. } = reader.inputs[at];
+            if self.pin(&digest, id.job) {
+                continue;
+            }
+            reader.missing += 1;
+            let fetch = self.fetches.entry(digest).or_insert_with(|| {
+                self.waiting.push_back(digest);
+                self.fetch_bytes += bytes;
+                Fetch::new(bytes)
+            });
+            fetch.readers += 1;
+            // Nodes begin at different ones.
+            let first = own.0 as usize % holders.len().max(1);
+            holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
+        }
+        if reader.missing == 0 {
+            self.effects.arrived.push(id);
+        }
+        self.readers.insert(id, reader);
+    }
+
+    /// Keeps a file that is here for one more reader; false if it is not here.
+    fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
+        let Some(stored) = self.stored.get_mut(digest) else { return false };
+        self.uses += 1;
+        (stored.last_use, stored.job) = (self.uses, Some(job));
+        stored.readers += 1;
+        if stored.readers == 1 {
+            self.pinned_bytes += stored.bytes;
+        }
+        true
+    }
+
+    /// The task has ended: what only it needed may go.
+    fn remove_reader(&mut self, id: AttemptId) {
+        let Some(reader) = self.readers.remove(&id) else { return };
+        if !reader.is_admitted {
+            self.line.retain(|other| *other != id);
+            return;
+        }
+        for digest in reader.files.keys() {
+            if let Some(fetch) = self.fetches.get_mut(digest) {
+                fetch.readers -= 1;
+                // One that is under way comes to its end, and somebody may want it later.
+                if fetch.readers == 0 && !matches!(fetch.step, Step::Asked(_)) {
+                    self.remove_fetch(digest);
+                }
+            } else if let Some(stored) = self.stored.get_mut(digest) {
+                stored.readers -= 1;
+                if stored.readers == 0 {
+                    self.pinned_bytes -= stored.bytes;
+                }
+            }
+        }
+    }
+
+    // ---- what is here ----------------------------------------------------------------------------------------------
+
+    fn store(&mut self, file: StoredFile, job: Option<JobId>, readers: u32) {
+        self.uses += 1;
+        let StoredFile { digest, bytes } = file;
+        let stored = self.stored.entry(digest).or_insert_with(|| {
+            self.stored_bytes += bytes;
+            Stored { bytes, last_use: 0, readers: 0, job: None }
+        });
+        if stored.readers == 0 && readers > 0 {
+            self.pinned_bytes += stored.bytes;
+        }
+        stored.readers += readers;
+        (stored.last_use, stored.job) = (self.uses, job.or(stored.job));
+    }
+
+    /// What no task needs goes, that which was used longest ago first, until the rest is within the limit.
+    fn make_room(&mut self) {
+        let wanted = self.limit.saturating_sub(self.fetch_bytes);
+        if self.stored_bytes <= wanted {
+            return;
+        }
+        let mut idle: Vec<(u64, Digest)> = self
+            .stored
+            .iter()
+            .filter(|(_, one)| one.readers == 0)
+            .map(|(digest, one)| (one.last_use, *digest))
+            .collect();
+        idle.sort_unstable();
+        for (_, digest) in idle {
+            if self.stored_bytes <= wanted {
+                return;
+            }
+            self.forget(&digest);
+            self.effects.drop.push(digest);
+        }
+    }
+
+    fn forget(&mut self, digest: &Digest) {
+        let Some(gone) = self.stored.remove(digest) else { return };
+        self.stored_bytes -= gone.bytes;
+        if gone.readers > 0 {
+            self.pinned_bytes -= gone.bytes;
+        }
+    }
+
+    fn forget_job(&mut self, job: JobId) {
+        let of_job = self.stored.iter().filter(|(_, one)| one.job == Some(job) && one.readers == 0);
+        for digest in of_job.map(|(digest, _)| *digest).collect::<Vec<_>>() {
+            self.forget(&digest);
+            self.effects.drop.push(digest);
+        }
+    }
+
+    // ---- fetching --------------------------------------------------------------------------------------------------
+
+    fn ask_more(&mut self) {
+        while self.under_way < MOST_FETCHES
+            && let Some(digest) = self.waiting.pop_front()
+        {
+            let Some(fetch) = self.fetches.get_mut(&digest).filter(|fetch| fetch.step == Step::Waiting) else {
+                continue;
+            };
+            let Some(&(holder, _)) = fetch.holders.front() else {
+                self.fail(&digest, None);
+                continue;
+            };
+            fetch.step = Step::Asked(holder);
+            self.under_way += 1;
+            self.effects.ask.push((StoredFile { digest, bytes: fetch.bytes }, holder));
+        }
+    }
+
+    fn on_fetched(&mut self, now: Instant, own: NodeId, digest: Digest, outcome: Fetched) {
+        let Some(fetch) = self.fetches.get_mut(&digest) else { return };
+        let Step::Asked(holder) = fetch.step else { return };
+        self.under_way -= 1;
+        fetch.step = Step::Waiting;
+        match outcome {
+            Fetched::Done => {
+                let file = StoredFile { digest, bytes: fetch.bytes };
+                return self.arrive(own, file);
+            }
+            Fetched::NoRoom(why) => {
+                self.fail(&digest, Some(why));
+                return self.admit(own);
+            }
+            Fetched::Absent => fetch.give_up(holder, "does not have it any more"),
+            Fetched::Wrong => fetch.was_wrong(holder),
+            Fetched::Unreachable => fetch.was_silent(now),
+        }
+        if let Some(fetch) = self.fetches.get(&digest).filter(|fetch| fetch.step == Step::Waiting) {
+            if fetch.readers == 0 {
+                self.remove_fetch(&digest);
+            } else {
+                self.waiting.push_back(digest);
+            }
+        }
+        self.admit(own);
+    }
+
+    /// A file is here that was not sent for; what was, is not waited for any more.
+    fn take_in(&mut self, own: NodeId, file: StoredFile, job: Option<JobId>) {
+        match self.fetches.get(&file.digest).map(|fetch| fetch.step) {
+            None => self.store(file, job, 0),
+            Some(step) => {
+                self.under_way -= usize::from(matches!(step, Step::Asked(_)));
+                self.arrive(own, file);
+            }
+        }
+    }
+
+    fn arrive(&mut self, own: NodeId, file: StoredFile) {
+        let readers = self.fetches[&file.digest].readers;
+        self.remove_fetch(&file.digest);
+        self.store(file, None, readers);
+        for (&id, reader) in &mut self.readers {
+            if reader.is_admitted && reader.files.contains_key(&file.digest) {
+                reader.missing -= 1;
+                if reader.missing == 0 {
+                    self.effects.arrived.push(id);
+                }
+                let stored = self.stored.get_mut(&file.digest).expect("just stored");
+                stored.job = Some(id.job);
+            }
+        }
+        self.admit(own);
+    }
+
+    fn remove_fetch(&mut self, digest: &Digest) {
+        if let Some(fetch) = self.fetches.remove(digest) {
+            self.fetch_bytes -= fetch.bytes;
+            self.waiting.retain(|other| other != digest);
+        }
+    }
+
+    /// Nobody has the file, or it cannot be kept here for this reason: its readers end.
+    fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
+        let Some(fetch) = self.fetches.get(digest) else { return };
+        let missing: Vec<(Digest, NodeId)> = fetch.in_vain.iter().map(|node| (*digest, *node)).collect();
+        let nodes: Vec<String> = fetch.in_vain.iter().map(NodeId::to_string).collect();
+        let asked = match nodes.is_empty() {
+            true => "no node is known to have it".to_owned(),
+            false => format!("{} {}", nodes.join(", "), fetch.trouble),
+        };
+        let readers = self.readers.iter().filter(|(_, one)| one.is_admitted && one.files.contains_key(digest));
+        for id in readers.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let reader = &self.readers[&id];
+            let path = &reader.inputs[reader.files[digest]].path;
+            let ended = match &no_room {
+                Some(why) => Ended::without_run(EndReason::NodeFault(format!("cannot keep its input {path}: {why}"))),
+                None => no_input(format!("its input {path} could not be had: {asked}"), missing.clone()),
+            };
+            self.remove_reader(id);
+            self.effects.failed.push((id, ended));
+        }
+        self.remove_fetch(digest);
+    }
+
+    fn retry(&mut self, now: Instant, own: NodeId) {
+        let is_due = |fetch: &Fetch| matches!(fetch.step, Step::Paused(at) if at <= now);
+        for (digest, fetch) in self.fetches.iter_mut().filter(|(_, fetch)| is_due(fetch)) {
+            fetch.step = Step::Waiting;
+            self.waiting.push_back(*digest);
+        }
+        self.admit(own);
+    }
+
+    /// What was under way was lost with the executor.
+    fn ask_again(&mut self, own: NodeId) {
+        self.under_way = 0;
+        for (digest, fetch) in self.fetches.iter_mut().filter(|(_, fetch)| matches!(fetch.step, Step::Asked(_))) {
+            fetch.step = Step::Waiting;
+            self.waiting.push_back(*digest);
+        }
+        self.admit(own);
+    }
+
+    pub(super) fn check_invariants(&self) {
+        let stored = self.stored.values().map(|one| one.bytes).sum::<u64>();
+        assert_eq!(self.stored_bytes, stored, "bytes that are here");
+        let pinned = self.stored.values().filter(|one| one.readers > 0).map(|one| one.bytes).sum::<u64>();
+        assert_eq!(self.pinned_bytes, pinned, "bytes that tasks need");
+        assert_eq!(self.fetch_bytes, self.fetches.values().map(|fetch| fetch.bytes).sum::<u64>(), "bytes on their way");
+        let under_way = self.fetches.values().filter(|fetch| matches!(fetch.step, Step::Asked(_))).count();
+        assert_eq!(self.under_way, under_way, "fetches under way");
+        assert!(self.pinned_bytes + self.fetch_bytes <= self.limit, "room is reserved within the limit");
+        let wanted = |digest: &Digest| {
+            let admitted = self.readers.values().filter(|reader| reader.is_admitted);
+            admitted.filter(|reader| reader.files.contains_key(digest)).count() as u32
+        };
+        for (digest, readers) in self.stored.iter().map(|(digest, one)| (digest, one.readers)) {
+            assert_eq!(readers, wanted(digest), "readers of what is here");
+        }
+        for (digest, fetch) in &self.fetches {
+            assert_eq!(fetch.readers, wanted(digest), "readers of what is on its way");
+        }
+    }
+}
+
+impl Reader {
+    /// What it reads, each once.
+    fn files(&self) -> impl Iterator<Item = &InputFile> {
+        self.files.values().map(|at| &self.inputs[*at])
+    }
+}
+
+impl Fetch {
+    fn new(bytes: u64) -> Fetch {
+        Fetch {
+            bytes,
+            holders: VecDeque::new(),
+            in_vain: Vec::new(),
+            unanswered_since: None,
+            unasked: 0,
+            readers: 0,
+            step: Step::Waiting,
+            trouble: "",
+        }
+    }
+
+    fn add_holder(&mut self, own: NodeId, holder: NodeId) {
+        if holder == own {
+            // It was here, and is not any more.
+            self.in_vain.push(own);
+            self.trouble = "does not have it any more";
+        } else if !self.in_vain.contains(&holder) && self.holders.iter().all(|(known, _)| *known != holder) {
+            self.holders.push_back((holder, 0));
+            self.unasked += 1;
+        }
+    }
+
+    fn give_up(&mut self, holder: NodeId, trouble: &'static str) {
+        self.holders.retain(|(known, _)| *known != holder);
+        self.in_vain.push(holder);
+        self.trouble = trouble;
+        self.unanswered_since = None;
+    }
+
+    /// Another one is asked first, if there is one.
+    fn was_wrong(&mut self, holder: NodeId) {
+        self.unanswered_since = None;
+        let Some(wrong) = self.holders.iter_mut().find(|(known, _)| *known == holder) else { return };
+        wrong.1 += 1;
+        if wrong.1 >= MOST_WRONG {
+            self.give_up(holder, "sent something else, whose checksum is wrong, each time");
+        } else {
+            self.holders.rotate_left(1);
+        }
+    }
+
+    fn was_silent(&mut self, now: Instant) {
+        let since = *self.unanswered_since.get_or_insert(now);
+        if now.since(since) >= PATIENCE {
+            let silent: Vec<NodeId> = self.holders.drain(..).map(|(holder, _)| holder).collect();
+            self.in_vain.extend(silent);
+            self.trouble = "did not answer for long";
+            return;
+        }
+        self.holders.rotate_left(1);
+        self.unasked = self.unasked.saturating_sub(1);
+        if self.unasked == 0 {
+            self.unasked = self.holders.len();
+            self.step = Step::Paused(now + RETRY);
+        }
+    }
+}
+
+fn no_input(why: String, missing: Vec<(Digest, NodeId)>) -> Arc<Ended> {
+    let files = (!missing.is_empty()).then(|| Box::new(EndedFiles { outputs: Vec::new(), missing }));
+    Arc::new(Ended { reason: EndReason::NoInput(why), usage: Usage::default(), message: None, files })
+}
+
+impl NodeAgent {
+    /// A task came that reads files. Until they are here its queue passes over it.
+    pub(super) fn gather(&mut self, now: Instant, id: AttemptId, inputs: &Arc<[InputFile]>, out: &mut Outbox) {
+        if inputs.is_empty() {
+            return;
+        }
+        self.queue.hold(EntryId::Attempt(id));
+        self.files.add_reader(self.node, id, Arc::clone(inputs));
+        let (files, bytes) = self.files.missing_of(id);
+        if files > 0
+            && let Some(task) = self.attempts.get(&id).map(|entry| entry.task)
+        {
+            out.record(Record::AwaitsFiles { task, attempt: id, node: self.node, files, bytes });
+        }
+        self.follow_files(now, out);
+    }
+
+    pub(super) fn on_fetched(&mut self, now: Instant, (digest, outcome): (Digest, Fetched), out: &mut Outbox) {
+        self.files.on_fetched(now, self.node, digest, outcome);
+        self.follow_files(now, out);
+    }
+
+    /// What the executor has. Of what it does not have, launches will say so.
+    pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
+        let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
+        let gone = self.files.stored.iter().filter(|(digest, one)| one.readers == 0 && !there.contains(digest));
+        for digest in gone.map(|(digest, _)| *digest).collect::<Vec<_>>() {
+            self.files.forget(&digest);
+        }
+        for file in stored {
+            if !self.files.stored.contains_key(&file.digest) {
+                self.files.take_in(self.node, file, None);
+            }
+        }
+        self.files.make_room();
+        self.follow_files(now, out);
+    }
+
+    pub(super) fn fetch_again(&mut self, now: Instant, out: &mut Outbox) {
+        self.files.ask_again(self.node);
+        self.follow_files(now, out);
+    }
+
+    pub(super) fn retry_fetches(&mut self, now: Instant, out: &mut Outbox) {
+        if self.files.next_retry().is_some_and(|at| at <= now) {
+            self.files.retry(now, self.node);
+            self.follow_files(now, out);
+        }
+    }
+
+    /// An attempt ended: it reads nothing any more, what it left is here, and what it did not find is not.
+    pub(super) fn release_files(&mut self, now: Instant, id: AttemptId, ended: &Ended, out: &mut Outbox) {
+        let is_reader = self.files.readers.contains_key(&id);
+        if !is_reader && ended.files.is_none() {
+            return;
+        }
+        self.files.remove_reader(id);
+        for OutputFile { digest, bytes, .. } in ended.outputs() {
+            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, Some(id.job));
+        }
+        for (digest, _) in ended.missing().iter().filter(|(_, node)| *node == self.node) {
+            // Others that wait for it learn it when they are launched.
+            if self.files.stored.get(digest).is_some_and(|stored| stored.readers == 0) {
+                self.files.forget(digest);
+            }
+        }
+        self.files.admit(self.node);
+        self.follow_files(now, out);
+    }
+
+    /// Nobody will ask for what is here of the job.
+    pub(super) fn forget_files_of(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
+        self.files.forget_job(job);
+        self.follow_files(now, out);
+    }
+
+    fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
+        let Effects { ask, drop, arrived, failed } = std::mem::take(&mut self.files.effects);
+        let node = self.node;
+        if !drop.is_empty() {
+            out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
+        }
+        for (file, from) in ask {
+            out.send(TheExecutor(node), ToExecutor::Fetch { node, file, from });
+        }
+        for (id, ended) in failed {
+            self.queue.remove(EntryId::Attempt(id));
+            if self.attempts.get(&id).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
+                self.finish(now, id, ended, out);
+            }
+        }
+        if arrived.is_empty() {
+            return;
+        }
+        for &id in &arrived {
+            self.queue.release(EntryId::Attempt(id));
+            if let Some(entry) = self.attempts.get(&id) {
+                out.record(Record::FilesArrived { task: entry.task, attempt: id, node });
+            }
+        }
+        self.start_what_fits(now, out);
+        let waits = |id: &&AttemptId| {
+            let entry = self.attempts.get(id);
+            entry.is_some_and(|entry| entry.grant.is_some() && matches!(entry.state, State::Queued(_)))
+        };
+        if let Some(&last) = arrived.iter().rfind(waits) {
+            self.make_room(now, last, out);
+        }
+    }
+}

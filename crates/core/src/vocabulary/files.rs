@@ -1,0 +1,275 @@
+//! Files that tasks leave for other tasks: how a stage names them, and how nodes do, by their contents.
+
+use super::{NodeId, StageSpec};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// In the name of an output the index of the task that writes it, in a pattern of inputs that of the task that reads.
+pub const INDEX: &str = "{index}";
+/// Where inputs appear in a task's working directory: `inputs/STAGE/INDEX/NAME`.
+pub const INPUTS: &str = "inputs";
+/// The most files that one task may read.
+pub const MAX_INPUTS: u64 = 100_000;
+/// The longest name of an output, in bytes.
+pub const MAX_NAME: usize = 1_024;
+
+/// The SHA-256 of a file's contents: its name between nodes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Digest(pub [u8; 32]);
+
+/// A file that a node has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StoredFile {
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// A declared file as an attempt left it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OutputFile {
+    pub name: String,
+    pub digest: Digest,
+    pub bytes: u64,
+}
+
+/// A file that an attempt finds in its working directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InputFile {
+    /// Relative to the working directory.
+    pub path: String,
+    pub digest: Digest,
+    pub bytes: u64,
+    /// Nodes that have it, as far as is known; some of them where there are many.
+    pub holders: Vec<NodeId>,
+}
+
+/// What the end of an attempt says about files.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct EndedFiles {
+    /// What it left, on the node that ran it.
+    pub outputs: Vec<OutputFile>,
+    /// Inputs that could not be had, with the nodes that were asked in vain.
+    pub missing: Vec<(Digest, NodeId)>,
+}
+
+/// Outputs of one earlier stage that a stage reads.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InputSpec {
+    /// One of those that must have succeeded first.
+    pub stage: u32,
+    /// A pattern over the names of its tasks' outputs.
+    pub files: String,
+}
+
+/// What became of a fetch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Fetched {
+    Done,
+    /// The node that was asked does not have it.
+    Absent,
+    /// What came was not the file.
+    Wrong,
+    /// The node that was asked does not answer.
+    Unreachable,
+    /// This node cannot keep it; the text says why and what would help.
+    NoRoom(String),
+}
+
+impl StageSpec {
+    /// The files of the stage's tasks that a pattern names for the reader of this index: positions of tasks, in order, and
+    /// names.
+    pub fn select_outputs(&self, files: &str, reader: u64) -> Vec<(u32, String)> {
+        let wanted = name_for(files, reader);
+        let is_exact = !wanted.contains('*');
+        let mut found = Vec::new();
+        for template in &self.outputs {
+            if !template.contains(INDEX) {
+                if matches(&wanted, template) {
+                    found.extend((0..self.tasks.len()).map(|position| (position, template.clone())));
+                }
+            } else if is_exact {
+                let index = index_in(template, &wanted);
+                let position = index.and_then(|index| self.tasks.position_of(index));
+                found.extend(position.map(|position| (position, wanted.clone())));
+            } else {
+                let named = (0..self.tasks.len())
+                    .map(|position| (position, name_for(template, self.tasks.index_value(position))));
+                found.extend(named.filter(|(_, name)| matches(&wanted, name)));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Whether its tasks leave files or read some.
+    pub fn has_files(&self) -> bool {
+        !self.outputs.is_empty() || !self.inputs.is_empty()
+    }
+}
+
+/// The name or pattern for the task of this index.
+pub fn name_for(text: &str, index: u64) -> String {
+    text.replace(INDEX, &index.to_string())
+}
+
+/// Where an output of the task of this index appears for who reads it.
+pub fn input_path(stage: &str, index: u64, name: &str) -> String {
+    format!("{INPUTS}/{stage}/{index}/{name}")
+}
+
+/// The index with which the template gives this name.
+fn index_in(template: &str, name: &str) -> Option<u64> {
+    let (before, _) = template.split_once(INDEX)?;
+    let digits: String = name.strip_prefix(before)?.chars().take_while(char::is_ascii_digit).collect();
+    // What follows the index may begin with a digit, too.
+    let candidates = (1..=digits.len()).rev().filter_map(|length| digits[..length].parse().ok());
+    candidates.into_iter().find(|index| name_for(template, *index) == name)
+}
+
+/// Whether the name is one of the pattern, in which `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+/// Whether this can be a declared output: a path that stays in the working directory.
+///
+/// # Errors
+/// What is wrong with it, and what to write instead.
+pub fn check_output(name: &str) -> Result<(), (&'static str, &'static str)> {
+    let mut braces = name.replace(INDEX, "0");
+    braces.retain(|c| c == '{' || c == '}');
+    let mut parts = name.split('/');
+    if name.is_empty() || name.len() > MAX_NAME {
+        Err(("it is empty or longer than 1024 bytes", "name a file, such as `counts.txt`"))
+    } else if name.chars().any(char::is_control) {
+        Err(("it contains a control character", "remove it"))
+    } else if name.starts_with('/') {
+        Err(("it is absolute", "write a path relative to the task's working directory, such as `counts.txt`"))
+    } else if parts.any(|part| part.is_empty() || part == "." || part == "..") {
+        Err(("it has an empty part, `.` or `..`", "write a path that stays in the task's working directory"))
+    } else if name.contains('*') {
+        Err(("an output is one file, and no pattern", "name each file; those that read them may use `*`"))
+    } else if !braces.is_empty() {
+        Err(("of all that could stand in braces only `{index}` is known", "use `{index}`, or leave the braces out"))
+    } else if name == INPUTS || name.starts_with("inputs/") {
+        Err(("`inputs` is where inputs appear", "choose another directory"))
+    } else {
+        Ok(())
+    }
+}
+
+impl Digest {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Digest> {
+        let mut digest = Digest([0; 32]);
+        if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return None;
+        }
+        for (place, byte) in digest.0.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
+        }
+        Some(digest)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str("..")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{IndexRange, TaskSet};
+
+    fn stage(tasks: TaskSet, outputs: &[&str]) -> StageSpec {
+        StageSpec { tasks, outputs: outputs.iter().map(|name| (*name).to_owned()).collect(), ..StageSpec::default() }
+    }
+
+    fn selected(stage: &StageSpec, files: &str, reader: u64) -> Vec<(u32, String)> {
+        stage.select_outputs(files, reader)
+    }
+
+    #[test]
+    fn a_pattern_names_all_files_those_of_one_task_or_one_of_each() {
+        let indexes = TaskSet::Indexes(vec![IndexRange { first: 10, last: 30, step: 10 }]);
+        let map = stage(indexes, &["log", "part-{index}", "to-0", "to-1"]);
+        let names = |files: &str, reader: u64| -> Vec<String> {
+            selected(&map, files, reader).iter().map(|(position, name)| format!("{position}:{name}")).collect()
+        };
+        assert_eq!(names("*", 0).len(), 12);
+        assert_eq!(names("log", 0), ["0:log", "1:log", "2:log"]);
+        assert_eq!(names("part-{index}", 20), ["1:part-20"]);
+        assert_eq!(names("part-*", 20), ["0:part-10", "1:part-20", "2:part-30"]);
+        assert_eq!(names("to-{index}", 1), ["0:to-1", "1:to-1", "2:to-1"]);
+        for nothing in ["part-{index}x", "part-", "lo", "og", "to-{index}"] {
+            assert_eq!(selected(&map, nothing, 25), [], "{nothing}");
+        }
+    }
+
+    #[test]
+    fn an_index_is_found_beside_other_digits() {
+        let part = stage(TaskSet::Count(20), &["a{index}1"]);
+        assert_eq!(selected(&part, "a{index}1", 11), [(11, "a111".to_owned())]);
+        assert_eq!(selected(&part, "a011", 0), [], "no index is written with a zero before it");
+    }
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, name, is_one) in [
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c", "abd", false),
+            ("*b*", "abc", true),
+            ("*bb*b", "abb", false),
+            ("*.txt", "a.txt.gz", false),
+            ("abc", "abcd", false),
+        ] {
+            assert_eq!(matches(pattern, name), is_one, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn an_output_stays_in_the_working_directory() {
+        for good in ["counts.txt", "a/b/part-{index}.txt", "..a", "input"] {
+            assert_eq!(check_output(good), Ok(()), "{good}");
+        }
+        for bad in
+            ["", "/tmp/a", "a/../b", "..", "./a", "a//b", "a/", "*.txt", "{item}", "a{", "inputs/a", "inputs", "a\nb"]
+        {
+            assert!(check_output(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written() {
+        let digest = Digest(std::array::from_fn(|byte| byte as u8 * 7));
+        assert_eq!(Digest::parse(&digest.to_string()), Some(digest));
+        for wrong in ["", "0g", &digest.to_string()[1..], &digest.to_string().to_uppercase()] {
+            assert_eq!(Digest::parse(wrong), None, "{wrong}");
+        }
+    }
+}

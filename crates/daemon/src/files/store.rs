@@ -1,0 +1,395 @@
+//! The files of one node, each named after its contents.
+//!
+//! A task finds its inputs as further names of these same files, which may not be written to; but who runs as root may.
+//! Every stored file has the same time of change, so one that was written to is known, and is not served any more.
+
+use amalgam_core::vocabulary::{Digest, NodeId, StoredFile};
+use sha2::{Digest as _, Sha256};
+use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// Of every stored file; 1970-01-01 00:00:01.
+const CHANGED_AT: Duration = Duration::from_secs(1);
+const READ_ONLY: u32 = 0o444;
+const PART: usize = 1 << 20;
+
+pub struct FileStore {
+    directory: PathBuf,
+}
+
+/// Why a file was not taken.
+#[derive(Debug)]
+pub enum PutError {
+    Missing,
+    NotAFile,
+    /// The node cannot keep it.
+    Io(io::Error),
+}
+
+impl From<io::Error> for PutError {
+    fn from(error: io::Error) -> PutError {
+        PutError::Io(error)
+    }
+}
+
+impl FileStore {
+    /// That of a node whose executor has this state directory.
+    pub fn of(state: &Path, node: NodeId) -> FileStore {
+        FileStore { directory: state.join("files").join(node.0.to_string()) }
+    }
+
+    fn path(&self, digest: &Digest) -> PathBuf {
+        self.directory.join(digest.to_string())
+    }
+
+    /// What cannot be kept, with the directory and what would help.
+    pub fn trouble(&self, error: &io::Error) -> String {
+        let directory = self.directory.display();
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => format!(
+                "the disk of {directory} is full; make room there, or start the node's agent with a smaller --cache"
+            ),
+            _ => format!("{directory} cannot be used: {error}"),
+        }
+    }
+
+    /// Takes a file that a task left. Unless it is kept there, it is not in the task's directory any more.
+    pub fn put(&self, source: &Path, is_kept: bool) -> Result<StoredFile, PutError> {
+        let metadata = match fs::symlink_metadata(source) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Err(PutError::Missing);
+            }
+            other => other?,
+        };
+        if !metadata.is_file() {
+            return Err(PutError::NotAFile);
+        }
+        let is_others = metadata.nlink() > 1;
+        if !is_others {
+            // The task may have forbidden it to itself.
+            let _ = fs::set_permissions(source, Permissions::from_mode(0o600));
+        }
+        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(source)?;
+        // What has another name, too, must not become read only there.
+        if is_others {
+            return self.copy(&mut file, source, is_kept);
+        }
+        let (digest, bytes) = digest_of(&mut file)?;
+        seal(&file)?;
+        let (fresh, target) = (self.fresh()?, self.path(&digest));
+        let moved = if is_kept { fs::hard_link(source, &fresh) } else { fs::rename(source, &fresh) };
+        if moved.is_err() {
+            // Another file system, or one without links.
+            let mut file = File::open(source)?;
+            return self.copy(&mut file, source, is_kept);
+        }
+        fs::rename(&fresh, &target)?;
+        self.sync()?;
+        Ok(StoredFile { digest, bytes })
+    }
+
+    fn copy(&self, file: &mut File, source: &Path, is_kept: bool) -> Result<StoredFile, PutError> {
+        let mut incoming = self.incoming()?;
+        let mut part = vec![0; PART];
+        loop {
+            match file.read(&mut part)? {
+                0 => break,
+                length => incoming.write(&part[..length])?,
+            }
+        }
+        let stored = incoming.keep(None)?.expect("any contents are right");
+        if !is_kept {
+            fs::remove_file(source)?;
+        }
+        Ok(stored)
+    }
+
+    /// A file that is about to come from elsewhere.
+    pub fn incoming(&self) -> io::Result<Incoming> {
+        let path = self.fresh()?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok(Incoming {
+            store: FileStore { directory: self.directory.clone() },
+            path,
+            file,
+            hash: Sha256::new(),
+            bytes: 0,
+        })
+    }
+
+    /// A name that nobody uses.
+    fn fresh(&self) -> io::Result<PathBuf> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(self.directory.join(format!(".new-{}-{number}", std::process::id())))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+
+    /// Whether the file is here and as it was stored; if it was written to, it is removed.
+    pub fn has(&self, digest: &Digest, bytes: u64) -> bool {
+        let path = self.path(digest);
+        let Ok(metadata) = fs::symlink_metadata(&path) else { return false };
+        let is_whole = metadata.len() == bytes && is_sealed(&metadata);
+        if !is_whole {
+            let _ = fs::remove_file(&path);
+        }
+        is_whole
+    }
+
+    /// Gives the file another name. Where the file system has no more links, it is copied.
+    pub fn link(&self, digest: &Digest, target: &Path) -> io::Result<()> {
+        let path = self.path(digest);
+        match fs::hard_link(&path, target) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::TooManyLinks | io::ErrorKind::CrossesDevices) => {
+                fs::copy(&path, target)?;
+                fs::set_permissions(target, Permissions::from_mode(READ_ONLY))
+            }
+            other => other,
+        }
+    }
+
+    /// Takes over what another node of this machine has; false if it has not.
+    pub fn link_from(&self, other: &FileStore, file: &StoredFile) -> io::Result<bool> {
+        if !other.has(&file.digest, file.bytes) {
+            return Ok(false);
+        }
+        let fresh = self.fresh()?;
+        match other.link(&file.digest, &fresh) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => other?,
+        }
+        // Of a copy the time is another.
+        seal(&File::open(&fresh)?)?;
+        fs::rename(&fresh, self.path(&file.digest))?;
+        Ok(true)
+    }
+
+    /// A piece of a file; `None` if it is not here.
+    pub fn read(&self, digest: &Digest, offset: u64, limit: u32) -> io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path(digest)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        let metadata = file.metadata()?;
+        if !is_sealed(&metadata) {
+            let _ = fs::remove_file(self.path(digest));
+            return Ok(None);
+        }
+        let length = metadata.len().saturating_sub(offset).min(u64::from(limit)) as usize;
+        let mut piece = vec![0; length];
+        file.read_exact_at(&mut piece, offset)?;
+        Ok(Some(piece))
+    }
+
+    /// All files, those first that were given a name longest ago.
+    pub fn list(&self) -> Vec<StoredFile> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut files: Vec<((i64, i64), StoredFile)> = entries
+            .filter_map(|entry| {
+                let digest = Digest::parse(entry.file_name().to_str()?)?;
+                let metadata = entry.metadata().ok().filter(is_sealed)?;
+                Some(((metadata.ctime(), metadata.ctime_nsec()), StoredFile { digest, bytes: metadata.len() }))
+            })
+            .collect();
+        files.sort_by_key(|(used_at, file)| (*used_at, file.digest));
+        files.into_iter().map(|(_, file)| file).collect()
+    }
+
+    pub fn remove(&self, digest: &Digest) {
+        let _ = fs::remove_file(self.path(digest));
+    }
+
+    /// Removes what processes were writing that are no more.
+    pub fn remove_remains(state: &Path) {
+        let writer = |name: &str| name.strip_prefix(".new-")?.split('-').next()?.parse::<u32>().ok();
+        let is_alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
+            for entry in fs::read_dir(store.path()).into_iter().flatten().flatten() {
+                let name = entry.file_name();
+                if name.to_str().and_then(writer).is_some_and(|pid| !is_alive(pid)) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+    }
+}
+
+/// A file on its way in, under a name of its own until it is whole.
+pub struct Incoming {
+    store: FileStore,
+    path: PathBuf,
+    file: File,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl Incoming {
+    pub fn write(&mut self, part: &[u8]) -> io::Result<()> {
+        self.hash.update(part);
+        self.bytes += part.len() as u64;
+        self.file.write_all(part)
+    }
+
+    /// The file is whole. `None` if it is not the one that was wanted.
+    pub fn keep(self, wanted: Option<Digest>) -> io::Result<Option<StoredFile>> {
+        let digest = Digest(self.hash.clone().finalize().into());
+        if wanted.is_some_and(|wanted| wanted != digest) {
+            return Ok(None);
+        }
+        seal(&self.file)?;
+        fs::rename(&self.path, self.store.path(&digest))?;
+        self.store.sync()?;
+        Ok(Some(StoredFile { digest, bytes: self.bytes }))
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // Where it was kept, there is nothing of that name any more.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// What is written is on disk, and nobody writes to it from now on.
+fn seal(file: &File) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(READ_ONLY))?;
+    file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + CHANGED_AT))?;
+    file.sync_all()
+}
+
+fn is_sealed(metadata: &fs::Metadata) -> bool {
+    metadata.is_file() && (metadata.mtime(), metadata.mtime_nsec()) == (CHANGED_AT.as_secs() as i64, 0)
+}
+
+fn digest_of(file: &mut File) -> io::Result<(Digest, u64)> {
+    let (mut hash, mut bytes, mut part) = (Sha256::new(), 0, vec![0; PART]);
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok((Digest(hash.finalize().into()), bytes)),
+            length => {
+                hash.update(&part[..length]);
+                bytes += length as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(state: &Path) -> FileStore {
+        FileStore::of(state, NodeId(3))
+    }
+
+    /// A file that a task left.
+    fn left(state: &Path, name: &str, text: &str) -> PathBuf {
+        let path = state.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_file_is_stored_under_its_checksum_and_read_from_there() {
+        let state = tempfile::tempdir().unwrap();
+        let (store, path) = (store(state.path()), left(state.path(), "o", "abc"));
+        let stored = store.put(&path, false).unwrap();
+        // By `printf abc | sha256sum`.
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!((stored.digest.to_string().as_str(), stored.bytes), (known, 3));
+        assert!(!path.exists());
+        assert_eq!(store.read(&stored.digest, 1, 10).unwrap().as_deref(), Some(&b"bc"[..]));
+        assert_eq!(store.read(&stored.digest, 1, 1).unwrap().as_deref(), Some(&b"b"[..]));
+        assert_eq!(store.read(&stored.digest, 9, 1).unwrap().as_deref(), Some(&b""[..]));
+        assert_eq!(store.list(), [stored]);
+        let target = state.path().join("input");
+        store.link(&stored.digest, &target).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "abc");
+        assert_eq!(fs::metadata(&target).unwrap().mode() & 0o777, READ_ONLY);
+        store.remove(&stored.digest);
+        assert_eq!((store.list(), store.read(&stored.digest, 0, 1).unwrap()), (vec![], None));
+    }
+
+    #[test]
+    fn a_kept_file_stays_and_that_of_somebody_else_is_left_alone() {
+        let state = tempfile::tempdir().unwrap();
+        let (store, path) = (store(state.path()), left(state.path(), "o", "abc"));
+        store.put(&path, true).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "abc");
+        let others = left(state.path(), "others", "xyz");
+        let output = state.path().join("output");
+        fs::hard_link(&others, &output).unwrap();
+        fs::set_permissions(&others, Permissions::from_mode(0o644)).unwrap();
+        let stored = store.put(&output, false).unwrap();
+        assert!(!output.exists() && store.has(&stored.digest, 3));
+        assert!(!is_sealed(&fs::metadata(&others).unwrap()));
+    }
+
+    #[test]
+    fn what_was_written_to_is_not_the_file_any_more() {
+        let state = tempfile::tempdir().unwrap();
+        let store = store(state.path());
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
+        let link = state.path().join("input");
+        store.link(&stored.digest, &link).unwrap();
+        fs::set_permissions(&link, Permissions::from_mode(0o644)).unwrap();
+        assert!(store.has(&stored.digest, 3));
+        fs::write(&link, "abd").unwrap();
+        assert!(!store.has(&stored.digest, 3));
+        assert_eq!(store.list(), []);
+    }
+
+    #[test]
+    fn what_comes_wrong_is_not_kept() {
+        let state = tempfile::tempdir().unwrap();
+        let store = store(state.path());
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
+        store.remove(&stored.digest);
+        for (text, is_kept) in [("abd", false), ("abc", true)] {
+            let mut incoming = store.incoming().unwrap();
+            incoming.write(text.as_bytes()).unwrap();
+            assert_eq!(incoming.keep(Some(stored.digest)).unwrap().is_some(), is_kept);
+            assert_eq!(store.has(&stored.digest, 3), is_kept);
+        }
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn directories_and_links_are_no_outputs() {
+        let state = tempfile::tempdir().unwrap();
+        let store = store(state.path());
+        std::os::unix::fs::symlink("/etc/passwd", state.path().join("link")).unwrap();
+        fs::create_dir(state.path().join("directory")).unwrap();
+        for name in ["link", "directory"] {
+            assert!(matches!(store.put(&state.path().join(name), false), Err(PutError::NotAFile)), "{name}");
+        }
+        assert!(matches!(store.put(&state.path().join("none"), false), Err(PutError::Missing)));
+    }
+
+    #[test]
+    fn nodes_of_one_machine_share_a_file() {
+        let state = tempfile::tempdir().unwrap();
+        let (one, other) = (store(state.path()), FileStore::of(state.path(), NodeId(4)));
+        let stored = one.put(&left(state.path(), "o", "abc"), false).unwrap();
+        assert!(other.link_from(&one, &stored).unwrap());
+        one.remove(&stored.digest);
+        assert!(
+            other.has(&stored.digest, 3) && !one.link_from(&FileStore::of(state.path(), NodeId(5)), &stored).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_full_disk_names_the_directory_and_what_helps() {
+        let state = tempfile::tempdir().unwrap();
+        let said = store(state.path()).trouble(&io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(said.contains(state.path().to_str().unwrap()) && said.contains("--cache"), "{said}");
+    }
+}

@@ -1,0 +1,122 @@
+//! The files that the stages of a job leave and read.
+
+use crate::document::At;
+use crate::error::{Complaint, Position};
+use crate::suggest;
+use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, check_output};
+use amalgam_core::vocabulary::{InputSpec, StageSpec, Workdir};
+use std::collections::BTreeMap;
+
+/// The declared outputs of one stage.
+pub(crate) fn outputs(names: Option<Vec<At<String>>>) -> Result<Vec<String>, Complaint> {
+    let mut seen: BTreeMap<String, Position> = BTreeMap::new();
+    let mut outputs = Vec::new();
+    for At { at, value: name } in names.into_iter().flatten() {
+        if let Err((problem, remedy)) = check_output(&name) {
+            return Err(Complaint::new(format!("`{name}` can be no output: {problem}"), remedy).at(at));
+        }
+        if let Some(first) = seen.insert(name.clone(), at) {
+            let remedy = format!("remove one; the first is on line {}", first.line);
+            return Err(Complaint::new(format!("the output `{name}` is declared twice"), remedy).at(at));
+        }
+        outputs.push(name);
+    }
+    let inside = |one: &str, other: &str| other.strip_prefix(one).is_some_and(|rest| rest.starts_with('/'));
+    for name in &outputs {
+        if let Some(inner) = outputs.iter().find(|other| inside(name, other)) {
+            let problem = format!("`{name}` is an output and a directory, which holds `{inner}`");
+            return Err(Complaint::new(problem, "rename one of them").at(seen[name]));
+        }
+    }
+    Ok(outputs)
+}
+
+/// Tasks with files run in directories of their own: they, and two attempts of one, would overwrite each other's.
+pub(crate) fn workdir(written: Option<(Position, Workdir)>, has_files: bool) -> Result<Workdir, Complaint> {
+    match written {
+        None if has_files => Ok(Workdir::Own),
+        None => Ok(Workdir::Submitted),
+        Some((at, Workdir::Submitted | Workdir::Path(_))) if has_files => {
+            let problem = "tasks with `inputs` or `outputs` run in directories of their own, and this says another";
+            let remedy = "remove `workdir`, or write `own`; `$AMALGAM_SUBMIT_DIR` is where the job was submitted from";
+            Err(Complaint::new(problem, remedy).at(at))
+        }
+        Some((_, workdir)) => Ok(workdir),
+    }
+}
+
+/// What a stage reads, as it is written. `before` are the stages in their new order, so far as they are known.
+pub(crate) fn inputs(
+    written: Vec<At<String>>,
+    reader: &StageSpec,
+    before: &[StageSpec],
+    names: &[String],
+) -> Result<Vec<InputSpec>, Complaint> {
+    let mut seen: BTreeMap<String, Position> = BTreeMap::new();
+    let mut inputs = Vec::new();
+    for At { at, value: text } in written {
+        inputs.push(input(&text, reader, before, names).map_err(|complaint| complaint.at(at))?);
+        if let Some(first) = seen.insert(text.clone(), at) {
+            let remedy = format!("remove one; the first is on line {}", first.line);
+            return Err(Complaint::new(format!("the input `{text}` is named twice"), remedy).at(at));
+        }
+    }
+    Ok(inputs)
+}
+
+fn input(text: &str, reader: &StageSpec, before: &[StageSpec], names: &[String]) -> Result<InputSpec, Complaint> {
+    let Some((name, files)) = text.split_once('/').filter(|(name, files)| !name.is_empty() && !files.is_empty()) else {
+        let remedy = "write STAGE/PATTERN, such as `map/*` for all outputs of `map`, or `map/part-{index}.txt`";
+        return Err(Complaint::new(format!("`{text}` names no outputs of a stage"), remedy));
+    };
+    let Some(stage) = before.iter().position(|stage| stage.name == name) else {
+        // A stage that comes later in the order of the work is none that this one comes after.
+        if names.iter().any(|known| known == name) {
+            return Err(not_after(name, reader));
+        }
+        let remedy = match suggest::closest(name, names.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}/{files}`?"),
+            None => "name a stage of this file".to_owned(),
+        };
+        return Err(Complaint::new(format!("no stage is named `{name}`"), remedy));
+    };
+    if !reader.after.contains(&(stage as u32)) {
+        return Err(not_after(name, reader));
+    }
+    check_selection(text, files, reader, &before[stage])?;
+    Ok(InputSpec { stage: stage as u32, files: files.to_owned() })
+}
+
+fn not_after(name: &str, reader: &StageSpec) -> Complaint {
+    let problem = format!("`{}` reads what `{name}` writes and does not come after it", reader.name);
+    Complaint::new(problem, format!("add `{name}` to its `after`"))
+}
+
+/// Each reader finds something, and not more than it can hold; of many readers with a pattern of their own the first and the
+/// last are asked.
+fn check_selection(text: &str, files: &str, reader: &StageSpec, writer: &StageSpec) -> Result<(), Complaint> {
+    let tasks = reader.tasks.len();
+    let asked: Vec<u32> = match files.contains(INDEX) {
+        false => vec![0],
+        true if files.contains('*') => vec![0, tasks - 1],
+        true => (0..tasks).collect(),
+    };
+    for position in asked {
+        let index = reader.tasks.index_value(position);
+        let found = writer.select_outputs(files, index).len() as u64;
+        if found == 0 {
+            let whose = if files.contains(INDEX) { format!(" for the task of index {index}") } else { String::new() };
+            let problem = format!("`{text}` matches no output of `{}`{whose}", writer.name);
+            let remedy = match writer.outputs.is_empty() {
+                true => format!("say what its tasks leave: `outputs = [\"FILE\"]` in the stage `{}`", writer.name),
+                false => format!("its outputs are {}", writer.outputs.join(", ")),
+            };
+            return Err(Complaint::new(problem, remedy));
+        }
+        if found > MAX_INPUTS {
+            let problem = format!("`{text}` are {found} files for one task; {MAX_INPUTS} are allowed");
+            return Err(Complaint::new(problem, "merge them in a stage between the two"));
+        }
+    }
+    Ok(())
+}
