@@ -322,7 +322,7 @@ impl Preset {
         places: Places::JobManagers,
         queueing: Some(Queueing {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
-            allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
+            allowance: AllowanceRules { guaranteed: 90, opportunistic: 100, starved_after: Duration::from_secs(30) },
             corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 25 }),
         }),
         ..Preset::of("apollo", InterJob::Entitlement)

@@ -17,7 +17,7 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
+    Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
     Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
     LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape,
     TaskTemplate, Token, Totals, UserId,
@@ -338,6 +338,19 @@ pub struct ListedNode {
     /// How long tasks would wait there, if its nodes say so and this one did.
     pub waits: Option<ListedWaits>,
 }
+
+impl ListedNode {
+    /// What nodes are compared by: how long a small task would wait there, where the node said so, else [`NodeReport::rank`].
+    pub fn rank(&self) -> Duration {
+        let Some(ListedWaits { waits, .. }) = &self.waits else { return self.report.rank() };
+        let small = Resources(self.capacity.0.map(|amount| amount / SMALL_PART));
+        let wait = waits.matrix.wait(&self.capacity, &small, &Age::NEW).unwrap_or(Duration::MAX);
+        wait + waits.opportunistic
+    }
+}
+
+/// A small task takes such a part of CPU and memory of its node.
+const SMALL_PART: u32 = 16;
 
 /// What a node said of its waits when it was published.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -17,7 +17,10 @@ const TOLD_WITHIN: u64 = 16;
 /// How much of a job may be sent to nodes without a booking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllowanceRules {
-    /// For each hundred of what its guaranteed tasks may hold, its opportunistic ones may hold so many more.
+    /// Its guaranteed tasks may hold so many hundredths of the job's share. What all jobs leave so evens out that tasks do not
+    /// fill nodes without a gap.
+    pub guaranteed: u32,
+    /// And its opportunistic ones so many hundredths of it.
     pub opportunistic: u32,
     /// An opportunistic attempt that has waited for so long gets what the job may hold next, before all that was not sent yet.
     pub starved_after: Duration,
@@ -87,7 +90,7 @@ impl Allowance {
     fn allowed(&self, execution: ExecutionType, share: &Totals) -> Allowed {
         let (most, held) = match execution {
             ExecutionType::Opportunistic => (times(share, self.rules.opportunistic), &self.opportunistic),
-            ExecutionType::Guaranteed | ExecutionType::Auto => (*share, &self.guaranteed),
+            ExecutionType::Guaranteed | ExecutionType::Auto => (times(share, self.rules.guaranteed), &self.guaranteed),
         };
         let room = Totals(std::array::from_fn(|kind| most.0[kind].saturating_sub(held.resources.0[kind])));
         Allowed { execution, room, one_goes: held.attempts == 0 }

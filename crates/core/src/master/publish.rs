@@ -95,7 +95,12 @@ impl Master {
         self.publication.changes = self.ledger.node_changes();
         let nodes = (0..self.ledger.len()).map(|index| self.listed(now, NodeId(index as u32)));
         let nodes: Vec<ListedNode> = nodes.collect();
-        let best = if self.settings.publish >= Publish::Ranking { best(&nodes) } else { Vec::new() };
+        let best = match self.settings.publish {
+            Publish::Nothing | Publish::Nodes | Publish::Load => Vec::new(),
+            Publish::Ranking => best(&nodes, BEST),
+            // Where many nodes are equally good, whoever chooses among some would choose the same ones as all others.
+            Publish::Waits => best(&nodes, usize::MAX),
+        };
         self.publication.list = Arc::new(NodeList { nodes, best, generation: self.claims.tokens.generation() });
     }
 
@@ -111,12 +116,12 @@ impl Master {
 }
 
 /// The numbers of those that take work, the shortest wait first, and of equals the smaller number.
-fn best(nodes: &[ListedNode]) -> Vec<u32> {
+fn best(nodes: &[ListedNode], most: usize) -> Vec<u32> {
     let open = nodes.iter().enumerate().filter(|(_, listed)| listed.open);
-    let mut ranked: Vec<(Duration, u32)> = open.map(|(number, listed)| (listed.report.rank(), number as u32)).collect();
-    if ranked.len() > BEST {
-        ranked.select_nth_unstable(BEST);
-        ranked.truncate(BEST);
+    let mut ranked: Vec<(Duration, u32)> = open.map(|(number, listed)| (listed.rank(), number as u32)).collect();
+    if ranked.len() > most {
+        ranked.select_nth_unstable(most);
+        ranked.truncate(most);
     }
     ranked.sort_unstable();
     ranked.into_iter().map(|(_, number)| number).collect()
@@ -149,7 +154,7 @@ mod tests {
             node(true, [0, 0, 4]),
             node(true, [1, 1, 0]),
         ];
-        assert_eq!(best(&nodes), [1, 4, 0, 3]);
+        assert_eq!(best(&nodes, BEST), [1, 4, 0, 3]);
     }
 
     #[test]
@@ -162,7 +167,8 @@ mod tests {
             waits: None,
         };
         let nodes: Vec<ListedNode> = (0..5_003).map(node).collect();
-        let waits: Vec<u64> = best(&nodes).iter().map(|node| nodes[*node as usize].report.expected_wait.0).collect();
+        let waits: Vec<u64> =
+            best(&nodes, BEST).iter().map(|node| nodes[*node as usize].report.expected_wait.0).collect();
         assert_eq!(waits, (0..BEST as u64).collect::<Vec<_>>());
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct PublishedView {
     on_the_way: BTreeMap<NodeId, Vec<Sent>>,
     /// What nodes said themselves, and when.
     heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
+    /// The same nodes in the order in which they were heard.
+    heard_order: Vec<NodeId>,
 }
 
 /// The nodes that an ask takes, and where its input lies.
@@ -77,6 +79,7 @@ impl PublishedView {
             waits.map_or(now, |waits| now.before(waits.age))
         };
         self.heard.retain(|&node, heard| heard.0 > said_at(node));
+        self.heard_order.retain(|node| self.heard.contains_key(node));
         self.on_the_way.retain(|&node, sent| {
             sent.retain(|one| one.at > said_at(node));
             !sent.is_empty()
@@ -93,7 +96,10 @@ impl PublishedView {
 
     /// A node says how long tasks would wait there.
     pub(super) fn on_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
-        self.heard.insert(node, (now, waits));
+        if self.heard.insert(node, (now, waits)).is_some() {
+            self.heard_order.retain(|other| *other != node);
+        }
+        self.heard_order.push(node);
         self.on_the_way.remove(&node);
     }
 
@@ -176,11 +182,15 @@ impl NodeViews for PublishedView {
     }
 
     fn rank(&self, index: usize) -> Duration {
-        self.list.nodes[index].report.rank()
+        self.list.nodes[index].rank()
     }
 
     fn local(&self, class: u32) -> &[NodeId] {
         &self.classes[class as usize].local
+    }
+
+    fn heard(&self) -> &[NodeId] {
+        &self.heard_order
     }
 
     fn near(&self, class: u32) -> &[NodeId] {

@@ -59,6 +59,11 @@ pub trait NodeViews {
     /// Shows how much of the input of a task of this class lies how far from the node, in bytes.
     fn input(&self, _index: usize, _class: u32, _show: &mut dyn FnMut(u64, Distance)) {}
 
+    /// Nodes that said themselves, and not through the master, how long tasks would wait there; the last to do so comes last.
+    fn heard(&self) -> &[NodeId] {
+        &[]
+    }
+
     /// Nodes in racks with the input of asks of this class.
     fn near(&self, _class: u32) -> &[NodeId] {
         &[]

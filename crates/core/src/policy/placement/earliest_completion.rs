@@ -1,9 +1,10 @@
 //! The node where a task would be done first (Boutin et al. 2014: Apollo, section 3.3), for a batch of tasks at once.
 //!
-//! Looked at are nodes with much of the input, some of those in their racks, and two that are lightly loaded. What a task would
+//! Looked at are nodes with much of the input, some of those in their racks, two that are lightly loaded, and two that have
+//! spoken for themselves lately. What a task would
 //! cost on each is estimated ([`completion`](crate::policy::completion)), and a little chance added, so that schedulers which know the same do not all do
 //! the same (section 3.4). Then tasks are matched with nodes, one for each node and batch ([`matching`](crate::policy::matching)), and sent by
-//! quality: who waits least goes first.
+//! quality: who waits least goes first, and who would have to wait is matched again with others.
 //!
 //! Departs: of a rack some nodes are drawn, and not all looked at; tasks of an ask are alike, so that no task goes before
 //! another for the size of its input.
@@ -18,9 +19,13 @@ use serde::{Deserialize, Serialize};
 const BATCH: usize = 1_000;
 /// Nodes with the input that are looked at for a task, and as many in their racks.
 const NEAR: usize = 4;
-/// Those that are lightly loaded are the best part of the ranking, one in so many, and at least so many.
+/// Those that are lightly loaded are the best part of the ranking, one in so many, at least so many, and all that are as good.
 const LIGHT_PART: usize = 4;
-const LIGHT_LEAST: usize = 16;
+const LIGHT_LEAST: usize = 4;
+/// Of the nodes that were heard of last without the master, so many.
+const HEARD: usize = 16;
+/// Of a batch, those are sent that start at once, and at least the best part, one in so many.
+const SENT_PART: usize = 4;
 /// Draws for a node that suits, after which all are looked at.
 const DRAWS: u32 = 16;
 
@@ -53,12 +58,14 @@ pub struct EarliestCompletion {
     asks: Vec<u32>,
     /// The same for all tasks of an ask: its nodes with the input that are looked at.
     local: Vec<usize>,
+    /// So many of the best nodes are lightly loaded.
+    lightly_loaded: u32,
 }
 
 impl EarliestCompletion {
     pub fn new(chance: Chance, settings: CompletionSettings) -> EarliestCompletion {
         let (candidates, asks, local) = (Candidates::default(), Vec::new(), Vec::new());
-        EarliestCompletion { chance, settings, candidates, asks, local }
+        EarliestCompletion { chance, settings, candidates, asks, local, lightly_loaded: 0 }
     }
 
     /// Adds one task of the ask with its candidates.
@@ -79,13 +86,18 @@ impl EarliestCompletion {
             if let Some(node) = self.light(ask, view) {
                 self.add(node, ask, view);
             }
+            // What a node said itself is newer than any list.
+            let heard = view.heard();
+            if let Some(last) = heard.len().checked_sub(1) {
+                let node = heard[last - self.chance.below(heard.len().min(HEARD) as u64) as usize];
+                self.add_if_suits(node.0 as usize, ask, view);
+            }
         }
     }
 
     /// A lightly loaded node that suits; where none of those drawn does, any that does.
     fn light(&mut self, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
-        let best = view.best();
-        let among = (best.len() / LIGHT_PART).max(LIGHT_LEAST).min(best.len()) as u32;
+        let (best, among) = (view.best(), self.lightly_loaded);
         for _ in 0..if among > 0 { DRAWS } else { 0 } {
             let node = best[self.chance.below(among) as usize] as usize;
             if view.has_room(node, ask.class, &ask.shape) {
@@ -123,6 +135,14 @@ impl EarliestCompletion {
     }
 }
 
+/// The best part of the ranking, and all that are as good as the last of that part.
+fn lightly_loaded(view: &dyn NodeViews) -> u32 {
+    let best = view.best();
+    let part = (best.len() / LIGHT_PART).max(LIGHT_LEAST).min(best.len());
+    let Some(last) = part.checked_sub(1).map(|last| view.rank(best[last] as usize)) else { return 0 };
+    (part + best[part..].partition_point(|&node| view.rank(node as usize) <= last)) as u32
+}
+
 /// What a task of the ask would go through on the node.
 pub fn estimate(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Estimate {
     let mut reading = Duration::ZERO;
@@ -139,6 +159,7 @@ impl PlacementPolicy for EarliestCompletion {
     fn place(&mut self, _: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
         self.candidates.clear();
         self.asks.clear();
+        self.lightly_loaded = lightly_loaded(view);
         let most = BATCH.min(budget.starts as usize);
         for ask in asks {
             let left = most - self.candidates.tasks();
@@ -152,12 +173,16 @@ impl PlacementPolicy for EarliestCompletion {
         }
         let found = self.candidates.find(self.settings.rounds);
         let start = |task: u32, node: u32| Decision::Start { ask: self.asks[task as usize], node: node as usize };
-        out.extend(found.iter().map(|one| start(one.task, one.node)));
+        // Who would have to wait may find a better node in another batch.
+        let at_once = found.partition_point(|one| one.wait <= self.settings.spread);
+        let sent = at_once.max(found.len().div_ceil(SENT_PART));
+        out.extend(found[..sent].iter().map(|one| start(one.task, one.node)));
     }
 
     fn reconsider(&mut self, ask: &OpenAsk, node: usize, wait: Duration, view: &dyn NodeViews) -> Option<Alternative> {
         self.candidates.clear();
         self.asks.clear();
+        self.lightly_loaded = lightly_loaded(view);
         self.find_local(ask, view);
         self.add_task(ask, view);
         let best = *self.candidates.find(1).first()?;
