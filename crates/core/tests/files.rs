@@ -296,3 +296,19 @@ fn files_come_while_the_task_waits_in_the_queue() {
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
+
+#[test]
+fn nobody_waits_for_a_file_whose_node_was_given_up() {
+    let mut world = cluster(2);
+    (0..2).for_each(|node| world.nodes[node].executor.is_silent = true);
+    let id = world.submit(map_reduce());
+    world.run_for(Duration::from_secs(3));
+    let waits = |host: &NodeHost| !host.executor.fetched.is_empty();
+    let reader = world.nodes.iter().position(waits).expect("one waits for the other's file");
+    world.kill_agent(1 - reader);
+    // Longer than the grace of the node, and shorter than a silent one is asked.
+    world.run_for(Duration::from_secs(25));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let ends = reasons(&world, task(id, 1, 0));
+    assert!(matches!(&ends[0], EndReason::NoInput(why) if why.contains("is written again")), "{ends:?}");
+}
