@@ -2,7 +2,7 @@
 
 use super::dag::TaskState;
 use super::{JobManager, RunningAttempt};
-use crate::protocol::{Holder, ToNode};
+use crate::protocol::{Holder, Launch, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::vocabulary::files::{INDEX, input_path};
 use crate::vocabulary::{
@@ -144,6 +144,21 @@ impl JobManager {
 
     fn reads_files(&self, task: TaskId) -> bool {
         !self.job.spec.stages[task.stage as usize].inputs.is_empty()
+    }
+
+    /// What the node lacks of what the launch reads, as far as is known.
+    pub(super) fn tell_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) {
+        let Some(files) = self.files.as_ref().filter(|_| !launch.inputs.is_empty()) else { return };
+        let is_there = |input: &&InputFile| files.holders.get(&input.digest).is_some_and(|nodes| nodes.contains(&node));
+        let (count, bytes) = launch
+            .inputs
+            .iter()
+            .filter(|input| !is_there(input))
+            .fold((0, 0), |(count, bytes), input| (count + 1, bytes + input.bytes));
+        if count > 0 {
+            let Launch { attempt, task, .. } = *launch;
+            out.record(Record::AwaitsFiles { task, attempt, node, files: count, bytes });
+        }
     }
 
     /// How many bytes of its inputs each node has, the most first.

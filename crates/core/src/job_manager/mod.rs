@@ -369,6 +369,7 @@ impl JobManager {
         out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.token = self.sealing.token(node, self.generation, &launch.allocation());
+        self.tell_awaited(&launch, node, out);
         out.send(node, ToNode::Launch(Box::new(launch)));
     }
 
