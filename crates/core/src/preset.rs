@@ -1,11 +1,12 @@
 //! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
 //! them.
 
-use crate::job_manager::{JobManager, JobManagerSettings, OwnPlacement};
+use crate::job_manager::{AllowanceRules, JobManager, JobManagerSettings, OwnPlacement};
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
-use crate::node::{NodeAgent, NodeSettings, OpportunisticRules};
-use crate::policy::inter_job::{Capacity, Drf, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
+use crate::node::{NodeAgent, NodeSettings, OpportunisticRules, TellWaits};
+use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
 use crate::policy::intra_job::{Order, PlanOrder};
+use crate::policy::placement::CompletionSettings;
 use crate::policy::{
     InterJobPolicy, IntraJobPolicy, Mix, PlacementPolicy, QueuePolicy, Quota, intra_job, node_queue, placement,
 };
@@ -25,6 +26,8 @@ pub struct Preset {
     pub places: Places,
     /// Whether jobs yield what they do not need yet.
     pub yielding: Option<Yielding>,
+    /// Whether tasks wait at nodes that nobody booked, and how much of a job may be sent there.
+    pub queueing: Option<Queueing>,
     /// Means something where opportunistic tasks have a place of their own.
     pub opportunistic: Opportunistic,
     /// How long asks hold out for room near their input.
@@ -63,6 +66,8 @@ pub enum InterJob {
     /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs, those furthest below
     /// their fair share, is considered.
     Tetris { fairness: u32 },
+    /// Nobody's: job managers place all tasks, and are told what their jobs are entitled to.
+    Entitlement,
 }
 
 /// What a job asks for, and in which order its stages use what it gets.
@@ -101,6 +106,8 @@ pub enum Placement {
     TopRanked {
         k: u32,
     },
+    /// The node where it is expected to be done first. Only job managers estimate.
+    EarliestCompletion(CompletionSettings),
 }
 
 /// Who places tasks.
@@ -121,6 +128,14 @@ pub struct Yielding {
     pub leftover: InterJob,
     /// The probability with which a job yields when its demand changes, in millionths: P(altruism).
     pub altruism: u32,
+}
+
+/// Nodes queue tasks and say how long others would wait; job managers send as many as their jobs are entitled to, and
+/// opportunistic ones beyond.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Queueing {
+    pub waits: TellWaits,
+    pub allowance: AllowanceRules,
 }
 
 /// What becomes of opportunistic tasks.
@@ -171,6 +186,7 @@ impl Placement {
             Placement::Aligned => Box::new(placement::Aligned::default()),
             Placement::BatchSampling { ratio } => Box::new(placement::BatchSampling::new(chance, ratio)),
             Placement::TopRanked { k } => Box::new(placement::TopRanked::new(chance, k)),
+            Placement::EarliestCompletion(settings) => Box::new(placement::EarliestCompletion::new(chance, settings)),
         }
     }
 }
@@ -185,6 +201,7 @@ impl InterJob {
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
             InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
+            InterJob::Entitlement => Box::new(Entitlement::new(queues)),
         }
     }
 }
@@ -295,6 +312,19 @@ impl Preset {
         ..Preset::of("carbyne", InterJob::Drf { strict: false })
     };
 
+    /// Boutin et al. 2014: Apollo. Each job manager sends its job's tasks where they are expected to be done first; a job's
+    /// guaranteed tasks hold its fair share, and as much again may be opportunistic.
+    pub const APOLLO: Preset = Preset {
+        intra_job: IntraJob::CriticalPath,
+        placement: Placement::EarliestCompletion(CompletionSettings::USUAL),
+        places: Places::JobManagers,
+        queueing: Some(Queueing {
+            waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
+            allowance: AllowanceRules { opportunistic: 100 },
+        }),
+        ..Preset::of("apollo", InterJob::Entitlement)
+    };
+
     /// Those in which opportunistic tasks have a place of their own.
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
 
@@ -313,7 +343,7 @@ impl Preset {
     pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
 
     pub fn all() -> impl Iterator<Item = Preset> {
-        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED).chain(Preset::HYBRID)
+        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED).chain(Preset::HYBRID).chain([Preset::APOLLO])
     }
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
@@ -324,6 +354,7 @@ impl Preset {
             placement: Placement::NextFit,
             places: Places::Master,
             yielding: None,
+            queueing: None,
             opportunistic: OPPORTUNISTIC,
             delays: DELAYS,
             reserve_after: Duration::from_secs(30),
@@ -376,12 +407,14 @@ impl Preset {
                 placement: policy(self.placement),
                 mix: None,
                 quota: Quota::default(),
+                allowance: self.queueing.map(|queueing| queueing.allowance),
                 promote_after: None,
             }),
             Places::ByKind => {
                 let Opportunistic { mix, placement, quota, promote_after, .. } = self.opportunistic;
                 let chance = Chance::new(self.seed, &format!("mix {component}"));
-                Some(OwnPlacement { placement: policy(placement), mix: Some((mix, chance)), quota, promote_after })
+                let (mix, allowance) = (Some((mix, chance)), None);
+                Some(OwnPlacement { placement: policy(placement), mix, quota, allowance, promote_after })
             }
         }
     }
@@ -413,6 +446,7 @@ impl Preset {
         match placement {
             Placement::BatchSampling { .. } | Placement::Random => Publish::Nodes,
             Placement::TopRanked { .. } => Publish::Ranking,
+            Placement::EarliestCompletion(_) => Publish::Waits,
             _ => Publish::Load,
         }
     }
@@ -431,10 +465,14 @@ impl Preset {
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings, mac: Mac) -> NodeAgent {
         let Opportunistic { reorder, at_nodes, .. } = self.opportunistic;
-        let (queue, rules): (Box<dyn QueuePolicy>, _) = match self.places {
-            Places::Master | Places::JobManagers => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
-            Places::ByKind => (Box::new(node_queue::ByKind { reorder }), at_nodes),
+        let (queue, rules): (Box<dyn QueuePolicy>, _) = match (self.places, self.queueing) {
+            (Places::ByKind, _) => (Box::new(node_queue::ByKind { reorder }), at_nodes),
+            (_, Some(_)) => {
+                let chance = Chance::new(self.seed, &format!("queue of node {node}"));
+                (Box::new(node_queue::GapFilling::new(chance)), OpportunisticRules::default())
+            }
+            (Places::Master | Places::JobManagers, None) => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
         };
-        NodeAgent::new(node, settings, queue, rules, mac)
+        NodeAgent::new(node, settings, queue, rules, mac).telling_waits(self.queueing.map(|queueing| queueing.waits))
     }
 }

@@ -19,8 +19,8 @@
 use crate::vocabulary::{
     Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
     Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
-    LaunchOrder, NodeId, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Token,
-    Totals, UserId,
+    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape,
+    TaskTemplate, Token, Totals, UserId,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -102,6 +102,8 @@ pub enum ToMaster {
     Register(Box<Registration>),
     /// A node's state, on every heartbeat.
     Report(Box<NodeReport>),
+    /// How long tasks would wait at the node, where that is not as it said last; each report says that it still holds.
+    Waits(Arc<NodeWaits>),
     /// Room that opportunistic work may use and nothing at the node wants.
     Room { spare: Box<Resources> },
     /// The answer to a `Move`: what is left of the room, and what waits here still.
@@ -113,6 +115,9 @@ pub enum ToMaster {
 
     /// What a job wants, only what changed, and how much work it is.
     Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
+    /// What a job would hold, if all of it ran that runs or could: said by a job manager that places its tasks itself, where
+    /// that has changed by much. Answered by `Share` where that changes its share.
+    Wants { job: JobId, wants: Box<Totals> },
     /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
     Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager has no use for a grant.
@@ -239,7 +244,7 @@ pub enum ToJobManager {
         job: Arc<AdmittedJob>,
         share: Option<Box<Totals>>,
     },
-    /// What the job is entitled to has changed. Said only where jobs plan by it.
+    /// What the job is entitled to has changed. Said only where jobs plan by it, or keep to it.
     Share {
         share: Box<Totals>,
     },
@@ -248,6 +253,8 @@ pub enum ToJobManager {
     Nodes {
         list: Arc<NodeList>,
     },
+    /// How long tasks would wait at a node that has some of this job's: said by the node, to master and job managers alike.
+    Waits(Arc<NodeWaits>),
     /// Resources for tasks of an ask; unused ones go back with `Return`.
     Granted {
         grants: Vec<Grant>,
@@ -324,6 +331,18 @@ pub struct ListedNode {
     pub capacity: Resources,
     pub attributes: Arc<Attributes>,
     pub report: NodeReport,
+    /// How long tasks would wait there, if its nodes say so and this one did.
+    pub waits: Option<ListedWaits>,
+}
+
+/// What a node said of its waits when it was published.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListedWaits {
+    pub waits: Arc<NodeWaits>,
+    /// Since it said so.
+    pub age: Duration,
+    /// Since it was last heard, and had nothing else to say.
+    pub silent_for: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -356,6 +375,8 @@ pub enum Rule {
     Sampling,
     /// It had room when the task waited elsewhere.
     Moved,
+    /// The job's own scheduler expects it to be done there first.
+    Completion,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -448,6 +469,8 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<Box<str>>,
     pub expected: Option<Duration>,
+    /// Of an opportunistic attempt: how likely its node is to choose it, beside others that wait.
+    pub weight: u16,
     /// What it reads, and where that is.
     pub inputs: Arc<[InputFile]>,
     pub token: Token,
@@ -611,6 +634,7 @@ impl fmt::Display for Rule {
             Rule::Claim => "a claim of another scheduler",
             Rule::Ready => "its node being ready first",
             Rule::Sampling => "the choice of the job's own scheduler",
+            Rule::Completion => "being expected to be done there first",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",

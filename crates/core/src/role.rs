@@ -137,6 +137,8 @@ pub enum Change {
         task: TaskId,
         node: NodeId,
         grant: Option<GrantId>,
+        /// It gives way to others, unless it is promoted.
+        opportunistic: bool,
         rule: Rule,
         passed_over: u32,
         at: Instant,

@@ -113,6 +113,7 @@ fn launch(number: u32) -> Launch {
         index: 0,
         item: None,
         expected: None,
+        weight: 1,
         inputs: Arc::default(),
         token: Token::default(),
     };

@@ -106,6 +106,7 @@ impl Node {
             index: 0,
             item: None,
             expected: None,
+            weight: 1,
             inputs: Arc::default(),
             token: Token::default(),
         };

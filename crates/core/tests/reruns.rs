@@ -64,7 +64,16 @@ fn run(index: u32, reason: EndReason) -> [Change; 2] {
     let (node, grant, rule) = (NodeId(0), GrantId::default(), Rule::Submission);
     let ended = Ended::without_run(reason);
     [
-        Change::Launched { attempt, task, node, grant: Some(grant), rule, passed_over: 0, at: Instant(1) },
+        Change::Launched {
+            attempt,
+            task,
+            node,
+            grant: Some(grant),
+            opportunistic: false,
+            rule,
+            passed_over: 0,
+            at: Instant(1),
+        },
         Change::Finished { attempt, task, node, ended, last: true, at: Instant(2) },
     ]
 }

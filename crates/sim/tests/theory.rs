@@ -3,7 +3,7 @@
 use amalgam_core::policy::placement::{PowerOfTwo, Random};
 use amalgam_core::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{Chance, Duration, Instant, NodeId, NodeView, NodeViews, Resources};
+use amalgam_core::vocabulary::{Chance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, Resources};
 use amalgam_sim::{Costs, NetworkSettings, Settings, Simulation};
 use amalgam_workload::trace::{self, Node, Workload};
 use std::cmp::Reverse;
@@ -141,7 +141,8 @@ fn tails<const N: usize>(policy: &mut dyn PlacementPolicy, load: f64) -> [f64; N
     const QUEUES: u32 = 2_000;
     const WARM_UP: u32 = 8_000_000;
     const STEPS: u32 = 16_000_000;
-    let ask = OpenAsk { slot: 0, shape: ONE, class: 0, count: 1, probes: 0 };
+    let execution = ExecutionType::Auto;
+    let ask = OpenAsk { slot: 0, shape: ONE, class: 0, count: 1, probes: 0, execution, expected: None };
     let (mut chance, mut decisions) = (Chance::new(1, "supermarket"), Vec::new());
     let mut market = Supermarket(vec![0; QUEUES as usize]);
     // At least so many customers: how many queues have them, and the sum of that over the steps.

@@ -3,6 +3,7 @@
 //!
 //! Each handler below follows in the order of a job's life.
 
+mod allowance;
 mod dag;
 mod estimate;
 mod exchange;
@@ -15,6 +16,7 @@ mod saved;
 mod templates;
 mod work;
 
+pub use allowance::AllowanceRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::{Estimate, EstimateSource};
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
@@ -31,6 +33,7 @@ use crate::vocabulary::{
     AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Generation, GrantId, Instant, JobId,
     NodeId, ProbeId, Sealing, TaskId, Token, Totals,
 };
+use allowance::Allowance;
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -77,6 +80,8 @@ pub struct JobManager {
     account: Option<Box<exchange::Account>>,
     /// Places the job's tasks, or those that are opportunistic; without it the master does.
     scheduler: Option<LocalScheduler>,
+    /// With it, it keeps to what the job is entitled to.
+    allowance: Option<Box<Allowance>>,
     quota: Quota,
     /// Whether it held tasks back when it was looked at last.
     quota_binds: bool,
@@ -110,7 +115,7 @@ pub struct JobManager {
 struct RunningAttempt {
     task: TaskId,
     node: NodeId,
-    /// It was launched without a grant.
+    /// It was launched without a grant, and not within what the job is entitled to.
     opportunistic: bool,
     /// A ledger holds its resources: from the beginning, or since it was promoted.
     booked: bool,
@@ -137,6 +142,8 @@ struct Room {
     basis: Basis,
     rule: Rule,
     passed_over: u32,
+    /// How a task runs whose ask leaves that open.
+    execution: ExecutionType,
 }
 
 /// By what an attempt takes a node's resources.
@@ -183,9 +190,11 @@ impl JobManager {
         sealing: Sealing,
     ) -> JobManager {
         let dag = Dag::new(&job.spec, &job.recalled);
-        let (placement, mix, quota, promote_after) = match own {
-            Some(OwnPlacement { placement, mix, quota, promote_after }) => (Some(placement), mix, quota, promote_after),
-            None => (None, None, Quota::default(), None),
+        let (placement, mix, quota, allowance, promote_after) = match own {
+            Some(OwnPlacement { placement, mix, quota, allowance, promote_after }) => {
+                (Some(placement), mix, quota, allowance, promote_after)
+            }
+            None => (None, None, Quota::default(), None, None),
         };
         let requests = Requests::new(&job, mix);
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
@@ -204,6 +213,7 @@ impl JobManager {
             has_time: true,
             account,
             scheduler,
+            allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
             quota,
             quota_binds: false,
             outstanding: Outstanding::default(),
@@ -240,6 +250,7 @@ impl JobManager {
             }
             ToJobManager::Act(action) => self.on_act(now, action, out),
             ToJobManager::Nodes { list } => self.on_nodes(now, list, out),
+            ToJobManager::Waits(waits) => self.on_waits(now, from, waits, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
@@ -331,7 +342,8 @@ impl JobManager {
             }
             let Grant { id, ask, node, rule, passed_over, generation } = *grant;
             self.generation = generation.max(self.generation);
-            let room = Room { node, basis: Basis::Grant(id), rule, passed_over };
+            let (basis, execution) = (Basis::Grant(id), ExecutionType::Auto);
+            let room = Room { node, basis, rule, passed_over, execution };
             if !self.bind(now, ask, room, out) {
                 unused.push(id);
             }
@@ -358,15 +370,18 @@ impl JobManager {
     }
 
     fn launch(&mut self, now: Instant, room: Room, task: TaskId, execution: ExecutionType, out: &mut Outbox) {
-        let Room { node, basis, rule, passed_over } = room;
+        let Room { node, basis, rule, passed_over, execution: either } = room;
+        let execution = if execution == ExecutionType::Auto { either } else { execution };
         let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
         self.next_attempt += 1;
         self.dag.launched(task.stage, task.index, attempt, node, now);
         let booked = basis.grant().is_some();
-        let (opportunistic, launched_at, life) = (!booked, now, Life::Present);
+        let is_entitled = self.allowance.is_some() && execution == ExecutionType::Guaranteed;
+        let (opportunistic, launched_at, life) = (!booked && !is_entitled, now, Life::Present);
         let running = RunningAttempt { task, node, opportunistic, booked, rule, launched_at, started_at: None, life };
         self.insert_running(attempt, running);
-        out.persist(Change::Launched { attempt, task, node, grant: basis.grant(), rule, passed_over, at: now });
+        let grant = basis.grant();
+        out.persist(Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, at: now });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.token = self.sealing.token(node, self.generation, &launch.allocation());
         self.tell_awaited(&launch, node, out);
@@ -384,6 +399,7 @@ impl JobManager {
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(Box::from),
             expected: self.dag.stage(task.stage).estimate.expected(),
+            weight: 1,
             inputs: self.inputs_of(task),
             token: Token::default(),
         }
@@ -394,6 +410,9 @@ impl JobManager {
         if let Some(account) = &mut self.account {
             account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
+        if let Some(allowance) = &mut self.allowance {
+            allowance.on_sent(&self.job.resources[running.task.stage as usize], running.opportunistic);
+        }
         self.running.insert(attempt, running);
     }
 
@@ -402,6 +421,9 @@ impl JobManager {
         *self.outstanding.counter(running.booked) -= 1;
         if let Some(account) = &mut self.account {
             account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
+        }
+        if let Some(allowance) = &mut self.allowance {
+            allowance.on_gone(&self.job.resources[running.task.stage as usize], running.opportunistic);
         }
         Some(running)
     }
@@ -489,7 +511,7 @@ impl JobManager {
         // A success that frees no stage changes nothing that is asked for.
         if !succeeded || !ready.is_empty() || self.running.is_empty() {
             self.update_demand(now, out);
-        } else if self.quota.is_set() {
+        } else if self.quota.is_set() || self.allowance.is_some() {
             self.place(now, out);
         }
         self.keep_exchange_now_and_then(now, out);
@@ -655,6 +677,9 @@ impl JobManager {
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.restart();
         }
+        if let Some(allowance) = &mut self.allowance {
+            allowance.restart();
+        }
     }
 
     fn rerun(&mut self) {
@@ -700,6 +725,7 @@ impl JobManager {
         self.scheduler.iter().for_each(LocalScheduler::check_invariants);
         self.requests.check_invariants();
         self.check_account();
+        self.check_allowance();
     }
 }
 

@@ -1,11 +1,11 @@
 //! A job manager that places tasks itself: it probes nodes, or sends tasks to their queues.
 
-use super::{Basis, JobManager, Room};
+use super::{AllowanceRules, Basis, JobManager, Room};
 use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
 use crate::scheduling::{LocalScheduler, Step};
-use crate::vocabulary::{AskId, Chance, Duration, Instant, NodeId, ProbeId};
+use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, NodeId, NodeWaits, ProbeId};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub struct OwnPlacement {
     /// With it only opportunistic tasks are its own, and the master places the others.
     pub mix: Option<(Mix, Chance)>,
     pub quota: Quota,
+    /// With it, it decides itself which tasks are guaranteed, within what the job is entitled to.
+    pub allowance: Option<AllowanceRules>,
     /// Attempts of its own that have run for so long are asked to be booked, and again each time that they have not been.
     pub promote_after: Option<Duration>,
 }
@@ -55,13 +57,43 @@ impl JobManager {
         self.place(now, out);
     }
 
+    /// A node says how long tasks would wait there.
+    pub(super) fn on_waits(&mut self, now: Instant, from: Address, waits: Arc<NodeWaits>, out: &mut Outbox) {
+        let Address::Node(node) = from else { return };
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.on_waits(now, node, waits);
+        }
+        self.place(now, out);
+    }
+
     /// Does what the scheduler decides.
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
+        if self.allowance.is_some() {
+            return self.place_within_allowance(now, out);
+        }
         let left = self.quota.left(self.outstanding.booked, self.outstanding.unbooked);
         let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
         if self.quota.is_set() {
             self.tell_quota(out);
+        }
+    }
+
+    fn place_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
+        self.tell_wants(out);
+        let (requests, dag) = (&self.requests, &self.dag);
+        let Some(scheduler) = &mut self.scheduler else { return };
+        scheduler.advance(now);
+        if !scheduler.has_open_tasks() {
+            return;
+        }
+        let run_time = |ask| requests.next_stage(ask).and_then(|stage| dag.stage(stage).estimate.expected());
+        scheduler.expect(run_time);
+        for at in 0..2 {
+            // What is sent in the first turn is out in the second.
+            let Some(allowed) = self.allowed() else { return };
+            let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide_batches(now, allowed[at]));
+            self.take(now, steps.unwrap_or_default(), out);
         }
     }
 
@@ -83,8 +115,8 @@ impl JobManager {
     fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
-                Step::Start { ask, node, rule } => {
-                    let room = Room { node, basis: Basis::Queue, rule, passed_over: 0 };
+                Step::Start { ask, node, rule, execution } => {
+                    let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution };
                     self.bind(now, ask, room, out);
                 }
                 Step::Probe { node, probe } => out.send(node, ToNode::Probe(probe)),
@@ -102,7 +134,8 @@ impl JobManager {
     /// A node keeps room for a probe: the next task gets it, if one is left.
     pub(super) fn on_ready(&mut self, now: Instant, from: Address, probe: ProbeId, out: &mut Outbox) {
         let Address::Node(node) = from else { return };
-        let room = Room { node, basis: Basis::Probe(probe), rule: Rule::Ready, passed_over: 0 };
+        let execution = ExecutionType::Auto;
+        let room = Room { node, basis: Basis::Probe(probe), rule: Rule::Ready, passed_over: 0, execution };
         let is_bound = self.take_probe(probe).is_some_and(|ask| self.bind(now, ask, room, out));
         if !is_bound {
             out.send(node, ToNode::Cancel { probes: vec![probe] });

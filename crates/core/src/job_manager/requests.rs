@@ -333,6 +333,11 @@ impl Requests {
         }
     }
 
+    /// The stage whose task goes next by this ask.
+    pub(super) fn next_stage(&self, ask: u32) -> Option<u32> {
+        self.asks[ask as usize].stages.front().copied()
+    }
+
     /// The number of the ask for opportunistic tasks of the stage.
     pub(super) fn opportunistic_ask(&self, stage: u32) -> u32 {
         self.stages[stage as usize].opportunistic

@@ -38,10 +38,10 @@ impl JobManager {
         match change {
             Change::JobBegun { .. } => self.begun = true,
             Change::JobHeld { held, .. } => self.held = *held,
-            Change::Launched { attempt, task, node, grant, rule, at, .. } => {
+            Change::Launched { attempt, task, node, grant, opportunistic, rule, at, .. } => {
                 self.dag.launched(task.stage, task.index, *attempt, *node, *at);
                 let (attempt, task, node, rule, launched_at) = (*attempt, *task, *node, *rule, *at);
-                let (opportunistic, booked) = (grant.is_none(), grant.is_some());
+                let (opportunistic, booked) = (*opportunistic, grant.is_some());
                 self.recover_running(SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at });
             }
             Change::Promoted { attempt, .. } => self.book(*attempt),

@@ -580,13 +580,13 @@ impl Master {
                     self.end(now, job, JobOutcome::DependencyFailed, out);
                     ended_some = true;
                 } else if self.admission.why_not_begun(job).is_none() {
-                    self.begin(job, out);
+                    self.begin(now, job, out);
                 }
             }
         }
     }
 
-    fn begin(&mut self, job: JobId, out: &mut Outbox) {
+    fn begin(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         out.persist(Change::JobBegun { job });
         let reruns = self.admission.jobs[&job].reruns;
         self.admission.set_begun(job);
@@ -595,7 +595,7 @@ impl Master {
         self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
         let share = self.share_at_begin(job, out);
         out.send(job, ToJobManager::Begin { job: admitted, share });
-        self.publish_to(job, out);
+        self.publish_to(now, job, out);
         if reruns {
             out.send(job, ToJobManager::Act(JobAction::RerunFailed));
         }

@@ -4,12 +4,15 @@ use super::Master;
 use super::steer::Queues;
 use crate::policy::Forecast;
 use crate::protocol::{
-    LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode, Welcome,
+    ListedWaits, LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode, Welcome,
 };
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, NodeState};
-use crate::vocabulary::{Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, QueueId, Resources};
+use crate::vocabulary::{
+    Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, NodeWaits, QueueId, Resources,
+};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// How long a node gets no work after it could not launch: doubled each time that it still cannot.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -58,6 +61,8 @@ struct NodeEntry {
     told_oldest: Generation,
     pause: Option<Box<Pause>>,
     forecast: Option<Box<Forecast>>,
+    /// How long tasks would wait there, and when it said so.
+    waits: Option<Box<(Instant, Arc<NodeWaits>)>>,
     /// What it was told last on its present connection.
     steer: Option<Box<Steer>>,
     /// Since when it is unreachable or expected.
@@ -191,6 +196,18 @@ impl Nodes {
         self.entries.get(node.0 as usize).map(|entry| &entry.report)
     }
 
+    /// How long tasks would wait there, as far as it said so.
+    pub(super) fn waits(&self, now: Instant, node: NodeId) -> Option<ListedWaits> {
+        let entry = self.entries.get(node.0 as usize)?;
+        let (said_at, waits) = entry.waits.as_deref()?;
+        let silent_for = now.since(entry.last_heard.unwrap_or(*said_at));
+        Some(ListedWaits { waits: Arc::clone(waits), age: now.since(*said_at), silent_for })
+    }
+
+    pub(super) fn take_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
+        self.entry(node).waits = Some(Box::new((now, waits)));
+    }
+
     fn take_report(&mut self, now: Instant, node: NodeId, report: NodeReport, is_there: bool) {
         let counts = is_there && self.entry(node).takes_work();
         self.count_queue(node, counts.then(|| Waiting::new(report.expected_wait, report.queued)));
@@ -285,6 +302,7 @@ impl Master {
         let oldest = self.claims.tokens.oldest();
         let entry = self.nodes.entry(node);
         entry.steer = None;
+        entry.waits = None;
         entry.told_oldest = oldest;
         self.ledger.set_open(node, entry.takes_work());
         entry.enforcement = enforcement;

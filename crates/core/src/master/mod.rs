@@ -143,12 +143,17 @@ impl Master {
             }
             (Address::Node(node), ToMaster::Register(registration)) => self.on_register(now, node, *registration, out),
             (Address::Node(node), ToMaster::Report(report)) => self.on_report(now, node, *report, out),
+            (Address::Node(node), ToMaster::Waits(waits)) => self.nodes.take_waits(now, node, waits),
             (Address::Node(node), ToMaster::Room { spare }) => self.on_room(node, *spare, out),
             (Address::Node(node), ToMaster::Moved { to, left, queued, expected_wait }) => {
                 self.on_moved(node, to, *left, load::Waiting::new(expected_wait, queued), out);
             }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
+            (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
+                self.scheduler.on_wants(job, *wants);
+                self.tell_shares(out);
+            }
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
                 self.on_demand(now, job, &asks, &work, out);
             }

@@ -15,7 +15,8 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const BEST: usize = 1_024;
 
 /// What the master tells schedulers elsewhere.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// What the one tells, those after it tell as well.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Publish {
     Nothing,
     /// Which nodes there are, when that has changed.
@@ -24,6 +25,8 @@ pub enum Publish {
     Load,
     /// And which of them are the best.
     Ranking,
+    /// And how long tasks would wait at each.
+    Waits,
 }
 
 #[derive(Default)]
@@ -66,19 +69,19 @@ impl Master {
             return;
         }
         let next_load = now + self.settings.publish_every.unwrap_or(self.settings.heartbeat);
-        let tells_load = matches!(self.settings.publish, Publish::Load | Publish::Ranking);
+        let tells_load = self.settings.publish > Publish::Nodes;
         self.publication.due = tells_load.then_some(next_load);
-        self.make_list();
+        self.make_list(now);
         for (job, _) in self.admission.running() {
             out.send(job.id, self.list_message());
         }
     }
 
     /// Tells a job that begins.
-    pub(super) fn publish_to(&mut self, job: JobId, out: &mut Outbox) {
+    pub(super) fn publish_to(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         if self.settings.publish != Publish::Nothing {
             if self.publication.changes != self.ledger.node_changes() {
-                self.make_list();
+                self.make_list(now);
             }
             out.send(job, self.list_message());
         }
@@ -88,20 +91,21 @@ impl Master {
         ToJobManager::Nodes { list: Arc::clone(&self.publication.list) }
     }
 
-    fn make_list(&mut self) {
+    fn make_list(&mut self, now: Instant) {
         self.publication.changes = self.ledger.node_changes();
-        let nodes = (0..self.ledger.len()).map(|index| self.listed(NodeId(index as u32)));
+        let nodes = (0..self.ledger.len()).map(|index| self.listed(now, NodeId(index as u32)));
         let nodes: Vec<ListedNode> = nodes.collect();
-        let best = if self.settings.publish == Publish::Ranking { best(&nodes) } else { Vec::new() };
+        let best = if self.settings.publish >= Publish::Ranking { best(&nodes) } else { Vec::new() };
         self.publication.list = Arc::new(NodeList { nodes, best, generation: self.claims.tokens.generation() });
     }
 
-    fn listed(&self, node: NodeId) -> ListedNode {
+    fn listed(&self, now: Instant, node: NodeId) -> ListedNode {
         ListedNode {
             open: !self.ledger.offer_is_closed(node),
             capacity: self.ledger.node_capacity(node),
             attributes: Arc::clone(self.ledger.attributes(node)),
             report: self.nodes.report(node).cloned().unwrap_or_default(),
+            waits: self.nodes.waits(now, node).filter(|_| self.settings.publish >= Publish::Waits),
         }
     }
 }
@@ -136,6 +140,7 @@ mod tests {
                 stalled: seconds(stalled),
                 ..NodeReport::default()
             },
+            waits: None,
         };
         let nodes = [
             node(true, [3, 0, 0]),
@@ -154,6 +159,7 @@ mod tests {
             capacity: Default::default(),
             attributes: Arc::default(),
             report: NodeReport { expected_wait: Duration(number * 7_919 % 5_003), ..NodeReport::default() },
+            waits: None,
         };
         let nodes: Vec<ListedNode> = (0..5_003).map(node).collect();
         let waits: Vec<u64> = best(&nodes).iter().map(|node| nodes[*node as usize].report.expected_wait.0).collect();

@@ -142,17 +142,30 @@ impl NodeAgent {
         ended
     }
 
-    /// Ends opportunistic attempts for booked ones that wait, `by` the last of them: those that lose least, the newest, and
-    /// no more than needed.
+    /// Ends opportunistic attempts for guaranteed ones that wait, `by` the last of them: those that lose least, the newest, and
+    /// no more than needed. What is booked has room beside the others that are; what is not, as far as they leave it some.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
-        let mut wanted = Totals::ZERO;
-        let booked = self.queue.entries().iter().filter(|entry| entry.booked && !self.queue.is_held(entry.id));
-        booked.for_each(|entry| wanted.add(&entry.shape.resources));
+        if self.opportunistic.is_nothing() {
+            return;
+        }
         let mut coming = Totals::ZERO;
         coming.add(&self.free);
+        let mut most = coming;
         for (_, entry) in self.running_attempts() {
             if let State::Stopping { .. } = entry.state {
                 coming.add(&entry.template.shape.resources);
+            }
+            if matches!(entry.state, State::Stopping { .. }) || entry.gives_way() {
+                most.add(&entry.template.shape.resources);
+            }
+        }
+        let mut wanted = Totals::ZERO;
+        for entry in self.queue.entries().iter().filter(|entry| entry.is_guaranteed() && !self.queue.is_held(entry.id))
+        {
+            let mut together = wanted;
+            together.add(&entry.shape.resources);
+            if entry.booked || together.fits_in(&most) {
+                wanted = together;
             }
         }
         let mut victims = Vec::new();

@@ -84,6 +84,7 @@ impl NodeAgent {
             self.opportunistic.add(&entry.template.shape.resources);
         }
         self.attempts.insert(attempt, Box::new(entry));
+        self.waits.on_change(now);
     }
 
     pub(super) fn register(&mut self, now: Instant, out: &mut Outbox) {
@@ -127,6 +128,7 @@ impl NodeAgent {
         // A probe that came before may want kinds that were not known.
         self.start_what_fits(now, out);
         self.report(now, out);
+        self.waits.forget(now);
     }
 
     /// The places of custom kinds are known now: capacity and devices are resolved anew.

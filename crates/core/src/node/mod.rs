@@ -11,6 +11,7 @@ mod kept;
 mod probes;
 mod spare;
 mod tokens;
+mod waits;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
@@ -35,6 +36,8 @@ use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokens::Tokens;
+pub use waits::TellWaits;
+use waits::Waits;
 
 /// What a node is and how it behaves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -91,6 +94,7 @@ pub struct NodeAgent {
     stalled_since: Option<Instant>,
     rules: OpportunisticRules,
     spare: Spare,
+    waits: Waits,
     /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
     /// it has less than in its earlier life or does not know its custom kinds yet.
     held: Totals,
@@ -198,6 +202,7 @@ impl NodeAgent {
             making_way: BTreeMap::new(),
             stalled_since: None,
             spare: Spare::default(),
+            waits: Waits::default(),
             probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
@@ -303,10 +308,11 @@ impl NodeAgent {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         self.newest_epoch = attempt.epoch;
-        let Launch { task, grant, expected, .. } = *launch;
+        let Launch { task, grant, expected, weight, .. } = *launch;
         let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
-        let entry = QueuedEntry { id, shape, booked, queued_at: now, expected };
+        let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
+        let is_guaranteed = entry.is_guaranteed();
         if has_kept_room {
             self.queue.push_front(entry);
         } else {
@@ -315,11 +321,12 @@ impl NodeAgent {
         let (devices, state) = (Devices::new(), State::Queued(launch));
         let entry = Attempt { task, template, grant, expected, devices, since: now, state };
         self.attempts.insert(attempt, Box::new(entry));
+        self.waits.on_change(now);
         self.gather(now, attempt, &inputs, out);
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
             out.record(Record::Queued { task, attempt, node: self.node });
-            if booked {
+            if is_guaranteed {
                 self.make_room(now, attempt, out);
             } else {
                 let others = self.queue.entries().iter().filter(|entry| entry.is_opportunistic()).count();
@@ -338,18 +345,16 @@ impl NodeAgent {
     }
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
-        let mut took_room = false;
         while let Some(entry) = self.pick(now) {
             match entry.id {
                 EntryId::Attempt(attempt) => self.start(now, attempt, out),
                 EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
             }
-            took_room = true;
         }
-        if took_room && self.queue.has_booked() {
-            // What is coming was enough for those that wait, and may not be any more.
-            let last = self.queue.entries().iter().rev().find_map(QueuedEntry::booked_attempt);
-            self.make_room(now, last.expect("one is booked"), out);
+        if self.queue.has_guaranteed() {
+            // What is coming was enough for those that wait, and may not be any more; or what was in their way is gone.
+            let last = self.queue.entries().iter().rev().find_map(QueuedEntry::guaranteed_attempt);
+            self.make_room(now, last.expect("one is guaranteed"), out);
         }
     }
 
@@ -445,6 +450,7 @@ impl NodeAgent {
         out: &mut Outbox,
     ) {
         let ended = self.with_cause(id, ended);
+        self.waits.on_change(now);
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
         entry.state = State::Ended(Arc::clone(&ended));
@@ -529,6 +535,9 @@ impl NodeAgent {
         self.retry_fetches(now, out);
         if self.spare.due.is_some_and(|at| at <= now) {
             self.tell_spare(now, out);
+        }
+        if self.waits.due.is_some_and(|at| at <= now) {
+            self.tell_waits(now, out);
         }
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
@@ -696,7 +705,8 @@ impl Role for NodeAgent {
             MasterLink::Connected { .. } => None,
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
-        let dues = [due, link, self.kept.next_expiry(), self.spare.due, self.files.next_retry()];
+        let (waits, files) = (self.waits.due, self.files.next_retry());
+        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, files];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }

@@ -44,7 +44,8 @@ impl NodeAgent {
             return;
         }
         self.probes.queued.insert(id);
-        self.queue.push(QueuedEntry { id: EntryId::Probe(id), shape, booked: false, queued_at: now, expected: None });
+        let id = EntryId::Probe(id);
+        self.queue.push(QueuedEntry { id, shape, booked: false, queued_at: now, expected: None, weight: 1 });
         self.start_what_fits(now, out);
     }
 

@@ -4,18 +4,11 @@
 //!
 //! Departs: files are taken to be fetched before the wait, as the sum says, also where they would come during it.
 
-use crate::vocabulary::Duration;
+use crate::vocabulary::{Distance, Duration};
+use serde::{Deserialize, Serialize};
 
 /// Of a probability, and of a factor.
 pub const MILLION: u64 = 1_000_000;
-
-/// Where bytes lie, seen from a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Distance {
-    OnNode,
-    InRack,
-    Elsewhere,
-}
 
 /// A part of an input, or a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +18,7 @@ pub struct Part {
 }
 
 /// How fast bytes are read, in bytes a second.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rates {
     pub on_node: u64,
     pub in_rack: u64,

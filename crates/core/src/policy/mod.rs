@@ -20,8 +20,8 @@ pub use trust::Trust;
 
 use crate::protocol::Rule;
 use crate::vocabulary::{
-    ClassTable, Duration, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, QueuedEntry, Resources, RunningEntry,
-    Totals, UserId,
+    ClassTable, Duration, ExecutionType, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, QueuedEntry,
+    Resources, RunningEntry, Totals, UserId,
 };
 use crate::why::Why;
 
@@ -107,6 +107,11 @@ pub enum DemandChange {
         /// Of these, so many must start now, or their job ends later than it could with its share.
         needed: u64,
         rank: u32,
+    },
+    /// What the job, whose asks nobody here serves, wants to hold: all that runs of it or could.
+    Wants {
+        job: JobSlot,
+        wants: Totals,
     },
     /// The job holds more than the policy granted, for instance attempts found again after a restart.
     Taken {
@@ -286,6 +291,11 @@ pub struct StageDemand {
 
 /// Which node for which ask?
 pub trait PlacementPolicy: Send {
+    /// Whether it decides about many tasks at once, of several asks, and each of them to be sent to another node.
+    fn takes_batches(&self) -> bool {
+        false
+    }
+
     /// Whether it asks for the node with the least or the most room, and so needs nodes in the order of their room.
     fn compares_room(&self) -> bool {
         false
@@ -303,6 +313,10 @@ pub struct OpenAsk {
     pub count: u64,
     /// Probes that are out for its tasks.
     pub probes: u64,
+    /// How its tasks would run.
+    pub execution: ExecutionType,
+    /// How long one runs, if that is known.
+    pub expected: Option<Duration>,
 }
 
 /// How much a placement policy may decide in one call.

@@ -1,14 +1,16 @@
 //! The scheduler beside a job manager: it places one job's tasks on nodes that it knows from what the master publishes.
 //! No ledger confirms what it decides: a task waits at the node, or a probe waits there and the node asks back.
 
-use super::locality::local_nodes;
-use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
+use super::published::PublishedView;
+use crate::policy::node_queue::projection::Use;
+use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy, run_time};
 use crate::protocol::{Ask, NodeList, Probe, Rule};
 use crate::vocabulary::{
-    AskId, Constraint, Duration, Epoch, Instant, JobId, NodeId, NodeView, NodeViews, ProbeId, Resources, TaskShape,
+    AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, Resources, TaskShape,
+    Totals,
 };
 use crate::why::Why;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// As long as a node's first pause at the master, of which a list tells long before that.
@@ -33,6 +35,18 @@ struct LocalAsk {
     probes: u64,
     /// Nodes that had room for one task each when theirs had not.
     instead: Vec<NodeId>,
+    /// How long one of its tasks runs, if that is known.
+    expected: Option<Duration>,
+}
+
+/// How much may be sent of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed {
+    pub execution: ExecutionType,
+    /// All of these tasks together.
+    pub room: Totals,
+    /// One may go although it is larger than the room.
+    pub one_goes: bool,
 }
 
 /// How far an ask is that its job manager places itself.
@@ -93,6 +107,8 @@ pub enum Step {
         ask: AskId,
         node: NodeId,
         rule: Rule,
+        /// How it runs where the ask leaves that open.
+        execution: ExecutionType,
     },
     Probe {
         node: NodeId,
@@ -107,7 +123,7 @@ pub enum Step {
 impl LocalAsk {
     fn new(ask: Ask) -> LocalAsk {
         let shape = Arc::new(TaskShape { resources: ask.resources, execution: ask.execution });
-        LocalAsk { ask, shape, bound: 0, probes: 0, instead: Vec::new() }
+        LocalAsk { ask, shape, bound: 0, probes: 0, instead: Vec::new(), expected: None }
     }
 
     fn open(&self) -> u64 {
@@ -124,16 +140,8 @@ impl LocalScheduler {
         placement: Box<dyn PlacementPolicy>,
     ) -> LocalScheduler {
         let asks: Vec<LocalAsk> = asks.map(LocalAsk::new).collect();
-        let classes = asks.iter().map(|entry| Arc::clone(&entry.ask.constraints)).collect();
-        let local = asks.iter().map(|entry| local_nodes(&entry.ask.locality)).collect();
-        LocalScheduler {
-            job,
-            epoch,
-            placement,
-            view: PublishedView { classes, local, ..PublishedView::default() },
-            asks,
-            probes: SentProbes::default(),
-        }
+        let view = PublishedView::new(asks.iter().map(|entry| &entry.ask));
+        LocalScheduler { job, epoch, placement, view, asks, probes: SentProbes::default() }
     }
 
     // ---- what is known ---------------------------------------------------------------------------------------------
@@ -156,16 +164,28 @@ impl LocalScheduler {
         self.take_back(|_, probe, view| !view.is_open(probe.node))
     }
 
+    /// A node says how long tasks would wait there.
+    pub fn on_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
+        self.view.on_waits(now, node, waits);
+    }
+
+    /// How long tasks of each ask run, by its number.
+    pub fn expect(&mut self, run_times: impl Fn(u32) -> Option<Duration>) {
+        for (number, ask) in (0..).zip(&mut self.asks).filter(|(_, ask)| ask.open() > 0) {
+            ask.expected = run_times(number);
+        }
+    }
+
     /// The node cannot launch, or was given up: nothing goes there until the master has published its nodes again, or for
     /// a while, because the master need not have noticed.
     pub fn close(&mut self, now: Instant, node: NodeId) -> Vec<Step> {
-        self.view.closed.insert(node, now + CLOSED);
+        self.view.close(node, now + CLOSED);
         self.forget_node(node)
     }
 
     /// When a node that was closed opens by itself.
     pub fn next_opening(&self) -> Option<Instant> {
-        self.view.closed.values().min().copied()
+        self.view.next_opening()
     }
 
     /// The node has forgotten what waited there for this job. All the same it is told: a probe may have been on its way
@@ -255,8 +275,7 @@ impl LocalScheduler {
     /// Places what is open, so many tasks at most, and takes back what is not needed any more.
     pub fn decide(&mut self, now: Instant, mut most: u64) -> Vec<Step> {
         let mut steps = Vec::new();
-        self.view.now = now;
-        self.view.closed.retain(|_, until| *until > now);
+        self.view.advance(now);
         self.cancel_idle_probes(&mut steps);
         for number in 0..self.asks.len() {
             while most > 0 && self.place(now, number, &mut steps) {
@@ -266,6 +285,64 @@ impl LocalScheduler {
             self.asks[number].instead.clear();
         }
         steps
+    }
+
+    /// Time goes on.
+    pub fn advance(&mut self, now: Instant) {
+        self.view.advance(now);
+    }
+
+    /// Sends what is open, of this kind and within this room, batch after batch: asks in the order of their ranks.
+    pub fn decide_batches(&mut self, now: Instant, mut allowed: Allowed) -> Vec<Step> {
+        let mut steps = Vec::new();
+        loop {
+            let batch = self.batch(&allowed);
+            let starts = u32::try_from(batch.iter().map(|ask| ask.count).sum::<u64>()).unwrap_or(u32::MAX);
+            if starts == 0 {
+                return steps;
+            }
+            let mut decisions = Vec::new();
+            self.placement.place(now, &batch, Budget { starts }, &self.view, &mut decisions);
+            let before = steps.len();
+            for decision in decisions {
+                let Decision::Start { ask, node } = decision else { continue };
+                let taken = &self.asks[ask as usize].ask.resources;
+                allowed.one_goes = false;
+                take(&mut allowed.room, taken);
+                steps.push(self.start(ask as usize, NodeId(node as u32), Rule::Completion, allowed.execution));
+            }
+            if steps.len() == before {
+                return steps;
+            }
+        }
+    }
+
+    /// What of the open tasks fits into the room.
+    fn batch(&self, allowed: &Allowed) -> Vec<OpenAsk> {
+        let takes = |ask: &LocalAsk| ask.ask.execution == ExecutionType::Auto || ask.ask.execution == allowed.execution;
+        let mut open: Vec<(u32, &LocalAsk)> =
+            (0..).zip(&self.asks).filter(|(_, ask)| ask.open() > 0 && takes(ask)).collect();
+        open.sort_by_key(|(number, ask)| (ask.ask.rank, *number));
+        let mut room = allowed.room;
+        let mut batch = Vec::with_capacity(open.len());
+        for (slot, entry) in open {
+            let shape = entry.ask.resources;
+            let mut count = entry.open().min(times_in(&shape, &room));
+            // What may be guaranteed is never in need of opportunistic room.
+            let has_no_other =
+                entry.ask.execution == allowed.execution || allowed.execution != ExecutionType::Opportunistic;
+            if count == 0 && allowed.one_goes && has_no_other && batch.is_empty() {
+                count = 1;
+            }
+            if count > 0 {
+                for (left, &of_one) in room.0.iter_mut().zip(&shape.0) {
+                    *left = left.saturating_sub(u64::from(of_one).saturating_mul(count));
+                }
+                let (execution, expected) = (allowed.execution, entry.expected);
+                batch.push(OpenAsk { slot, shape, class: slot, count, probes: 0, execution, expected });
+            }
+        }
+        batch
     }
 
     /// Probes of asks without open tasks are taken back.
@@ -283,27 +360,34 @@ impl LocalScheduler {
             return false;
         }
         if let Some(node) = self.asks[number].instead.pop() {
-            steps.push(self.start(number, node, Rule::Moved));
+            let execution = self.asks[number].ask.execution;
+            steps.push(self.start(number, node, Rule::Moved, execution));
             return true;
         }
         let entry = &self.asks[number];
-        let ask = OpenAsk { slot, shape: entry.ask.resources, class: slot, count, probes: entry.probes };
+        let Ask { resources: shape, execution, .. } = entry.ask;
+        let (probes, expected) = (entry.probes, entry.expected);
+        let ask = OpenAsk { slot, shape, class: slot, count, probes, execution, expected };
         let mut decisions = Vec::new();
         self.placement.place(now, &[ask], Budget { starts: 1 }, &self.view, &mut decisions);
         let started = decisions.iter().any(|decision| matches!(decision, Decision::Start { .. }));
         steps.extend(decisions.into_iter().filter_map(|decision| match decision {
-            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32), Rule::Sampling)),
+            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32), Rule::Sampling, execution)),
             Decision::Probe { node, .. } => Some(self.probe(number, NodeId(node as u32))),
             Decision::Wait { .. } => None,
         }));
         started
     }
 
-    fn start(&mut self, number: usize, node: NodeId, rule: Rule) -> Step {
+    fn start(&mut self, number: usize, node: NodeId, rule: Rule, execution: ExecutionType) -> Step {
         let entry = &mut self.asks[number];
         entry.bound += 1;
         self.view.on_sent(node);
-        Step::Start { ask: entry.ask.id, node, rule }
+        if self.placement.takes_batches() {
+            let takes = Use { resources: entry.ask.resources, lasting: run_time(entry.expected) };
+            self.view.on_the_way(node, takes, execution == ExecutionType::Opportunistic);
+        }
+        Step::Start { ask: entry.ask.id, node, rule, execution }
     }
 
     fn probe(&mut self, number: usize, node: NodeId) -> Step {
@@ -324,110 +408,14 @@ impl LocalScheduler {
     }
 }
 
-/// The nodes as the master published them last, and what this job has seen since.
-#[derive(Default)]
-struct PublishedView {
-    list: Arc<NodeList>,
-    published_at: Instant,
-    now: Instant,
-    /// By the numbers of asks.
-    classes: Vec<Arc<Vec<Constraint>>>,
-    /// By the same: the nodes with the input, and the racks that they are in.
-    local: Vec<Vec<NodeId>>,
-    racks: Vec<BTreeSet<String>>,
-    /// Nodes that could not launch, and until when nothing goes there.
-    closed: BTreeMap<NodeId, Instant>,
-    /// Tasks sent to nodes since, which no report shows.
-    sent: BTreeMap<NodeId, u32>,
+/// How many times so much fits into the room.
+fn times_in(shape: &Resources, room: &Totals) -> u64 {
+    let kinds = shape.0.iter().zip(&room.0).filter(|(of_one, _)| **of_one > 0);
+    kinds.map(|(&of_one, left)| left / u64::from(of_one)).min().unwrap_or(u64::MAX)
 }
 
-impl PublishedView {
-    fn replace(&mut self, now: Instant, list: Arc<NodeList>) {
-        (self.list, self.published_at) = (list, now);
-        self.closed.clear();
-        self.sent.clear();
-        self.racks =
-            self.local.iter().map(|nodes| nodes.iter().filter_map(|node| self.rack(*node)).collect()).collect();
-    }
-
-    fn rack(&self, node: NodeId) -> Option<String> {
-        self.list.nodes.get(node.0 as usize)?.attributes.get("rack").map(str::to_owned)
-    }
-
-    fn on_sent(&mut self, node: NodeId) {
-        *self.sent.entry(node).or_default() += 1;
-    }
-
-    /// Why no node that takes work suits the ask.
-    fn why_none(&self, ask: &Ask) -> Why {
-        let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
-        if open().next().is_none() {
-            return Why::NoNode { known: self.len() as u32 };
-        }
-        let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
-        let is_met = |constraint: &Constraint, node| constraint.is_met_by(&listed(node).attributes);
-        let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
-        let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
-        if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
-            return Why::Closed { closest };
-        }
-        let lacking = open().filter(meets).map(|node| (ask.resources.shortage(&listed(node).capacity), node));
-        let lack = |short: &Resources| short.0.iter().map(|&amount| u64::from(amount)).sum::<u64>();
-        if let Some((short, closest)) = lacking.min_by_key(|(short, node)| (lack(short), *node)) {
-            return Why::TooLarge { closest, short };
-        }
-        let by_none = |constraint: &&Constraint| !open().any(|node| is_met(constraint, node));
-        let unmet: Vec<Constraint> = ask.constraints.iter().filter(by_none).cloned().collect();
-        Why::Constraints { unmet: if unmet.is_empty() { ask.constraints.to_vec() } else { unmet } }
-    }
-
-    fn is_open(&self, node: NodeId) -> bool {
-        self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
-    }
-}
-
-impl NodeViews for PublishedView {
-    fn len(&self) -> usize {
-        self.list.nodes.len()
-    }
-
-    fn best(&self) -> &[u32] {
-        &self.list.best
-    }
-
-    fn rank(&self, index: usize) -> Duration {
-        self.list.nodes[index].report.rank()
-    }
-
-    fn local(&self, class: u32) -> &[NodeId] {
-        &self.local[class as usize]
-    }
-
-    fn is_rack_local(&self, index: usize, class: u32) -> bool {
-        let racks = self.racks.get(class as usize).filter(|racks| !racks.is_empty());
-        let rack = self.list.nodes[index].attributes.get("rack");
-        racks.is_some_and(|racks| rack.is_some_and(|rack| racks.contains(rack)))
-    }
-
-    fn view(&self, index: usize) -> NodeView {
-        let (listed, node) = (&self.list.nodes[index], NodeId(index as u32));
-        NodeView {
-            node,
-            capacity: listed.capacity,
-            free: listed.report.free,
-            open: self.is_open(node),
-            queued: listed.report.queued + self.sent.get(&node).copied().unwrap_or(0),
-            expected_wait: listed.report.expected_wait,
-            age: self.now.since(self.published_at),
-        }
-    }
-
-    /// A task that does not fit now waits at the node, so room is what the empty node has.
-    fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
-        let listed = &self.list.nodes[index];
-        let meets = |constraint: &Constraint| constraint.is_met_by(&listed.attributes);
-        self.is_open(NodeId(index as u32))
-            && shape.fits_in(&listed.capacity)
-            && self.classes[class as usize].iter().all(meets)
+fn take(room: &mut Totals, taken: &Resources) {
+    for (left, &of_one) in room.0.iter_mut().zip(&taken.0) {
+        *left = left.saturating_sub(u64::from(of_one));
     }
 }

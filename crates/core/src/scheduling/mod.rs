@@ -4,13 +4,14 @@ mod ledger;
 mod local;
 mod locality;
 mod node_queue;
+mod published;
 mod request_queue;
 mod room_order;
 mod scheduler;
 mod view;
 
 pub use ledger::{Booking, ClaimError, Ledger, NodeState};
-pub use local::{AskState, LocalScheduler, Step};
+pub use local::{Allowed, AskState, LocalScheduler, Step};
 pub use locality::Delays;
 pub use node_queue::NodeQueue;
 pub use request_queue::RequestQueue;

@@ -12,9 +12,9 @@ pub struct NodeQueue {
     first: usize,
     /// The expected run times of what nobody booked, in microseconds.
     unbooked_work: u128,
-    /// How many are booked.
-    booked: usize,
-    /// Of these, nobody's turn has come: what they need is not here yet.
+    /// How many are guaranteed.
+    guaranteed: usize,
+    /// Those whose turn cannot come: what they need is not here yet.
     held: BTreeSet<EntryId>,
 }
 
@@ -26,7 +26,7 @@ impl NodeQueue {
 
     fn count(&mut self, entry: &QueuedEntry) {
         self.unbooked_work += unbooked_work(entry);
-        self.booked += usize::from(entry.booked);
+        self.guaranteed += usize::from(entry.is_guaranteed());
     }
 
     /// Puts an entry before all others: its turn has come already.
@@ -48,7 +48,7 @@ impl NodeQueue {
     fn take(&mut self, at: usize) -> QueuedEntry {
         let entry = self.take_out(at);
         self.unbooked_work -= unbooked_work(&entry);
-        self.booked -= usize::from(entry.booked);
+        self.guaranteed -= usize::from(entry.is_guaranteed());
         self.held.remove(&entry.id);
         entry
     }
@@ -117,8 +117,8 @@ impl NodeQueue {
         Duration(u64::try_from(self.unbooked_work).unwrap_or(u64::MAX))
     }
 
-    pub fn has_booked(&self) -> bool {
-        self.booked > 0
+    pub fn has_guaranteed(&self) -> bool {
+        self.guaranteed > 0
     }
 
     pub fn len(&self) -> usize {
@@ -148,7 +148,7 @@ mod tests {
     fn entry(number: u32) -> QueuedEntry {
         let id = EntryId::Probe(ProbeId { job: JobId(1), number, ..ProbeId::default() });
         let (booked, expected) = (number.is_multiple_of(3), Some(Duration(u64::from(number))));
-        QueuedEntry { id, shape: Arc::default(), booked, queued_at: Instant::ZERO, expected }
+        QueuedEntry { id, shape: Arc::default(), booked, queued_at: Instant::ZERO, expected, weight: 1 }
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
             let work: u64 =
                 expected.iter().filter(|entry| !entry.booked).filter_map(|entry| Some(entry.expected?.0)).sum();
             assert_eq!(queue.expected_work(), Duration(work));
-            assert_eq!(queue.has_booked(), expected.iter().any(|entry| entry.booked));
+            assert_eq!(queue.has_guaranteed(), expected.iter().any(QueuedEntry::is_guaranteed));
         }
     }
 }

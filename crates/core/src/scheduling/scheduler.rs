@@ -132,6 +132,13 @@ impl Scheduler {
         jobs.map(|job| (self.queue.job(job).id, self.inter_job.share(job))).collect()
     }
 
+    /// What a job wants to hold whose tasks are placed elsewhere.
+    pub fn on_wants(&mut self, id: JobId, wants: Totals) {
+        if let Some(job) = self.queue.job_slot(id) {
+            self.inter_job.on_change(&DemandChange::Wants { job, wants });
+        }
+    }
+
     pub fn on_work(&mut self, id: JobId, work: &JobWork) {
         if let Some(job) = self.queue.job_slot(id) {
             self.inter_job.on_change(&DemandChange::Work { job, work: *work });
@@ -263,7 +270,8 @@ impl Scheduler {
             }
             let request = self.queue.ask(choice.ask);
             let (slot, shape, class, count) = (choice.ask, request.shape, request.class, request.open());
-            let ask = OpenAsk { slot, shape, class, count, probes: 0 };
+            let (execution, expected) = (request.execution, None);
+            let ask = OpenAsk { slot, shape, class, count, probes: 0, execution, expected };
             let mut decisions = std::mem::take(&mut self.decisions);
             decisions.clear();
             ledger.tighten();

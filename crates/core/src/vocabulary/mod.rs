@@ -28,6 +28,6 @@ pub use recurring::{PastRuns, Recurring};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
 pub use time::{Duration, Instant};
 pub use token::{Allocation, Generation, Key, Mac, Sealing, Tag, Token};
-pub use views::{ClassTable, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
-pub use waits::WaitMatrix;
+pub use views::{ClassTable, Distance, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
+pub use waits::{Age, NodeWaits, WaitMatrix};
 pub use work::{JobWork, Work};

@@ -21,6 +21,14 @@ pub struct NodeView {
     pub age: Duration,
 }
 
+/// Where bytes lie, seen from a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Distance {
+    OnNode,
+    InRack,
+    Elsewhere,
+}
+
 /// Nodes as a placement policy sees them: by dense index, with a search that does not visit every node.
 pub trait NodeViews {
     /// The nodes with the shortest waits as they were ranked last, best first; empty where nobody ranks them.
@@ -41,6 +49,19 @@ pub trait NodeViews {
     /// Whether the node is in a rack with the input of asks of this class.
     fn is_rack_local(&self, _index: usize, _class: u32) -> bool {
         false
+    }
+
+    /// How long a task of this size and kind would wait there; [`Duration::MAX`] where it never starts.
+    fn wait(&self, index: usize, _shape: &Resources, _execution: ExecutionType) -> Duration {
+        self.view(index).expected_wait
+    }
+
+    /// Shows how much of the input of a task of this class lies how far from the node, in bytes.
+    fn input(&self, _index: usize, _class: u32, _show: &mut dyn FnMut(u64, Distance)) {}
+
+    /// Nodes in racks with the input of asks of this class.
+    fn near(&self, _class: u32) -> &[NodeId] {
+        &[]
     }
 
     fn len(&self) -> usize;
@@ -167,6 +188,8 @@ pub struct QueuedEntry {
     pub booked: bool,
     pub queued_at: Instant,
     pub expected: Option<Duration>,
+    /// Of an opportunistic one: how likely it is chosen, beside others.
+    pub weight: u16,
 }
 
 impl QueuedEntry {
@@ -179,10 +202,16 @@ impl QueuedEntry {
         self.shape.execution == ExecutionType::Opportunistic
     }
 
-    /// The attempt, if a ledger holds its resources.
-    pub fn booked_attempt(&self) -> Option<AttemptId> {
+    /// Opportunistic work gives way to it: it is booked, or within what its job is entitled to.
+    pub fn is_guaranteed(&self) -> bool {
+        let is_attempt = matches!(self.id, EntryId::Attempt(_));
+        self.booked || is_attempt && self.shape.execution == ExecutionType::Guaranteed
+    }
+
+    /// The attempt, if opportunistic ones give way to it.
+    pub fn guaranteed_attempt(&self) -> Option<AttemptId> {
         match self.id {
-            EntryId::Attempt(attempt) if self.booked => Some(attempt),
+            EntryId::Attempt(attempt) if self.is_guaranteed() => Some(attempt),
             _ => None,
         }
     }

@@ -20,6 +20,31 @@ pub struct WaitMatrix {
     others: Box<[(u8, [Wait; SIZES])]>,
 }
 
+/// How old a matrix is when a wait is looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Age {
+    /// So much of each wait is over.
+    pub since_made: Duration,
+    /// Since then its node has not said that it still holds: whoever says nothing while it does is silent for less.
+    pub since_confirmed: Duration,
+    pub trusted_for: Duration,
+}
+
+impl Age {
+    /// Of one that was made just now.
+    pub const NEW: Age =
+        Age { since_made: Duration::ZERO, since_confirmed: Duration::ZERO, trusted_for: Duration::MAX };
+}
+
+/// What a node says of how long tasks would wait there.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NodeWaits {
+    /// For guaranteed tasks, to which opportunistic ones give way.
+    pub matrix: WaitMatrix,
+    /// How long what is left of opportunistic work there takes if it fills the node.
+    pub opportunistic: Duration,
+}
+
 /// Milliseconds in two bytes: twelve bits and a power of two. Within a part in 2,048, and 37 hours at most.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 struct Wait(u16);
@@ -77,17 +102,12 @@ impl WaitMatrix {
         }
     }
 
-    /// How long a task waits that wants so much and comes `age` after the matrix was made. An old matrix is believed less:
-    /// looked up is what a task waits that is one size larger for each `trusted_for` that has passed (section 3.4), and of no time at all the largest. `None`
+    /// How long a task waits that wants so much. What was said long ago is believed less: looked up is what a task waits that
+    /// is one size larger for each time that the word is trusted for (section 3.4), and of no time at all the largest. `None`
     /// for what is larger than the node.
-    pub fn wait(
-        &self,
-        capacity: &Resources,
-        wanted: &Resources,
-        age: Duration,
-        trusted_for: Duration,
-    ) -> Option<Duration> {
-        let larger = age.0.checked_div(trusted_for.0).map_or(SIZES, |sizes| sizes.min(SIZES as u64) as usize);
+    pub fn wait(&self, capacity: &Resources, wanted: &Resources, age: &Age) -> Option<Duration> {
+        let sizes = age.since_confirmed.0.checked_div(age.trusted_for.0);
+        let larger = sizes.map_or(SIZES, |sizes| sizes.min(SIZES as u64) as usize);
         let size = |kind: usize| {
             let size = size_for(wanted.0[kind], capacity.0[kind])?;
             Some((size + larger).min(SIZES - 1))
@@ -98,7 +118,7 @@ impl WaitMatrix {
             let at = size(kind)?;
             wait = wait.max(self.of_kind(kind as u8).get(at).copied().unwrap_or_default().duration());
         }
-        Some(Duration(wait.0.saturating_sub(age.0)))
+        Some(Duration(wait.0.saturating_sub(age.since_made.0)))
     }
 
     /// Whether it is so close to another, made `earlier`, that nobody needs to be told: no wait differs by more than `tolerance`
@@ -148,7 +168,8 @@ mod tests {
 
     fn seconds(matrix: &WaitMatrix, capacity: &Resources, wanted: Resources, age: u64) -> Option<u64> {
         let (age, trusted_for) = (Duration::from_secs(age), Duration::from_secs(10));
-        matrix.wait(capacity, &wanted, age, trusted_for).map(|wait| wait.0 / 1_000_000)
+        let age = Age { since_made: age, since_confirmed: age, trusted_for };
+        matrix.wait(capacity, &wanted, &age).map(|wait| wait.0 / 1_000_000)
     }
 
     #[test]
@@ -168,6 +189,9 @@ mod tests {
         assert_eq!(wait(Resources::new(6_000, 120), 10), Some(4_050), "as one of the next size: eight cores, 160 MiB");
         assert_eq!(wait(Resources::new(4_000, 100).with(6, 2), 0), Some(50));
         assert_eq!(wait(Resources::new(0, 0).with(6, 1), 3), Some(0));
+        let confirmed = Age { since_made: Duration::from_secs(10), ..Age::NEW };
+        let known = matrix.wait(&capacity, &Resources::new(6_000, 120), &confirmed);
+        assert_eq!(known.map(|wait| wait.0 / 1_000_000), Some(2_010), "what still holds is believed");
         assert_eq!(wait(Resources::new(64_001, 0), 0), None);
         assert_eq!(wait(Resources::new(0, 0).with(7, 1), 0), None);
     }

@@ -94,6 +94,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             Rule::Ready => Some("task bound to a probe"),
             Rule::Moved => Some("task moved to another queue"),
             Rule::Sampling => Some("task sent to a queue"),
+            Rule::Completion => Some("task sent where it is done first"),
             Rule::Reservation => Some("task on a node kept for it"),
             _ => None,
         },

@@ -49,8 +49,10 @@ impl Scenario {
 }
 
 fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
+    let preset = preset(&mut Chance::new(seed, "chaos preset"));
+    let preset = yielding(preset, &mut Chance::new(seed, "chaos yielding"));
     Settings {
-        preset: yielding(preset(&mut Chance::new(seed, "chaos preset")), &mut Chance::new(seed, "chaos yielding")),
+        preset: queueing(preset, &mut Chance::new(seed, "chaos queueing")),
         seed,
         master: master(chance),
         queues,
@@ -107,6 +109,20 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     yielding.reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
     (yielding.placement, yielding.seed) = (preset.placement, preset.seed);
     yielding
+}
+
+/// In a sixth of all, nodes queue what nobody booked. Drawn by itself, as above.
+fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
+    if !is_one_in(6, chance) {
+        return preset;
+    }
+    let mut queueing = Preset::APOLLO;
+    queueing.seed = preset.seed;
+    queueing.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath]);
+    let rules = queueing.queueing.as_mut().expect("nodes queue there");
+    rules.allowance.opportunistic = one_of(chance, &[0, 50, 100, 400]);
+    rules.waits.every = Duration::from_millis(one_of(chance, &[100, 500, 5_000]));
+    queueing
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {

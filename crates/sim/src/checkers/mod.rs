@@ -80,7 +80,11 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(capacity::Capacity::default()),
         Box::new(attempts::Attempts::default()),
         Box::new(agreement::Agreement::default()),
-        Box::new(preemption::Preemption::new(preset.preempts_for_shares(), STOP_GRACE + HAND_OVER)),
+        Box::new(preemption::Preemption::new(
+            preset.preempts_for_shares(),
+            preset.queueing.is_some(),
+            STOP_GRACE + HAND_OVER,
+        )),
         Box::new(probes::Probes::default()),
         Box::new(room::Room::new(preset)),
         Box::new(limits::Limits::default()),

@@ -1,8 +1,8 @@
 //! Guaranteed work is not preempted unless the preset declares that it does so for the sake of shares, and where a ledger
 //! holds its resources it waits for opportunistic work at most as long as that takes to be killed.
 //!
-//! Work without a grant waits for its turn in its node's queue whatever its execution type (ADR 30), so nothing is said
-//! of how long.
+//! Guaranteed work without a grant waits for its turn in its node's queue (ADR 30), so of it only the first is looked at, and
+//! only where nodes know it from what is opportunistic.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
@@ -20,8 +20,12 @@ pub struct Preemption {
     /// The longest wait of a guaranteed attempt for opportunistic ones.
     kill_grace: Duration,
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
+    /// Nodes let guaranteed work wait that nobody booked.
+    queues_unbooked: bool,
     /// Attempts that hold a grant.
     booked: BTreeSet<AttemptId>,
+    /// Those that do not, and were launched as guaranteed.
+    unbooked: BTreeSet<AttemptId>,
     /// What runs, by node, and whether it is guaranteed.
     running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
     /// Nodes where something queued.
@@ -36,9 +40,11 @@ pub struct Preemption {
 }
 
 impl Preemption {
-    pub fn new(preempts_for_shares: bool, kill_grace: Duration) -> Preemption {
+    pub fn new(preempts_for_shares: bool, queues_unbooked: bool, kill_grace: Duration) -> Preemption {
         Preemption {
             preempts_for_shares,
+            queues_unbooked,
+            unbooked: BTreeSet::new(),
             kill_grace,
             jobs: BTreeMap::new(),
             booked: BTreeSet::new(),
@@ -70,6 +76,9 @@ impl Preemption {
             (Some(Change::Launched { attempt, grant: Some(_), .. } | Change::Promoted { attempt, .. }), _) => {
                 self.booked.insert(*attempt);
             }
+            (Some(Change::Launched { attempt, opportunistic: false, .. }), _) => {
+                self.unbooked.insert(*attempt);
+            }
             (Some(Change::Finished { attempt, task, ended, .. }), _) if ended.reason == EndReason::Preempted => {
                 self.preemptions += 1;
                 self.check_preempted(*attempt, *task)?;
@@ -83,7 +92,8 @@ impl Preemption {
     }
 
     fn check_preempted(&self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
-        let is_guaranteed = self.booked.contains(&attempt) || self.accepts_only_guaranteed(task);
+        let is_launched_so = self.booked.contains(&attempt) || self.unbooked.contains(&attempt);
+        let is_guaranteed = is_launched_so || self.accepts_only_guaranteed(task);
         if !self.preempts_for_shares && is_guaranteed {
             return Err(Breach::of_task(task, format!("guaranteed attempt {attempt} was preempted")));
         }
@@ -147,12 +157,14 @@ impl Checker for Preemption {
                 self.queues.remove(&node);
                 continue;
             };
+            let mut is_first = true;
             let waits_for_room =
                 |entry: &&QueuedEntry| is_guaranteed(entry.shape.execution) && !agent.awaits_files(entry.id);
             for entry in agent.queued().iter().filter(waits_for_room) {
                 // Resources of a probe are nobody's before its job has a task for them.
                 let EntryId::Attempt(attempt) = entry.id else { continue };
-                if !self.booked.contains(&attempt) {
+                let is_next = std::mem::take(&mut is_first) && self.queues_unbooked;
+                if !self.booked.contains(&attempt) && !is_next {
                     continue;
                 }
                 self.looks += 1;
@@ -185,7 +197,7 @@ mod tests {
     fn a_preempted_guaranteed_attempt_is_noticed_unless_the_preset_declares_it() {
         let world = quiet_world();
         let check = |preempts_for_shares, accepts, grant| {
-            let mut checker = Preemption::new(preempts_for_shares, GRACE);
+            let mut checker = Preemption::new(preempts_for_shares, false, GRACE);
             let preempted = finished(attempt(1), EndReason::Preempted, false);
             let checked = checker.check(&world, &[admitted(accepts), launched_under(attempt(1), grant), preempted]);
             assert_eq!(checker.subjects(), 1, "one preemption");
@@ -201,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_attempt_that_starts_and_ends_by_itself_could_not_have_broken_the_rule() {
-        let mut checker = Preemption::new(false, GRACE);
+        let mut checker = Preemption::new(false, false, GRACE);
         let story = [
             admitted(ExecutionType::Guaranteed),
             launched(attempt(1)),
@@ -219,7 +231,7 @@ mod tests {
         kill_grace: Duration,
         looks: &[u64],
     ) -> (Preemption, Result<(), Breach>) {
-        let mut checker = Preemption::new(false, kill_grace);
+        let mut checker = Preemption::new(false, false, kill_grace);
         let capacity = Resources::new(2_000, 0);
         checker.running.entry(0).or_default().insert(attempt(1), (capacity, other_is_guaranteed));
         let entry = QueuedEntry {
@@ -228,6 +240,7 @@ mod tests {
             booked: true,
             queued_at: Instant(0),
             expected: None,
+            weight: 1,
         };
         let checked = looks.iter().try_for_each(|seconds| {
             checker.check_queue(Instant(seconds * 1_000_000), 0, &capacity, (attempt(2), &entry))

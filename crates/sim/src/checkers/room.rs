@@ -26,8 +26,13 @@ pub struct Room {
 
 impl Room {
     pub fn new(preset: Preset) -> Room {
-        let reorder = preset.opportunistic.reorder;
-        Room { by_kind: (preset.places == Places::ByKind).then_some(reorder), ..Room::default() }
+        let by_kind = match preset.places {
+            Places::ByKind => Some(preset.opportunistic.reorder),
+            // Of what is opportunistic chance decides: the first starts, too, as long as there is room.
+            Places::JobManagers => preset.queueing.map(|_| false),
+            Places::Master => None,
+        };
+        Room { by_kind, ..Room::default() }
     }
 
     /// Who waits for files lets others pass.
@@ -126,6 +131,7 @@ mod tests {
             booked: false,
             queued_at: Instant(0),
             expected: None,
+            weight: 1,
         };
         let capacity = Resources::new(1_500, 0);
         let at = |seconds: u64| Instant(seconds * 1_000_000);

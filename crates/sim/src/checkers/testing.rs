@@ -46,8 +46,8 @@ pub fn launched(attempt: AttemptId) -> Happening {
 }
 
 pub fn launched_under(attempt: AttemptId, grant: Option<GrantId>) -> Happening {
-    let (node, rule) = (NodeId(0), Rule::Submission);
-    told(Change::Launched { attempt, task: TASK, node, grant, rule, passed_over: 0, at: Instant(0) })
+    let (node, rule, opportunistic) = (NodeId(0), Rule::Submission, grant.is_none());
+    told(Change::Launched { attempt, task: TASK, node, grant, opportunistic, rule, passed_over: 0, at: Instant(0) })
 }
 
 pub fn finished(attempt: AttemptId, reason: EndReason, last: bool) -> Happening {

@@ -39,7 +39,7 @@ enum Bench {
     /// Bytes per task of a job manager
     Memory(memory::MemoryArgs),
     /// Placement decisions of the core per second
-    Decisions(decisions::DecisionsArgs),
+    Decisions(Box<decisions::DecisionsArgs>),
     /// What the scheduler beside a job manager takes for a decision, and for a new list of nodes
     Placement(placement::PlacementArgs),
     /// What it takes to match a batch of tasks to nodes

@@ -143,6 +143,7 @@ impl Accounts {
                 account.weigh(&capacity);
                 return Some(job);
             }
+            DemandChange::Wants { .. } => {}
             DemandChange::AskAdded { ask, job, shape, class } => {
                 put(&mut self.asks, ask, AskAccount { job, shape, rank: 0, open: 0, parked: false });
                 self.job_mut(job).asks.push(ask);

@@ -3,6 +3,7 @@
 mod accounts;
 mod capacity;
 mod drf;
+mod entitlement;
 mod fair_shares;
 mod fifo;
 mod fit_index;
@@ -18,6 +19,7 @@ mod tree_line;
 pub use accounts::Accounts;
 pub use capacity::Capacity;
 pub use drf::Drf;
+pub use entitlement::Entitlement;
 pub use fair_shares::{Demand, fair_shares};
 pub use fifo::Fifo;
 pub use fit_index::FitIndex;

@@ -134,6 +134,7 @@ impl Shares {
             DemandChange::Open { ask, count, .. } => self.set_open(ask, count),
             DemandChange::Taken { job, resources } => self.want(job, |wants| wants.add(&resources)),
             DemandChange::Freed { job, resources } => self.want(job, |wants| wants.sub(&resources)),
+            DemandChange::Wants { job, wants } => self.want(job, |all| *all = wants),
             DemandChange::Work { .. } | DemandChange::Class { .. } | DemandChange::RoomOpened => {}
         }
     }

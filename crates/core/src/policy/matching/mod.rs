@@ -4,10 +4,12 @@
 
 mod greedy;
 mod optimal;
+mod sparse;
 mod stable;
 
 pub use greedy::greedy;
 pub use optimal::optimal;
+pub use sparse::{Candidates, Match};
 pub use stable::{Acceptance, Stable};
 
 use crate::vocabulary::Duration;

@@ -58,7 +58,7 @@ mod tests {
         let shape = Arc::new(TaskShape { resources: Resources::new(cpu_millis, 0), execution });
         let id = EntryId::Attempt(AttemptId { job: JobId(job), ..AttemptId::default() });
         let booked = execution == ExecutionType::Guaranteed;
-        QueuedEntry { id, shape, booked, queued_at: Instant::ZERO, expected: Some(Duration::from_secs(1)) }
+        QueuedEntry { id, shape, booked, queued_at: Instant::ZERO, expected: Some(Duration::from_secs(1)), weight: 1 }
     }
 
     fn pick(reorder: bool, entries: &[QueuedEntry], free: u32, opportunistic_room: u32) -> Option<usize> {

@@ -1,5 +1,5 @@
-//! Guaranteed work in order of arrival, and what fits into the gaps that it leaves; opportunistic work where nothing guaranteed
-//! waits (Boutin et al. 2014: Apollo, sections 3.2 and 3.5).
+//! Guaranteed work in order of arrival, and what fits into the gaps that it leaves; where nothing guaranteed waits, a random
+//! opportunistic task (Boutin et al. 2014: Apollo, sections 3.2 and 3.5).
 //!
 //! A later entry starts before an earlier one only if, as far as run times are known, that delays no start of those before it.
 //! What runs longer than expected, or for an unknown time, may end at any moment; what waits and of which nothing is known may
@@ -7,18 +7,39 @@
 
 use super::projection::{Use, Workload};
 use crate::policy::QueuePolicy;
-use crate::vocabulary::{Duration, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
+use crate::vocabulary::{Chance, Duration, Instant, QueueView, QueuedEntry, Resources, RunningEntry};
 
 /// What may end at any moment does so after this.
 const ANY_MOMENT: Duration = Duration::from_micros(1);
 
-#[derive(Default)]
 pub struct GapFilling {
+    chance: Chance,
     running: Vec<Use>,
     queued: Vec<Use>,
 }
 
 impl GapFilling {
+    pub fn new(chance: Chance) -> GapFilling {
+        GapFilling { chance, running: Vec::new(), queued: Vec::new() }
+    }
+
+    /// A random one of those that fit, each as likely as it has weight: who came first has no right to be first, or those that
+    /// come later would get nothing of what is left.
+    fn draw(&mut self, entries: &[QueuedEntry], room: &Resources) -> Option<usize> {
+        let fitting = || entries.iter().enumerate().filter(|(_, entry)| entry.shape.resources.fits_in(room));
+        let weight = |entry: &QueuedEntry| u64::from(entry.weight.max(1));
+        let all: u64 = fitting().map(|(_, entry)| weight(entry)).sum();
+        let mut drawn = if all > 0 { self.chance.below(all) } else { return None };
+        let chosen = fitting().find(|(_, entry)| match drawn.checked_sub(weight(entry)) {
+            Some(left) => {
+                drawn = left;
+                false
+            }
+            None => true,
+        });
+        chosen.map(|(at, _)| at)
+    }
+
     /// The first guaranteed entry that starts now if each starts as early as it can.
     fn first_to_start(
         &mut self,
@@ -68,8 +89,7 @@ impl QueuePolicy for GapFilling {
         if queue.entries.iter().any(|entry| !entry.is_opportunistic()) {
             return self.first_to_start(now, queue.entries, running, free);
         }
-        let room = free.smaller_of(&queue.opportunistic_room);
-        queue.entries.iter().position(|entry| entry.shape.resources.fits_in(&room))
+        self.draw(queue.entries, &free.smaller_of(&queue.opportunistic_room))
     }
 }
 
@@ -82,7 +102,7 @@ mod tests {
     fn entry(number: u32, resources: Resources, expected: Option<Duration>) -> QueuedEntry {
         let shape = Arc::new(TaskShape { resources, execution: ExecutionType::Guaranteed });
         let id = EntryId::Attempt(AttemptId { job: JobId(1), number, ..AttemptId::default() });
-        QueuedEntry { id, shape, booked: false, queued_at: Instant::ZERO, expected }
+        QueuedEntry { id, shape, booked: false, queued_at: Instant::ZERO, expected, weight: 1 }
     }
 
     fn running(resources: Resources, expected: Option<Duration>) -> RunningEntry {
@@ -93,7 +113,7 @@ mod tests {
     fn pick(entries: &[QueuedEntry], runs: &[RunningEntry], free: u32, now: u64) -> Option<usize> {
         let queue = QueueView { entries, opportunistic_room: Resources::MAX };
         let now = Instant::ZERO + Duration::from_secs(now);
-        GapFilling::default().pick(now, &queue, &mut runs.iter().cloned(), &Resources::new(free, 0))
+        GapFilling::new(Chance::new(1, "draw")).pick(now, &queue, &mut runs.iter().cloned(), &Resources::new(free, 0))
     }
 
     fn cpu(thousandths: u32) -> Resources {
@@ -131,6 +151,24 @@ mod tests {
         assert_eq!(pick(&[opportunistic(2_000), opportunistic(500)], &[], 1_000, 0), Some(1));
     }
 
+    #[test]
+    fn opportunistic_work_is_drawn_by_weight_whenever_it_came() {
+        let one = |number, cpu_millis, weight| {
+            let shape = TaskShape { resources: cpu(cpu_millis), execution: ExecutionType::Opportunistic };
+            QueuedEntry { shape: Arc::new(shape), weight, ..entry(number, cpu(0), None) }
+        };
+        let entries = [one(0, 500, 1), one(1, 500, 3), one(2, 2_000, 9), one(3, 500, 0)];
+        let queue = QueueView { entries: &entries, opportunistic_room: Resources::MAX };
+        let mut policy = GapFilling::new(Chance::new(1, "draw"));
+        let mut drawn = [0_u32; 4];
+        for _ in 0..5_000 {
+            let picked = policy.pick(Instant::ZERO, &queue, &mut std::iter::empty(), &cpu(1_000));
+            drawn[picked.expect("three fit")] += 1;
+        }
+        let expected = [1_000_u32, 3_000, 0, 1_000];
+        assert!(drawn.iter().zip(expected).all(|(drawn, expected)| drawn.abs_diff(expected) < 150), "{drawn:?}");
+    }
+
     /// With exact run times, whatever comes later.
     #[test]
     fn nobody_starts_later_than_was_projected_when_it_came() {
@@ -138,7 +176,7 @@ mod tests {
         for seed in 0..300 {
             let mut chance = Chance::new(seed, "gap filling");
             let capacity = Resources::new(64, 64);
-            let mut policy = GapFilling::default();
+            let mut policy = GapFilling::new(Chance::new(seed, "draw"));
             let (mut queue, mut runs): (Vec<(QueuedEntry, Instant)>, Vec<RunningEntry>) = (Vec::new(), Vec::new());
             let (mut now, mut next_arrival, mut number) = (Instant::ZERO, Instant::ZERO, 0);
             while number < 40 || !queue.is_empty() {

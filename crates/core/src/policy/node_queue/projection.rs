@@ -196,7 +196,7 @@ fn with_running<const K: usize>(
 }
 
 /// How long these take if they fill the node.
-fn at_full_use(capacity: &Resources, work: &[Use]) -> Duration {
+pub fn at_full_use(capacity: &Resources, work: &[Use]) -> Duration {
     let placeable = || work.iter().filter(|one| one.resources.fits_in(capacity));
     let kinds = (0..WIDTH).filter(|&kind| capacity.0[kind] > 0);
     let times = kinds.map(|kind| {
@@ -210,7 +210,7 @@ fn at_full_use(capacity: &Resources, work: &[Use]) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::Chance;
+    use crate::vocabulary::{Age, Chance};
 
     const FOREVER: Duration = Duration(LONGEST);
 
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(seconds(&starts[..4]), [10, 0, 15, 15], "the second fills the gap, and then there is none");
         assert_eq!(starts[4], Duration::MAX, "larger than the node");
         let wait = |cpu, lasting| {
-            let wait = workload.waits(lasting).wait(&capacity, &Resources::new(cpu, 1), Duration::ZERO, Duration::MAX);
+            let wait = workload.waits(lasting).wait(&capacity, &Resources::new(cpu, 1), &Age::NEW);
             wait.map(|wait| wait.0 / 1_000_000)
         };
         assert_eq!((wait(1, FOREVER), wait(3, FOREVER), wait(4, FOREVER)), (Some(15), Some(16), Some(25)));
@@ -301,7 +301,7 @@ mod tests {
             let matrix = workload.waits(Duration::from_secs(lasting as u64));
             for _ in 0..50 {
                 let wanted = Resources::new(chance.below(70_u32), chance.below(70_u32));
-                let wait = matrix.wait(&capacity, &wanted, Duration::ZERO, Duration::MAX);
+                let wait = matrix.wait(&capacity, &wanted, &Age::NEW);
                 // As one of the size that is told: at least as long as it really would, and as long for that size.
                 let size = |kind: usize| {
                     let of = u64::from(capacity.0[kind]);
@@ -324,7 +324,7 @@ mod tests {
         let starts = workload.starts();
         assert_eq!(starts[MOST_PLACED - 1], Duration::from_secs(MOST_PLACED as u64 - 1));
         assert_eq!(starts[MOST_PLACED], Duration::MAX);
-        let wait = workload.waits(FOREVER).wait(&capacity, &Resources::new(1, 1), Duration::ZERO, Duration::MAX);
+        let wait = workload.waits(FOREVER).wait(&capacity, &Resources::new(1, 1), &Age::NEW);
         let wait = wait.expect("it fits").0 / 1_000_000;
         assert!((1_100..1_101).contains(&wait), "{wait}");
     }

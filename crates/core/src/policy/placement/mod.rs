@@ -3,6 +3,7 @@
 mod aligned;
 mod batch_sampling;
 mod by_room;
+mod earliest_completion;
 mod next_fit;
 mod random;
 mod top_ranked;
@@ -10,6 +11,7 @@ mod top_ranked;
 pub use aligned::Aligned;
 pub use batch_sampling::BatchSampling;
 pub use by_room::{BestFit, WorstFit};
+pub use earliest_completion::{CompletionSettings, EarliestCompletion, estimate};
 pub use next_fit::NextFit;
 pub use random::{PowerOfTwo, Random};
 pub use top_ranked::TopRanked;
@@ -18,7 +20,9 @@ pub use top_ranked::TopRanked;
 mod tests {
     use super::*;
     use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
-    use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeView, NodeViews, Resources, RoomScale};
+    use crate::vocabulary::{
+        Chance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, Resources, RoomScale,
+    };
 
     /// Nodes with random capacities and rooms, searched one by one.
     pub(super) struct Nodes(Vec<NodeView>);
@@ -43,7 +47,15 @@ mod tests {
         }
 
         pub(super) fn ask(cpu_millis: u32, memory_mib: u32) -> OpenAsk {
-            OpenAsk { slot: 0, shape: Resources::new(cpu_millis, memory_mib), class: 0, count: 1, probes: 0 }
+            OpenAsk {
+                slot: 0,
+                shape: Resources::new(cpu_millis, memory_mib),
+                class: 0,
+                count: 1,
+                probes: 0,
+                execution: ExecutionType::Auto,
+                expected: None,
+            }
         }
 
         pub(super) fn fitting(&self, ask: &OpenAsk) -> impl Iterator<Item = usize> {

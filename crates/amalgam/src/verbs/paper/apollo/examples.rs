@@ -2,9 +2,9 @@
 
 use super::super::figure::{PaperNumber, Row, number_of};
 use super::scenario::{Matching, Placing, Server};
-use amalgam_core::policy::completion::{Distance, Estimate, Odds, Part, Rates};
+use amalgam_core::policy::completion::{Estimate, Odds, Part, Rates};
 use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
-use amalgam_core::vocabulary::Duration;
+use amalgam_core::vocabulary::{Distance, Duration};
 
 /// What the paper says. Servers are counted from 1.
 const NUMBERS: [PaperNumber; 14] = [

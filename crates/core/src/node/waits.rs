@@ -1,0 +1,121 @@
+//! A node says how long tasks would wait there: to the master, and to the job managers that have tasks there, as soon as that
+//! is not what it said last, but not too often (Boutin et al. 2014, section 3.2, where it is said on every heartbeat).
+
+use super::{Attempt, NodeAgent, State};
+use crate::policy::node_queue::projection::{Use, Workload, at_full_use};
+use crate::policy::run_time;
+use crate::protocol::{TheMaster, ToJobManager, ToMaster};
+use crate::role::Outbox;
+use crate::vocabulary::{Duration, Instant, JobId, NodeWaits};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// When a node tells of its waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TellWaits {
+    /// Not more often than this.
+    pub every: Duration,
+    /// And not where every wait is as it said last, to within this and a sixteenth.
+    pub tolerance: Duration,
+}
+
+/// What is over, or has run for longer than it was expected to, may end at any moment: after this.
+const ANY_MOMENT: Duration = Duration::from_micros(1);
+
+#[derive(Default)]
+pub(super) struct Waits {
+    rules: Option<TellWaits>,
+    told: Option<Box<(Instant, Arc<NodeWaits>)>>,
+    /// When it is looked at next whether there is something to say.
+    pub(super) due: Option<Instant>,
+}
+
+impl Waits {
+    /// Something began to wait, to run, or ended.
+    pub(super) fn on_change(&mut self, now: Instant) {
+        if let Some(TellWaits { every, .. }) = self.rules {
+            let at = self.told.as_ref().map_or(now, |told| now.max(told.0 + every));
+            self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        }
+    }
+
+    /// A master that knows nothing of the node is told anew.
+    pub(super) fn forget(&mut self, now: Instant) {
+        self.told = None;
+        self.on_change(now);
+    }
+}
+
+impl NodeAgent {
+    /// From now on it tells how long tasks would wait.
+    #[must_use]
+    pub fn telling_waits(mut self, rules: Option<TellWaits>) -> NodeAgent {
+        self.waits.rules = rules;
+        self
+    }
+
+    pub(super) fn tell_waits(&mut self, now: Instant, out: &mut Outbox) {
+        self.waits.due = None;
+        let Some(TellWaits { tolerance, .. }) = self.waits.rules else { return };
+        let waits = self.project(now);
+        if let Some((at, told)) = self.waits.told.as_deref()
+            && is_as_expected(&waits, told, now.since(*at), tolerance)
+        {
+            return;
+        }
+        let waits = Arc::new(waits);
+        if self.is_welcomed() {
+            out.send(TheMaster, ToMaster::Waits(Arc::clone(&waits)));
+        }
+        for job in self.jobs() {
+            out.send(job, ToJobManager::Waits(Arc::clone(&waits)));
+        }
+        self.waits.told = Some(Box::new((now, waits)));
+    }
+
+    /// Those with attempts here that have not ended.
+    fn jobs(&self) -> BTreeSet<JobId> {
+        let live = self.attempts.iter().filter(|(_, entry)| !matches!(entry.state, State::Ended(_)));
+        live.map(|(id, _)| id.job).collect()
+    }
+
+    /// What comes of the queue if everything goes as expected. Guaranteed work is taken to find room at once where
+    /// opportunistic work is in its way.
+    fn project(&self, now: Instant) -> NodeWaits {
+        let (mut running, mut queued, mut opportunistic) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, entry) in self.running_attempts() {
+            let one = Use { resources: entry.template.shape.resources, lasting: left_of(entry, now) };
+            if entry.is_opportunistic() { &mut opportunistic } else { &mut running }.push(one);
+        }
+        for entry in self.queue.entries() {
+            let one = Use { resources: entry.shape.resources, lasting: run_time(entry.expected) };
+            if entry.is_opportunistic() { &mut opportunistic } else { &mut queued }.push(one);
+        }
+        let workload = Workload { capacity: &self.capacity, running: &running, queued: &queued };
+        NodeWaits {
+            matrix: workload.waits(self.mean_run_time()),
+            opportunistic: at_full_use(&self.capacity, &opportunistic),
+        }
+    }
+
+    /// Of what runs and waits here.
+    fn mean_run_time(&self) -> Duration {
+        let running = self.running_attempts().map(|(_, entry)| entry.expected);
+        let queued = self.queue.entries().iter().map(|entry| entry.expected);
+        let (sum, count) =
+            running.chain(queued).fold((0_u128, 0), |(sum, count), one| (sum + u128::from(run_time(one).0), count + 1));
+        Duration(u64::try_from(sum.checked_div(count).unwrap_or(0)).unwrap_or(u64::MAX))
+    }
+}
+
+fn left_of(entry: &Attempt, now: Instant) -> Duration {
+    (entry.since + run_time(entry.expected)).since(now).max(ANY_MOMENT)
+}
+
+fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, tolerance: Duration) -> bool {
+    let then = told.opportunistic.0.saturating_sub(earlier.0);
+    let longer = now.opportunistic.0.max(then);
+    now.opportunistic.0.abs_diff(then) <= tolerance.0 + longer / 16
+        && now.matrix.is_as_expected(&told.matrix, earlier, tolerance)
+}

@@ -1,0 +1,192 @@
+//! The same matching as [`super::Stable`] with what a node took it keeps, where each task has a few candidates among many
+//! nodes: a batch costs what its candidates cost, however many nodes there are.
+
+use crate::vocabulary::Duration;
+
+/// The candidates of a batch of tasks, and who gets whom. It can be filled anew without being made anew.
+#[derive(Clone, Default, Debug)]
+pub struct Candidates {
+    /// By task, where its candidates begin.
+    starts: Vec<u32>,
+    all: Vec<Candidate>,
+    /// The nodes that somebody may choose, in ascending order.
+    nodes: Vec<u32>,
+    /// By place in `nodes`: the task that it holds, and what that saves.
+    held: Vec<Option<(u32, Duration)>>,
+    is_full: Vec<bool>,
+    proposing: Vec<u32>,
+    losing: Vec<u32>,
+    matches: Vec<Match>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// The node, and then its place among those of the batch.
+    node: u32,
+    cost: Duration,
+    wait: Duration,
+}
+
+/// A task of the batch and its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Match {
+    pub task: u32,
+    pub node: u32,
+    pub cost: Duration,
+    pub wait: Duration,
+}
+
+impl Candidates {
+    pub fn clear(&mut self) {
+        self.starts.clear();
+        self.all.clear();
+    }
+
+    /// Begins the next task.
+    pub fn push_task(&mut self) {
+        self.starts.push(self.all.len() as u32);
+    }
+
+    /// A node for the task that was begun last: what it would cost there, and how long it would wait. Named twice, the first
+    /// word counts.
+    pub fn push(&mut self, node: u32, cost: Duration, wait: Duration) {
+        let first = *self.starts.last().expect("a task was begun") as usize;
+        if !self.all[first..].iter().any(|other| other.node == node) {
+            self.all.push(Candidate { node, cost, wait });
+        }
+    }
+
+    pub fn tasks(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Gives tasks to nodes, with so many rounds of proposals at most. Those that wait least come first.
+    pub fn find(&mut self, rounds: u32) -> &[Match] {
+        self.number_nodes();
+        self.held.clear();
+        self.held.resize(self.nodes.len(), None);
+        self.is_full.clear();
+        self.is_full.resize(self.nodes.len(), false);
+        self.losing.clear();
+        self.proposing.clear();
+        self.proposing.extend(0..self.starts.len() as u32);
+        for _ in 0..rounds {
+            if self.proposing.is_empty() {
+                break;
+            }
+            self.propose();
+        }
+        self.matches.clear();
+        for (place, held) in self.held.iter().enumerate() {
+            let Some((task, _)) = *held else { continue };
+            let own = row(&self.starts, &self.all, task).iter().find(|candidate| candidate.node as usize == place);
+            let Candidate { cost, wait, .. } = *own.expect("it proposed to it");
+            self.matches.push(Match { task, node: self.nodes[place], cost, wait });
+        }
+        self.matches.sort_unstable_by_key(|one| (one.wait, one.task));
+        &self.matches
+    }
+
+    fn number_nodes(&mut self) {
+        self.nodes.clear();
+        self.nodes.extend(self.all.iter().map(|candidate| candidate.node));
+        self.nodes.sort_unstable();
+        self.nodes.dedup();
+        for candidate in &mut self.all {
+            let place = self.nodes.binary_search(&candidate.node).expect("each of them is listed");
+            candidate.node = place as u32;
+        }
+    }
+
+    fn propose(&mut self) {
+        while let Some(task) = self.proposing.pop() {
+            let Some((place, saving)) = best_of(row(&self.starts, &self.all, task), &self.is_full) else { continue };
+            let held = &mut self.held[place as usize];
+            let loser = match *held {
+                Some((other, saves)) if saves > saving || saves == saving && other < task => task,
+                taken => {
+                    *held = Some((task, saving));
+                    let Some((loser, _)) = taken else { continue };
+                    loser
+                }
+            };
+            self.losing.push(loser);
+        }
+        std::mem::swap(&mut self.proposing, &mut self.losing);
+        self.is_full.iter_mut().zip(&self.held).for_each(|(is_full, held)| *is_full = held.is_some());
+    }
+}
+
+fn row<'a>(starts: &[u32], all: &'a [Candidate], task: u32) -> &'a [Candidate] {
+    let task = task as usize;
+    let end = starts.get(task + 1).map_or(all.len(), |&next| next as usize);
+    &all[starts[task] as usize..end]
+}
+
+/// The best open node and what it saves against the next best; of equals the smaller.
+fn best_of(row: &[Candidate], is_full: &[bool]) -> Option<(u32, Duration)> {
+    let (mut best, mut second) = (None::<(Duration, u32)>, Duration::MAX);
+    for candidate in row.iter().filter(|candidate| !is_full[candidate.node as usize]) {
+        let this = (candidate.cost, candidate.node);
+        match best {
+            Some(known) if known <= this => second = second.min(this.0),
+            _ => {
+                second = best.map_or(second, |known| known.0);
+                best = Some(this);
+            }
+        }
+    }
+    let (cost, place) = best?;
+    let saving = if second == Duration::MAX { Duration::MAX } else { Duration(second.0 - cost.0) };
+    Some((place, saving))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{each_small, random};
+    use super::super::{Acceptance, Costs, Pair, Stable, UNSUITABLE};
+    use super::*;
+    use crate::vocabulary::Chance;
+
+    fn sparse(candidates: &mut Candidates, costs: &Costs, rounds: u32) -> Vec<Pair> {
+        candidates.clear();
+        for task in 0..costs.tasks() {
+            candidates.push_task();
+            for (node, &cost) in costs.row(task).iter().enumerate().filter(|(_, cost)| **cost != UNSUITABLE) {
+                // Numbers as of a large cluster.
+                candidates.push(1_000 + 7 * node as u32, cost, Duration::ZERO);
+            }
+        }
+        let found = candidates.find(rounds).iter();
+        found.map(|one| Pair { task: one.task, node: (one.node - 1_000) / 7 }).collect()
+    }
+
+    #[test]
+    fn it_finds_what_is_found_among_all_nodes() {
+        let mut candidates = Candidates::default();
+        let mut look = |costs: &Costs| {
+            for rounds in [0, 1, 3, u32::MAX] {
+                let mut dense = Stable::new(rounds, Acceptance::Final).find(costs, |_| Duration::ZERO).to_vec();
+                dense.sort_unstable();
+                assert_eq!(sparse(&mut candidates, costs, rounds), dense, "{rounds} rounds: {costs:?}");
+            }
+        };
+        each_small(&mut look);
+        for seed in 0..30 {
+            look(&random(&mut Chance::new(seed, "sparse"), 40, 30, [3, u64::MAX][seed as usize % 2], 2));
+        }
+    }
+
+    #[test]
+    fn those_that_wait_least_come_first_and_a_node_named_twice_is_one() {
+        let mut candidates = Candidates::default();
+        for (node, wait) in [(5, 9), (3, 1)] {
+            candidates.push_task();
+            candidates.push(node, Duration(20), Duration(wait));
+            candidates.push(node, Duration(1), Duration(0));
+        }
+        let found: Vec<(u32, u32, u64)> =
+            candidates.find(3).iter().map(|one| (one.task, one.node, one.cost.0)).collect();
+        assert_eq!(found, [(1, 3, 20), (0, 5, 20)]);
+    }
+}

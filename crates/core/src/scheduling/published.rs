@@ -1,0 +1,256 @@
+//! The nodes as a job manager knows them that places its tasks itself: as the master published them last, and what it has
+//! heard and done since.
+
+use super::locality::local_nodes;
+use crate::policy::node_queue::projection::{Use, at_full_use};
+use crate::protocol::{Ask, Holder, NodeList};
+use crate::vocabulary::{
+    Age, Constraint, Distance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, NodeWaits, Resources,
+};
+use crate::why::Why;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Taken for the input of a task that is to be near some nodes when nobody said how much there is.
+const UNKNOWN_INPUT: u64 = 128 << 20;
+/// The bytes of a [`Holder`] of which nothing is known.
+const UNKNOWN_BYTES: u64 = 1;
+
+/// What a node said of its waits is believed for so long; each time that passes, less ([`Age`]).
+const TRUSTED_FOR: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct PublishedView {
+    list: Arc<NodeList>,
+    published_at: Instant,
+    now: Instant,
+    /// By the numbers of asks.
+    classes: Vec<Class>,
+    /// Nodes that could not launch, and until when nothing goes there.
+    closed: BTreeMap<NodeId, Instant>,
+    /// Tasks sent to nodes since, which no report shows.
+    sent: BTreeMap<NodeId, u32>,
+    /// Of those whose waits are known, what they take that were sent since the node said so.
+    on_the_way: BTreeMap<NodeId, Vec<Sent>>,
+    /// What nodes said themselves, and when.
+    heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
+}
+
+/// The nodes that an ask takes, and where its input lies.
+struct Class {
+    constraints: Arc<Vec<Constraint>>,
+    holders: Arc<Vec<Holder>>,
+    /// Nodes with much of the input, the racks that they are in, and the other nodes there.
+    local: Vec<NodeId>,
+    racks: BTreeSet<String>,
+    near: Vec<NodeId>,
+}
+
+/// A task that was sent to a node.
+#[derive(Clone, Copy)]
+struct Sent {
+    at: Instant,
+    takes: Use,
+    is_opportunistic: bool,
+}
+
+impl PublishedView {
+    pub(super) fn new<'a>(asks: impl Iterator<Item = &'a Ask>) -> PublishedView {
+        let class = |ask: &Ask| Class {
+            constraints: Arc::clone(&ask.constraints),
+            holders: Arc::clone(&ask.locality),
+            local: local_nodes(&ask.locality),
+            racks: BTreeSet::new(),
+            near: Vec::new(),
+        };
+        PublishedView { classes: asks.map(class).collect(), ..PublishedView::default() }
+    }
+
+    pub(super) fn replace(&mut self, now: Instant, list: Arc<NodeList>) {
+        (self.list, self.published_at, self.now) = (list, now, now);
+        self.closed.clear();
+        self.sent.clear();
+        let list = &self.list;
+        // What is said of waits may be older than what was sent; a report counts as new.
+        let said_at = |node: NodeId| {
+            let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
+            waits.map_or(now, |waits| now.before(waits.age))
+        };
+        self.heard.retain(|&node, heard| heard.0 > said_at(node));
+        self.on_the_way.retain(|&node, sent| {
+            sent.retain(|one| one.at > said_at(node));
+            !sent.is_empty()
+        });
+        let rack = |node: NodeId| list.nodes.get(node.0 as usize)?.attributes.get("rack");
+        for class in self.classes.iter_mut().filter(|class| !class.local.is_empty()) {
+            class.racks = class.local.iter().filter_map(|&node| rack(node)).map(str::to_owned).collect();
+            let is_near = |node: &NodeId| {
+                !class.local.contains(node) && rack(*node).is_some_and(|rack| class.racks.contains(rack))
+            };
+            class.near = (0..list.nodes.len() as u32).map(NodeId).filter(is_near).collect();
+        }
+    }
+
+    /// A node says how long tasks would wait there.
+    pub(super) fn on_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
+        self.heard.insert(node, (now, waits));
+        self.on_the_way.remove(&node);
+    }
+
+    /// Time goes on; nodes that were closed for a while open.
+    pub(super) fn advance(&mut self, now: Instant) {
+        self.now = now;
+        self.closed.retain(|_, until| *until > now);
+    }
+
+    pub(super) fn close(&mut self, node: NodeId, until: Instant) {
+        self.closed.insert(node, until);
+    }
+
+    pub(super) fn next_opening(&self) -> Option<Instant> {
+        self.closed.values().min().copied()
+    }
+
+    pub(super) fn on_sent(&mut self, node: NodeId) {
+        *self.sent.entry(node).or_default() += 1;
+    }
+
+    /// It is counted until the node says how long others would wait behind it.
+    pub(super) fn on_the_way(&mut self, node: NodeId, takes: Use, is_opportunistic: bool) {
+        self.on_the_way.entry(node).or_default().push(Sent { at: self.now, takes, is_opportunistic });
+    }
+
+    /// What the node said last, by itself or through the master.
+    fn waits(&self, node: NodeId) -> Option<(&NodeWaits, Age)> {
+        let listed = self.list.nodes.get(node.0 as usize)?.waits.as_ref();
+        let since_published = self.now.since(self.published_at);
+        let by_list = listed.map(|listed| (&*listed.waits, listed.age + since_published, listed.silent_for));
+        let by_node = self.heard.get(&node).map(|(at, waits)| (&**waits, self.now.since(*at)));
+        match (by_node, by_list) {
+            (Some((waits, age)), _) => {
+                Some((waits, Age { since_made: age, since_confirmed: age, trusted_for: TRUSTED_FOR }))
+            }
+            (None, Some((waits, since_made, silent_for))) => {
+                let since_confirmed = since_made.min(silent_for + since_published);
+                Some((waits, Age { since_made, since_confirmed, trusted_for: TRUSTED_FOR }))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Why no node that takes work suits the ask.
+    pub(super) fn why_none(&self, ask: &Ask) -> Why {
+        let open = || (0..self.len()).map(|index| NodeId(index as u32)).filter(|&node| self.is_open(node));
+        if open().next().is_none() {
+            return Why::NoNode { known: self.len() as u32 };
+        }
+        let listed = |node: NodeId| &self.list.nodes[node.0 as usize];
+        let is_met = |constraint: &Constraint, node| constraint.is_met_by(&listed(node).attributes);
+        let meets = |&node: &NodeId| ask.constraints.iter().all(|constraint| is_met(constraint, node));
+        let mut all = (0..self.len()).map(|index| NodeId(index as u32)).filter(meets);
+        if let Some(closest) = all.find(|&node| ask.resources.fits_in(&listed(node).capacity)) {
+            return Why::Closed { closest };
+        }
+        let lacking = open().filter(meets).map(|node| (ask.resources.shortage(&listed(node).capacity), node));
+        let lack = |short: &Resources| short.0.iter().map(|&amount| u64::from(amount)).sum::<u64>();
+        if let Some((short, closest)) = lacking.min_by_key(|(short, node)| (lack(short), *node)) {
+            return Why::TooLarge { closest, short };
+        }
+        let by_none = |constraint: &&Constraint| !open().any(|node| is_met(constraint, node));
+        let unmet: Vec<Constraint> = ask.constraints.iter().filter(by_none).cloned().collect();
+        Why::Constraints { unmet: if unmet.is_empty() { ask.constraints.to_vec() } else { unmet } }
+    }
+
+    pub(super) fn is_open(&self, node: NodeId) -> bool {
+        self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
+    }
+}
+
+impl NodeViews for PublishedView {
+    fn len(&self) -> usize {
+        self.list.nodes.len()
+    }
+
+    fn best(&self) -> &[u32] {
+        &self.list.best
+    }
+
+    fn rank(&self, index: usize) -> Duration {
+        self.list.nodes[index].report.rank()
+    }
+
+    fn local(&self, class: u32) -> &[NodeId] {
+        &self.classes[class as usize].local
+    }
+
+    fn near(&self, class: u32) -> &[NodeId] {
+        &self.classes[class as usize].near
+    }
+
+    fn is_rack_local(&self, index: usize, class: u32) -> bool {
+        let rack = self.list.nodes[index].attributes.get("rack");
+        rack.is_some_and(|rack| self.classes[class as usize].racks.contains(rack))
+    }
+
+    /// Every holder has all of the input, as far as it is known how much there is.
+    fn input(&self, index: usize, class: u32, show: &mut dyn FnMut(u64, Distance)) {
+        let Class { holders, .. } = &self.classes[class as usize];
+        let bytes = |holder: &Holder| if holder.bytes == UNKNOWN_BYTES { UNKNOWN_INPUT } else { holder.bytes };
+        let Some(all) = holders.iter().map(bytes).max() else { return };
+        let node = NodeId(index as u32);
+        let here = holders.iter().filter(|holder| holder.node == node).map(bytes).max().unwrap_or(0);
+        let rack = |node: NodeId| self.list.nodes.get(node.0 as usize)?.attributes.get("rack");
+        let mine = rack(node);
+        let beside = holders.iter().filter(|holder| mine.is_some() && rack(holder.node) == mine).map(bytes).max();
+        let beside = beside.unwrap_or(0).max(here) - here;
+        for (bytes, lies) in
+            [(here, Distance::OnNode), (beside, Distance::InRack), (all - here - beside, Distance::Elsewhere)]
+        {
+            if bytes > 0 {
+                show(bytes, lies);
+            }
+        }
+    }
+
+    /// As one task together with those that were sent there since: what fits beside the others fits together. Where they
+    /// fill more than the node, behind them.
+    fn wait(&self, index: usize, shape: &Resources, execution: ExecutionType) -> Duration {
+        let node = NodeId(index as u32);
+        let capacity = &self.list.nodes[index].capacity;
+        if !shape.fits_in(capacity) {
+            return Duration::MAX;
+        }
+        let is_opportunistic = execution == ExecutionType::Opportunistic;
+        let sent = self.on_the_way.get(&node).map_or(&[][..], Vec::as_slice);
+        let sent = sent.iter().filter(|sent| is_opportunistic || !sent.is_opportunistic);
+        let before: Vec<Use> = sent.map(|sent| sent.takes).collect();
+        let together = before.iter().fold(*shape, |sum, one| sum.saturating_add(&one.resources));
+        let behind = if together.fits_in(capacity) { Duration::ZERO } else { at_full_use(capacity, &before) };
+        let Some((waits, age)) = self.waits(node) else { return behind };
+        let wait = waits.matrix.wait(capacity, &together.smaller_of(capacity), &age).unwrap_or(Duration::MAX);
+        let others = if is_opportunistic { waits.opportunistic.0.saturating_sub(age.since_made.0) } else { 0 };
+        wait + behind + Duration(others)
+    }
+
+    fn view(&self, index: usize) -> NodeView {
+        let (listed, node) = (&self.list.nodes[index], NodeId(index as u32));
+        NodeView {
+            node,
+            capacity: listed.capacity,
+            free: listed.report.free,
+            open: self.is_open(node),
+            queued: listed.report.queued + self.sent.get(&node).copied().unwrap_or(0),
+            expected_wait: listed.report.expected_wait,
+            age: self.now.since(self.published_at),
+        }
+    }
+
+    /// A task that does not fit now waits at the node, so room is what the empty node has.
+    fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
+        let listed = &self.list.nodes[index];
+        let meets = |constraint: &Constraint| constraint.is_met_by(&listed.attributes);
+        self.is_open(NodeId(index as u32))
+            && shape.fits_in(&listed.capacity)
+            && self.classes[class as usize].constraints.iter().all(meets)
+    }
+}
