@@ -285,6 +285,7 @@ impl JobManager {
             return;
         }
         self.reopen_lost(now, out);
+        self.locate_inputs();
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();

@@ -148,7 +148,9 @@ impl Requests {
             };
             let [guaranteed, opportunistic] = [guaranteed, opportunistic].map(|execution| {
                 let (resources, near) = (job.resources[number], &job.near[number]);
-                let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near));
+                // Where its files are is another question for each stage that reads some.
+                let reads = (!stage.inputs.is_empty()).then_some(number);
+                let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near), reads);
                 *known.entry(kind).or_insert_with(|| requests.add(job, number, execution))
             });
             let kinds = StageKinds { accepts, guaranteed, opportunistic, decided: 0, ready_opportunistic: 0 };
@@ -336,6 +338,12 @@ impl Requests {
     /// The stage whose task goes next by this ask.
     pub(super) fn next_stage(&self, ask: u32) -> Option<u32> {
         self.asks[ask as usize].stages.front().copied()
+    }
+
+    /// The numbers of the asks for tasks of the stage.
+    pub(super) fn asks_of(&self, stage: u32) -> [u32; 2] {
+        let kinds = &self.stages[stage as usize];
+        [kinds.guaranteed, kinds.opportunistic]
     }
 
     /// The number of the ask for opportunistic tasks of the stage.
