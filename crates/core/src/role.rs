@@ -262,7 +262,7 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
-    /// The attempt waits for files that its node does not have.
+    /// The node of a launch lacks files that the task reads, and fetches them first.
     AwaitsFiles {
         task: TaskId,
         attempt: AttemptId,

@@ -296,3 +296,38 @@ fn files_come_while_the_task_waits_in_the_queue() {
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
+
+#[test]
+fn nobody_waits_for_a_file_whose_node_was_given_up() {
+    let mut world = cluster(2);
+    (0..2).for_each(|node| world.nodes[node].executor.is_silent = true);
+    let id = world.submit(map_reduce());
+    world.run_for(Duration::from_secs(3));
+    let waits = |host: &NodeHost| !host.executor.fetched.is_empty();
+    let reader = world.nodes.iter().position(waits).expect("one waits for the other's file");
+    world.kill_agent(1 - reader);
+    // Longer than the grace of the node, and shorter than a silent one is asked.
+    world.run_for(Duration::from_secs(25));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let ends = reasons(&world, task(id, 1, 0));
+    assert!(matches!(&ends[0], EndReason::NoInput(why) if why.contains("is written again")), "{ends:?}");
+}
+
+#[test]
+fn a_job_that_chooses_nodes_itself_goes_where_its_files_are() {
+    // Large files, so that their way counts; the node that has most is the last one by number.
+    let mut world = World::new(Preset::APOLLO);
+    world.file_bytes = 10 << 30;
+    world.cache_bytes = 1 << 40;
+    world.start_server();
+    (0..4).for_each(|_| world.add_node(CORE, &[]));
+    world.settle();
+    world.run_for(Duration::from_secs(20));
+    for _ in 0..5 {
+        let id = world.submit(job(vec![writer("map", 1, &["o"]), reader("reduce", 1, "1s", 0, "*")]));
+        world.run_for(Duration::from_secs(60));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    }
+    let fetched: usize = world.nodes.iter().map(|node| node.executor.fetched.len()).sum();
+    assert_eq!(fetched, 0, "each reader went to its writer's node");
+}

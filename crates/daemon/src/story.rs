@@ -185,7 +185,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::AwaitsFiles { task, attempt, node, files, bytes } => {
             let files = counted(u64::from(*files), "file");
-            let text = format!("{} waits at {} for {files} of {bytes} bytes", names.task(*task), names.node(*node));
+            let text = format!("{} lacks {files} of {bytes} bytes that {} reads", names.node(*node), names.task(*task));
             of_attempt("awaits-files", *task, *attempt, *node, text)
         }
         Record::FilesArrived { task, attempt, node } => {

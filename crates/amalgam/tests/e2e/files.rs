@@ -80,6 +80,7 @@ fn a_task_reads_what_others_left_on_another_node() {
     assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
     assert_eq!(stored(&cluster, 1).len(), 2);
     assert_eq!(told(scene, &id, "output-lost"), Vec::<String>::new());
+    assert_eq!(told(scene, &id, "awaits-files"), ["node-1 lacks 2 files of 4388905 bytes that reduce reads"]);
     // What the master forgets, no node keeps: its own directories go as well.
     let own = scene.path().join(format!("node-1/executor/own/{id}"));
     assert!(own.exists() && !glob_inputs(&own), "inputs are there while a task runs");

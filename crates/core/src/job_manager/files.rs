@@ -2,7 +2,7 @@
 
 use super::dag::TaskState;
 use super::{JobManager, RunningAttempt};
-use crate::protocol::{Holder, ToNode};
+use crate::protocol::{Holder, Launch, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::vocabulary::files::{INDEX, input_path};
 use crate::vocabulary::{
@@ -31,6 +31,9 @@ pub(super) struct Files {
     /// By stage, nodes where a task of it started; so many copies are enough to know of.
     #[serde(skip)]
     arrivals: BTreeMap<u32, BTreeSet<NodeId>>,
+    /// Stages of which the scheduler knows where their input is.
+    #[serde(skip)]
+    located: BTreeSet<u32>,
 }
 
 /// The files of a task: all of one attempt.
@@ -66,6 +69,7 @@ impl Files {
 
     fn uncommit(&mut self, task: Place) {
         self.shared.clear();
+        self.located.clear();
         self.committed.remove(&task);
         self.lost.remove(&task);
     }
@@ -146,6 +150,21 @@ impl JobManager {
         !self.job.spec.stages[task.stage as usize].inputs.is_empty()
     }
 
+    /// What the node lacks of what the launch reads, as far as is known.
+    pub(super) fn tell_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) {
+        let Some(files) = self.files.as_ref().filter(|_| !launch.inputs.is_empty()) else { return };
+        let is_there = |input: &&InputFile| files.holders.get(&input.digest).is_some_and(|nodes| nodes.contains(&node));
+        let (count, bytes) = launch
+            .inputs
+            .iter()
+            .filter(|input| !is_there(input))
+            .fold((0, 0), |(count, bytes), input| (count + 1, bytes + input.bytes));
+        if count > 0 {
+            let Launch { attempt, task, .. } = *launch;
+            out.record(Record::AwaitsFiles { task, attempt, node, files: count, bytes });
+        }
+    }
+
     /// How many bytes of its inputs each node has, the most first.
     pub fn input_holders(&self, task: TaskId) -> Vec<Holder> {
         let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
@@ -164,6 +183,25 @@ impl JobManager {
     pub fn outputs_of(&self, task: TaskId) -> Option<(AttemptId, &[OutputFile])> {
         let committed = self.files.as_ref()?.committed.get(&(task.stage, task.index))?;
         Some((committed.attempt, &committed.files))
+    }
+
+    /// Says to the job's own scheduler where the input of stages lies that can run now, if all of a stage's tasks read the same.
+    pub(super) fn locate_inputs(&mut self) {
+        let (Some(files), Some(scheduler)) = (&mut self.files, &mut self.scheduler) else { return };
+        for stage in self.dag.runnable() {
+            let inputs = &self.job.spec.stages[stage as usize].inputs;
+            let is_shared = !inputs.is_empty() && !inputs.iter().any(|input| input.files.contains(INDEX));
+            if !is_shared || !files.located.insert(stage) {
+                continue;
+            }
+            let mut parts: BTreeMap<NodeId, u64> = BTreeMap::new();
+            for input in files.inputs_of(&self.job.spec, (stage, 0)).iter() {
+                // Of several holders one counts: a part that is at two nodes is not twice as much.
+                input.holders.iter().take(1).for_each(|node| *parts.entry(*node).or_default() += input.bytes);
+            }
+            let parts = Arc::new(parts.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect::<Vec<_>>());
+            self.requests.asks_of(stage).into_iter().for_each(|ask| scheduler.set_parts(ask, Arc::clone(&parts)));
+        }
     }
 
     /// An attempt started: its node has everything that it reads.

@@ -300,6 +300,7 @@ impl JobManager {
             return;
         }
         self.reopen_lost(now, out);
+        self.locate_inputs();
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();
@@ -417,6 +418,7 @@ impl JobManager {
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, at: now });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.token = self.sealing.token(node, self.generation, &launch.allocation());
+        self.tell_awaited(&launch, node, out);
         out.send(node, ToNode::Launch(Box::new(launch)));
     }
 

@@ -148,7 +148,9 @@ impl Requests {
             };
             let [guaranteed, opportunistic] = [guaranteed, opportunistic].map(|execution| {
                 let (resources, near) = (job.resources[number], &job.near[number]);
-                let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near));
+                // Where its files are is another question for each stage that reads some.
+                let reads = (!stage.inputs.is_empty()).then_some(number);
+                let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near), reads);
                 *known.entry(kind).or_insert_with(|| requests.add(job, number, execution))
             });
             let kinds = StageKinds { accepts, guaranteed, opportunistic, decided: 0, ready_opportunistic: 0 };
@@ -340,8 +342,13 @@ impl Requests {
 
     /// The number of the ask for tasks of the stage.
     pub(super) fn ask_of(&self, stage: u32, is_opportunistic: bool) -> u32 {
-        let StageKinds { guaranteed, opportunistic, .. } = self.stages[stage as usize];
-        if is_opportunistic { opportunistic } else { guaranteed }
+        self.asks_of(stage)[usize::from(is_opportunistic)]
+    }
+
+    /// The numbers of the asks for tasks of the stage.
+    pub(super) fn asks_of(&self, stage: u32) -> [u32; 2] {
+        let kinds = &self.stages[stage as usize];
+        [kinds.guaranteed, kinds.opportunistic]
     }
 
     /// The number of the ask for opportunistic tasks of the stage.

@@ -119,12 +119,6 @@ impl Files {
         self.fetches.values().filter_map(at).min()
     }
 
-    fn missing_of(&self, reader: AttemptId) -> (u32, u64) {
-        let files = self.readers.get(&reader).into_iter().flat_map(Reader::files);
-        let missing = files.filter(|file| !self.stored.contains_key(&file.digest));
-        missing.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes))
-    }
-
     // ---- readers ---------------------------------------------------------------------------------------------------
 
     fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>) {
@@ -506,12 +500,6 @@ impl NodeAgent {
         }
         self.queue.hold(EntryId::Attempt(id));
         self.files.add_reader(self.node, id, Arc::clone(inputs));
-        let (files, bytes) = self.files.missing_of(id);
-        if files > 0
-            && let Some(task) = self.attempts.get(&id).map(|entry| entry.task)
-        {
-            out.record(Record::AwaitsFiles { task, attempt: id, node: self.node, files, bytes });
-        }
         self.follow_files(now, out);
     }
 

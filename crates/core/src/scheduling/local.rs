@@ -4,7 +4,7 @@
 use super::published::PublishedView;
 use crate::policy::node_queue::projection::Use;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
-use crate::protocol::{Ask, NodeList, Probe, Rule};
+use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, Resources, TaskShape,
     Totals,
@@ -151,6 +151,11 @@ impl LocalScheduler {
     /// How much the job wants of an ask.
     pub fn on_ask(&mut self, ask: &Ask) {
         self.asks[ask.id.number as usize].ask.wanted = ask.wanted;
+    }
+
+    /// The tasks of an ask read files that lie at these nodes, a part at each.
+    pub fn set_parts(&mut self, ask: u32, parts: Arc<Vec<Holder>>) {
+        self.view.set_parts(ask, parts);
     }
 
     /// The job counts its tasks from zero again.

@@ -42,6 +42,8 @@ pub(super) struct PublishedView {
 struct Class {
     constraints: Arc<Vec<Constraint>>,
     holders: Arc<Vec<Holder>>,
+    /// Each holder has a part of the input and not all of it.
+    are_parts: bool,
     /// Nodes with much of the input, the racks that they are in, and the other nodes there.
     local: Vec<NodeId>,
     racks: BTreeSet<String>,
@@ -56,11 +58,23 @@ struct Sent {
     is_opportunistic: bool,
 }
 
+impl Class {
+    /// Finds the racks with the input.
+    fn locate(&mut self, list: &NodeList) {
+        let rack = |node: NodeId| list.nodes.get(node.0 as usize)?.attributes.get("rack");
+        self.racks = self.local.iter().filter_map(|&node| rack(node)).map(str::to_owned).collect();
+        let is_near =
+            |node: &NodeId| !self.local.contains(node) && rack(*node).is_some_and(|rack| self.racks.contains(rack));
+        self.near = (0..list.nodes.len() as u32).map(NodeId).filter(is_near).collect();
+    }
+}
+
 impl PublishedView {
     pub(super) fn new<'a>(asks: impl Iterator<Item = &'a Ask>) -> PublishedView {
         let class = |ask: &Ask| Class {
             constraints: Arc::clone(&ask.constraints),
             holders: Arc::clone(&ask.locality),
+            are_parts: false,
             local: local_nodes(&ask.locality),
             racks: BTreeSet::new(),
             near: Vec::new(),
@@ -84,14 +98,14 @@ impl PublishedView {
             sent.retain(|one| one.at > said_at(node));
             !sent.is_empty()
         });
-        let rack = |node: NodeId| list.nodes.get(node.0 as usize)?.attributes.get("rack");
-        for class in self.classes.iter_mut().filter(|class| !class.local.is_empty()) {
-            class.racks = class.local.iter().filter_map(|&node| rack(node)).map(str::to_owned).collect();
-            let is_near = |node: &NodeId| {
-                !class.local.contains(node) && rack(*node).is_some_and(|rack| class.racks.contains(rack))
-            };
-            class.near = (0..list.nodes.len() as u32).map(NodeId).filter(is_near).collect();
-        }
+        self.classes.iter_mut().filter(|class| !class.local.is_empty()).for_each(|class| class.locate(list));
+    }
+
+    /// The tasks of an ask read files that lie at these nodes, a part at each.
+    pub(super) fn set_parts(&mut self, ask: u32, parts: Arc<Vec<Holder>>) {
+        let class = &mut self.classes[ask as usize];
+        (class.local, class.holders, class.are_parts) = (local_nodes(&parts), parts, true);
+        class.locate(&self.list);
     }
 
     /// A node says how long tasks would wait there.
@@ -202,17 +216,19 @@ impl NodeViews for PublishedView {
         rack.is_some_and(|rack| self.classes[class as usize].racks.contains(rack))
     }
 
-    /// Every holder has all of the input, as far as it is known how much there is.
+    /// Every holder has all of the input, as far as it is known how much there is, or a part of it.
     fn input(&self, index: usize, class: u32, show: &mut dyn FnMut(u64, Distance)) {
-        let Class { holders, .. } = &self.classes[class as usize];
-        let bytes = |holder: &Holder| if holder.bytes == UNKNOWN_BYTES { UNKNOWN_INPUT } else { holder.bytes };
-        let Some(all) = holders.iter().map(bytes).max() else { return };
+        let &Class { ref holders, are_parts, .. } = &self.classes[class as usize];
+        let is_unknown = |holder: &Holder| !are_parts && holder.bytes == UNKNOWN_BYTES;
+        let bytes = |holder: &Holder| if is_unknown(holder) { UNKNOWN_INPUT } else { holder.bytes };
+        let together = |one: u64, other: u64| if are_parts { one.saturating_add(other) } else { one.max(other) };
+        let Some(all) = holders.iter().map(bytes).reduce(together) else { return };
         let node = NodeId(index as u32);
-        let here = holders.iter().filter(|holder| holder.node == node).map(bytes).max().unwrap_or(0);
+        let here = holders.iter().filter(|holder| holder.node == node).map(bytes).reduce(together).unwrap_or(0);
         let rack = |node: NodeId| self.list.nodes.get(node.0 as usize)?.attributes.get("rack");
         let mine = rack(node);
-        let beside = holders.iter().filter(|holder| mine.is_some() && rack(holder.node) == mine).map(bytes).max();
-        let beside = beside.unwrap_or(0).max(here) - here;
+        let of_rack = holders.iter().filter(|holder| mine.is_some() && rack(holder.node) == mine);
+        let beside = of_rack.map(bytes).reduce(together).unwrap_or(0).max(here) - here;
         for (bytes, lies) in
             [(here, Distance::OnNode), (beside, Distance::InRack), (all - here - beside, Distance::Elsewhere)]
         {

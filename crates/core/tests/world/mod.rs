@@ -29,6 +29,8 @@ pub struct World {
     next_client: u64,
     pub orphan_lease: Duration,
     pub cache_bytes: u64,
+    /// Of each file that a task leaves.
+    pub file_bytes: u64,
     /// Whether the log shows messages, too.
     pub verbose: bool,
     /// Every launch that a node has heard.
@@ -96,6 +98,7 @@ impl World {
             next_client: 0,
             orphan_lease: Duration::from_secs(600),
             cache_bytes: 10 << 30,
+            file_bytes: FILE_BYTES,
             verbose: false,
             heard_launches: Vec::new(),
             hold_launches: false,
@@ -521,7 +524,7 @@ impl World {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
                 let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
                 let usage = Usage { wall: now.since(since), ..Usage::default() };
-                let outputs = outputs(&order);
+                let outputs = outputs(&order, self.file_bytes);
                 executor.files.extend(outputs.iter().filter(|_| code == 0).map(|file| (file.digest, file.bytes)));
                 let files = EndedFiles { outputs, missing: Vec::new() };
                 let files = (code == 0 && !files.outputs.is_empty()).then(|| Box::new(files));
@@ -636,12 +639,12 @@ impl World {
 }
 
 /// What an attempt leaves: of the stage's name and the index, whichever attempt it is.
-fn outputs(order: &LaunchOrder) -> Vec<OutputFile> {
+fn outputs(order: &LaunchOrder, bytes: u64) -> Vec<OutputFile> {
     let index = order.index;
     let named = |name: &String| {
         let name = files::name_for(name, index);
         let text = format!("{}/{index}/{name}", order.template.stage_name);
-        OutputFile { name, digest: digest_of(&text), bytes: FILE_BYTES }
+        OutputFile { name, digest: digest_of(&text), bytes }
     };
     order.template.outputs.iter().map(named).collect()
 }
