@@ -20,6 +20,10 @@ pub struct TellWaits {
     pub tolerance: Duration,
 }
 
+/// What comes within so long is told of together: who hears of the first of many launches would think that the others are
+/// counted already.
+const TOGETHER: Duration = Duration::from_millis(10);
+
 /// What is over, or has run for longer than it was expected to, may end at any moment: after this.
 const ANY_MOMENT: Duration = Duration::from_micros(1);
 
@@ -35,7 +39,8 @@ impl Waits {
     /// Something began to wait, to run, or ended.
     pub(super) fn on_change(&mut self, now: Instant) {
         if let Some(TellWaits { every, .. }) = self.rules {
-            let at = self.told.as_ref().map_or(now, |told| now.max(told.0 + every));
+            let soon = now + TOGETHER;
+            let at = self.told.as_ref().map_or(soon, |told| soon.max(told.0 + every));
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
     }
