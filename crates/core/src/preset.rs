@@ -1,7 +1,7 @@
 //! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
 //! them.
 
-use crate::job_manager::{AllowanceRules, JobManager, JobManagerSettings, OwnPlacement};
+use crate::job_manager::{AllowanceRules, CorrectionRules, JobManager, JobManagerSettings, OwnPlacement};
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules, TellWaits};
 use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
@@ -136,6 +136,8 @@ pub struct Yielding {
 pub struct Queueing {
     pub waits: TellWaits,
     pub allowance: AllowanceRules,
+    /// With it, job managers look again at what they decided.
+    pub corrections: Option<CorrectionRules>,
 }
 
 /// What becomes of opportunistic tasks.
@@ -320,7 +322,8 @@ impl Preset {
         places: Places::JobManagers,
         queueing: Some(Queueing {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
-            allowance: AllowanceRules { opportunistic: 100 },
+            allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
+            corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 25 }),
         }),
         ..Preset::of("apollo", InterJob::Entitlement)
     };
@@ -408,13 +411,14 @@ impl Preset {
                 mix: None,
                 quota: Quota::default(),
                 allowance: self.queueing.map(|queueing| queueing.allowance),
+                corrections: self.queueing.and_then(|queueing| queueing.corrections),
                 promote_after: None,
             }),
             Places::ByKind => {
                 let Opportunistic { mix, placement, quota, promote_after, .. } = self.opportunistic;
                 let chance = Chance::new(self.seed, &format!("mix {component}"));
-                let (mix, allowance) = (Some((mix, chance)), None);
-                Some(OwnPlacement { placement: policy(placement), mix, quota, allowance, promote_after })
+                let (mix, allowance, corrections) = (Some((mix, chance)), None, None);
+                Some(OwnPlacement { placement: policy(placement), mix, quota, allowance, corrections, promote_after })
             }
         }
     }

@@ -253,8 +253,12 @@ pub enum ToJobManager {
     Nodes {
         list: Arc<NodeList>,
     },
-    /// How long tasks would wait at a node that has some of this job's: said by the node, to master and job managers alike.
-    Waits(Arc<NodeWaits>),
+    /// How long tasks would wait at a node that has some of this job's, and when those of them start that wait there and are
+    /// guaranteed.
+    Waits {
+        waits: Arc<NodeWaits>,
+        starts: Box<[(AttemptId, Duration)]>,
+    },
     /// Resources for tasks of an ask; unused ones go back with `Return`.
     Granted {
         grants: Vec<Grant>,
@@ -377,6 +381,8 @@ pub enum Rule {
     Moved,
     /// The job's own scheduler expects it to be done there first.
     Completion,
+    /// It is expected to be done there before the attempt of the task that is out already.
+    Duplicate,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -406,8 +412,9 @@ pub enum ToNode {
     Move { to: NodeId, room: Box<Resources> },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),
-    /// The attempt's resources are booked under this grant. Answered by `Promoted`, or by `Freed` if it does not run any more.
-    Promote { attempt: AttemptId, grant: GrantId },
+    /// The attempt is guaranteed from now on. Its resources are booked under this grant, which is answered by `Promoted`, or by
+    /// `Freed` if it does not run any more; without one it is within what its job is entitled to, as its job manager says.
+    Promote { attempt: AttemptId, grant: Option<GrantId> },
     /// Wait in the queue for a task: when it is its turn, say `Ready`. Forgotten when the connection breaks.
     Probe(Probe),
     /// There is no task for these any more.
@@ -518,8 +525,8 @@ pub enum ToExecutor {
     /// Sends a signal to every process of the attempt, whose end is then due to `reason`: the executor says so even
     /// to an agent that never heard of it. Ignored for one that has ended.
     Signal { attempt: AttemptId, signal: TaskSignal, reason: EndReason },
-    /// The attempt is booked now, which its agent will want to know after a restart.
-    Promote { attempt: AttemptId, grant: GrantId },
+    /// The attempt is guaranteed now, and booked if it has a grant, which its agent will want to know after a restart.
+    Promote { attempt: AttemptId, grant: Option<GrantId> },
     /// The end of the attempt is safe elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
     /// Answered by `Executing`, before which `Stored` says which files the node has.
@@ -635,6 +642,7 @@ impl fmt::Display for Rule {
             Rule::Ready => "its node being ready first",
             Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Completion => "being expected to be done there first",
+            Rule::Duplicate => "being expected to be done there before its other attempt",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",

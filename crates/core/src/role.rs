@@ -172,7 +172,8 @@ pub enum Change {
         attempt: AttemptId,
         task: TaskId,
         node: NodeId,
-        grant: GrantId,
+        /// `None`: it is within what its job is entitled to, and no ledger holds its resources.
+        grant: Option<GrantId>,
         at: Instant,
     },
     /// What the job gave and received so far.
@@ -206,6 +207,19 @@ pub enum LostCause {
     Unknown,
     /// The node did not take it.
     NotTaken,
+    /// Another attempt of its task started, or ended well, first.
+    Superseded,
+}
+
+/// Why an attempt that waits got a duplicate.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Trigger {
+    /// It has to wait much longer than was expected.
+    Underestimated,
+    /// It has to wait longer than the mean of its stage.
+    AboveMean,
+    /// It has waited longer than the mean of its stage.
+    WaitedLong,
 }
 
 /// Why a node refused a token.
@@ -267,6 +281,9 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
         waited: Duration,
+        /// How long it was expected to wait when it was sent to the node's queue; `None` where that was not estimated.
+        expected: Option<Duration>,
+        opportunistic: bool,
     },
     /// A running attempt was found again after its owner or its node's agent was away.
     Adopted {
@@ -280,6 +297,13 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
         reason: crate::vocabulary::EndReason,
+    },
+    /// The decision for an attempt that waits was changed: its task is launched on this node, too.
+    Duplicated {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        trigger: Trigger,
     },
     /// The task is tried again.
     Retried {

@@ -267,7 +267,7 @@ fn what_an_earlier_life_of_the_agent_asked_to_end_is_still_to_end() {
         let (mut agent, _) = registered_as(Preset::MERCURY, CORE, Instant(0), vec![found]);
         hear(&mut agent, welcome(1));
         let grant = GrantId { epoch: EPOCH, number: 5, slot: 0 };
-        let sent = hear(&mut agent, ToNode::Promote { attempt: ATTEMPT, grant });
+        let sent = hear(&mut agent, ToNode::Promote { attempt: ATTEMPT, grant: Some(grant) });
         let promoted =
             sent.iter().any(|(_, message)| matches!(message, Message::ToExecutor(ToExecutor::Promote { .. })));
         let late = Instant(0) + Duration::from_secs(10);

@@ -136,6 +136,10 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
                 LostCause::NodeLost => format!("{} stayed away too long", names.node(*node)),
                 LostCause::Unknown => format!("{} does not have it (any more)", names.node(*node)),
                 LostCause::NotTaken => format!("{} did not take it", names.node(*node)),
+                LostCause::Superseded => {
+                    let text = format!("{}: another attempt was first", names.task(*task));
+                    return of_attempt("superseded", *task, *attempt, *node, text);
+                }
             };
             let again = if *last { ", for the last time" } else { "; it will be tried again" };
             of_attempt("lost", *task, *attempt, *node, format!("{} lost: {why}{again}", names.task(*task)))
@@ -188,7 +192,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text = format!("all that {} reads is at {}", names.task(*task), names.node(*node));
             of_attempt("files-arrived", *task, *attempt, *node, text)
         }
-        Record::Started { task, attempt, node, waited } => {
+        Record::Started { task, attempt, node, waited, .. } => {
             let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));
             of_attempt("started", *task, *attempt, *node, text)
         }
@@ -223,6 +227,11 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         ),
         Record::EstimatesJudged { believed: true, .. } => {
             of_job("estimates", "ran about as long as stated: its user's next jobs may be opportunistic again")
+        }
+        Record::Duplicated { task, attempt, node, .. } => {
+            let text =
+                format!("{} is launched on {}, too: it would start sooner there", names.task(*task), names.node(*node));
+            of_attempt("duplicated", *task, *attempt, *node, text)
         }
         Record::Retried { task, failures, retries, costs_none } => {
             let cost = match costs_none {

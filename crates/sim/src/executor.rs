@@ -73,7 +73,7 @@ impl Executor {
             }
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(Attempt::Running(running)) = self.attempt(attempt) {
-                    running.order.grant = Some(grant);
+                    running.order.promote(grant);
                 }
             }
             ToExecutor::Acknowledge { attempt } => {

@@ -137,7 +137,8 @@ fn describe_change(change: &Change) -> String {
             format!("task {task} ended as {attempt}: {}{more}", ended.reason)
         }
         Change::Promoted { attempt, task, node, grant, .. } => {
-            format!("task {task} guaranteed on {node} as {attempt} with {grant}")
+            let grant = grant.map_or_else(|| "without a grant".to_owned(), |grant| format!("with {grant}"));
+            format!("task {task} guaranteed on {node} as {attempt} {grant}")
         }
         Change::Lost { attempt, task, cause, last, .. } => {
             let more = if *last { "" } else { ", to be tried again" };

@@ -3,7 +3,7 @@
 //! An array costs one record until its tasks run: untouched tasks are a number, and only those that were launched have
 //! a record each.
 
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, TaskSet};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, TaskId, TaskSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +19,8 @@ pub struct Dag {
     pub stages: Vec<Stage>,
     /// Stages with tasks that could run now.
     runnable: BTreeSet<u32>,
+    /// Nodes that had attempts which no record shows, beside others of their tasks.
+    passed: BTreeSet<NodeId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -111,7 +113,7 @@ impl Dag {
                 runnable.insert(index as u32);
             }
         }
-        Dag { stages, runnable }
+        Dag { stages, runnable, passed: BTreeSet::new() }
     }
 
     /// Stages with tasks that could run now, in the order of the job file.
@@ -152,6 +154,26 @@ impl Dag {
         record.state = TaskState::Running;
         (record.node, record.epoch, record.number, record.at) = (node, attempt.epoch, attempt.number, at);
         self.review(stage);
+    }
+
+    /// A second attempt of a running task was launched beside the first, which its record goes on to show.
+    pub fn launched_beside(&mut self, stage: u32, index: u32) {
+        let record = &mut self.stages[stage as usize].records[index as usize];
+        record.attempts = record.attempts.saturating_add(1);
+    }
+
+    /// The attempt that the record of a task shows.
+    pub fn shown(&self, task: TaskId) -> Option<AttemptId> {
+        let record = self.stage(task.stage).record(task.index).filter(|record| record.attempts > 0)?;
+        Some(AttemptId { job: task.job, epoch: record.epoch, number: record.number })
+    }
+
+    /// One of two attempts of a task is over, on this node, and the other one goes on.
+    pub fn went_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: AttemptId, node: NodeId) {
+        self.passed.insert(over);
+        let record = &mut self.stages[task.stage as usize].records[task.index as usize];
+        record.failures = record.failures.saturating_add(u16::from(failed));
+        (record.node, record.epoch, record.number) = (node, other.epoch, other.number);
     }
 
     /// The running attempt of the task ended; `last` if the task is not tried again. Returns the stages whose inputs
@@ -282,7 +304,8 @@ impl Dag {
     /// The nodes that ran the latest attempts of its tasks.
     pub fn nodes(&self) -> BTreeSet<NodeId> {
         let records = self.stages.iter().flat_map(|stage| &stage.records);
-        records.filter(|record| record.attempts > 0).map(|record| record.node).collect()
+        let shown = records.filter(|record| record.attempts > 0).map(|record| record.node);
+        shown.chain(self.passed.iter().copied()).collect()
     }
 
     pub fn has_failures(&self) -> bool {
@@ -524,6 +547,7 @@ mod tests {
         let mut dag = Dag {
             stages: vec![Stage::new(&TaskSet::Count(total), 0, Estimate::new(None, None))],
             runnable: BTreeSet::new(),
+            passed: BTreeSet::new(),
         };
         for (number, (index, reason)) in ends.iter().enumerate() {
             let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: number as u32 };

@@ -4,6 +4,7 @@
 //! Each handler below follows in the order of a job's life.
 
 mod allowance;
+mod correction;
 mod dag;
 mod estimate;
 mod exchange;
@@ -17,6 +18,7 @@ mod templates;
 mod work;
 
 pub use allowance::AllowanceRules;
+pub use correction::CorrectionRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::{Estimate, EstimateSource};
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
@@ -34,6 +36,7 @@ use crate::vocabulary::{
     NodeId, ProbeId, Sealing, TaskId, Token, Totals,
 };
 use allowance::Allowance;
+use correction::Corrections;
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -82,6 +85,7 @@ pub struct JobManager {
     scheduler: Option<LocalScheduler>,
     /// With it, it keeps to what the job is entitled to.
     allowance: Option<Box<Allowance>>,
+    corrections: Corrections,
     quota: Quota,
     /// Whether it held tasks back when it was looked at last.
     quota_binds: bool,
@@ -115,8 +119,15 @@ pub struct JobManager {
 struct RunningAttempt {
     task: TaskId,
     node: NodeId,
-    /// It was launched without a grant, and not within what the job is entitled to.
+    /// It was launched without a grant, and is not within what the job is entitled to.
     opportunistic: bool,
+    /// It became guaranteed, without a grant.
+    promoted: bool,
+    /// The other attempt of its task, where there are two.
+    twin: Option<AttemptId>,
+    /// How long it was expected to wait when it was sent, and when it starts as its node said last.
+    expected_wait: Duration,
+    starts_at: Option<Instant>,
     /// A ledger holds its resources: from the beginning, or since it was promoted.
     booked: bool,
     /// The rule by which it was launched.
@@ -144,6 +155,8 @@ struct Room {
     passed_over: u32,
     /// How a task runs whose ask leaves that open.
     execution: ExecutionType,
+    /// How long it is expected to wait there.
+    expected_wait: Duration,
 }
 
 /// By what an attempt takes a node's resources.
@@ -190,8 +203,9 @@ impl JobManager {
         sealing: Sealing,
     ) -> JobManager {
         let dag = Dag::new(&job.spec, &job.recalled);
+        let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
-            Some(OwnPlacement { placement, mix, quota, allowance, promote_after }) => {
+            Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
                 (Some(placement), mix, quota, allowance, promote_after)
             }
             None => (None, None, Quota::default(), None, None),
@@ -214,6 +228,7 @@ impl JobManager {
             account,
             scheduler,
             allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
+            corrections,
             quota,
             quota_binds: false,
             outstanding: Outstanding::default(),
@@ -250,7 +265,7 @@ impl JobManager {
             }
             ToJobManager::Act(action) => self.on_act(now, action, out),
             ToJobManager::Nodes { list } => self.on_nodes(now, list, out),
-            ToJobManager::Waits(waits) => self.on_waits(now, from, waits, out),
+            ToJobManager::Waits { waits, starts } => self.on_waits(now, from, waits, &starts, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
@@ -344,7 +359,8 @@ impl JobManager {
             let Grant { id, ask, node, rule, passed_over, generation } = *grant;
             self.generation = generation.max(self.generation);
             let (basis, execution) = (Basis::Grant(id), ExecutionType::Auto);
-            let room = Room { node, basis, rule, passed_over, execution };
+            let expected_wait = Duration::ZERO;
+            let room = Room { node, basis, rule, passed_over, execution, expected_wait };
             if !self.bind(now, ask, room, out) {
                 unused.push(id);
             }
@@ -371,15 +387,32 @@ impl JobManager {
     }
 
     fn launch(&mut self, now: Instant, room: Room, task: TaskId, execution: ExecutionType, out: &mut Outbox) {
-        let Room { node, basis, rule, passed_over, execution: either } = room;
+        let Room { node, basis, rule, passed_over, execution: either, expected_wait } = room;
         let execution = if execution == ExecutionType::Auto { either } else { execution };
         let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
         self.next_attempt += 1;
-        self.dag.launched(task.stage, task.index, attempt, node, now);
+        if rule == Rule::Duplicate {
+            self.dag.launched_beside(task.stage, task.index);
+        } else {
+            self.dag.launched(task.stage, task.index, attempt, node, now);
+        }
         let booked = basis.grant().is_some();
         let is_entitled = self.allowance.is_some() && execution == ExecutionType::Guaranteed;
         let (opportunistic, launched_at, life) = (!booked && !is_entitled, now, Life::Present);
-        let running = RunningAttempt { task, node, opportunistic, booked, rule, launched_at, started_at: None, life };
+        let running = RunningAttempt {
+            task,
+            node,
+            opportunistic,
+            promoted: false,
+            twin: None,
+            expected_wait,
+            starts_at: None,
+            booked,
+            rule,
+            launched_at,
+            started_at: None,
+            life,
+        };
         self.insert_running(attempt, running);
         let grant = basis.grant();
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, at: now });
@@ -412,9 +445,16 @@ impl JobManager {
             account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
         }
         if let Some(allowance) = &mut self.allowance {
-            allowance.on_sent(&self.job.resources[running.task.stage as usize], running.opportunistic);
+            allowance.on_sent(attempt, &running, &self.job.resources[running.task.stage as usize]);
         }
+        if running.started_at.is_none() {
+            self.corrections.on_sent(attempt, &running);
+        }
+        let (task, rule) = (running.task, running.rule);
         self.running.insert(attempt, running);
+        if rule == Rule::Duplicate {
+            self.pair(attempt, task);
+        }
     }
 
     fn remove_running(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
@@ -424,7 +464,11 @@ impl JobManager {
             account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
         }
         if let Some(allowance) = &mut self.allowance {
-            allowance.on_gone(&self.job.resources[running.task.stage as usize], running.opportunistic);
+            allowance.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
+        }
+        self.corrections.on_gone(attempt, &running);
+        if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
+            twin.twin = None;
         }
         Some(running)
     }
@@ -439,13 +483,22 @@ impl JobManager {
             if !running.booked {
                 self.promotions.on_started(since, attempt);
             }
+            if let Some(allowance) = &mut self.allowance {
+                allowance.on_started(attempt, running);
+            }
             // Of a recovered attempt the record was written in an earlier life.
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
-                out.record(Record::Started { task, attempt, node, waited });
+                let expected = self.allowance.is_some().then_some(running.expected_wait);
+                let opportunistic = running.opportunistic;
+                out.record(Record::Started { task, attempt, node, waited, expected, opportunistic });
             }
-            let (task, node) = (running.task, running.node);
+            let (task, node, twin) = (running.task, running.node, running.twin);
             self.note_arrival(task, node);
+            self.note_start(attempt);
+            if let Some(twin) = twin {
+                self.discard(now, twin, out);
+            }
         }
     }
 
@@ -481,10 +534,17 @@ impl JobManager {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
+        let other = self.running.get(&attempt).and_then(|running| running.twin);
+        if let Some(other) = other.filter(|_| ended.reason.is_success()) {
+            self.discard(now, other, out);
+        }
         let Some(running) = self.remove_running(attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
-        let RunningAttempt { task, node, opportunistic, .. } = running;
+        let RunningAttempt { task, node, opportunistic, twin, .. } = running;
+        if let Some(other) = twin {
+            return self.end_beside(now, attempt, &running, other, ended, out);
+        }
         let last = self.is_last(task, &ended.reason);
         if !last {
             self.requests.came_back(task.stage, opportunistic);
@@ -548,7 +608,14 @@ impl JobManager {
     }
 
     fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
-        let Some(RunningAttempt { task, node, opportunistic, .. }) = self.remove_running(attempt) else { return };
+        let Some(running) = self.remove_running(attempt) else { return };
+        if cause == LostCause::NodeLost {
+            self.estranged.insert(running.node);
+        }
+        if let Some(twin) = running.twin {
+            return self.lose_beside(now, attempt, &running, twin, cause, out);
+        }
+        let RunningAttempt { task, node, opportunistic, .. } = running;
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
         self.dag.lost(task.stage, task.index, cause, last, now);
         if !last {
@@ -556,9 +623,6 @@ impl JobManager {
             self.intra_job.came_back(task.stage);
         }
         self.work.review(task.stage, &self.job, &self.dag);
-        if cause == LostCause::NodeLost {
-            self.estranged.insert(node);
-        }
         out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
         if !last {
             self.record_retry(task, true, out);
@@ -608,6 +672,10 @@ impl JobManager {
                     running.life = Life::Adopted;
                 }
                 out.record(Record::Adopted { task: running.task, attempt, node });
+            }
+            if self.running.get(&attempt).is_some_and(|running| running.promoted) {
+                // It may not have heard of it.
+                out.send(node, ToNode::Promote { attempt, grant: None });
             }
             if let Some(running) = self.running.get(&attempt).filter(|_| self.stopping) {
                 // The request may have been lost with the connection.
@@ -716,7 +784,8 @@ impl JobManager {
             return;
         }
         let running: u32 = self.dag.stages.iter().map(|stage| stage.running).sum();
-        assert_eq!(running as usize, self.running.len(), "running tasks and running attempts");
+        let twins = self.running.values().filter(|running| running.twin.is_some()).count();
+        assert_eq!(running as usize, self.running.len() - twins / 2, "running tasks and running attempts");
         assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.booked)));
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;

@@ -1,11 +1,11 @@
 //! A job manager that places tasks itself: it probes nodes, or sends tasks to their queues.
 
-use super::{AllowanceRules, Basis, JobManager, Room};
+use super::{AllowanceRules, Basis, CorrectionRules, JobManager, Room};
 use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
 use crate::scheduling::{LocalScheduler, Step};
-use crate::vocabulary::{AskId, Chance, Duration, ExecutionType, Instant, NodeId, NodeWaits, ProbeId};
+use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, NodeId, NodeWaits, ProbeId};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -17,6 +17,8 @@ pub struct OwnPlacement {
     pub quota: Quota,
     /// With it, it decides itself which tasks are guaranteed, within what the job is entitled to.
     pub allowance: Option<AllowanceRules>,
+    /// With it, it looks again at what it decided when it hears of a node.
+    pub corrections: Option<CorrectionRules>,
     /// Attempts of its own that have run for so long are asked to be booked, and again each time that they have not been.
     pub promote_after: Option<Duration>,
 }
@@ -48,6 +50,7 @@ impl JobManager {
             self.take(now, steps, out);
         }
         self.place(now, out);
+        self.review_waiting(now, None, out);
     }
 
     pub(super) fn schedule(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
@@ -58,12 +61,25 @@ impl JobManager {
     }
 
     /// A node says how long tasks would wait there.
-    pub(super) fn on_waits(&mut self, now: Instant, from: Address, waits: Arc<NodeWaits>, out: &mut Outbox) {
+    pub(super) fn on_waits(
+        &mut self,
+        now: Instant,
+        from: Address,
+        waits: Arc<NodeWaits>,
+        starts: &[(AttemptId, Duration)],
+        out: &mut Outbox,
+    ) {
         let Address::Node(node) = from else { return };
+        for (attempt, wait) in starts {
+            if let Some(running) = self.running.get_mut(attempt) {
+                running.starts_at = Some(now + *wait);
+            }
+        }
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.on_waits(now, node, waits);
         }
         self.place(now, out);
+        self.review_waiting(now, Some(node), out);
     }
 
     /// Does what the scheduler decides.
@@ -81,19 +97,23 @@ impl JobManager {
 
     fn place_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
         self.tell_wants(out);
-        let (requests, dag) = (&self.requests, &self.dag);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
-        if !scheduler.has_open_tasks() {
-            return;
-        }
+        self.promote_starved(now, out);
+        let (requests, dag) = (&self.requests, &self.dag);
+        let Some(scheduler) = self.scheduler.as_mut().filter(|scheduler| scheduler.has_open_tasks()) else {
+            return self.promote_within_allowance(now, Duration::ZERO, out);
+        };
         let run_time = |ask| requests.next_stage(ask).and_then(|stage| dag.stage(stage).estimate.expected());
         scheduler.expect(run_time);
-        for at in 0..2 {
+        for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
             // What is sent in the first turn is out in the second.
-            let Some(allowed) = self.allowed() else { return };
-            let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide_batches(now, allowed[at]));
+            let Some(allowed) = self.allowed(execution) else { return };
+            let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide_batches(now, allowed));
             self.take(now, steps.unwrap_or_default(), out);
+            if execution == ExecutionType::Guaranteed {
+                self.promote_within_allowance(now, Duration::ZERO, out);
+            }
         }
     }
 
@@ -115,8 +135,9 @@ impl JobManager {
     fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
-                Step::Start { ask, node, rule, execution } => {
-                    let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution };
+                Step::Start { ask, node, rule, execution, wait } => {
+                    let (basis, expected_wait) = (Basis::Queue, wait);
+                    let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
                     self.bind(now, ask, room, out);
                 }
                 Step::Probe { node, probe } => out.send(node, ToNode::Probe(probe)),
@@ -135,7 +156,8 @@ impl JobManager {
     pub(super) fn on_ready(&mut self, now: Instant, from: Address, probe: ProbeId, out: &mut Outbox) {
         let Address::Node(node) = from else { return };
         let execution = ExecutionType::Auto;
-        let room = Room { node, basis: Basis::Probe(probe), rule: Rule::Ready, passed_over: 0, execution };
+        let (basis, rule, expected_wait) = (Basis::Probe(probe), Rule::Ready, Duration::ZERO);
+        let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
         let is_bound = self.take_probe(probe).is_some_and(|ask| self.bind(now, ask, room, out));
         if !is_bound {
             out.send(node, ToNode::Cancel { probes: vec![probe] });

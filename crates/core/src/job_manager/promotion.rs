@@ -48,7 +48,7 @@ impl JobManager {
         let Some(running) = self.running.get(&attempt).filter(|running| !running.booked) else { return };
         let (task, node) = (running.task, running.node);
         self.book(attempt);
-        out.persist(Change::Promoted { attempt, task, node, grant, at: now });
+        out.persist(Change::Promoted { attempt, task, node, grant: Some(grant), at: now });
         // A quota may have become wider.
         self.place(now, out);
     }

@@ -340,15 +340,15 @@ impl Requests {
         self.asks[ask as usize].stages.front().copied()
     }
 
-    /// The numbers of the asks for tasks of the stage.
-    pub(super) fn asks_of(&self, stage: u32) -> [u32; 2] {
-        let kinds = &self.stages[stage as usize];
-        [kinds.guaranteed, kinds.opportunistic]
+    /// The number of the ask for tasks of the stage.
+    pub(super) fn ask_of(&self, stage: u32, is_opportunistic: bool) -> u32 {
+        let StageKinds { guaranteed, opportunistic, .. } = self.stages[stage as usize];
+        if is_opportunistic { opportunistic } else { guaranteed }
     }
 
     /// The number of the ask for opportunistic tasks of the stage.
     pub(super) fn opportunistic_ask(&self, stage: u32) -> u32 {
-        self.stages[stage as usize].opportunistic
+        self.ask_of(stage, true)
     }
 
     /// Whether the master places tasks of this kind although the job manager has a scheduler of its own.

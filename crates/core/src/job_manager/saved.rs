@@ -1,10 +1,11 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
+use super::correction::counts_as_failure;
 use super::files::Files;
 use super::{Dag, JobManager, Life, RunningAttempt};
 use crate::protocol::Rule;
 use crate::role::{Change, LostCause};
-use crate::vocabulary::{AttemptId, Exchange, Instant, NodeId, TaskId};
+use crate::vocabulary::{AttemptId, Duration, Exchange, Instant, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -14,6 +15,7 @@ struct SavedAttempt {
     task: TaskId,
     node: NodeId,
     opportunistic: bool,
+    promoted: bool,
     booked: bool,
     rule: Rule,
     launched_at: Instant,
@@ -39,15 +41,31 @@ impl JobManager {
             Change::JobBegun { .. } => self.begun = true,
             Change::JobHeld { held, .. } => self.held = *held,
             Change::Launched { attempt, task, node, grant, opportunistic, rule, at, .. } => {
-                self.dag.launched(task.stage, task.index, *attempt, *node, *at);
+                if *rule == Rule::Duplicate {
+                    self.dag.launched_beside(task.stage, task.index);
+                } else {
+                    self.dag.launched(task.stage, task.index, *attempt, *node, *at);
+                }
                 let (attempt, task, node, rule, launched_at) = (*attempt, *task, *node, *rule, *at);
-                let (opportunistic, booked) = (*opportunistic, grant.is_some());
-                self.recover_running(SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at });
+                let (opportunistic, promoted, booked) = (*opportunistic, false, grant.is_some());
+                self.recover_running(SavedAttempt {
+                    attempt,
+                    task,
+                    node,
+                    opportunistic,
+                    promoted,
+                    booked,
+                    rule,
+                    launched_at,
+                });
             }
-            Change::Promoted { attempt, .. } => self.book(*attempt),
+            Change::Promoted { attempt, grant: Some(_), .. } => self.book(*attempt),
+            Change::Promoted { attempt, grant: None, .. } => self.take_promotion(*attempt),
             Change::Finished { attempt, task, node, ended, last, at } => {
-                let was_running = self.remove_running(*attempt).is_some();
-                if was_running {
+                let running = self.remove_running(*attempt);
+                if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+                    self.pass_on(*task, *node, counts_as_failure(&ended.reason), Some(other));
+                } else if running.is_some() {
                     self.take_files(*task, *attempt, *node, ended);
                     self.dag.ended(task.stage, task.index, ended, *last, *at);
                     let failed = *last && !ended.reason.is_success() && !self.cancelled;
@@ -55,12 +73,14 @@ impl JobManager {
                 }
             }
             Change::Lost { attempt, task, node, cause, last, at } => {
-                let was_running = self.remove_running(*attempt).is_some();
-                if was_running {
+                let running = self.remove_running(*attempt);
+                if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
+                    self.estranged.insert(*node);
+                }
+                if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+                    self.pass_on(*task, *node, false, Some(other));
+                } else if running.is_some() {
                     self.dag.lost(task.stage, task.index, *cause, *last, *at);
-                    if *cause == LostCause::NodeLost {
-                        self.estranged.insert(*node);
-                    }
                     self.recover_failure(*last && !self.cancelled, task.stage);
                 }
             }
@@ -92,8 +112,8 @@ impl JobManager {
 
     pub(super) fn progress(&self) -> SavedProgress {
         let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt { task, node, opportunistic, booked, rule, launched_at, .. } = *running;
-            SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at }
+            let RunningAttempt { task, node, opportunistic, promoted, booked, rule, launched_at, .. } = *running;
+            SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, launched_at }
         });
         SavedProgress {
             dag: self.dag.clone(),
@@ -107,9 +127,22 @@ impl JobManager {
     }
 
     fn recover_running(&mut self, saved: SavedAttempt) {
-        let SavedAttempt { attempt, task, node, opportunistic, booked, rule, launched_at } = saved;
+        let SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, launched_at } = saved;
         let life = Life::Earlier;
-        let running = RunningAttempt { task, node, opportunistic, booked, rule, launched_at, started_at: None, life };
+        let running = RunningAttempt {
+            task,
+            node,
+            opportunistic,
+            promoted,
+            twin: None,
+            expected_wait: Duration::ZERO,
+            starts_at: None,
+            booked,
+            rule,
+            launched_at,
+            started_at: None,
+            life,
+        };
         self.insert_running(attempt, running);
     }
 

@@ -93,7 +93,7 @@ impl Master {
             && let Ok(grant) = self.claims.book(&mut self.ledger, attempt.job, node, *resources)
         {
             self.scheduler.on_adopted(attempt.job, *resources);
-            out.send(node, ToNode::Promote { attempt, grant });
+            out.send(node, ToNode::Promote { attempt, grant: Some(grant) });
         }
     }
 

@@ -5,7 +5,8 @@ use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{
-    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, Totals, Usage,
+    AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, TaskShape,
+    TaskTemplate, Totals, Usage,
 };
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ impl NodeAgent {
                 entry.grant = Some(grant);
                 self.opportunistic.sub(&entry.template.shape.resources);
                 self.kept.take(&entry.template.shape.resources);
-                out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant });
+                out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: Some(grant) });
                 Some(grant)
             }
             Some(entry) if entry.is_at_executor() => entry.grant,
@@ -129,6 +130,32 @@ impl NodeAgent {
         if held != Some(grant) {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
+        self.start_what_fits(now, out);
+    }
+
+    /// An opportunistic attempt is within what its job is entitled to: nobody books it, and it gives way to nobody. Where it
+    /// waits, it does so behind what was guaranteed before it.
+    pub(super) fn on_entitled(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
+        let Some(entry) = self.attempts.get_mut(&id).filter(|entry| entry.is_opportunistic()) else { return };
+        let TaskShape { resources, .. } = *entry.template.shape;
+        let shape = Arc::new(TaskShape { resources, execution: ExecutionType::Guaranteed });
+        let template = Arc::new(TaskTemplate { shape: Arc::clone(&shape), ..(*entry.template).clone() });
+        let holds = entry.is_at_executor();
+        entry.template = Arc::clone(&template);
+        match &mut entry.state {
+            State::Queued(launch) => launch.template = template,
+            State::Starting | State::Running => {
+                out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: None });
+            }
+            State::Stopping { .. } | State::Ended(_) => {}
+        }
+        if holds {
+            self.opportunistic.sub(&resources);
+        }
+        if let Some(waiting) = self.queue.remove(EntryId::Attempt(id)) {
+            self.queue.push(QueuedEntry { shape, ..waiting });
+        }
+        self.waits.on_change(now);
         self.start_what_fits(now, out);
     }
 

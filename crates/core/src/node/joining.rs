@@ -56,7 +56,7 @@ impl NodeAgent {
     fn say_again(&self, id: AttemptId, known: Option<GrantId>, out: &mut Outbox) {
         let entry = &self.attempts[&id];
         if let Some(grant) = entry.grant.filter(|_| known.is_none()) {
-            out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant });
+            out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: Some(grant) });
         }
         if let State::Stopping { reason, killed } = &entry.state {
             let signal = if *killed { TaskSignal::Kill } else { TaskSignal::Terminate };

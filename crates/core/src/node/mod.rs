@@ -290,7 +290,11 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
             ToNode::Executor(ExecutorReport::Stored { files, .. }) => self.on_stored(now, files, out),
             ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
-            ToNode::Promote { attempt, grant } => self.on_promote(now, attempt, grant, out),
+            ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
+            ToNode::Promote { attempt, grant: None } if from == Address::JobManager(attempt.job) => {
+                self.on_entitled(now, attempt, out);
+            }
+            ToNode::Promote { .. } => {}
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
             ToNode::Claim(claim) => self.on_claim(now, claim, out),

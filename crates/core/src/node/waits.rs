@@ -6,9 +6,9 @@ use crate::policy::node_queue::projection::{Use, Workload, at_full_use};
 use crate::policy::run_time;
 use crate::protocol::{TheMaster, ToJobManager, ToMaster};
 use crate::role::Outbox;
-use crate::vocabulary::{Duration, Instant, JobId, NodeWaits};
+use crate::vocabulary::{AttemptId, Duration, EntryId, Instant, JobId, NodeWaits};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// When a node tells of its waits.
@@ -58,7 +58,7 @@ impl NodeAgent {
     pub(super) fn tell_waits(&mut self, now: Instant, out: &mut Outbox) {
         self.waits.due = None;
         let Some(TellWaits { tolerance, .. }) = self.waits.rules else { return };
-        let waits = self.project(now);
+        let (waits, waiting) = self.project(now);
         if let Some((at, told)) = self.waits.told.as_deref()
             && is_as_expected(&waits, told, now.since(*at), tolerance)
         {
@@ -68,8 +68,13 @@ impl NodeAgent {
         if self.is_welcomed() {
             out.send(TheMaster, ToMaster::Waits(Arc::clone(&waits)));
         }
+        let mut starts: BTreeMap<JobId, Vec<(AttemptId, Duration)>> = BTreeMap::new();
+        for (attempt, start) in waiting {
+            starts.entry(attempt.job).or_default().push((attempt, start));
+        }
         for job in self.jobs() {
-            out.send(job, ToJobManager::Waits(Arc::clone(&waits)));
+            let starts = starts.remove(&job).unwrap_or_default().into_boxed_slice();
+            out.send(job, ToJobManager::Waits { waits: Arc::clone(&waits), starts });
         }
         self.waits.told = Some(Box::new((now, waits)));
     }
@@ -80,23 +85,31 @@ impl NodeAgent {
         live.map(|(id, _)| id.job).collect()
     }
 
-    /// What comes of the queue if everything goes as expected. Guaranteed work is taken to find room at once where
+    /// What comes of the queue if everything goes as expected, and when each guaranteed attempt starts that waits. Guaranteed work is taken to find room at once where
     /// opportunistic work is in its way.
-    fn project(&self, now: Instant) -> NodeWaits {
+    fn project(&self, now: Instant) -> (NodeWaits, Vec<(AttemptId, Duration)>) {
         let (mut running, mut queued, mut opportunistic) = (Vec::new(), Vec::new(), Vec::new());
+        let mut waiting = Vec::new();
         for (_, entry) in self.running_attempts() {
             let one = Use { resources: entry.template.shape.resources, lasting: left_of(entry, now) };
             if entry.is_opportunistic() { &mut opportunistic } else { &mut running }.push(one);
         }
         for entry in self.queue.entries() {
             let one = Use { resources: entry.shape.resources, lasting: run_time(entry.expected) };
-            if entry.is_opportunistic() { &mut opportunistic } else { &mut queued }.push(one);
+            if entry.is_opportunistic() {
+                opportunistic.push(one);
+            } else {
+                queued.push(one);
+                waiting.push(entry.id);
+            }
         }
         let workload = Workload { capacity: &self.capacity, running: &running, queued: &queued };
-        NodeWaits {
-            matrix: workload.waits(self.mean_run_time()),
-            opportunistic: at_full_use(&self.capacity, &opportunistic),
-        }
+        let (matrix, starts) = workload.waits_and_starts(self.mean_run_time());
+        let attempts = waiting.into_iter().zip(starts).filter_map(|(entry, start)| match entry {
+            EntryId::Attempt(attempt) => Some((attempt, start)),
+            EntryId::Probe(_) => None,
+        });
+        (NodeWaits { matrix, opportunistic: at_full_use(&self.capacity, &opportunistic) }, attempts.collect())
     }
 
     /// Of what runs and waits here.

@@ -302,6 +302,28 @@ pub trait PlacementPolicy: Send {
     }
 
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
+
+    /// A task of the ask waits on this node, for so long still: where it would go now, if it had not been sent yet. `None` where
+    /// the policy would not know, or leave it.
+    fn reconsider(
+        &mut self,
+        _ask: &OpenAsk,
+        _node: usize,
+        _wait: Duration,
+        _view: &dyn NodeViews,
+    ) -> Option<Alternative> {
+        None
+    }
+}
+
+/// A node where a task would be done sooner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Alternative {
+    pub node: usize,
+    /// How long it would wait there.
+    pub wait: Duration,
+    /// By how much sooner.
+    pub saving: Duration,
 }
 
 /// An ask to be placed.

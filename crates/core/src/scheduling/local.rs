@@ -3,7 +3,7 @@
 
 use super::published::PublishedView;
 use crate::policy::node_queue::projection::Use;
-use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, Resources, TaskShape,
@@ -109,6 +109,8 @@ pub enum Step {
         rule: Rule,
         /// How it runs where the ask leaves that open.
         execution: ExecutionType,
+        /// How long it is expected to wait there.
+        wait: Duration,
     },
     Probe {
         node: NodeId,
@@ -322,6 +324,32 @@ impl LocalScheduler {
         }
     }
 
+    /// How long a task of the ask would wait on a node.
+    pub fn wait(&self, ask: u32, node: NodeId, execution: ExecutionType) -> Duration {
+        let index = node.0 as usize;
+        let resources = &self.asks[ask as usize].ask.resources;
+        if index < self.view.len() { self.view.wait(index, resources, execution) } else { Duration::ZERO }
+    }
+
+    /// Where a task of the ask would be sent instead that waits on this node, and does for so long still.
+    pub fn reconsider(
+        &mut self,
+        ask: u32,
+        node: NodeId,
+        execution: ExecutionType,
+        expected: Option<Duration>,
+        wait: Duration,
+    ) -> Option<Alternative> {
+        let index = Some(node.0 as usize).filter(|index| *index < self.view.len())?;
+        let entry = &self.asks[ask as usize];
+        let shape = entry.ask.resources;
+        let open = OpenAsk { slot: ask, shape, class: ask, count: 1, probes: 0, execution, expected };
+        let better = self.placement.reconsider(&open, index, wait, &self.view)?;
+        let takes = Use { resources: shape, lasting: run_time(expected) };
+        self.view.on_the_way(NodeId(better.node as u32), takes, execution == ExecutionType::Opportunistic);
+        Some(better)
+    }
+
     /// What of the open tasks fits into the room.
     fn batch(&self, allowed: &Allowed) -> Vec<OpenAsk> {
         let takes = |ask: &LocalAsk| ask.ask.execution == ExecutionType::Auto || ask.ask.execution == allowed.execution;
@@ -387,12 +415,13 @@ impl LocalScheduler {
     fn start(&mut self, number: usize, node: NodeId, rule: Rule, execution: ExecutionType) -> Step {
         let entry = &mut self.asks[number];
         entry.bound += 1;
+        let wait = self.view.wait(node.0 as usize, &entry.ask.resources, execution);
         self.view.on_sent(node);
         if self.placement.takes_batches() {
             let takes = Use { resources: entry.ask.resources, lasting: run_time(entry.expected) };
             self.view.on_the_way(node, takes, execution == ExecutionType::Opportunistic);
         }
-        Step::Start { ask: entry.ask.id, node, rule, execution }
+        Step::Start { ask: entry.ask.id, node, rule, execution, wait }
     }
 
     fn probe(&mut self, number: usize, node: NodeId) -> Step {

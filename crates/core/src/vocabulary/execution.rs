@@ -126,6 +126,18 @@ pub struct Usage {
 }
 
 impl LaunchOrder {
+    /// The attempt is guaranteed from now on, and booked where there is a grant.
+    pub fn promote(&mut self, grant: Option<GrantId>) {
+        match grant {
+            Some(_) => self.grant = grant,
+            None => {
+                let TaskShape { resources, .. } = *self.template.shape;
+                let shape = Arc::new(TaskShape { resources, execution: ExecutionType::Guaranteed });
+                self.template = Arc::new(TaskTemplate { shape, ..(*self.template).clone() });
+            }
+        }
+    }
+
     /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`,
     /// `TMPDIR`) are the executor's to add.
     pub fn variables(&self) -> Vec<(Cow<'static, str>, String)> {

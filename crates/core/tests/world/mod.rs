@@ -425,7 +425,7 @@ impl World {
             }
             ToExecutor::Promote { attempt, grant } => {
                 if let Some((order, ..)) = executor.running.get_mut(&attempt) {
-                    order.grant = Some(grant);
+                    order.promote(grant);
                 }
             }
             ToExecutor::Signal { attempt, reason, .. } => {

@@ -143,7 +143,7 @@ impl Tasks {
             ToExecutor::Signal { attempt, signal, reason } => self.on_signal(attempt, signal, reason),
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(running) = self.table.get_mut(attempt) {
-                    running.order.grant = Some(grant);
+                    running.order.promote(grant);
                 }
             }
             ToExecutor::Acknowledge { attempt } => {

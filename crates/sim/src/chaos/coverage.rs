@@ -94,6 +94,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             Rule::Ready => Some("task bound to a probe"),
             Rule::Moved => Some("task moved to another queue"),
             Rule::Sampling => Some("task sent to a queue"),
+            Rule::Duplicate => Some("duplicate launched"),
             Rule::Completion => Some("task sent where it is done first"),
             Rule::Reservation => Some("task on a node kept for it"),
             _ => None,
@@ -114,6 +115,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             LostCause::NodeLost => Some("attempt written off with its node"),
             LostCause::Unknown => Some("attempt unknown to its node"),
             LostCause::NotTaken => Some("attempt not taken by its node"),
+            LostCause::Superseded => Some("attempt superseded by a duplicate"),
         },
         Change::JobEnded { outcome, .. } => match outcome {
             JobOutcome::Succeeded => Some("job succeeded"),

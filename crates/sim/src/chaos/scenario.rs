@@ -5,6 +5,7 @@ use super::{cluster, jobs, misfortune, queues};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
 use crate::settings::{Costs, FileSettings, NetworkSettings, Settings};
+use amalgam_core::job_manager::CorrectionRules;
 use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::node::OpportunisticRules;
 use amalgam_core::policy::inter_job::QueueTree;
@@ -121,8 +122,15 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     queueing.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath]);
     let rules = queueing.queueing.as_mut().expect("nodes queue there");
     rules.allowance.opportunistic = one_of(chance, &[0, 50, 100, 400]);
+    rules.allowance.starved_after = Duration::from_secs(one_of(chance, &[1, 30]));
+    rules.corrections = one_of(chance, &[None, queueing_corrections(), rules.corrections]);
     rules.waits.every = Duration::from_millis(one_of(chance, &[100, 500, 5_000]));
     queueing
+}
+
+/// Decisions are changed for the least reason.
+fn queueing_corrections() -> Option<CorrectionRules> {
+    Some(CorrectionRules { least_saving: Duration::from_millis(10), saving: 0 })
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {

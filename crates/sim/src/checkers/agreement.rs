@@ -4,14 +4,14 @@ use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
-use amalgam_core::role::Record;
+use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::scheduling::NodeState;
 use amalgam_core::vocabulary::{AttemptId, Epoch, GrantId, NodeId};
 use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct Agreement {
-    /// Attempts that their nodes are ending because nobody owns them.
+    /// Attempts that their nodes are ending because nobody owns them, or another of their tasks was first.
     orphans: BTreeSet<AttemptId>,
     /// Nodes that were compared while something ran there.
     compared: u64,
@@ -75,6 +75,11 @@ impl Checker for Agreement {
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         for record in happened.iter().filter_map(Happening::record) {
             if let Record::Orphaned { attempt, .. } = record {
+                self.orphans.insert(*attempt);
+            }
+        }
+        for change in happened.iter().filter_map(Happening::change) {
+            if let Change::Lost { attempt, cause: LostCause::Superseded, .. } = change {
                 self.orphans.insert(*attempt);
             }
         }

@@ -1,9 +1,10 @@
-//! An attempt ends once, and a task is only started again for a reason that is on record.
+//! An attempt ends once, a task has one live attempt or a duplicate beside it, and a task is only started again for a reason that is on record.
 //! A finished task starts again only where its output is lost.
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
+use amalgam_core::protocol::Rule;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{AttemptId, JobId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,8 @@ pub struct Attempts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     Runs(AttemptId),
+    /// It has a duplicate.
+    RunsTwice(AttemptId, AttemptId),
     /// To be tried again.
     Again,
     Succeeded,
@@ -28,6 +31,7 @@ enum Progress {
 impl Attempts {
     fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
         match change {
+            Change::Launched { attempt, task, rule: Rule::Duplicate, .. } => self.on_duplicated(*attempt, *task),
             Change::Launched { attempt, task, .. } => self.on_launched(*attempt, *task),
             Change::Finished { attempt, task, ended, last, .. } => {
                 let progress = match last {
@@ -68,11 +72,35 @@ impl Attempts {
         }
     }
 
+    fn on_duplicated(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
+        if !self.launched.insert(attempt) {
+            return Err(Breach::of_task(task, format!("attempt id {attempt} was used twice")));
+        }
+        match self.tasks.get(&task) {
+            Some(Progress::Runs(first)) => {
+                self.tasks.insert(task, Progress::RunsTwice(*first, attempt));
+                Ok(())
+            }
+            before => {
+                Err(Breach::of_task(task, format!("{attempt} is a duplicate of task {task}, which was {before:?}")))
+            }
+        }
+    }
+
     fn on_ended(&mut self, attempt: AttemptId, task: TaskId, progress: Progress) -> Result<(), Breach> {
-        let before = self.tasks.insert(task, progress);
         if !self.ended.insert(attempt) {
             return Err(Breach::of_task(task, format!("attempt {attempt} ended twice")));
         }
+        if let Some(&Progress::RunsTwice(first, second)) = self.tasks.get(&task) {
+            let other = if first == attempt { second } else { first };
+            if (first != attempt && second != attempt) || progress != Progress::Again {
+                let what = format!("attempt {attempt} ended as {progress:?}, and {other} of its task goes on");
+                return Err(Breach::of_task(task, what));
+            }
+            self.tasks.insert(task, Progress::Runs(other));
+            return Ok(());
+        }
+        let before = self.tasks.insert(task, progress);
         if before != Some(Progress::Runs(attempt)) {
             return Err(Breach::of_task(task, format!("attempt {attempt} ended although task {task} was {before:?}")));
         }

@@ -26,6 +26,8 @@ pub struct Preemption {
     booked: BTreeSet<AttemptId>,
     /// Those that do not, and were launched as guaranteed.
     unbooked: BTreeSet<AttemptId>,
+    /// Those that became guaranteed without one.
+    promoted: BTreeSet<AttemptId>,
     /// What runs, by node, and whether it is guaranteed.
     running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
     /// Nodes where something queued.
@@ -45,6 +47,7 @@ impl Preemption {
             preempts_for_shares,
             queues_unbooked,
             unbooked: BTreeSet::new(),
+            promoted: BTreeSet::new(),
             kill_grace,
             jobs: BTreeMap::new(),
             booked: BTreeSet::new(),
@@ -60,7 +63,8 @@ impl Preemption {
     fn take_in(&mut self, happening: &Happening) -> Result<(), Breach> {
         match happening {
             Happening::Began { node, attempt, resources, execution, .. } => {
-                let entry = (*resources, is_guaranteed(*execution));
+                // Its node may hear later that it is guaranteed.
+                let entry = (*resources, is_guaranteed(*execution) || self.promoted.contains(attempt));
                 self.running.entry(*node).or_default().insert(*attempt, entry);
                 self.held_up.remove(attempt);
             }
@@ -73,8 +77,19 @@ impl Preemption {
             (Some(Change::JobAdmitted { job, .. }), _) => {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
-            (Some(Change::Launched { attempt, grant: Some(_), .. } | Change::Promoted { attempt, .. }), _) => {
+            (
+                Some(
+                    Change::Launched { attempt, grant: Some(_), .. } | Change::Promoted { attempt, grant: Some(_), .. },
+                ),
+                _,
+            ) => {
                 self.booked.insert(*attempt);
+            }
+            (Some(Change::Promoted { attempt, .. }), _) => {
+                self.promoted.insert(*attempt);
+                for running in self.running.values_mut() {
+                    running.entry(*attempt).and_modify(|(_, guaranteed)| *guaranteed = true);
+                }
             }
             (Some(Change::Launched { attempt, opportunistic: false, .. }), _) => {
                 self.unbooked.insert(*attempt);

@@ -1,17 +1,20 @@
 //! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
 
 mod altruism;
+mod queueing;
 mod results;
 mod usage;
 
 pub use altruism::{Against, Altruism, QueueExchange};
+use queueing::QueueMeasure;
+pub use queueing::{Duplicates, Queueing};
 pub use results::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
 };
 use usage::ClusterUsage;
 
 use amalgam_core::hosting::Fact;
-use amalgam_core::protocol::JobOutcome;
+use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{Duration, EndReason, Exchange, Instant, JobId, Resources, TaskId, TaskShape};
 use amalgam_workload::trace::TraceJob;
@@ -29,6 +32,7 @@ pub struct Metrics {
     allocation: AllocationSums,
     usage: ClusterUsage,
     counters: Counters,
+    queueing: QueueMeasure,
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
@@ -100,6 +104,7 @@ impl Metrics {
             allocation: AllocationSums::default(),
             usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
+            queueing: QueueMeasure::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
@@ -165,6 +170,11 @@ impl Metrics {
                     self.last_end = self.last_end.max(now);
                 }
             }
+            Change::Launched { attempt, rule: Rule::Duplicate, .. } => {
+                self.counters.launched += 1;
+                self.counters.duplicated += 1;
+                self.queueing.on_duplicate_launched(*attempt);
+            }
             Change::Launched { task, .. } => {
                 self.counters.launched += 1;
                 if let Some(state) = self.state(*task)
@@ -191,6 +201,7 @@ impl Metrics {
                     self.jobs[job as usize].exchange = Some(exchange.clone());
                 }
             }
+            Change::Lost { attempt, cause: LostCause::Superseded, .. } => self.queueing.on_superseded(*attempt),
             Change::Lost { cause, .. } => {
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);
@@ -208,6 +219,10 @@ impl Metrics {
                     stage.ready = now;
                 }
             }
+            Record::Started { waited, expected: Some(expected), opportunistic, .. } => {
+                self.queueing.on_started(*waited, *expected, *opportunistic);
+            }
+            Record::Duplicated { trigger, .. } => self.queueing.on_triggered(*trigger),
             Record::Retried { .. } => self.counters.retried += 1,
             Record::Stale { .. } | Record::StaleGrant { .. } => self.counters.stale += 1,
             Record::NodeLost { .. } => self.counters.nodes_lost += 1,

@@ -1,6 +1,6 @@
 //! What a simulation found, as it is printed and written.
 
-use super::{Altruism, Metrics, WINDOW};
+use super::{Altruism, Metrics, Queueing, WINDOW};
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
@@ -40,6 +40,8 @@ pub struct Results {
     pub counters: Counters,
     /// What jobs gave and received; where they yield.
     pub altruism: Option<Altruism>,
+    /// How attempts fared that were sent to nodes' queues; where job managers do that.
+    pub queueing: Option<Queueing>,
     /// Of the process that ran the simulation; not part of what a seed determines.
     pub peak_memory_bytes: u64,
     /// What nothing can beat, and what a greedy omniscient scheduler would reach; where it was asked for.
@@ -88,7 +90,7 @@ pub struct Jain {
     pub min: Option<f64>,
 }
 
-/// `duplicated` and `repartitioned` count what no preset of today does.
+/// `repartitioned` counts what no preset of today does.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counters {
     pub launched: u64,
@@ -272,6 +274,7 @@ impl Metrics {
             jain: Jain::of(&windows),
             counters: self.counters,
             altruism: None,
+            queueing: self.queueing.finish(),
             peak_memory_bytes: 0,
             reference: None,
             refused_jobs: refused.collect(),

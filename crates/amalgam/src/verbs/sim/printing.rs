@@ -2,7 +2,7 @@
 
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_sim::{Against, Altruism, Outcome, QueueExchange, Reference, Results};
+use amalgam_sim::{Against, Altruism, Duplicates, Outcome, QueueExchange, Queueing, Reference, Results};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
@@ -192,6 +192,7 @@ pub fn table(results: &Results) -> String {
     if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
+    text += &results.queueing.as_ref().map(queueing).unwrap_or_default();
     text += &results.altruism.as_ref().map(altruism).unwrap_or_default();
     text += &results.reference.as_ref().map(bounds).unwrap_or_default();
     text += &misfits(results);
@@ -204,6 +205,30 @@ pub fn table(results: &Results) -> String {
 }
 
 /// Jobs that can never run, the first of them by name.
+/// How attempts fared that were sent to nodes' queues.
+fn queueing(queueing: &Queueing) -> String {
+    let number = show::number;
+    let Queueing { guaranteed_wait_s, guaranteed, opportunistic_wait_s, opportunistic, .. } = queueing;
+    let wait = |name: &str, attempts: u64, wait: &Summary| {
+        let (mean, p95, p99) = (number(wait.mean), number(wait.p95), number(wait.p99));
+        format!(
+            "{attempts} {name} attempts waited at their nodes for {mean} s in the mean, {p95} at p95, {p99} at p99\n"
+        )
+    };
+    let mut text = wait("guaranteed", *guaranteed, guaranteed_wait_s);
+    text += &format!(
+        "  as estimated to within a second: {:.1} %; off by {} s at p95\n",
+        queueing.within_a_second * 100.0,
+        number(queueing.error_s.p95)
+    );
+    text += &wait("opportunistic", *opportunistic, opportunistic_wait_s);
+    let Duplicates { underestimated, above_mean, waited_long, first } = queueing.duplicates;
+    text + &format!(
+        "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first\n",
+        counted(queueing.duplicates.all(), "duplicate")
+    )
+}
+
 fn misfits(results: &Results) -> String {
     let refused = &results.refused_jobs;
     if refused.is_empty() {

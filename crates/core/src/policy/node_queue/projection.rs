@@ -44,11 +44,16 @@ impl Workload<'_> {
 
     /// How long a task of any size would wait that comes now and takes about so long.
     pub fn waits(&self, lasting: Duration) -> WaitMatrix {
+        self.waits_and_starts(lasting).0
+    }
+
+    /// The same, and when each queued entry starts.
+    pub fn waits_and_starts(&self, lasting: Duration) -> (WaitMatrix, Vec<Duration>) {
         match self.kinds().len() {
-            0..=2 => Projection::<2>::of(self).waits(self, lasting),
-            3..=4 => Projection::<4>::of(self).waits(self, lasting),
-            5..=8 => Projection::<8>::of(self).waits(self, lasting),
-            _ => Projection::<WIDTH>::of(self).waits(self, lasting),
+            0..=2 => Projection::<2>::of(self).both(self, lasting),
+            3..=4 => Projection::<4>::of(self).both(self, lasting),
+            5..=8 => Projection::<8>::of(self).both(self, lasting),
+            _ => Projection::<WIDTH>::of(self).both(self, lasting),
         }
     }
 
@@ -139,6 +144,10 @@ impl<const K: usize> Projection<K> {
             Duration(found.expect("all of it is free in the end").0) + self.behind
         };
         WaitMatrix::new(workload.capacity, by_cpu_and_memory, self.kinds[2..].iter().copied(), by_other)
+    }
+
+    fn both(self, workload: &Workload<'_>, lasting: Duration) -> (WaitMatrix, Vec<Duration>) {
+        (self.waits(workload, lasting), self.starts)
     }
 
     /// For each moment at which something changes: what is free from then on for so long.

@@ -10,7 +10,7 @@
 
 use crate::policy::completion::{Estimate, Odds, Part, Rates};
 use crate::policy::matching::Candidates;
-use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 
@@ -153,5 +153,21 @@ impl PlacementPolicy for EarliestCompletion {
         let found = self.candidates.find(self.settings.rounds);
         let start = |task: u32, node: u32| Decision::Start { ask: self.asks[task as usize], node: node as usize };
         out.extend(found.iter().map(|one| start(one.task, one.node)));
+    }
+
+    fn reconsider(&mut self, ask: &OpenAsk, node: usize, wait: Duration, view: &dyn NodeViews) -> Option<Alternative> {
+        self.candidates.clear();
+        self.asks.clear();
+        self.find_local(ask, view);
+        self.add_task(ask, view);
+        let best = *self.candidates.find(1).first()?;
+        let here = Estimate { wait, ..estimate(node, ask, view, &self.settings.rates) };
+        let saving = Duration(here.completion(&Odds::SURE).0.saturating_sub(best.cost.0));
+        let is_other = best.node as usize != node;
+        (is_other && saving > Duration::ZERO).then_some(Alternative {
+            node: best.node as usize,
+            wait: best.wait,
+            saving,
+        })
     }
 }

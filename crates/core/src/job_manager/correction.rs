@@ -1,0 +1,212 @@
+//! Decisions are looked at again when a node is heard of: a task that would be done sooner elsewhere is launched there a second
+//! time. Whichever attempt starts first is kept, and the other one is taken back.
+//!
+//! That is the duplicate scheduling of Boutin et al. 2014, section 3.4, with its three triggers. Departs: what a task still
+//! has to wait is not looked up for one that would come now, its node says of each when it starts.
+
+use super::{Basis, JobManager, Life, Room, RunningAttempt};
+use crate::protocol::{Rule, ToNode};
+use crate::role::{Change, LostCause, Outbox, Record, Trigger};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, NodeId, TaskId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Decisions that are looked at again at one event, the oldest first.
+const LOOKS: usize = 32;
+
+/// When a decision is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CorrectionRules {
+    /// Only if the task is expected to be done sooner elsewhere by at least so long.
+    pub least_saving: Duration,
+    /// And by so many hundredths of what it would still have to wait.
+    pub saving: u32,
+}
+
+pub(super) struct Corrections {
+    rules: Option<CorrectionRules>,
+    /// Attempts that wait as far as is known, by node.
+    waiting: BTreeMap<NodeId, BTreeSet<AttemptId>>,
+    /// By stage, how long tasks waited that have started.
+    waited: Vec<Waited>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Waited {
+    sum: Duration,
+    tasks: u32,
+}
+
+impl Waited {
+    fn mean(&self) -> Option<Duration> {
+        self.sum.0.checked_div(u64::from(self.tasks)).map(Duration)
+    }
+}
+
+impl Corrections {
+    pub(super) fn new(rules: Option<CorrectionRules>, stages: usize) -> Corrections {
+        Corrections { rules, waiting: BTreeMap::new(), waited: vec![Waited::default(); stages] }
+    }
+
+    pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        if self.rules.is_some() {
+            self.waiting.entry(sent.node).or_default().insert(attempt);
+        }
+    }
+
+    fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        if self.rules.is_some() {
+            self.forget(attempt, sent.node);
+            let waited = &mut self.waited[sent.task.stage as usize];
+            waited.tasks += 1;
+            waited.sum += sent.started_at.unwrap_or(sent.launched_at).since(sent.launched_at);
+        }
+    }
+
+    pub(super) fn on_gone(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        self.forget(attempt, sent.node);
+    }
+
+    fn forget(&mut self, attempt: AttemptId, node: NodeId) {
+        if let Some(waiting) = self.waiting.get_mut(&node) {
+            waiting.remove(&attempt);
+            if waiting.is_empty() {
+                self.waiting.remove(&node);
+            }
+        }
+    }
+}
+
+impl JobManager {
+    pub(super) fn note_start(&mut self, attempt: AttemptId) {
+        if let Some(running) = self.running.get(&attempt) {
+            self.corrections.on_started(attempt, running);
+        }
+    }
+
+    /// Looks again at what waits on this node, or anywhere.
+    pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
+        let Some(rules) = self.corrections.rules.filter(|_| !self.stopping && !self.held) else { return };
+        let waiting: Vec<AttemptId> = match node {
+            Some(node) => self.corrections.waiting.get(&node).into_iter().flatten().take(LOOKS).copied().collect(),
+            None => {
+                let mut all: Vec<AttemptId> = self.corrections.waiting.values().flatten().copied().collect();
+                all.sort_unstable();
+                all.truncate(LOOKS);
+                all
+            }
+        };
+        for attempt in waiting {
+            self.review_decision(now, attempt, rules, out);
+        }
+    }
+
+    fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
+        let Some(sent) = self.running.get(&attempt) else { return };
+        // Of an attempt of an earlier life it is not known whether it waits; and nothing is launched a third time.
+        if sent.twin.is_some() || sent.rule == Rule::Duplicate || sent.life != Life::Present {
+            return;
+        }
+        let (task, node, is_opportunistic) = (sent.task, sent.node, sent.opportunistic);
+        let execution = if is_opportunistic { ExecutionType::Opportunistic } else { ExecutionType::Guaranteed };
+        let (elapsed, expected) = (now.since(sent.launched_at), sent.expected_wait);
+        let left_as_told = sent.starts_at.map(|at| at.since(now));
+        let ask = self.requests.ask_of(task.stage, is_opportunistic);
+        let Some(scheduler) = &mut self.scheduler else { return };
+        scheduler.advance(now);
+        let left = left_as_told.unwrap_or_else(|| scheduler.wait(ask, node, execution));
+        let margin = rules.least_saving.max(Duration(left.0 / 100 * u64::from(rules.saving)));
+        if left <= margin {
+            return;
+        }
+        let mean = self.corrections.waited[task.stage as usize].mean().unwrap_or(Duration::MAX);
+        let trigger = if elapsed + left > expected + expected.max(rules.least_saving) {
+            Trigger::Underestimated
+        } else if left > mean {
+            Trigger::AboveMean
+        } else if elapsed > mean {
+            Trigger::WaitedLong
+        } else {
+            return;
+        };
+        let run_time = self.dag.stage(task.stage).estimate.expected();
+        let Some(better) = scheduler.reconsider(ask, node, execution, run_time, left) else { return };
+        if better.saving < margin {
+            return;
+        }
+        let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
+        out.record(Record::Duplicated { task, attempt, node, trigger });
+        let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };
+        self.launch(now, room, task, execution, out);
+    }
+
+    /// The attempt was launched beside the one that the task's record shows.
+    pub(super) fn pair(&mut self, attempt: AttemptId, task: TaskId) {
+        let Some(first) = self.dag.shown(task).filter(|first| *first != attempt) else { return };
+        if let Some(one) = self.running.get_mut(&first) {
+            one.twin = Some(attempt);
+            if let Some(other) = self.running.get_mut(&attempt) {
+                other.twin = Some(first);
+            }
+        }
+    }
+
+    /// The other attempt of its task was first.
+    pub(super) fn discard(&mut self, now: Instant, attempt: AttemptId, out: &mut Outbox) {
+        let Some(gone) = self.remove_running(attempt) else { return };
+        let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
+        out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
+        out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
+        // Should the node not hear of it, it is told what is not ours when it is back.
+        self.estranged.insert(node);
+        self.pass_on(task, node, false, gone.twin);
+        out.persist(Change::Lost { attempt, task, node, cause: LostCause::Superseded, last: false, at: now });
+    }
+
+    /// One of two attempts ended, and not well: the other one goes on.
+    pub(super) fn end_beside(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        ended: &RunningAttempt,
+        other: AttemptId,
+        how: Arc<Ended>,
+        out: &mut Outbox,
+    ) {
+        let (task, node) = (ended.task, ended.node);
+        if matches!(how.reason, EndReason::NodeFault(_) | EndReason::Shed) {
+            self.close_node(now, node, out);
+        }
+        self.pass_on(task, node, counts_as_failure(&how.reason), Some(other));
+        out.persist(Change::Finished { attempt, task, node, ended: how, last: false, at: now });
+        self.place(now, out);
+    }
+
+    /// One of two attempts is lost.
+    pub(super) fn lose_beside(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        lost: &RunningAttempt,
+        other: AttemptId,
+        cause: LostCause,
+        out: &mut Outbox,
+    ) {
+        let (task, node) = (lost.task, lost.node);
+        self.pass_on(task, node, false, Some(other));
+        out.persist(Change::Lost { attempt, task, node, cause, last: false, at: now });
+    }
+
+    /// The task is that other attempt's from now on.
+    pub(super) fn pass_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: Option<AttemptId>) {
+        if let Some((other, node)) = other.and_then(|other| Some((other, self.running.get(&other)?.node))) {
+            self.dag.went_on(task, over, failed, other, node);
+        }
+    }
+}
+
+/// Whether the task could be at fault.
+pub(super) fn counts_as_failure(reason: &EndReason) -> bool {
+    !reason.is_infrastructure() && *reason != EndReason::Cancelled
+}

@@ -1,0 +1,97 @@
+//! How attempts fared that job managers sent to nodes' queues, how well that was foreseen, and what became of duplicates.
+
+use amalgam_core::role::Trigger;
+use amalgam_core::vocabulary::{AttemptId, Duration};
+use amalgam_workload::trace::Summary;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// An estimate of a wait is good if it is off by at most this.
+const GOOD: Duration = Duration::from_secs(1);
+
+/// Of a run in which job managers send tasks to nodes that queue them.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Queueing {
+    /// From launch to start, of guaranteed attempts that no ledger booked.
+    pub guaranteed_wait_s: Summary,
+    pub guaranteed: u64,
+    pub opportunistic_wait_s: Summary,
+    pub opportunistic: u64,
+    /// By how much the estimate of a guaranteed attempt's wait was off, either way.
+    pub error_s: Summary,
+    /// The part of the guaranteed ones whose wait was off by a second at most.
+    pub within_a_second: f64,
+    pub duplicates: Duplicates,
+}
+
+/// Attempts that were launched beside others of their tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Duplicates {
+    /// By what made them.
+    pub underestimated: u64,
+    pub above_mean: u64,
+    pub waited_long: u64,
+    /// Those that were first.
+    pub first: u64,
+}
+
+impl Duplicates {
+    pub fn all(&self) -> u64 {
+        self.underestimated + self.above_mean + self.waited_long
+    }
+}
+
+/// As it is collected.
+#[derive(Default)]
+pub struct QueueMeasure {
+    guaranteed: Vec<Duration>,
+    opportunistic: Vec<Duration>,
+    errors: Vec<Duration>,
+    duplicates: Duplicates,
+    /// Duplicates that have neither been first nor been superseded.
+    open: BTreeSet<AttemptId>,
+}
+
+impl QueueMeasure {
+    pub fn on_started(&mut self, waited: Duration, expected: Duration, is_opportunistic: bool) {
+        if is_opportunistic {
+            self.opportunistic.push(waited);
+        } else {
+            self.guaranteed.push(waited);
+            self.errors.push(Duration(waited.0.abs_diff(expected.0)));
+        }
+    }
+
+    pub fn on_duplicate_launched(&mut self, attempt: AttemptId) {
+        self.open.insert(attempt);
+    }
+
+    pub fn on_triggered(&mut self, trigger: Trigger) {
+        *match trigger {
+            Trigger::Underestimated => &mut self.duplicates.underestimated,
+            Trigger::AboveMean => &mut self.duplicates.above_mean,
+            Trigger::WaitedLong => &mut self.duplicates.waited_long,
+        } += 1;
+    }
+
+    /// One of two attempts of a task was superseded by the other.
+    pub fn on_superseded(&mut self, attempt: AttemptId) {
+        self.duplicates.first += u64::from(!self.open.remove(&attempt));
+    }
+
+    /// `None` where nothing was sent to queues.
+    pub fn finish(&self) -> Option<Queueing> {
+        let (guaranteed, opportunistic) = (self.guaranteed.len() as u64, self.opportunistic.len() as u64);
+        let summary = |waits: &[Duration]| Summary::of(waits.iter().map(|wait| (wait.as_secs_f64(), 1)));
+        let good = self.errors.iter().filter(|error| **error <= GOOD).count();
+        (guaranteed + opportunistic > 0).then(|| Queueing {
+            guaranteed_wait_s: summary(&self.guaranteed),
+            guaranteed,
+            opportunistic_wait_s: summary(&self.opportunistic),
+            opportunistic,
+            error_s: summary(&self.errors),
+            within_a_second: if guaranteed > 0 { good as f64 / guaranteed as f64 } else { 1.0 },
+            duplicates: self.duplicates,
+        })
+    }
+}
