@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 /// A line of a journal.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+// The large one comes once, at the beginning.
+#[allow(clippy::large_enum_variant)]
 pub enum Entry {
     /// A process began. It has no roles yet. With the root, whoever reads the journal can make this life's tokens.
     Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings, root: Key },

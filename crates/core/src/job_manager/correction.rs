@@ -178,6 +178,7 @@ impl JobManager {
         if matches!(how.reason, EndReason::NodeFault(_) | EndReason::Shed) {
             self.close_node(now, node, out);
         }
+        self.take_files(task, attempt, node, &how);
         self.pass_on(task, node, counts_as_failure(&how.reason), Some(other));
         out.persist(Change::Finished { attempt, task, node, ended: how, last: false, at: now });
         self.place(now, out);

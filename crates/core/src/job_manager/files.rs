@@ -200,7 +200,9 @@ impl JobManager {
                 input.holders.iter().take(1).for_each(|node| *parts.entry(*node).or_default() += input.bytes);
             }
             let parts = Arc::new(parts.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect::<Vec<_>>());
-            self.requests.asks_of(stage).into_iter().for_each(|ask| scheduler.set_parts(ask, Arc::clone(&parts)));
+            for is_opportunistic in [false, true] {
+                scheduler.set_parts(self.requests.ask_of(stage, is_opportunistic), Arc::clone(&parts));
+            }
         }
     }
 

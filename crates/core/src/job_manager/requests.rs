@@ -342,13 +342,8 @@ impl Requests {
 
     /// The number of the ask for tasks of the stage.
     pub(super) fn ask_of(&self, stage: u32, is_opportunistic: bool) -> u32 {
-        self.asks_of(stage)[usize::from(is_opportunistic)]
-    }
-
-    /// The numbers of the asks for tasks of the stage.
-    pub(super) fn asks_of(&self, stage: u32) -> [u32; 2] {
-        let kinds = &self.stages[stage as usize];
-        [kinds.guaranteed, kinds.opportunistic]
+        let StageKinds { guaranteed, opportunistic, .. } = self.stages[stage as usize];
+        if is_opportunistic { opportunistic } else { guaranteed }
     }
 
     /// The number of the ask for opportunistic tasks of the stage.
