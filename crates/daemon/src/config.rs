@@ -2,6 +2,7 @@
 
 mod opportunistic;
 mod policies;
+mod queueing;
 
 use amalgam_core::master::{Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
@@ -328,6 +329,7 @@ mod tests {
             ("", ""),
             ("policies", "[policies]"),
             ("policies.opportunistic", "[policies.opportunistic]"),
+            ("policies.queueing", "[policies.queueing]"),
             ("queue", "[[queue]]"),
         ] {
             let known = keys(header);

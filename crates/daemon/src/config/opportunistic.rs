@@ -90,15 +90,15 @@ impl OpportunisticKeys {
 struct LengthOrAny(Option<Duration>);
 
 /// A duration above zero; `None` for "never".
-struct LengthOrNever(Option<Duration>);
+pub(super) struct LengthOrNever(pub(super) Option<Duration>);
 
 /// Millionths.
 struct Percent(u32);
 
-struct AtLeastOne(NonZeroU32);
+pub(super) struct AtLeastOne(pub(super) NonZeroU32);
 
 /// Hundredths.
-struct Ratio(u32);
+pub(super) struct Ratio(pub(super) u32);
 
 /// Thousandths; `None` for "any".
 struct DeviationsOrAny(Option<u32>);

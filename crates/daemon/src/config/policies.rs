@@ -1,6 +1,7 @@
 //! What a configuration may replace of its preset: `[policies]`.
 
 use super::opportunistic::OpportunisticKeys;
+use super::queueing::QueueingKeys;
 use super::{Mistake, duration, mistake, named, value};
 use amalgam_core::preset::{InterJob, IntraJob, Placement, Preset, Yielding};
 use amalgam_core::vocabulary::Duration;
@@ -35,6 +36,7 @@ pub(super) struct Policies {
     #[serde(default, deserialize_with = "layer")]
     leftover: Option<At<Layer>>,
     opportunistic: Option<At<OpportunisticKeys>>,
+    queueing: Option<At<QueueingKeys>>,
 }
 
 impl Policies {
@@ -66,6 +68,9 @@ impl Policies {
             *fairness = ((value * 1e6).round() as u32).min(999_999);
         }
         if let Some(At { at, value: keys }) = self.opportunistic {
+            keys.apply(preset).map_err(|(problem, remedy)| mistake(at, problem, remedy))?;
+        }
+        if let Some(At { at, value: keys }) = self.queueing {
             keys.apply(preset).map_err(|(problem, remedy)| mistake(at, problem, remedy))?;
         }
         Ok(())

@@ -1,0 +1,84 @@
+//! What a configuration may say about tasks that wait at nodes and nobody booked: `[policies.queueing]`.
+
+use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
+use amalgam_core::job_manager::CorrectionRules;
+use amalgam_core::preset::{Placement, Preset};
+use serde::Deserialize;
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueueingKeys {
+    /// Of a job's fair share, its guaranteed tasks may hold so much.
+    guaranteed: Option<Ratio>,
+    /// And its opportunistic ones so much.
+    opportunistic: Option<Ratio>,
+    /// An opportunistic task that has waited for so long gets what the job may hold next.
+    starved_after: Option<LengthOrNever>,
+    /// A task that waits gets a duplicate where it would be done sooner by so much.
+    duplicate_saves: Option<LengthOrNever>,
+    /// Nodes say how long tasks would wait when that has changed, but not more often than this.
+    tell_every: Option<LengthOrNever>,
+    /// Lightly loaded nodes that are looked at for each task.
+    light: Option<AtLeastOne>,
+}
+
+impl QueueingKeys {
+    /// What is wrong and what would help, where they do not fit the preset.
+    pub(super) fn apply(self, preset: &mut Preset) -> Result<(), (String, String)> {
+        let name = preset.name();
+        let Some(rules) = &mut preset.queueing else {
+            let owner = Preset::APOLLO.name();
+            let problem = format!("[policies.queueing] is a setting of the preset {owner}, and not of {name}");
+            return Err((problem, format!("say `preset = \"{owner}\"`, or leave it out")));
+        };
+        let allowance = &mut rules.allowance;
+        allowance.guaranteed = self.guaranteed.map_or(allowance.guaranteed, |ratio| ratio.0);
+        allowance.opportunistic = self.opportunistic.map_or(allowance.opportunistic, |ratio| ratio.0);
+        let never = |key: &str| (format!("{key} is \"never\""), "write a duration, such as \"30s\"".to_owned());
+        if let Some(LengthOrNever(length)) = self.starved_after {
+            allowance.starved_after = length.ok_or_else(|| never("starved_after"))?;
+        }
+        if let Some(LengthOrNever(length)) = self.duplicate_saves {
+            let saving = rules.corrections.map_or(0, |rules| rules.saving);
+            rules.corrections = length.map(|least_saving| CorrectionRules { least_saving, saving });
+        }
+        if let Some(LengthOrNever(length)) = self.tell_every {
+            rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
+        }
+        if let (Some(light), Placement::EarliestCompletion(settings)) = (self.light, &mut preset.placement) {
+            settings.light = light.0.get();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::Duration;
+
+    fn parse(text: &str) -> Result<Preset, String> {
+        crate::config::tests::parse(text).map(|config| config.preset)
+    }
+
+    #[test]
+    fn every_key_reaches_the_preset() {
+        let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
+                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nlight = 5\n";
+        let preset = parse(text).expect("all keys are known");
+        let rules = preset.queueing.expect("nodes queue");
+        let allowance = rules.allowance;
+        assert_eq!((allowance.guaranteed, allowance.opportunistic), (50, 300));
+        assert_eq!(allowance.starved_after, Duration::from_secs(2));
+        assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
+        assert!(matches!(preset.placement, Placement::EarliestCompletion(settings) if settings.light == 5));
+    }
+
+    #[test]
+    fn keys_of_another_preset_and_words_that_mean_nothing_are_pointed_at() {
+        let foreign = parse("preset = \"drf\"\n[policies.queueing]\nlight = 5\n").unwrap_err();
+        assert!(foreign.contains("preset apollo, and not of drf"), "{foreign}");
+        let never = parse("preset = \"apollo\"\n[policies.queueing]\nstarved_after = \"never\"\n").unwrap_err();
+        assert!(never.contains("starved_after") && never.contains("write a duration"), "{never}");
+    }
+}
