@@ -135,6 +135,8 @@ pub struct Yielding {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Queueing {
     pub waits: TellWaits,
+    /// For how long nodes keep room that guaranteed work leaves for guaranteed work: its job sends the next task.
+    pub keep_freed: Duration,
     pub allowance: AllowanceRules,
     /// With it, job managers look again at what they decided.
     pub corrections: Option<CorrectionRules>,
@@ -322,6 +324,7 @@ impl Preset {
         places: Places::JobManagers,
         queueing: Some(Queueing {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
+            keep_freed: Duration::from_millis(50),
             allowance: AllowanceRules { guaranteed: 90, opportunistic: 100, starved_after: Duration::from_secs(30) },
             corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 25 }),
         }),
@@ -471,9 +474,10 @@ impl Preset {
         let Opportunistic { reorder, at_nodes, .. } = self.opportunistic;
         let (queue, rules): (Box<dyn QueuePolicy>, _) = match (self.places, self.queueing) {
             (Places::ByKind, _) => (Box::new(node_queue::ByKind { reorder }), at_nodes),
-            (_, Some(_)) => {
+            (_, Some(Queueing { keep_freed, .. })) => {
                 let chance = Chance::new(self.seed, &format!("queue of node {node}"));
-                (Box::new(node_queue::GapFilling::new(chance)), OpportunisticRules::default())
+                let rules = OpportunisticRules { keep_freed, ..OpportunisticRules::default() };
+                (Box::new(node_queue::GapFilling::new(chance)), rules)
             }
             (Places::Master | Places::JobManagers, None) => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
         };

@@ -468,7 +468,7 @@ impl NodeAgent {
             if is_opportunistic {
                 self.opportunistic.sub(&resources);
             }
-            if grant.is_some() && self.is_welcomed() {
+            if !is_opportunistic && self.is_welcomed() {
                 self.kept.keep(now, &resources);
             }
             self.due.retain(|(_, other)| *other != id);

@@ -3,6 +3,7 @@
 use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
 use amalgam_core::job_manager::CorrectionRules;
 use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::vocabulary::Duration;
 use serde::Deserialize;
 
 #[derive(Deserialize, Default)]
@@ -18,6 +19,8 @@ pub(super) struct QueueingKeys {
     duplicate_saves: Option<LengthOrNever>,
     /// Nodes say how long tasks would wait when that has changed, but not more often than this.
     tell_every: Option<LengthOrNever>,
+    /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
+    keep_freed: Option<LengthOrNever>,
     /// Lightly loaded nodes that are looked at for each task.
     light: Option<AtLeastOne>,
 }
@@ -45,6 +48,7 @@ impl QueueingKeys {
         if let Some(LengthOrNever(length)) = self.tell_every {
             rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
         }
+        rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.0.unwrap_or(Duration::ZERO));
         if let (Some(light), Placement::EarliestCompletion(settings)) = (self.light, &mut preset.placement) {
             settings.light = light.0.get();
         }
@@ -55,7 +59,6 @@ impl QueueingKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::Duration;
 
     fn parse(text: &str) -> Result<Preset, String> {
         crate::config::tests::parse(text).map(|config| config.preset)
@@ -64,13 +67,14 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nlight = 5\n";
+                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
         let allowance = rules.allowance;
         assert_eq!((allowance.guaranteed, allowance.opportunistic), (50, 300));
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
+        assert_eq!(rules.keep_freed, Duration::from_millis(7));
         assert!(matches!(preset.placement, Placement::EarliestCompletion(settings) if settings.light == 5));
     }
 
