@@ -135,6 +135,7 @@ impl Checker for Attempts {
 mod tests {
     use super::*;
     use crate::checkers::testing::{attempt, finished, launched, quiet_world};
+    use amalgam_core::hosting::Fact;
     use amalgam_core::vocabulary::EndReason;
 
     fn check(happened: &[Happening]) -> Result<(), Breach> {
@@ -146,6 +147,30 @@ mod tests {
         let failed = finished(attempt(1), EndReason::Exit(1), false);
         let succeeded = finished(attempt(2), EndReason::Exit(0), true);
         assert_eq!(check(&[launched(attempt(1)), failed, launched(attempt(2)), succeeded]), Ok(()));
+    }
+
+    fn duplicate(number: u32) -> Happening {
+        let Happening::Told(place, Fact::Change(Change::Launched { attempt, task, node, grant, passed_over, at, .. })) =
+            launched(attempt(number))
+        else {
+            unreachable!("it is a launch")
+        };
+        let (opportunistic, rule) = (true, Rule::Duplicate);
+        let launched = Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, at };
+        Happening::Told(place, Fact::Change(launched))
+    }
+
+    #[test]
+    fn a_task_may_have_a_duplicate_and_goes_on_with_either() {
+        let over = |number| finished(attempt(number), EndReason::Preempted, false);
+        let succeeded = |number| finished(attempt(number), EndReason::Exit(0), true);
+        let begin = [launched(attempt(1)), duplicate(2)];
+        for (first, other) in [(1, 2), (2, 1)] {
+            assert_eq!(check(&[&begin[..], &[over(first), succeeded(other)]].concat()), Ok(()));
+        }
+        assert!(check(&[&begin[..], &[succeeded(1)]].concat()).is_err(), "the other one goes on");
+        assert!(check(&[&begin[..], &[duplicate(3)]].concat()).is_err(), "a third one");
+        assert!(check(&[duplicate(2)]).is_err(), "of nothing");
     }
 
     #[test]

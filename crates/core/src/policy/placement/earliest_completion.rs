@@ -196,3 +196,136 @@ impl PlacementPolicy for EarliestCompletion {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Distance, ExecutionType, NodeView, Resources};
+
+    const MB: u64 = 1_000_000;
+
+    /// Nodes by what a task waits there, in ranked order, and how far its input of 5 GB is.
+    struct Nodes {
+        waits: Vec<Duration>,
+        ranked: Vec<u32>,
+        lies: Vec<Distance>,
+        local: Vec<NodeId>,
+    }
+
+    impl Nodes {
+        fn without_input(waits: &[u64]) -> Nodes {
+            let waits: Vec<Duration> = waits.iter().map(|wait| Duration::from_secs(*wait)).collect();
+            let mut ranked: Vec<u32> = (0..waits.len() as u32).collect();
+            ranked.sort_by_key(|node| waits[*node as usize]);
+            Nodes { lies: vec![Distance::OnNode; waits.len()], waits, ranked, local: Vec::new() }
+        }
+    }
+
+    impl NodeViews for Nodes {
+        fn len(&self) -> usize {
+            self.waits.len()
+        }
+
+        fn best(&self) -> &[u32] {
+            &self.ranked
+        }
+
+        fn rank(&self, index: usize) -> Duration {
+            self.waits[index]
+        }
+
+        fn wait(&self, index: usize, _: &Resources, _: ExecutionType) -> Duration {
+            self.waits[index]
+        }
+
+        fn input(&self, index: usize, _: u32, show: &mut dyn FnMut(u64, Distance)) {
+            if !self.local.is_empty() {
+                show(5_000 * MB, self.lies[index]);
+            }
+        }
+
+        fn local(&self, _: u32) -> &[NodeId] {
+            &self.local
+        }
+
+        fn view(&self, _: usize) -> NodeView {
+            unreachable!("it asks for waits")
+        }
+
+        fn has_room(&self, _: usize, _: u32, _: &Resources) -> bool {
+            true
+        }
+    }
+
+    fn ask(count: u64) -> OpenAsk {
+        let (shape, execution) = (Resources::new(1_000, 0), ExecutionType::Guaranteed);
+        OpenAsk { slot: 0, shape, class: 0, count, probes: 0, execution, expected: None }
+    }
+
+    fn sent(seed: u64, count: u64, nodes: &Nodes) -> Vec<usize> {
+        let mut policy = EarliestCompletion::new(Chance::new(seed, "placement"), CompletionSettings::USUAL);
+        let mut out = Vec::new();
+        policy.place(Instant::ZERO, &[ask(count)], Budget { starts: count as u32 }, nodes, &mut out);
+        let node = |decision: &Decision| match *decision {
+            Decision::Start { node, .. } => node,
+            _ => panic!("it starts tasks only"),
+        };
+        out.iter().map(node).collect()
+    }
+
+    #[test]
+    fn a_task_goes_where_it_would_be_done_first() {
+        // Read on the node 5 GB take 31.25 s, elsewhere 62.5 s.
+        for (wait, expected) in [(31, 0), (32, 1)] {
+            let mut waits = vec![0; 40];
+            waits[0] = wait;
+            let mut nodes = Nodes::without_input(&waits);
+            nodes.lies[1..].fill(Distance::Elsewhere);
+            nodes.local = vec![NodeId(0)];
+            let chosen: Vec<usize> = (0..50).flat_map(|seed| sent(seed, 1, &nodes)).map(|node| node.min(1)).collect();
+            assert_eq!(chosen, vec![expected; 50], "a wait of {wait} s");
+        }
+    }
+
+    #[test]
+    fn lightly_loaded_are_the_best_part_and_all_that_are_as_good() {
+        assert_eq!(lightly_loaded(&Nodes::without_input(&[])), 0);
+        assert_eq!(lightly_loaded(&Nodes::without_input(&[0, 1, 2])), 3, "a few are all");
+        let waits: Vec<u64> = (0..40).collect();
+        assert_eq!(lightly_loaded(&Nodes::without_input(&waits)), 10);
+        let many_idle: Vec<u64> = (0..40_u64).map(|node| node.saturating_sub(24)).collect();
+        assert_eq!(lightly_loaded(&Nodes::without_input(&many_idle)), 25);
+    }
+
+    #[test]
+    fn equal_nodes_are_chosen_by_chance() {
+        let nodes = Nodes::without_input(&[0; 20]);
+        let mut chosen = [0_u32; 20];
+        (0..2_000).flat_map(|seed| sent(seed, 1, &nodes)).for_each(|node| chosen[node] += 1);
+        assert!(chosen.iter().all(|times| (60..150).contains(times)), "{chosen:?}");
+    }
+
+    #[test]
+    fn of_a_batch_those_are_sent_that_start_at_once_and_at_least_a_quarter() {
+        let busy = Nodes::without_input(&(100..140).collect::<Vec<u64>>());
+        let all = sent(1, 10, &busy);
+        assert!((1..=3).contains(&all.len()), "{all:?}");
+        let mut waits = vec![0; 36];
+        waits.extend([900; 4]);
+        let half_idle = Nodes { ranked: (0..40).rev().collect(), ..Nodes::without_input(&waits) };
+        for seed in 0..50 {
+            let sent = sent(seed, 30, &half_idle);
+            assert!(sent.len() >= 15 && sent.iter().all(|node| *node < 36), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn a_decision_is_changed_only_for_a_node_where_the_task_is_done_sooner() {
+        let nodes = Nodes::without_input(&[0, 5, 5, 5]);
+        let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
+        let mut reconsider = |node, wait| policy.reconsider(&ask(1), node, Duration::from_secs(wait), &nodes);
+        let saved = (0..50).filter_map(|_| reconsider(1, 60)).map(|better| better.saving).collect::<Vec<_>>();
+        assert!(saved.len() > 30 && saved.iter().all(|saving| *saving > Duration::from_secs(54)), "{saved:?}");
+        assert!((0..50).all(|_| reconsider(0, 0).is_none()), "nowhere is it done sooner");
+    }
+}
