@@ -326,7 +326,7 @@ impl Preset {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
             keep_freed: Duration::from_millis(50),
             allowance: AllowanceRules { guaranteed: 90, opportunistic: 100, starved_after: Duration::from_secs(30) },
-            corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 25 }),
+            corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 50 }),
         }),
         ..Preset::of("apollo", InterJob::Entitlement)
     };

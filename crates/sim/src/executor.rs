@@ -3,7 +3,7 @@
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, Chance, Digest, Duration, EndReason, Ended, EndedFiles, ExecutionType, Instant, LaunchOrder, NodeId,
-    OutputFile, Resources, StoredFile, TaskId, TaskTemplate, Usage, files,
+    OutputFile, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Usage, files,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub enum Reaction {
     Fetch { file: StoredFile, from: NodeId },
     /// A running process ended before its time.
     Ended { order: Box<LaunchOrder>, reason: EndReason },
+    /// What runs with this shape is guaranteed from now on.
+    Promoted { before: Arc<TaskShape> },
 }
 
 impl Executor {
@@ -73,7 +75,11 @@ impl Executor {
             }
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(Attempt::Running(running)) = self.attempt(attempt) {
+                    let before = Arc::clone(&running.order.template.shape);
                     running.order.promote(grant);
+                    if *before != *running.order.template.shape {
+                        out.push(Reaction::Promoted { before });
+                    }
                 }
             }
             ToExecutor::Acknowledge { attempt } => {

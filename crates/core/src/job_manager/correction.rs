@@ -20,7 +20,7 @@ const LOOKS: usize = 32;
 pub struct CorrectionRules {
     /// Only if the task is expected to be done sooner elsewhere by at least so long.
     pub least_saving: Duration,
-    /// And by so many hundredths of what it would still have to wait.
+    /// And by so many hundredths of what it would still have to wait, and of its run time: a duplicate is work for two nodes.
     pub saving: u32,
 }
 
@@ -116,7 +116,9 @@ impl JobManager {
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
         let left = left_as_told.unwrap_or_else(|| scheduler.wait(ask, node, execution));
-        let margin = rules.least_saving.max(Duration(left.0 / 100 * u64::from(rules.saving)));
+        let run_time = self.dag.stage(task.stage).estimate.expected();
+        let part = |of: Duration| Duration(of.0 / 100 * u64::from(rules.saving));
+        let margin = rules.least_saving.max(part(left)).max(part(crate::policy::run_time(run_time)));
         if left <= margin {
             return;
         }
@@ -130,7 +132,6 @@ impl JobManager {
         } else {
             return;
         };
-        let run_time = self.dag.stage(task.stage).estimate.expected();
         let Some(better) = scheduler.reconsider(ask, node, execution, run_time, left) else { return };
         if better.saving < margin {
             return;

@@ -1,5 +1,6 @@
 //! Floors: what this machine can do at best, measured in the same run as the figures that are compared with it.
 
+pub mod completion;
 pub mod decisions;
 pub mod disk_floor;
 pub mod launch_floor;

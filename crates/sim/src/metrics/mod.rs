@@ -280,6 +280,11 @@ impl Metrics {
         }
     }
 
+    /// What ran with this shape is guaranteed from now on.
+    pub fn on_promoted(&mut self, now: Instant, before: &TaskShape) {
+        self.usage.on_promoted(now, before);
+    }
+
     pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_ended(now, job, node, shape);

@@ -143,6 +143,11 @@ impl ClusterUsage {
         self.running += 1;
     }
 
+    pub fn on_promoted(&mut self, now: Instant, before: &TaskShape) {
+        self.take_in(now);
+        self.opportunistic -= opportunistic_cpu(before);
+    }
+
     pub fn on_ended(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
         let resources = &shape.resources;
         self.heat.row(now, node).used -= u64::from(resources.cpu_millis());

@@ -1,0 +1,123 @@
+//! What the scheduler beside a job manager takes to send a task where it would be done first, on a large cluster, and what the
+//! waits of all its nodes take up in memory.
+
+use super::OnCore;
+use amalgam_core::policy::node_queue::projection::{Use, Workload};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{Ask, ListedNode, ListedWaits, NodeList, NodeReport};
+use amalgam_core::scheduling::{Allowed, LocalScheduler};
+use amalgam_core::vocabulary::{
+    AskId, Chance, Duration as Length, Epoch, ExecutionType, Generation, Instant, JobId, NodeWaits, Resources, Totals,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CORE: Resources = Resources::new(1_000, 1_024);
+const CAPACITY: Resources = Resources::new(32_000, 131_072);
+/// Nodes whose queues are drawn; the others are like one of them.
+const DIFFERENT: usize = 500;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Estimating {
+    /// To place one task, of the median round; and to look up as many waits as were looked at for it, at best.
+    pub placed: Duration,
+    pub lookups: Duration,
+    /// Of the waits of all nodes.
+    pub bytes: usize,
+}
+
+/// Places so many tasks on so many nodes in each round, of which about half let small tasks wait.
+pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Estimating {
+    let list = Arc::new(list(nodes));
+    let bytes = list.nodes.iter().filter_map(|node| node.waits.as_ref()).map(|waits| waits.waits.matrix.bytes()).sum();
+    let policy = Preset::APOLLO.placement.policy(1, "benchmark");
+    let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask(0)), policy);
+    let mut now = Instant(1);
+    let (mut placed, mut lookups) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        now += Length::from_secs(1);
+        scheduler.on_nodes(now, Arc::clone(&list));
+        scheduler.on_ask(&ask(u64::from(tasks) * (round as u64 + 1)));
+        let execution = ExecutionType::Guaranteed;
+        let allowed = Allowed { execution, room: Totals([u64::MAX; 16]), one_goes: false };
+        let watch = OnCore::start();
+        scheduler.advance(now);
+        let steps = black_box(scheduler.decide_batches(now, allowed));
+        placed.push(watch.elapsed() / steps.len().max(1) as u32);
+        lookups.push(look_up(&list, tasks));
+    }
+    let median = |mut of: Vec<Duration>| {
+        of.sort_unstable();
+        of[of.len() / 2]
+    };
+    Estimating { placed: median(placed), lookups: median(lookups), bytes }
+}
+
+fn ask(wanted: u64) -> Ask {
+    Ask {
+        id: AskId { job: JobId(1), number: 0 },
+        resources: CORE,
+        constraints: Arc::default(),
+        execution: ExecutionType::Auto,
+        wanted,
+        needed: wanted,
+        rank: 1,
+        locality: Arc::default(),
+    }
+}
+
+/// Two for a task, as many as are drawn.
+fn look_up(list: &NodeList, tasks: u32) -> Duration {
+    let mut chance = Chance::new(1, "floor");
+    let watch = OnCore::start();
+    for _ in 0..2 * tasks {
+        let node = &list.nodes[chance.below(list.nodes.len() as u64) as usize];
+        black_box(node.rank());
+    }
+    watch.elapsed() / tasks
+}
+
+fn list(nodes: u32) -> NodeList {
+    let mut chance = Chance::new(1, "benchmark");
+    let different: Vec<Arc<NodeWaits>> = (0..DIFFERENT).map(|_| Arc::new(waits(&mut chance))).collect();
+    let listed = |number: usize| ListedNode {
+        open: true,
+        capacity: CAPACITY,
+        attributes: Arc::default(),
+        report: NodeReport::default(),
+        // Each has its own, as it would have been received.
+        waits: Some(ListedWaits {
+            waits: Arc::new((*different[number % DIFFERENT]).clone()),
+            age: Length::ZERO,
+            silent_for: Length::ZERO,
+        }),
+    };
+    let nodes: Vec<ListedNode> = (0..nodes as usize).map(listed).collect();
+    let mut best: Vec<u32> = (0..nodes.len() as u32).collect();
+    best.sort_by_key(|node| (nodes[*node as usize].rank(), *node));
+    NodeList { nodes, best, generation: Generation::default() }
+}
+
+fn waits(chance: &mut Chance) -> NodeWaits {
+    let mut draw = || Use {
+        resources: Resources::new(250 + chance.below(4_000_u32), 512 + chance.below(16_384_u32)),
+        lasting: Length::from_millis(100 + chance.below(60_000_u64)),
+    };
+    let running: Vec<Use> = (0..12).map(|_| draw()).collect();
+    let queued: Vec<Use> = (0..10).map(|_| draw()).collect();
+    let matrix = Workload { capacity: &CAPACITY, running: &running, queued: &queued }.waits(Length::from_secs(20));
+    NodeWaits { matrix, opportunistic: Length::ZERO }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_are_measured() {
+        let measured = measure(200, 100, 2);
+        assert!(measured.placed > Duration::ZERO && measured.lookups > Duration::ZERO);
+        assert!((200 * 500..200 * 700).contains(&measured.bytes), "{}", measured.bytes);
+    }
+}
