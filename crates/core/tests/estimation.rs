@@ -96,15 +96,21 @@ fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
         let id = world.submit(job(vec![of_kind(execution, 60, "20s", 1_000)]));
         world.run_for(seconds(5));
         assert_eq!(out_of(&world, id), sent, "{execution:?}");
+        world.kill_server();
+        world.start_server();
+        world.run_for(seconds(5));
+        assert_eq!(out_of(&world, id), sent, "{execution:?}, after a restart");
         world.run_for(seconds(400));
         succeeded(&world, id);
     }
 }
 
 #[test]
-fn a_stage_that_accepts_only_opportunistic_work_is_sent_nothing_else() {
+fn a_stage_that_accepts_only_opportunistic_work_is_sent_nothing_else_and_becomes_guaranteed_within_the_share() {
     let mut world = World::with_nodes(preset(90), 4, FOUR);
     let id = world.submit(job(vec![of_kind(Opportunistic, 60, "20s", 1_000)]));
+    world.run_for(seconds(5));
+    assert_eq!(out_of(&world, id), (14, 16));
     world.run_for(seconds(400));
     succeeded(&world, id);
     let guaranteed = |change: &Change| matches!(change, Change::Launched { opportunistic: false, .. });
@@ -136,7 +142,10 @@ fn the_shares_of_two_jobs_are_told_to_both() {
     let first = world.submit(job(vec![of_kind(Auto, 600, "3s", 1_000)]));
     world.run_for(seconds(2));
     assert_eq!(out_of(&world, first), (14, 16));
-    let second = world.submit(job(vec![of_kind(Auto, 40, "3s", 1_000)]));
+    let tasks = StageSpec { after: vec![0], name: "many".to_owned(), ..of_kind(Auto, 40, "3s", 1_000) };
+    let second = world.submit(job(vec![of_kind(Guaranteed, 4, "10s", 1_000), tasks]));
+    world.run_for(seconds(8));
+    assert_eq!((out_of(&world, first), out_of(&world, second)), ((10, 12), (4, 0)), "all that the second one leaves");
     world.run_for(seconds(12));
     assert_eq!((out_of(&world, first), out_of(&world, second)), ((7, 8), (7, 8)), "half the cluster each");
     world.run_for(seconds(40));
@@ -252,6 +261,18 @@ fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
     }
 }
 
+#[test]
+fn what_waits_and_is_promoted_waits_as_guaranteed_work_does() {
+    let mut world = World::with_nodes(preset(100), 1, CORE);
+    world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
+    world.run_for(seconds(1));
+    let id = world.submit(job(vec![of_kind(Opportunistic, 1, "1s", 1_000)]));
+    world.run_for(seconds(3));
+    assert_eq!((running_of(&world, id), promotions(&world).len()), (0, 1));
+    let starts = world.told_waits.iter().flat_map(|told| &told.starts).any(|(attempt, _)| attempt.job == id);
+    assert!(starts, "its node says when it starts");
+}
+
 // ---- what nodes tell -----------------------------------------------------------------------------------------------
 
 /// When the node told its waits, and to whom, since then.
@@ -264,12 +285,12 @@ fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_star
     let mut world = World::with_nodes(preset(200), 1, CORE);
     world.run_for(seconds(10));
     let begin = world.told_waits.len();
-    let first = world.submit(job(vec![of_kind(Guaranteed, 2, "20s", 1_000)]));
+    let first = world.submit(job(vec![of_kind(Guaranteed, 2, "5s", 1_000)]));
     world.run_for(seconds(9));
     let manager = Address::JobManager(first);
     assert_eq!(told(&world, begin), [(10_010, Address::Master), (10_010, manager)], "then all goes as expected");
     let waiting = AttemptId { job: first, epoch: Epoch(1), number: 1 };
-    assert_eq!(world.told_waits.last().unwrap().starts, [(waiting, Duration::from_millis(19_990))]);
+    assert_eq!(world.told_waits.last().unwrap().starts, [(waiting, Duration::from_millis(4_990))]);
     let begin = world.told_waits.len();
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "20s", 1_000)]));
     world.run_for(seconds(1));
@@ -384,6 +405,24 @@ mod duplicates {
             assert_eq!(self.world.disk.iter().filter(launches).count(), 2, "it is not launched a third time");
         }
 
+        /// The node of the attempt that the task's record shows.
+        fn shown_on(&mut self) -> NodeId {
+            self.manager().dag().stage(0).record(0).unwrap().node
+        }
+
+        /// What the job manager keeps of what it is told.
+        fn told(&mut self, by: NodeId, body: ToJobManager) -> Vec<Change> {
+            let (now, mut out) = (self.world.now, Outbox::default());
+            self.manager().handle(now, Event::Message { from: Address::Node(by), body }, &mut out);
+            out.changes
+        }
+
+        /// The attempt on node 0 ended.
+        fn ended(&mut self, attempt: AttemptId, reason: EndReason) -> Vec<Change> {
+            let ended = Ended::without_run(reason);
+            self.told(NodeId(0), ToJobManager::Finished { attempt, ended, instead: None })
+        }
+
         fn manager(&mut self) -> &mut JobManager {
             self.world.server.as_mut().unwrap().jobs.get_mut(&self.job).unwrap()
         }
@@ -397,6 +436,7 @@ mod duplicates {
         let (first, superseded) = (pair.first, Some(&LostCause::Superseded));
         assert_eq!(pair.world.losses().get(&first), superseded, "{}", pair.world.log.join("\n"));
         assert_eq!(pair.world.nodes[0].agent.as_ref().unwrap().describe(pair.world.now).queued.len(), 0);
+        assert_eq!(pair.shown_on(), NodeId(1));
         pair.finish();
 
         let mut pair = self::pair("4s", 0);
@@ -409,20 +449,51 @@ mod duplicates {
 
     #[test]
     fn of_two_that_start_at_once_one_is_kept() {
+        for server_dies in [false, true] {
+            let mut pair = pair("4s", 0);
+            pair.world.run_for(seconds(49));
+            // Just then the connection to one node breaks.
+            pair.world.unlink(0);
+            pair.world.now = pair.world.now + seconds(1);
+            pair.world.happen();
+            pair.world.deliver_held_launches();
+            pair.world.settle();
+            assert_eq!(running_of(&pair.world, pair.job), 2);
+            assert_eq!(pair.world.losses().get(&pair.first), Some(&LostCause::Superseded));
+            if server_dies {
+                pair.world.kill_server();
+                pair.world.start_server();
+            } else {
+                pair.world.link(0);
+            }
+            pair.world.settle();
+            assert_eq!(running_of(&pair.world, pair.job), 1, "the node is told that nobody wants the other");
+            pair.finish();
+        }
+    }
+
+    #[test]
+    fn who_starts_soon_is_not_launched_again() {
+        let mut world = World::with_nodes(preset(), 1, CORE);
+        world.submit(job(vec![of_kind(Guaranteed, 1, "6s", 1_000)]));
+        let waits = world.submit(job(vec![of_kind(Guaranteed, 1, "4s", 1_000)]));
+        world.run_for(seconds(1));
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(4_200));
+        world.add_node(CORE, &[]);
+        world.run_for(Duration::from_millis(700));
+        assert_eq!(out_of(&world, waits), (1, 0), "{}", world.log.join("\n"));
+    }
+
+    #[test]
+    fn where_one_has_succeeded_the_other_is_not_wanted() {
         let mut pair = pair("4s", 0);
-        pair.world.run_for(seconds(49));
-        // Just then the connection to one node breaks.
-        pair.world.unlink(0);
-        pair.world.now = pair.world.now + seconds(1);
-        pair.world.happen();
-        pair.world.deliver_held_launches();
-        pair.world.settle();
-        assert_eq!(running_of(&pair.world, pair.job), 2);
-        assert_eq!(pair.world.losses().get(&pair.first), Some(&LostCause::Superseded));
-        pair.world.link(0);
-        pair.world.settle();
-        assert_eq!(running_of(&pair.world, pair.job), 1, "the node is told that nobody wants the other");
-        pair.finish();
+        let (first, second) = (pair.first, pair.second);
+        // That it started was not heard.
+        let changes = pair.ended(first, EndReason::Exit(0));
+        let lost = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == second);
+        assert!(changes.iter().any(lost), "{changes:?}");
+        assert_eq!(pair.manager().outcome(), Some(JobOutcome::Succeeded));
     }
 
     #[test]
@@ -431,6 +502,13 @@ mod duplicates {
         pair.world.kill_agent(0);
         pair.world.run_for(seconds(25));
         assert_eq!(pair.world.losses().get(&pair.first), Some(&LostCause::NodeLost));
+        assert_eq!(pair.shown_on(), NodeId(1));
+        // It would be done sooner on yet another one.
+        pair.world.add_node(CORE, &[]);
+        pair.world.run_for(seconds(1));
+        let starts = Box::new([(pair.second, seconds(60))]);
+        let changes = pair.told(NodeId(1), ToJobManager::Waits { waits: Arc::default(), starts });
+        assert_eq!(changes, [], "once is enough");
         pair.world.deliver_held_launches();
         pair.finish();
     }
@@ -439,15 +517,9 @@ mod duplicates {
     fn where_one_fails_that_counts_and_the_other_goes_on() {
         for retries in [0, 1] {
             let mut pair = pair("4s 1", retries);
-            // Its node heard that it had started and failed; here only the end arrives.
-            let (first, now) = (pair.first, pair.world.now);
-            let body =
-                ToJobManager::Finished { attempt: first, ended: Ended::without_run(EndReason::Exit(1)), instead: None };
-            let mut out = Outbox::default();
-            pair.manager().handle(now, Event::Message { from: Address::Node(NodeId(0)), body }, &mut out);
-            let is_launch = |(_, message): &(Address, Message)| matches!(message, Message::ToNode(ToNode::Launch(_)));
-            assert!(!out.sends.iter().any(is_launch), "the other one is on its way");
-            let log: Vec<Change> = pair.world.disk.iter().chain(&out.changes).cloned().collect();
+            // That it started was not heard.
+            let changes = pair.ended(pair.first, EndReason::Exit(1));
+            let log: Vec<Change> = pair.world.disk.iter().chain(&changes).cloned().collect();
             let recovered = recovered(&pair, &log);
             for manager in [&*pair.manager(), &recovered] {
                 let record = manager.dag().stage(0).record(0).unwrap();
@@ -483,6 +555,10 @@ mod duplicates {
             assert_eq!(again.durable(), manager.durable());
             let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
             let (first, second) = (whole.first, whole.second);
+            if attempts == [second] {
+                let node = manager.dag().stage(0).record(0).unwrap().node;
+                assert_eq!(node, NodeId(1), "the record is that of the other one");
+            }
             if attempts != [first, second] {
                 continue;
             }
