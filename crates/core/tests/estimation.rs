@@ -454,7 +454,7 @@ mod duplicates {
             pair.world.run_for(seconds(49));
             // Just then the connection to one node breaks.
             pair.world.unlink(0);
-            pair.world.now = pair.world.now + seconds(1);
+            pair.world.now += seconds(1);
             pair.world.happen();
             pair.world.deliver_held_launches();
             pair.world.settle();
