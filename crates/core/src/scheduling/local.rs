@@ -453,3 +453,89 @@ fn take(room: &mut Totals, taken: &Resources) {
         *left = left.saturating_sub(u64::from(of_one));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::node_queue::projection::Workload;
+    use crate::policy::placement::{CompletionSettings, EarliestCompletion};
+    use crate::protocol::{ListedNode, ListedWaits, NodeReport};
+    use crate::vocabulary::Chance;
+
+    const CORE: Resources = Resources::new(1_000, 0);
+    const TWO: Resources = Resources::new(2_000, 0);
+    /// Ten seconds to read it on its node, twenty from elsewhere.
+    const INPUT: u64 = 1_600_000_000;
+
+    /// Nodes of two cores that are busy for so many seconds.
+    fn nodes(busy: &[u64]) -> Arc<NodeList> {
+        let node = |&seconds: &u64| {
+            let running = [Use { resources: TWO, lasting: Duration::from_secs(seconds) }];
+            let matrix = Workload { capacity: &TWO, running: &running, queued: &[] }.waits(Duration::ZERO);
+            let waits = Arc::new(NodeWaits { matrix, opportunistic: Duration::ZERO });
+            ListedNode {
+                open: true,
+                capacity: TWO,
+                attributes: Arc::default(),
+                report: NodeReport::default(),
+                waits: Some(ListedWaits { waits, age: Duration::ZERO, silent_for: Duration::ZERO }),
+            }
+        };
+        let best = (0..busy.len() as u32).collect();
+        Arc::new(NodeList { nodes: busy.iter().map(node).collect(), best, ..NodeList::default() })
+    }
+
+    /// Where that many tasks of ten seconds go that want a core each, and how many seconds they are expected to wait.
+    fn sent(wanted: u64, input: &[u32], busy: &[u64], seed: u64) -> Vec<(u32, u64)> {
+        let holder = |&node: &u32| Holder { node: NodeId(node), bytes: INPUT };
+        let ask = Ask {
+            id: AskId::default(),
+            resources: CORE,
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted,
+            needed: wanted,
+            rank: 0,
+            locality: Arc::new(input.iter().map(holder).collect()),
+        };
+        // So many are drawn for each task that all are looked at.
+        let settings = CompletionSettings { light: 32, ..CompletionSettings::USUAL };
+        let placement = EarliestCompletion::new(Chance::new(seed, "local"), settings);
+        let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
+        scheduler.on_nodes(Instant::ZERO, nodes(busy));
+        scheduler.expect(|_| Some(Duration::from_secs(10)));
+        let room = Totals(std::array::from_fn(|_| 1_000_000));
+        let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
+        let steps = scheduler.decide_batches(Instant::ZERO, allowed);
+        let start = |step: &Step| match step {
+            Step::Start { node, wait, .. } => (node.0, wait.0 / 1_000_000),
+            other => panic!("{other:?}"),
+        };
+        steps.iter().map(start).collect()
+    }
+
+    #[test]
+    fn a_node_with_the_input_is_chosen_while_its_queue_costs_less_than_the_way_from_there() {
+        for seed in 0..20 {
+            assert_eq!(sent(1, &[0], &[9, 0, 0, 0], seed)[0].0, 0);
+            assert_ne!(sent(1, &[0], &[11, 0, 0, 0], seed)[0].0, 0);
+        }
+    }
+
+    #[test]
+    fn without_an_input_the_shortest_queue_is_chosen() {
+        for seed in 0..20 {
+            assert_eq!(sent(2, &[], &[60, 60, 3, 60], seed), [(2, 3); 2]);
+        }
+    }
+
+    #[test]
+    fn a_burst_fills_nodes_evenly_and_none_beyond_its_room_before_all_are_full() {
+        for seed in 0..20 {
+            let mut found = sent(12, &[], &[0; 4], seed);
+            found.sort_unstable();
+            let on_each: Vec<(u32, u64)> = (0..4).flat_map(|node| [(node, 0), (node, 0), (node, 10)]).collect();
+            assert_eq!(found, on_each, "seed {seed}");
+        }
+    }
+}

@@ -280,3 +280,147 @@ impl NodeViews for PublishedView {
             && self.classes[class as usize].constraints.iter().all(meets)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::node_queue::projection::Workload;
+    use crate::protocol::{ListedNode, ListedWaits, NodeReport};
+    use crate::vocabulary::{AskId, Attributes};
+
+    const CORE: Resources = Resources::new(1_000, 0);
+    const FOUR: Resources = Resources::new(4_000, 0);
+    const NODE: NodeId = NodeId(0);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn view(holders: Vec<Holder>) -> PublishedView {
+        let ask = Ask {
+            id: AskId::default(),
+            resources: CORE,
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted: 1,
+            needed: 1,
+            rank: 0,
+            locality: Arc::new(holders),
+        };
+        PublishedView::new(std::iter::once(&ask))
+    }
+
+    /// A node of four cores.
+    fn listed(rack: Option<&str>, waits: Option<(NodeWaits, Duration)>) -> ListedNode {
+        ListedNode {
+            open: true,
+            capacity: FOUR,
+            attributes: Arc::new(Attributes::new(rack.map(|rack| ("rack".to_owned(), rack.to_owned())))),
+            report: NodeReport::default(),
+            waits: waits.map(|(waits, age)| ListedWaits { waits: Arc::new(waits), age, silent_for: Duration::ZERO }),
+        }
+    }
+
+    fn list(nodes: Vec<ListedNode>) -> Arc<NodeList> {
+        Arc::new(NodeList { nodes, ..NodeList::default() })
+    }
+
+    fn cores(cores: u32, lasting: u64) -> Use {
+        Use { resources: Resources::new(1_000 * cores, 0), lasting: seconds(lasting) }
+    }
+
+    /// So many cores are in use for so long.
+    fn busy(running: &[Use]) -> NodeWaits {
+        let matrix = Workload { capacity: &FOUR, running, queued: &[] }.waits(Duration::ZERO);
+        NodeWaits { matrix, opportunistic: Duration::ZERO }
+    }
+
+    /// How long one core waits on the node, guaranteed and not, in seconds.
+    fn wait(view: &PublishedView) -> [u64; 2] {
+        [ExecutionType::Guaranteed, ExecutionType::Opportunistic]
+            .map(|execution| view.wait(0, &CORE, execution).0 / 1_000_000)
+    }
+
+    /// What is read on each of four nodes: there, in the rack, elsewhere. The first two are in one rack.
+    fn read(view: &mut PublishedView) -> [[u64; 3]; 4] {
+        let racks = [Some("a"), Some("a"), Some("b"), None];
+        view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
+        std::array::from_fn(|node| {
+            let mut bytes = [0; 3];
+            view.input(node, 0, &mut |more, lies| bytes[lies as usize] += more);
+            bytes
+        })
+    }
+
+    fn holds(node: u32, bytes: u64) -> Holder {
+        Holder { node: NodeId(node), bytes }
+    }
+
+    #[test]
+    fn of_an_input_that_each_holder_has_whole_the_nearest_is_read() {
+        let mut view = view(vec![holds(0, 100), holds(2, 100)]);
+        assert_eq!(read(&mut view), [[100, 0, 0], [0, 100, 0], [100, 0, 0], [0, 0, 100]]);
+        let mut unknown = self::view(vec![holds(2, UNKNOWN_BYTES)]);
+        assert_eq!(read(&mut unknown)[2..], [[UNKNOWN_INPUT, 0, 0], [0, 0, UNKNOWN_INPUT]]);
+    }
+
+    #[test]
+    fn of_an_input_in_parts_all_of_them_are_read_each_from_where_it_is() {
+        let mut view = view(Vec::new());
+        view.set_parts(0, Arc::new(vec![holds(0, 100), holds(1, 50), holds(2, UNKNOWN_BYTES)]));
+        assert_eq!(read(&mut view), [[100, 50, 1], [50, 100, 1], [1, 0, 150], [0, 0, 151]]);
+    }
+
+    #[test]
+    fn who_comes_waits_as_one_with_those_on_the_way_and_behind_those_that_fill_the_node() {
+        let mut view = view(Vec::new());
+        view.replace(Instant::ZERO, list(vec![listed(None, Some((busy(&[cores(2, 10)]), Duration::ZERO)))]));
+        assert_eq!(wait(&view), [0, 0]);
+        view.on_the_way(NODE, cores(1, 8), false);
+        assert_eq!(wait(&view), [0, 0], "the fourth core is free");
+        view.on_the_way(NODE, cores(1, 8), false);
+        assert_eq!(wait(&view), [10, 10], "three cores are free in 10 s");
+        view.on_the_way(NODE, cores(2, 8), false);
+        assert_eq!(wait(&view), [18, 18], "and then all are in use for 8 s");
+    }
+
+    #[test]
+    fn opportunistic_work_waits_behind_all_and_guaranteed_work_behind_its_like() {
+        let mut view = view(Vec::new());
+        let waits = NodeWaits { opportunistic: seconds(30), ..NodeWaits::default() };
+        view.replace(Instant::ZERO, list(vec![listed(None, Some((waits, Duration::ZERO)))]));
+        view.on_the_way(NODE, cores(4, 8), true);
+        assert_eq!(wait(&view), [0, 38]);
+        view.advance(Instant::ZERO + seconds(10));
+        assert_eq!(wait(&view), [0, 28], "some of it is over");
+    }
+
+    #[test]
+    fn what_is_on_the_way_counts_until_the_node_has_spoken_of_its_waits_since() {
+        let at = |second| Instant::ZERO + seconds(second);
+        let said = |age| list(vec![listed(None, Some((NodeWaits::default(), seconds(age))))]);
+        let mut view = view(Vec::new());
+        view.replace(at(0), said(0));
+        view.advance(at(5));
+        view.on_the_way(NODE, cores(4, 8), false);
+        view.replace(at(6), said(2));
+        assert_eq!(wait(&view)[0], 8, "said before");
+        view.replace(at(7), said(1));
+        assert_eq!(wait(&view)[0], 0, "said since");
+        view.on_the_way(NODE, cores(4, 8), false);
+        view.on_waits(at(8), NODE, Arc::new(NodeWaits::default()));
+        assert_eq!(wait(&view)[0], 0, "the node itself says so");
+    }
+
+    #[test]
+    fn the_newer_word_counts_whoever_brings_it() {
+        let at = |second| Instant::ZERO + seconds(second);
+        let said = |age| list(vec![listed(None, Some((busy(&[cores(4, 20)]), seconds(age))))]);
+        let mut view = view(Vec::new());
+        view.on_waits(at(5), NODE, Arc::new(NodeWaits::default()));
+        view.replace(at(6), said(2));
+        assert_eq!((wait(&view)[0], view.heard()), (0, &[NODE][..]));
+        view.replace(at(7), said(1));
+        assert_eq!((wait(&view)[0], view.heard()), (19, &[][..]));
+    }
+}

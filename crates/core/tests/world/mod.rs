@@ -35,9 +35,20 @@ pub struct World {
     pub verbose: bool,
     /// Every launch that a node has heard.
     pub heard_launches: Vec<(NodeId, Launch)>,
+    /// What nodes said of their waits.
+    pub told_waits: Vec<ToldWaits>,
     /// Launches stay on their way.
     pub hold_launches: bool,
     held_launches: Vec<(Address, NodeId, Box<Launch>)>,
+}
+
+/// A node said how long tasks would wait there.
+pub struct ToldWaits {
+    pub at: Instant,
+    pub node: NodeId,
+    pub to: Address,
+    /// When attempts of the job start that wait there.
+    pub starts: Vec<(AttemptId, Duration)>,
 }
 
 pub struct Server {
@@ -101,6 +112,7 @@ impl World {
             file_bytes: FILE_BYTES,
             verbose: false,
             heard_launches: Vec::new(),
+            told_waits: Vec::new(),
             hold_launches: false,
             held_launches: Vec::new(),
         }
@@ -318,8 +330,19 @@ impl World {
         if self.verbose {
             self.say(format!("{} -> {}: {}", show_address(&from), show_address(&to), show_message(&message)));
         }
+        self.note_waits(from, to, &message);
         self.deliver(from, to, message);
         true
+    }
+
+    fn note_waits(&mut self, from: Address, to: Address, message: &Message) {
+        let Address::Node(node) = from else { return };
+        let starts = match message {
+            Message::ToMaster(ToMaster::Waits(_)) => Vec::new(),
+            Message::ToJobManager(ToJobManager::Waits { starts, .. }) => starts.to_vec(),
+            _ => return,
+        };
+        self.told_waits.push(ToldWaits { at: self.now, node, to, starts });
     }
 
     fn deliver(&mut self, from: Address, to: Address, message: Message) {
