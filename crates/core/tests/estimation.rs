@@ -83,6 +83,15 @@ fn promotions(world: &World) -> Vec<AttemptId> {
     world.disk.iter().filter_map(promoted).collect()
 }
 
+/// The job's manager as the next life of the server makes it from these changes.
+fn recovered(world: &World, id: JobId, log: &[Change]) -> JobManager {
+    let (job, epoch) = (Arc::clone(world.server.as_ref().unwrap().jobs[&id].job()), Epoch(9));
+    let mut manager = world.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
+    let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(id)).cloned().collect();
+    manager.recover(&own);
+    manager
+}
+
 fn succeeded(world: &World, job: JobId) {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
 }
@@ -100,6 +109,8 @@ fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
         world.start_server();
         world.run_for(seconds(5));
         assert_eq!(out_of(&world, id), sent, "{execution:?}, after a restart");
+        let manager = &world.server.as_ref().unwrap().jobs[&id];
+        assert_eq!(recovered(&world, id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
         world.run_for(seconds(400));
         succeeded(&world, id);
     }
@@ -521,7 +532,7 @@ mod duplicates {
             // That it started was not heard.
             let changes = pair.ended(pair.first, EndReason::Exit(1));
             let log: Vec<Change> = pair.world.disk.iter().chain(&changes).cloned().collect();
-            let recovered = recovered(&pair, &log);
+            let recovered = recovered(&pair.world, pair.job, &log);
             for manager in [&*pair.manager(), &recovered] {
                 let record = manager.dag().stage(0).record(0).unwrap();
                 assert_eq!((record.failures, manager.outcome()), (1, None));
@@ -534,15 +545,6 @@ mod duplicates {
         }
     }
 
-    /// The job's manager as the next life of the server makes it from these changes.
-    fn recovered(pair: &Pair, log: &[Change]) -> JobManager {
-        let (job, epoch) = (Arc::clone(pair.world.server.as_ref().unwrap().jobs[&pair.job].job()), Epoch(9));
-        let mut manager = preset().job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
-        let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(pair.job)).cloned().collect();
-        manager.recover(&own);
-        manager
-    }
-
     #[test]
     fn a_server_that_dies_between_any_two_changes_knows_the_pair() {
         let mut whole = pair("4s", 0);
@@ -550,9 +552,9 @@ mod duplicates {
         whole.finish();
         let log = std::mem::take(&mut whole.world.disk);
         for length in 0..=log.len() {
-            let manager = recovered(&whole, &log[..length]);
+            let manager = recovered(&whole.world, whole.job, &log[..length]);
             // A snapshot says the same.
-            let again = recovered(&whole, &manager.durable());
+            let again = recovered(&whole.world, whole.job, &manager.durable());
             assert_eq!(again.durable(), manager.durable());
             let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
             let (first, second) = (whole.first, whole.second);
