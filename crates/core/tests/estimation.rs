@@ -4,12 +4,13 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::job_manager::{JobManager, JobManagerSettings, TaskState};
 use amalgam_core::preset::{Preset, Queueing};
 use amalgam_core::protocol::{Address, JobOutcome, Message, Rule, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Items, JobId, NodeId, Resources, StageSpec, TaskSet,
+    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Items, JobId, JobSpec, NodeId, Resources, StageSpec,
+    TaskSet,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,6 +146,18 @@ fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
         world.run_for(seconds(2));
         succeeded(&world, id);
     }
+}
+
+#[test]
+fn a_stage_that_no_node_suits_keeps_none_of_its_jobs_others_from_running() {
+    let mut world = World::with_nodes(preset(90), 2, FOUR);
+    let large = of_kind(Auto, 3_000, "1s", 5_000);
+    let small = StageSpec { name: "small".to_owned(), ..of_kind(Auto, 20, "1s", 1_000) };
+    let id = world.submit(JobSpec { wait_for_nodes: true, ..job(vec![large, small]) });
+    world.run_for(seconds(10));
+    let succeeded =
+        |change: &&Change| matches!(change, Change::Finished { task, .. } if task.job == id && task.stage == 1);
+    assert_eq!(world.disk.iter().filter(succeeded).count(), 20);
 }
 
 #[test]
@@ -311,7 +324,7 @@ fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_star
 }
 
 #[test]
-fn a_node_tells_its_waits_at_most_every_so_often() {
+fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
     let mut world = World::with_nodes(preset(100), 1, CORE);
     world.run_for(seconds(10));
     let begin = world.told_waits.len();
@@ -321,7 +334,7 @@ fn a_node_tells_its_waits_at_most_every_so_often() {
     }
     let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
     let at: Vec<u64> = to_master.map(|(at, _)| at).collect();
-    assert_eq!(at, [10_010, 10_510, 11_010, 11_510]);
+    assert_eq!(at, [10_010, 10_510, 11_000, 11_500, 12_000]);
 }
 
 #[test]
@@ -527,8 +540,8 @@ mod duplicates {
     }
 
     #[test]
-    fn where_one_fails_that_counts_and_the_other_goes_on() {
-        for retries in [0, 1] {
+    fn where_one_fails_that_counts_and_the_other_goes_on_if_the_task_may_be_tried_again() {
+        for (retries, state) in [(0, TaskState::Failed), (1, TaskState::Running)] {
             let mut pair = pair("4s 1", retries);
             // That it started was not heard.
             let changes = pair.ended(pair.first, EndReason::Exit(1));
@@ -536,7 +549,11 @@ mod duplicates {
             let recovered = recovered(&pair.world, pair.job, &log);
             for manager in [&*pair.manager(), &recovered] {
                 let record = manager.dag().stage(0).record(0).unwrap();
-                assert_eq!((record.failures, manager.outcome()), (1, None));
+                assert_eq!((record.failures, record.state), (1, state));
+            }
+            if retries == 0 {
+                assert_eq!(pair.manager().outcome(), Some(JobOutcome::Failed { exit_code: 1 }));
+                continue;
             }
             pair.world.deliver_held_launches();
             pair.world.run_for(seconds(10));

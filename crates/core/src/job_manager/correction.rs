@@ -2,7 +2,8 @@
 //! time. Whichever attempt starts first is kept, and the other one is taken back.
 //!
 //! That is the duplicate scheduling of Boutin et al. 2014, section 3.4, with its three triggers. Departs: what a task still
-//! has to wait is not looked up for one that would come now, its node says of each when it starts.
+//! has to wait is not looked up for one that would come now where it is guaranteed: its node says of each when it starts. A
+//! duplicate takes no part of what the job may hold, since only one of the two is to run.
 
 use super::{Basis, JobManager, Life, Room, RunningAttempt};
 use crate::protocol::{Rule, ToNode};
@@ -50,7 +51,8 @@ impl Corrections {
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
-        if self.rules.is_some() {
+        // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
+        if self.rules.is_some() && sent.life == Life::Present && sent.rule != Rule::Duplicate {
             self.waiting.entry(sent.node).or_default().insert(attempt);
         }
     }
@@ -88,10 +90,12 @@ impl JobManager {
     /// Looks again at what waits on this node, or anywhere.
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
         let Some(rules) = self.corrections.rules.filter(|_| !self.stopping && !self.held) else { return };
+        let is_alone = |attempt: &&AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
+        let at = &self.corrections.waiting;
         let waiting: Vec<AttemptId> = match node {
-            Some(node) => self.corrections.waiting.get(&node).into_iter().flatten().take(LOOKS).copied().collect(),
+            Some(node) => at.get(&node).into_iter().flatten().filter(is_alone).take(LOOKS).copied().collect(),
             None => {
-                let mut all: Vec<AttemptId> = self.corrections.waiting.values().flatten().copied().collect();
+                let mut all: Vec<AttemptId> = at.values().flatten().filter(is_alone).copied().collect();
                 all.sort_unstable();
                 all.truncate(LOOKS);
                 all
@@ -104,10 +108,6 @@ impl JobManager {
 
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
         let Some(sent) = self.running.get(&attempt) else { return };
-        // Of an attempt of an earlier life it is not known whether it waits; and nothing is launched a third time.
-        if sent.twin.is_some() || sent.rule == Rule::Duplicate || sent.life != Life::Present {
-            return;
-        }
         let (task, node, is_opportunistic) = (sent.task, sent.node, sent.opportunistic);
         let execution = if is_opportunistic { ExecutionType::Opportunistic } else { ExecutionType::Guaranteed };
         let (elapsed, expected) = (now.since(sent.launched_at), sent.expected_wait);

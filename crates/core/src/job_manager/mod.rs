@@ -36,7 +36,7 @@ use crate::vocabulary::{
     NodeId, ProbeId, Sealing, TaskId, Token, Totals,
 };
 use allowance::Allowance;
-use correction::Corrections;
+use correction::{Corrections, counts_as_failure};
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -534,9 +534,11 @@ impl JobManager {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
-        let other = self.running.get(&attempt).and_then(|running| running.twin);
-        if let Some(other) = other.filter(|_| ended.reason.is_success()) {
-            self.discard(now, other, out);
+        if let Some(&RunningAttempt { task, twin: Some(other), .. }) = self.running.get(&attempt) {
+            let failed_for_good = counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
+            if ended.reason.is_success() || failed_for_good {
+                self.discard(now, other, out);
+            }
         }
         let Some(running) = self.remove_running(attempt) else {
             return out.record(Record::Stale { from, attempt });

@@ -152,8 +152,12 @@ impl NodeAgent {
         if holds {
             self.opportunistic.sub(&resources);
         }
+        let awaits_files = self.queue.is_held(EntryId::Attempt(id));
         if let Some(waiting) = self.queue.remove(EntryId::Attempt(id)) {
             self.queue.push(QueuedEntry { shape, ..waiting });
+            if awaits_files {
+                self.queue.hold(EntryId::Attempt(id));
+            }
         }
         self.waits.on_change(now);
         self.start_what_fits(now, out);

@@ -154,6 +154,10 @@ impl NodeAgent {
             .stalled_since
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
+        if self.waits.due.is_some() {
+            // The report says that what was said of them still holds.
+            self.tell_waits(now, out);
+        }
         let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.tell_spare(now, out);

@@ -358,7 +358,9 @@ impl LocalScheduler {
         open.sort_by_key(|(number, ask)| (ask.ask.rank, *number));
         let mut room = allowed.room;
         let mut batch = Vec::with_capacity(open.len());
-        for (slot, entry) in open {
+        // What no node suits keeps nobody else from the room.
+        let suits = |slot: u32, ask: &LocalAsk| self.view.find_room(slot, &ask.ask.resources, 0).is_some();
+        for (slot, entry) in open.into_iter().filter(|(slot, ask)| suits(*slot, ask)) {
             let shape = entry.ask.resources;
             let mut count = entry.open().min(times_in(&shape, &room));
             // What may be guaranteed is never in need of opportunistic room.

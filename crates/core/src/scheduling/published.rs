@@ -2,10 +2,12 @@
 //! heard and done since.
 
 use super::locality::local_nodes;
-use crate::policy::node_queue::projection::{Use, at_full_use};
+use crate::policy::node_queue::projection::Use;
 use crate::protocol::{Ask, Holder, NodeList};
+use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{
     Age, Constraint, Distance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, NodeWaits, Resources,
+    Totals,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +33,7 @@ pub(super) struct PublishedView {
     /// Tasks sent to nodes since, which no report shows.
     sent: BTreeMap<NodeId, u32>,
     /// Of those whose waits are known, what they take that were sent since the node said so.
-    on_the_way: BTreeMap<NodeId, Vec<Sent>>,
+    on_the_way: BTreeMap<NodeId, OnTheWay>,
     /// What nodes said themselves, and when.
     heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
     /// The same nodes in the order in which they were heard.
@@ -48,6 +50,60 @@ struct Class {
     local: Vec<NodeId>,
     racks: BTreeSet<String>,
     near: Vec<NodeId>,
+}
+
+/// What was sent to a node, with what it takes together: of guaranteed tasks, and of all.
+#[derive(Default)]
+struct OnTheWay {
+    sent: Vec<Sent>,
+    guaranteed: Load,
+    all: Load,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Load {
+    resources: Totals,
+    /// Of each kind, its amounts times the microseconds for which they are held.
+    work: [u128; WIDTH],
+}
+
+impl Load {
+    fn add(&mut self, takes: &Use) {
+        self.resources.add(&takes.resources);
+        for (work, &amount) in self.work.iter_mut().zip(&takes.resources.0) {
+            *work = work.saturating_add(u128::from(amount) * u128::from(takes.lasting.0));
+        }
+    }
+
+    /// With one more of these; as much as the node has, and nothing of it left, where that is more.
+    fn with(&self, shape: &Resources) -> Resources {
+        let sum = |kind: usize| u64::from(shape.0[kind]).saturating_add(self.resources.0[kind]);
+        Resources(std::array::from_fn(|kind| u32::try_from(sum(kind)).unwrap_or(u32::MAX)))
+    }
+
+    /// How long it takes if it fills the node.
+    fn at_full_use(&self, capacity: &Resources) -> Duration {
+        let kinds = self.work.iter().zip(&capacity.0);
+        let times = kinds.filter_map(|(work, &of)| work.checked_div(u128::from(of)));
+        Duration(u64::try_from(times.max().unwrap_or(0)).unwrap_or(u64::MAX))
+    }
+}
+
+impl OnTheWay {
+    fn push(&mut self, sent: Sent) {
+        self.all.add(&sent.takes);
+        if !sent.is_opportunistic {
+            self.guaranteed.add(&sent.takes);
+        }
+        self.sent.push(sent);
+    }
+
+    /// Those that were sent after this.
+    fn since(&self, at: Instant) -> OnTheWay {
+        let mut left = OnTheWay::default();
+        self.sent.iter().filter(|one| one.at > at).for_each(|one| left.push(*one));
+        left
+    }
 }
 
 /// A task that was sent to a node.
@@ -94,9 +150,14 @@ impl PublishedView {
         };
         self.heard.retain(|&node, heard| heard.0 > said_at(node));
         self.heard_order.retain(|node| self.heard.contains_key(node));
-        self.on_the_way.retain(|&node, sent| {
-            sent.retain(|one| one.at > said_at(node));
-            !sent.is_empty()
+        // A report says that what was said of waits still holds.
+        let confirmed_at = |node: NodeId| {
+            let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
+            waits.map_or(now, |waits| now.before(waits.age.min(waits.silent_for)))
+        };
+        self.on_the_way.retain(|&node, on_the_way| {
+            *on_the_way = on_the_way.since(confirmed_at(node));
+            !on_the_way.sent.is_empty()
         });
         self.classes.iter_mut().filter(|class| !class.local.is_empty()).for_each(|class| class.locate(list));
     }
@@ -247,11 +308,10 @@ impl NodeViews for PublishedView {
             return Duration::MAX;
         }
         let is_opportunistic = execution == ExecutionType::Opportunistic;
-        let sent = self.on_the_way.get(&node).map_or(&[][..], Vec::as_slice);
-        let sent = sent.iter().filter(|sent| is_opportunistic || !sent.is_opportunistic);
-        let before: Vec<Use> = sent.map(|sent| sent.takes).collect();
-        let together = before.iter().fold(*shape, |sum, one| sum.saturating_add(&one.resources));
-        let behind = if together.fits_in(capacity) { Duration::ZERO } else { at_full_use(capacity, &before) };
+        let before = self.on_the_way.get(&node).map(|sent| if is_opportunistic { &sent.all } else { &sent.guaranteed });
+        let before = before.copied().unwrap_or_default();
+        let together = before.with(shape);
+        let behind = if together.fits_in(capacity) { Duration::ZERO } else { before.at_full_use(capacity) };
         let Some((waits, age)) = self.waits(node) else { return behind };
         let wait = waits.matrix.wait(capacity, &together.smaller_of(capacity), &age).unwrap_or(Duration::MAX);
         let others = if is_opportunistic { waits.opportunistic.0.saturating_sub(age.since_made.0) } else { 0 };
@@ -398,14 +458,21 @@ mod tests {
     #[test]
     fn what_is_on_the_way_counts_until_the_node_has_spoken_of_its_waits_since() {
         let at = |second| Instant::ZERO + seconds(second);
-        let said = |age| list(vec![listed(None, Some((NodeWaits::default(), seconds(age))))]);
+        let said = |age, silent_for| {
+            let mut node = listed(None, Some((NodeWaits::default(), seconds(age))));
+            node.waits.as_mut().expect("just given").silent_for = seconds(silent_for);
+            list(vec![node])
+        };
         let mut view = view(Vec::new());
-        view.replace(at(0), said(0));
+        view.replace(at(0), said(0, 0));
         view.advance(at(5));
         view.on_the_way(NODE, cores(4, 8), false);
-        view.replace(at(6), said(2));
+        view.replace(at(6), said(2, 2));
         assert_eq!(wait(&view)[0], 8, "said before");
-        view.replace(at(7), said(1));
+        view.replace(at(7), said(3, 1));
+        assert_eq!(wait(&view)[0], 0, "a report since says that it holds");
+        view.on_the_way(NODE, cores(4, 8), false);
+        view.replace(at(8), said(0, 0));
         assert_eq!(wait(&view)[0], 0, "said since");
         view.on_the_way(NODE, cores(4, 8), false);
         view.on_waits(at(8), NODE, Arc::new(NodeWaits::default()));

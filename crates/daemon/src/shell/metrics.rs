@@ -5,7 +5,7 @@ use crate::views::attempt_counts;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
-use amalgam_core::role::{Change, Record};
+use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{EndReason, Instant};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -27,6 +27,7 @@ pub struct Metrics {
     attempts_lost: Counter,
     attempts_preempted: Counter,
     attempts_shed: Counter,
+    attempts_superseded: Counter,
     tokens_refused: Counter,
     tasks_retried: Counter,
     ended: AtomicU64,
@@ -53,6 +54,7 @@ impl Default for Metrics {
             attempts_lost: Counter::default(),
             attempts_preempted: Counter::default(),
             attempts_shed: Counter::default(),
+            attempts_superseded: Counter::default(),
             tokens_refused: Counter::default(),
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
@@ -82,6 +84,8 @@ impl Metrics {
         let preempted = "Opportunistic attempts ended to make room for guaranteed ones";
         registry.register("attempts_preempted", preempted, self.attempts_preempted.clone());
         registry.register("attempts_shed", "Opportunistic attempts shed from queues", self.attempts_shed.clone());
+        let superseded = "Attempts that another attempt of their task made superfluous";
+        registry.register("attempts_superseded", superseded, self.attempts_superseded.clone());
         let refused = "Launches that a node of this process refused for their tokens";
         registry.register("tokens_refused", refused, self.tokens_refused.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
@@ -126,6 +130,9 @@ impl Metrics {
                         }
                         _ => {}
                     }
+                }
+                Fact::Change(Change::Lost { cause: LostCause::Superseded, .. }) => {
+                    self.attempts_superseded.inc();
                 }
                 Fact::Change(Change::Lost { .. }) => {
                     self.attempts_lost.inc();

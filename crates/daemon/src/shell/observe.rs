@@ -4,8 +4,8 @@ use crate::api::{Event, EventKind, Timestamp};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
-use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::{AttemptId, Ended, Instant, JobId, NodeId, TaskId};
+use amalgam_core::role::{Change, LostCause, Record};
+use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, Instant, JobId, NodeId, TaskId};
 
 /// What the public hears of these facts, with the position of the fact that each tells.
 pub fn events(facts: &[Fact], roles: &Roles, now: Instant) -> Vec<(usize, Event)> {
@@ -41,8 +41,11 @@ impl View<'_> {
                 tell(event.clone());
                 self.of_last(*last, event, *task, tell);
             }
-            Change::Lost { attempt, task, node, last, .. } => {
-                let lost = Ended::without_run(amalgam_core::vocabulary::EndReason::NodeLost);
+            Change::Lost { attempt, task, node, cause, last, .. } => {
+                let lost = Ended::without_run(match cause {
+                    LostCause::Superseded => EndReason::Cancelled,
+                    LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken => EndReason::NodeLost,
+                });
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, &lost);
                 tell(event.clone());
                 self.of_last(*last, event, *task, tell);

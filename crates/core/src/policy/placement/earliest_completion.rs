@@ -58,6 +58,8 @@ pub struct EarliestCompletion {
     asks: Vec<u32>,
     /// The same for all tasks of an ask: its nodes with the input that are looked at.
     local: Vec<usize>,
+    /// All that suit the ask, once draws have failed to find one.
+    suitable: Option<Vec<usize>>,
     /// So many of the best nodes are lightly loaded.
     lightly_loaded: u32,
 }
@@ -65,7 +67,7 @@ pub struct EarliestCompletion {
 impl EarliestCompletion {
     pub fn new(chance: Chance, settings: CompletionSettings) -> EarliestCompletion {
         let (candidates, asks, local) = (Candidates::default(), Vec::new(), Vec::new());
-        EarliestCompletion { chance, settings, candidates, asks, local, lightly_loaded: 0 }
+        EarliestCompletion { chance, settings, candidates, asks, local, suitable: None, lightly_loaded: 0 }
     }
 
     /// Adds one task of the ask with its candidates.
@@ -105,10 +107,10 @@ impl EarliestCompletion {
             }
         }
         let nodes = u32::try_from(view.len()).expect("a node's number has 32 bits");
-        if nodes == 0 {
-            return None;
-        }
-        view.find_room(ask.class, &ask.shape, self.chance.below(nodes) as usize)
+        let suits = |node: &usize| view.has_room(*node, ask.class, &ask.shape);
+        let suitable = self.suitable.get_or_insert_with(|| (0..nodes as usize).filter(suits).collect());
+        let count = u32::try_from(suitable.len()).ok().filter(|count| *count > 0)?;
+        Some(suitable[self.chance.below(count) as usize])
     }
 
     fn add_if_suits(&mut self, node: usize, ask: &OpenAsk, view: &dyn NodeViews) {
@@ -126,6 +128,7 @@ impl EarliestCompletion {
     /// Those with most of the input.
     fn find_local(&mut self, ask: &OpenAsk, view: &dyn NodeViews) {
         self.local.clear();
+        self.suitable = None;
         let suits = |node: &NodeId| {
             let node = node.0 as usize;
             node < view.len() && view.has_room(node, ask.class, &ask.shape)
