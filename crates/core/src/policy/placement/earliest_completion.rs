@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 /// Tasks that are matched at once.
 const BATCH: usize = 1_000;
+/// And so many for each node, which takes one of them.
+const PER_NODE: usize = 4;
 /// Nodes with the input that are looked at for a task, and as many in their racks.
 const NEAR: usize = 4;
 /// Those that are lightly loaded are the best part of the ranking, one in so many, at least so many, and all that are as good.
@@ -163,7 +165,7 @@ impl PlacementPolicy for EarliestCompletion {
         self.candidates.clear();
         self.asks.clear();
         self.lightly_loaded = lightly_loaded(view);
-        let most = BATCH.min(budget.starts as usize);
+        let most = BATCH.min(budget.starts as usize).min(view.len().saturating_mul(PER_NODE));
         for ask in asks {
             let left = most - self.candidates.tasks();
             if left == 0 {
