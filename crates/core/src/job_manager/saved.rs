@@ -64,6 +64,7 @@ impl JobManager {
             Change::Finished { attempt, task, node, ended, last, at } => {
                 let running = self.remove_running(*attempt);
                 if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+                    self.take_files(*task, *attempt, *node, ended);
                     self.pass_on(*task, *node, counts_as_failure(&ended.reason), Some(other));
                 } else if running.is_some() {
                     self.take_files(*task, *attempt, *node, ended);
