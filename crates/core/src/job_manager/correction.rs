@@ -2,10 +2,12 @@
 //! time. Whichever attempt starts first is kept, and the other one is taken back.
 //!
 //! That is the duplicate scheduling of Boutin et al. 2014, section 3.4, with its three triggers. Departs: what a task still
-//! has to wait is not looked up for one that would come now where it is guaranteed: its node says of each when it starts. A
-//! duplicate takes no part of what the job may hold, since only one of the two is to run.
+//! has to wait is not looked up for one that would come now: its node says of each guaranteed one when it starts. Opportunistic
+//! ones, of which nobody knows when, get none before they are promoted. A duplicate takes no part of what the job may hold,
+//! since only one of the two is to run.
 
 use super::{Basis, JobManager, Life, Room, RunningAttempt};
+use crate::policy::run_time;
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
 use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, NodeId, TaskId};
@@ -108,17 +110,12 @@ impl JobManager {
 
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
         let Some(sent) = self.running.get(&attempt) else { return };
-        let (task, node, is_opportunistic) = (sent.task, sent.node, sent.opportunistic);
-        let execution = if is_opportunistic { ExecutionType::Opportunistic } else { ExecutionType::Guaranteed };
-        let (elapsed, expected) = (now.since(sent.launched_at), sent.expected_wait);
-        let left_as_told = sent.starts_at.map(|at| at.since(now));
-        let ask = self.requests.ask_of(task.stage, is_opportunistic);
-        let Some(scheduler) = &mut self.scheduler else { return };
-        scheduler.advance(now);
-        let left = left_as_told.unwrap_or_else(|| scheduler.wait(ask, node, execution));
-        let run_time = self.dag.stage(task.stage).estimate.expected();
+        let Some(starts_at) = sent.starts_at.filter(|_| !sent.opportunistic) else { return };
+        let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
+        let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
+        let expected_run = self.dag.stage(task.stage).estimate.expected();
         let part = |of: Duration| Duration(of.0 / 100 * u64::from(rules.saving));
-        let margin = rules.least_saving.max(part(left)).max(part(crate::policy::run_time(run_time)));
+        let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
         if left <= margin {
             return;
         }
@@ -132,10 +129,11 @@ impl JobManager {
         } else {
             return;
         };
-        let Some(better) = scheduler.reconsider(ask, node, execution, run_time, left) else { return };
-        if better.saving < margin {
-            return;
-        }
+        let ask = self.requests.ask_of(task.stage, false);
+        let Some(scheduler) = &mut self.scheduler else { return };
+        scheduler.advance(now);
+        let better = scheduler.reconsider(ask, node, execution, expected_run, left);
+        let Some(better) = better.filter(|better| better.saving >= margin) else { return };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
         out.record(Record::Duplicated { task, attempt, node, trigger });
         let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };

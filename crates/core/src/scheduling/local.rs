@@ -6,8 +6,7 @@ use crate::policy::node_queue::projection::Use;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
-    AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, Resources, TaskShape,
-    Totals,
+    AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, TaskShape, Totals,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, VecDeque};
@@ -315,20 +314,13 @@ impl LocalScheduler {
                 let Decision::Start { ask, node } = decision else { continue };
                 let taken = &self.asks[ask as usize].ask.resources;
                 allowed.one_goes = false;
-                take(&mut allowed.room, taken);
+                allowed.room.take(taken, 1);
                 steps.push(self.start(ask as usize, NodeId(node as u32), Rule::Completion, allowed.execution));
             }
             if steps.len() == before {
                 return steps;
             }
         }
-    }
-
-    /// How long a task of the ask would wait on a node.
-    pub fn wait(&self, ask: u32, node: NodeId, execution: ExecutionType) -> Duration {
-        let index = node.0 as usize;
-        let resources = &self.asks[ask as usize].ask.resources;
-        if index < self.view.len() { self.view.wait(index, resources, execution) } else { Duration::ZERO }
     }
 
     /// Where a task of the ask would be sent instead that waits on this node, and does for so long still.
@@ -362,7 +354,7 @@ impl LocalScheduler {
         let suits = |slot: u32, ask: &LocalAsk| self.view.find_room(slot, &ask.ask.resources, 0).is_some();
         for (slot, entry) in open.into_iter().filter(|(slot, ask)| suits(*slot, ask)) {
             let shape = entry.ask.resources;
-            let mut count = entry.open().min(times_in(&shape, &room));
+            let mut count = entry.open().min(room.holds(&shape));
             // What may be guaranteed is never in need of opportunistic room.
             let has_no_other =
                 entry.ask.execution == allowed.execution || allowed.execution != ExecutionType::Opportunistic;
@@ -370,9 +362,7 @@ impl LocalScheduler {
                 count = 1;
             }
             if count > 0 {
-                for (left, &of_one) in room.0.iter_mut().zip(&shape.0) {
-                    *left = left.saturating_sub(u64::from(of_one).saturating_mul(count));
-                }
+                room.take(&shape, count);
                 let (execution, expected) = (allowed.execution, entry.expected);
                 batch.push(OpenAsk { slot, shape, class: slot, count, probes: 0, execution, expected });
             }
@@ -444,25 +434,13 @@ impl LocalScheduler {
     }
 }
 
-/// How many times so much fits into the room.
-fn times_in(shape: &Resources, room: &Totals) -> u64 {
-    let kinds = shape.0.iter().zip(&room.0).filter(|(of_one, _)| **of_one > 0);
-    kinds.map(|(&of_one, left)| left / u64::from(of_one)).min().unwrap_or(u64::MAX)
-}
-
-fn take(room: &mut Totals, taken: &Resources) {
-    for (left, &of_one) in room.0.iter_mut().zip(&taken.0) {
-        *left = left.saturating_sub(u64::from(of_one));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::node_queue::projection::Workload;
     use crate::policy::placement::{CompletionSettings, EarliestCompletion};
     use crate::protocol::{ListedNode, ListedWaits, NodeReport};
-    use crate::vocabulary::Chance;
+    use crate::vocabulary::{Chance, Resources};
 
     const CORE: Resources = Resources::new(1_000, 0);
     const TWO: Resources = Resources::new(2_000, 0);

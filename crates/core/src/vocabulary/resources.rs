@@ -150,6 +150,19 @@ impl Totals {
         (0..WIDTH).all(|kind| self.0[kind] <= room.0[kind])
     }
 
+    /// How many times so much fits into this; `u64::MAX` for a zero vector.
+    pub fn holds(&self, amount: &Resources) -> u64 {
+        let kinds = self.0.iter().zip(&amount.0).filter(|(_, of_one)| **of_one > 0);
+        kinds.map(|(all, &of_one)| all / u64::from(of_one)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Takes this amount so often, or all where that is more.
+    pub fn take(&mut self, amount: &Resources, times: u64) {
+        for (left, &of_one) in self.0.iter_mut().zip(&amount.0) {
+            *left = left.saturating_sub(u64::from(of_one).saturating_mul(times));
+        }
+    }
+
     /// What remains of `capacity` when this is taken from it: nothing where it is more.
     #[inline]
     pub fn left_of(&self, capacity: &Resources) -> Resources {
