@@ -31,6 +31,8 @@ const ANY_MOMENT: Duration = Duration::from_micros(1);
 pub(super) struct Waits {
     rules: Option<TellWaits>,
     told: Option<Box<(Instant, Arc<NodeWaits>)>>,
+    /// The attempts whose starts were told with it.
+    told_of: BTreeSet<AttemptId>,
     /// When it is looked at next whether there is something to say.
     pub(super) due: Option<Instant>,
 }
@@ -64,7 +66,9 @@ impl NodeAgent {
         self.waits.due = None;
         let Some(TellWaits { tolerance, .. }) = self.waits.rules else { return };
         let (waits, waiting) = self.project(now);
+        let knows_all = waiting.iter().all(|(attempt, _)| self.waits.told_of.contains(attempt));
         if let Some((at, told)) = self.waits.told.as_deref()
+            && knows_all
             && is_as_expected(&waits, told, now.since(*at), tolerance)
         {
             return;
@@ -73,6 +77,7 @@ impl NodeAgent {
         if self.is_welcomed() {
             out.send(TheMaster, ToMaster::Waits(Arc::clone(&waits)));
         }
+        self.waits.told_of = waiting.iter().map(|(attempt, _)| *attempt).collect();
         let mut starts: BTreeMap<JobId, Vec<(AttemptId, Duration)>> = BTreeMap::new();
         for (attempt, start) in waiting {
             starts.entry(attempt.job).or_default().push((attempt, start));
@@ -90,8 +95,8 @@ impl NodeAgent {
         live.map(|(id, _)| id.job).collect()
     }
 
-    /// What comes of the queue if everything goes as expected, and when each guaranteed attempt starts that waits. Guaranteed work is taken to find room at once where
-    /// opportunistic work is in its way.
+    /// What comes of the queue if everything goes as expected, and when each guaranteed attempt starts that waits. Guaranteed
+    /// work is taken to find room at once where opportunistic work is in its way.
     fn project(&self, now: Instant) -> (NodeWaits, Vec<(AttemptId, Duration)>) {
         let (mut running, mut queued, mut opportunistic) = (Vec::new(), Vec::new(), Vec::new());
         let mut waiting = Vec::new();
