@@ -12,8 +12,9 @@ use amalgam_core::protocol::{
 };
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, Duration, EndReason, Ended, Epoch, ExecutionType, Generation, GrantId, Instant, JobId, Key,
-    Kinds, LaunchOrder, Mac, NodeId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate, Token,
+    AttemptId, Attributes, Digest, Duration, EndReason, Ended, Epoch, ExecutionType, Generation, GrantId, InputFile,
+    Instant, JobId, Key, Kinds, LaunchOrder, Mac, NodeId, ResourceSpec, Resources, Sealing, TaskId, TaskShape,
+    TaskTemplate, Token,
 };
 use std::sync::Arc;
 
@@ -277,4 +278,24 @@ fn what_an_earlier_life_of_the_agent_asked_to_end_is_still_to_end() {
     };
     assert_eq!(opportunistic(None), (true, false));
     assert_eq!(opportunistic(Some(EndReason::Preempted)), (false, true));
+}
+
+#[test]
+fn who_is_promoted_while_its_input_is_on_its_way_starts_with_it_and_not_before() {
+    let starts = |inputs: Vec<InputFile>| {
+        let (mut agent, _) = registered_as(Preset::APOLLO, CORE, Instant(0), Vec::new());
+        hear(&mut agent, welcome(1));
+        let shape = Arc::new(TaskShape { resources: CORE, execution: ExecutionType::Opportunistic });
+        let template = Arc::new(TaskTemplate { shape, ..TaskTemplate::default() });
+        let mut launch = Launch { grant: None, template, inputs: inputs.into(), ..launch(0) };
+        launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
+        let promote = ToNode::Promote { attempt: ATTEMPT, grant: None };
+        [ToNode::Launch(Box::new(launch)), promote].map(|body| {
+            let sent = handle(&mut agent, Event::Message { from: Address::JobManager(JobId(1)), body });
+            sent.iter().any(|(_, message)| matches!(message, Message::ToExecutor(ToExecutor::Launch(_))))
+        })
+    };
+    let input = InputFile { path: "part".to_owned(), digest: Digest([7; 32]), bytes: 10, holders: vec![NodeId(1)] };
+    assert_eq!(starts(vec![input]), [false, false]);
+    assert_eq!(starts(Vec::new()), [true, false], "there is room");
 }
