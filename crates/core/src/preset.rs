@@ -66,8 +66,9 @@ pub enum InterJob {
     /// Packing; `fairness` is the knob f in millionths, below 1: only the part 1 - f of the jobs, those furthest below
     /// their fair share, is considered.
     Tetris { fairness: u32 },
-    /// Nobody's: job managers place all tasks, and are told what their jobs are entitled to.
-    Entitlement,
+    /// Nobody's: job managers place all tasks, and are told what their jobs are entitled to and may have now: so many
+    /// hundredths of the cluster may be guaranteed.
+    Entitlement { guaranteed: u32 },
 }
 
 /// What a job asks for, and in which order its stages use what it gets.
@@ -205,7 +206,7 @@ impl InterJob {
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
             InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
-            InterJob::Entitlement => Box::new(Entitlement::new(queues)),
+            InterJob::Entitlement { guaranteed } => Box::new(Entitlement::new(queues, guaranteed)),
         }
     }
 }
@@ -325,10 +326,10 @@ impl Preset {
         queueing: Some(Queueing {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
             keep_freed: Duration::from_millis(50),
-            allowance: AllowanceRules { guaranteed: 90, opportunistic: 100, starved_after: Duration::from_secs(30) },
+            allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
             corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 50 }),
         }),
-        ..Preset::of("apollo", InterJob::Entitlement)
+        ..Preset::of("apollo", InterJob::Entitlement { guaranteed: 90 })
     };
 
     /// Those in which opportunistic tasks have a place of their own.

@@ -20,7 +20,7 @@ use crate::vocabulary::{
     Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
     Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
     LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape,
-    TaskTemplate, Token, Totals, UserId,
+    TaskTemplate, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -115,9 +115,9 @@ pub enum ToMaster {
 
     /// What a job wants, only what changed, and how much work it is.
     Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
-    /// What a job would hold, if all of it ran that runs or could: said by a job manager that places its tasks itself, where
-    /// that has changed by much. Answered by `Share` where that changes its share.
-    Wants { job: JobId, wants: Box<Totals> },
+    /// Said by a job manager that places its tasks itself: where what its job wants has changed by much, when it is allowed less
+    /// than before, and as its tasks free what it holds beyond that. Answered by `Share` and `Allowance` where it changes them.
+    Wants { job: JobId, wants: Box<Wants> },
     /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
     Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager has no use for a grant.
@@ -247,6 +247,13 @@ pub enum ToJobManager {
     /// What the job is entitled to has changed. Said only where jobs plan by it, or keep to it.
     Share {
         share: Box<Totals>,
+    },
+    /// So much may the guaranteed tasks hold together that it places itself; what holds more already runs on. Another amount
+    /// has a larger number. It takes into account what the job said up to then ([`Wants::said`]).
+    Allowance {
+        number: u32,
+        answers: u32,
+        allowance: Box<Totals>,
     },
     Act(JobAction),
     /// All nodes by number, for a job manager that places its tasks itself; replaces what it was told before.

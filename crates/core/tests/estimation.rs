@@ -5,8 +5,8 @@
 mod world;
 
 use amalgam_core::job_manager::{JobManager, JobManagerSettings, TaskState};
-use amalgam_core::preset::{Preset, Queueing};
-use amalgam_core::protocol::{Address, JobOutcome, Message, Rule, ToJobManager, ToNode};
+use amalgam_core::preset::{InterJob, Preset, Queueing};
+use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Role};
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Items, JobId, JobSpec, NodeId, Resources, StageSpec,
@@ -26,11 +26,11 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// So many hundredths of a job's share are guaranteed, and as much as its share is opportunistic. Decisions are final.
+/// So many hundredths of the cluster may be guaranteed, and as much as that opportunistic. Decisions are final.
 fn preset(guaranteed: u32) -> Preset {
     let mut preset = Preset::APOLLO;
-    let Some(Queueing { allowance, corrections, .. }) = &mut preset.queueing else { panic!("nodes queue tasks") };
-    (allowance.guaranteed, *corrections) = (guaranteed, None);
+    let Some(Queueing { corrections, .. }) = &mut preset.queueing else { panic!("nodes queue tasks") };
+    (preset.inter_job, *corrections) = (InterJob::Entitlement { guaranteed }, None);
     preset
 }
 
@@ -101,7 +101,7 @@ fn succeeded(world: &World, job: JobId) {
 
 #[test]
 fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
-    for (execution, sent) in [(Auto, (14, 16)), (Guaranteed, (14, 0))] {
+    for (execution, sent) in [(Auto, (14, 14)), (Guaranteed, (14, 0))] {
         let mut world = World::with_nodes(preset(90), 4, FOUR);
         let id = world.submit(job(vec![of_kind(execution, 60, "20s", 1_000)]));
         world.run_for(seconds(5));
@@ -122,7 +122,7 @@ fn a_stage_that_accepts_only_opportunistic_work_is_sent_nothing_else_and_becomes
     let mut world = World::with_nodes(preset(90), 4, FOUR);
     let id = world.submit(job(vec![of_kind(Opportunistic, 60, "20s", 1_000)]));
     world.run_for(seconds(5));
-    assert_eq!(out_of(&world, id), (14, 16));
+    assert_eq!(out_of(&world, id), (14, 14));
     world.run_for(seconds(400));
     succeeded(&world, id);
     let guaranteed = |change: &Change| matches!(change, Change::Launched { opportunistic: false, .. });
@@ -165,32 +165,49 @@ fn the_shares_of_two_jobs_are_told_to_both() {
     let mut world = World::with_nodes(preset(90), 4, FOUR);
     let first = world.submit(job(vec![of_kind(Auto, 600, "3s", 1_000)]));
     world.run_for(seconds(2));
-    assert_eq!(out_of(&world, first), (14, 16));
+    assert_eq!(out_of(&world, first), (14, 14));
     let tasks = StageSpec { after: vec![0], name: "many".to_owned(), ..of_kind(Auto, 80, "3s", 1_000) };
     let second = world.submit(job(vec![of_kind(Guaranteed, 4, "10s", 1_000), tasks]));
     world.run_for(seconds(8));
-    assert_eq!((out_of(&world, first), out_of(&world, second)), ((10, 12), (4, 0)), "all that the second one leaves");
+    assert_eq!((out_of(&world, first), out_of(&world, second)), ((10, 10), (4, 0)), "all that the second one leaves");
     // What was opportunistic already goes on, in what little room there is.
     world.run_for(seconds(28));
-    assert_eq!((out_of(&world, first), out_of(&world, second)), ((7, 8), (7, 8)), "half the cluster each");
+    assert_eq!((out_of(&world, first), out_of(&world, second)), ((7, 7), (7, 7)), "half the cluster each");
     world.run_for(seconds(50));
     succeeded(&world, second);
-    assert_eq!(out_of(&world, first), (14, 16), "all of it again");
+    assert_eq!(out_of(&world, first), (14, 14), "all of it again");
+}
+
+/// A job that fills the cluster: of its first tasks, which are short, 14 are guaranteed.
+fn filled() -> (World, JobId) {
+    let mut world = World::with_nodes(preset(90), 4, FOUR);
+    let lengths: Vec<&str> = [["10s"; 14].as_slice(), &["60s"; 46]].concat();
+    let id = world.submit(job(vec![StageSpec { expected: Some(seconds(30)), ..lasting(&lengths) }]));
+    world.run_for(seconds(2));
+    assert_eq!((running_of(&world, id), out_of(&world, id)), (16, (14, 14)));
+    (world, id)
 }
 
 #[test]
-fn opportunistic_work_gives_way_to_another_jobs_share_and_guaranteed_work_does_not() {
-    let mut world = World::with_nodes(preset(90), 4, FOUR);
-    let first = world.submit(job(vec![of_kind(Auto, 60, "60s", 1_000)]));
+fn nobody_is_allowed_what_another_still_holds() {
+    let (mut world, first) = filled();
+    let second = world.submit(job(vec![of_kind(Guaranteed, 20, "60s", 1_000)]));
     world.run_for(seconds(2));
-    assert_eq!(running_of(&world, first), 16, "it fills the cluster");
-    let second = world.submit(job(vec![of_kind(Guaranteed, 7, "60s", 1_000)]));
-    world.run_for(seconds(5));
-    assert_eq!((running_of(&world, first), running_of(&world, second)), (14, 2), "{}", world.log.join("\n"));
-    assert_eq!(preempted(&world), [first; 2]);
-    let launched = |change: &Change| matches!(change, Change::Launched { opportunistic: false, .. });
-    let guaranteed = world.disk.iter().filter(|change| change.job() == Some(first) && launched(change)).count();
-    assert_eq!(guaranteed, 14, "nothing of it was launched again");
+    assert_eq!((running_of(&world, first), out_of(&world, second)), (16, (0, 0)), "all of it is held");
+    world.run_for(seconds(7));
+    assert_eq!((out_of(&world, first).0, out_of(&world, second)), (7, (7, 0)), "{}", world.log.join("\n"));
+    world.control(first, JobAction::Cancel);
+    world.run_for(seconds(12));
+    assert_eq!(out_of(&world, second), (14, 0), "what a job held that ended is for the others");
+}
+
+#[test]
+fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
+    let (mut world, first) = filled();
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 400)]));
+    world.run_for(seconds(6));
+    assert_eq!((running_of(&world, first), running_of(&world, second)), (15, 1), "{}", world.log.join("\n"));
+    assert_eq!((preempted(&world), out_of(&world, first).0), (vec![first], 14));
 }
 
 // ---- promotions ----------------------------------------------------------------------------------------------------
@@ -250,7 +267,7 @@ fn the_executor_remembers_a_promotion_within_the_share_for_the_next_agent() {
 
 #[test]
 fn a_node_that_missed_a_promotion_is_told_again() {
-    let mut world = World::with_nodes(preset(25), 2, CORE);
+    let mut world = World::with_nodes(preset(50), 2, CORE);
     let id = world.submit(job(vec![lasting(&["2s", "40s"])]));
     world.run_for(seconds(1));
     let of_long = |world: &World| {
@@ -288,7 +305,7 @@ fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
 
 #[test]
 fn what_waits_and_is_promoted_waits_as_guaranteed_work_does() {
-    let mut world = World::with_nodes(preset(100), 1, CORE);
+    let mut world = World::with_nodes(preset(200), 1, CORE);
     world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
     world.run_for(seconds(1));
     let id = world.submit(job(vec![of_kind(Opportunistic, 1, "1s", 1_000)]));
@@ -325,7 +342,7 @@ fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_star
 
 #[test]
 fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
-    let mut world = World::with_nodes(preset(100), 1, CORE);
+    let mut world = World::with_nodes(preset(2_000), 1, CORE);
     world.run_for(seconds(10));
     let begin = world.told_waits.len();
     for _ in 0..20 {
@@ -393,7 +410,10 @@ mod duplicates {
     }
 
     fn preset() -> Preset {
-        Preset::APOLLO
+        // Twice as much may be guaranteed as there is.
+        let mut preset = Preset::APOLLO;
+        preset.inter_job = InterJob::Entitlement { guaranteed: 200 };
+        preset
     }
 
     /// How the task ends, and how often it is tried again.

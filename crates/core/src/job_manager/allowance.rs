@@ -1,26 +1,26 @@
-//! A job manager that places all its tasks itself keeps to what its job is entitled to: so much of its tasks is guaranteed, and
-//! beyond that a part as large, or several times as large, is opportunistic. It says what its job would hold, and the master
-//! what that entitles it to.
+//! A job manager that places all its tasks itself keeps to what its job is entitled to: as much as it is allowed is guaranteed,
+//! and beyond that a part as large as its share, or several times as large, is opportunistic. It says what its job would hold
+//! and does hold, and the master what that entitles it to and what of that it may have now.
 
 use super::{JobManager, RunningAttempt};
 use crate::protocol::{TheMaster, ToMaster, ToNode};
 use crate::role::{Change, Outbox};
 use crate::scheduling::Allowed;
 use crate::vocabulary::resources::WIDTH;
-use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, Totals};
+use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, Totals, Wants};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What the master knows is off by one part in so many before it is told anew.
 const TOLD_WITHIN: u64 = 16;
 
+/// A master that has not answered for so long is away.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
+
 /// How much of a job may be sent to nodes without a booking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllowanceRules {
-    /// Its guaranteed tasks may hold so many hundredths of the job's share. What all jobs leave so evens out that tasks do not
-    /// fill nodes without a gap.
-    pub guaranteed: u32,
-    /// And its opportunistic ones so many hundredths of it.
+    /// Its opportunistic tasks may hold so many hundredths of the job's share.
     pub opportunistic: u32,
     /// An opportunistic attempt that has waited for so long gets what the job may hold next, before all that was not sent yet.
     pub starved_after: Duration,
@@ -34,8 +34,16 @@ pub(super) struct Allowance {
     /// Opportunistic attempts since they were sent, which wait as far as is known; and those that run, since then.
     waiting: BTreeSet<(Instant, AttemptId)>,
     running: BTreeSet<(Instant, AttemptId)>,
-    /// What the present master was told that the job wants.
-    told: Option<Totals>,
+    /// What its guaranteed tasks may hold together, as the master said last, and the number of that word; zero where the present
+    /// master said nothing.
+    most: Totals,
+    number: u32,
+    /// What the present master was told, and the most that was allowed since.
+    told: Option<Box<Wants>>,
+    said: u32,
+    most_since: Totals,
+    /// Until then an answer to what was told last is waited for: what may be guaranteed in a moment is not sent as opportunistic.
+    pub(super) answer_due: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -46,8 +54,19 @@ struct Held {
 
 impl Allowance {
     pub(super) fn new(rules: AllowanceRules) -> Allowance {
-        let (guaranteed, opportunistic) = (Held::default(), Held::default());
-        Allowance { rules, guaranteed, opportunistic, waiting: BTreeSet::new(), running: BTreeSet::new(), told: None }
+        Allowance {
+            rules,
+            guaranteed: Held::default(),
+            opportunistic: Held::default(),
+            waiting: BTreeSet::new(),
+            running: BTreeSet::new(),
+            most: Totals::ZERO,
+            number: 0,
+            told: None,
+            said: 0,
+            most_since: Totals::ZERO,
+            answer_due: None,
+        }
     }
 
     fn held(&mut self, is_opportunistic: bool) -> &mut Held {
@@ -86,24 +105,40 @@ impl Allowance {
         }
     }
 
-    /// What may go beside what is out. A job may always have one attempt of a kind out, however small its share: so none starves.
-    fn allowed(&self, execution: ExecutionType, share: &Totals) -> Allowed {
-        let (most, held) = match execution {
-            ExecutionType::Opportunistic => (times(share, self.rules.opportunistic), &self.opportunistic),
-            ExecutionType::Guaranteed | ExecutionType::Auto => (times(share, self.rules.guaranteed), &self.guaranteed),
+    /// What may go beside what is out. A job may always have one opportunistic attempt out, however small its share: so none
+    /// starves.
+    fn allowed(&self, execution: ExecutionType, share: &Totals) -> Option<Allowed> {
+        let (most, held, one_goes) = match execution {
+            ExecutionType::Opportunistic if self.answer_due.is_some() => return None,
+            ExecutionType::Opportunistic => {
+                let held = &self.opportunistic;
+                (share.hundredths(self.rules.opportunistic), held, held.attempts == 0)
+            }
+            ExecutionType::Guaranteed | ExecutionType::Auto => (self.most, &self.guaranteed, false),
         };
-        let room = Totals(std::array::from_fn(|kind| most.0[kind].saturating_sub(held.resources.0[kind])));
-        Allowed { execution, room, one_goes: held.attempts == 0 }
+        Some(Allowed { execution, room: most.saturating_sub(&held.resources), one_goes })
     }
 
-    /// A master that knows nothing of the job is told anew.
+    /// A master that knows nothing of the job is told anew. Until it says otherwise, the last one's word holds.
     pub(super) fn restart(&mut self) {
-        self.told = None;
+        (self.number, self.told, self.answer_due) = (0, None, None);
     }
-}
 
-fn times(share: &Totals, hundredths: u32) -> Totals {
-    Totals(share.0.map(|amount| (u128::from(amount) * u128::from(hundredths) / 100).try_into().unwrap_or(u64::MAX)))
+    /// The job had ended.
+    pub(super) fn rerun(&mut self) {
+        self.most = Totals::ZERO;
+        self.restart();
+    }
+
+    /// What the master does not know and has use for: whoever holds more than it is allowed says so as it becomes less.
+    fn is_news(&self, wants: &Wants) -> bool {
+        let Some(told) = &self.told else { return wants.all != Totals::ZERO || wants.may_hold() != Totals::ZERO };
+        let is_over = !told.holds.fits_in(&self.most);
+        is_off(&told.all, &wants.all)
+            || told.one != wants.one
+            || !self.most_since.fits_in(&self.most)
+            || is_over && (wants.holds.fits_in(&self.most) || is_off(&told.holds, &wants.holds))
+    }
 }
 
 fn is_off(told: &Totals, now: &Totals) -> bool {
@@ -111,10 +146,19 @@ fn is_off(told: &Totals, now: &Totals) -> bool {
 }
 
 impl JobManager {
+    /// The master says how much may be guaranteed.
+    pub(super) fn on_allowance(&mut self, now: Instant, number: u32, answers: u32, most: &Totals, out: &mut Outbox) {
+        let Some(allowance) = &mut self.allowance else { return };
+        (allowance.number, allowance.most) = (number, *most);
+        allowance.answer_due = allowance.answer_due.filter(|_| answers != allowance.said);
+        allowance.most_since = allowance.most_since.larger_of(most);
+        self.place(now, out);
+    }
+
     /// How much of a kind may be sent.
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
-        self.allowance.as_ref().map(|allowance| allowance.allowed(execution, &share))
+        self.allowance.as_ref()?.allowed(execution, &share)
     }
 
     /// What has waited for too long goes before all that was not sent yet.
@@ -158,17 +202,28 @@ impl JobManager {
         }
     }
 
-    /// Tells the master what the job would hold if all of it ran that runs or could.
-    pub(super) fn tell_wants(&mut self, out: &mut Outbox) {
-        let Some(allowance) = &self.allowance else { return };
-        let mut wants = Totals::ZERO;
-        for (stage, resources) in self.dag.stages.iter().zip(&self.job.resources) {
-            let ready = if self.held { 0 } else { stage.ready() };
-            wants.add_times(resources, u64::from(stage.running) + u64::from(ready));
+    /// Tells the master what the job would hold if all of it ran that runs or could, and what it holds.
+    pub(super) fn tell_wants(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(allowance) = &mut self.allowance else { return };
+        allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
+        let Allowance { most, number, .. } = **allowance;
+        let mut wants = Wants { allowance: most, number, holds: allowance.guaranteed.resources, ..Wants::default() };
+        for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
+            let ask = self.requests.ask_of(number, false);
+            // What no node suits has no use for anything.
+            let waits = !self.held && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_suited(ask));
+            let count = u64::from(stage.running) + if waits { u64::from(stage.ready()) } else { 0 };
+            if count > 0 {
+                wants.all.add_times(resources, count);
+                wants.one = if wants.one.is_zero() || resources.0 < wants.one.0 { *resources } else { wants.one };
+            }
         }
-        if allowance.told.is_none_or(|told| is_off(&told, &wants)) {
-            out.send(TheMaster, ToMaster::Wants { job: self.id(), wants: Box::new(wants) });
-            self.allowance.as_mut().expect("just seen").told = Some(wants);
+        if allowance.is_news(&wants) {
+            allowance.said += 1;
+            wants.said = allowance.said;
+            out.send(TheMaster, ToMaster::Wants { job: self.job.id, wants: Box::new(wants) });
+            (allowance.told, allowance.most_since) = (Some(Box::new(wants)), most);
+            allowance.answer_due = Some(now + ANSWERED_WITHIN);
         }
     }
 

@@ -263,6 +263,9 @@ impl JobManager {
                 self.share = Some(share);
                 self.update_demand(now, out);
             }
+            ToJobManager::Allowance { number, answers, allowance } => {
+                self.on_allowance(now, number, answers, &allowance, out);
+            }
             ToJobManager::Act(action) => self.on_act(now, action, out),
             ToJobManager::Nodes { list } => self.on_nodes(now, list, out),
             ToJobManager::Waits { waits, starts } => self.on_waits(now, from, waits, &starts, out),
@@ -759,6 +762,7 @@ impl JobManager {
         self.outcome = None;
         // The master forgot the job's asks when the job ended.
         self.restart_requests();
+        self.allowance.iter_mut().for_each(|allowance| allowance.rerun());
         self.work.restart();
         self.dag.rerun();
         self.forget_alone();
@@ -828,7 +832,8 @@ impl Role for JobManager {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
-        let own = [opening, self.promotions.next(), self.requests.review_at()];
+        let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
+        let own = [opening, self.promotions.next(), self.requests.review_at(), answer];
         self.claims.values().map(|claim| claim.repeat_at).chain(own.into_iter().flatten()).min()
     }
 

@@ -96,7 +96,7 @@ impl JobManager {
     }
 
     fn place_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
-        self.tell_wants(out);
+        self.tell_wants(now, out);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
         self.promote_starved(now, out);

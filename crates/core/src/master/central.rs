@@ -1,6 +1,7 @@
 //! Duty: schedule centrally. Something changed, so the scheduler is asked; on events at once, or on heartbeats only.
 
 use super::{Decide, Master};
+use crate::policy::NewAllowance;
 use crate::protocol::{Address, Ask, ToJobManager};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{GrantId, Instant, JobId, JobWork, NodeId, Totals};
@@ -30,10 +31,14 @@ impl Master {
         self.decide(now, &nodes, out);
     }
 
-    /// Tells job managers what their jobs are entitled to, where that has changed and they plan by it.
+    /// Tells job managers what their jobs are entitled to and may have now, where that has changed and they keep to it.
     pub(super) fn tell_shares(&mut self, out: &mut Outbox) {
         for (job, share) in self.scheduler.new_shares() {
             out.send(job, ToJobManager::Share { share: Box::new(share) });
+        }
+        for (job, told) in self.scheduler.new_allowances() {
+            let NewAllowance { number, answers, allowance, .. } = told;
+            out.send(job, ToJobManager::Allowance { number, answers, allowance: Box::new(allowance) });
         }
     }
 

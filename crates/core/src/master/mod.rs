@@ -151,8 +151,7 @@ impl Master {
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
             (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
-                self.scheduler.on_wants(job, *wants);
-                self.tell_shares(out);
+                self.scheduler.on_wants(job, wants);
             }
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
                 self.on_demand(now, job, &asks, &work, out);

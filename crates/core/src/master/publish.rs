@@ -32,6 +32,7 @@ pub enum Publish {
 #[derive(Default)]
 pub(super) struct Publication {
     list: Arc<NodeList>,
+    made_at: Instant,
     /// The ledger's count of changes to nodes when the list was made.
     changes: u64,
     /// When the next list is sent.
@@ -80,7 +81,9 @@ impl Master {
     /// Tells a job that begins.
     pub(super) fn publish_to(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         if self.settings.publish != Publish::Nothing {
-            if self.publication.changes != self.ledger.node_changes() {
+            // Who places by waits begins with all of its tasks, and would send them where there was room when the list was made.
+            let is_old = self.settings.publish == Publish::Waits && self.publication.made_at + TOGETHER <= now;
+            if is_old || self.publication.changes != self.ledger.node_changes() {
                 self.make_list(now);
             }
             out.send(job, self.list_message());
@@ -92,7 +95,7 @@ impl Master {
     }
 
     fn make_list(&mut self, now: Instant) {
-        self.publication.changes = self.ledger.node_changes();
+        (self.publication.made_at, self.publication.changes) = (now, self.ledger.node_changes());
         let nodes = (0..self.ledger.len()).map(|index| self.listed(now, NodeId(index as u32)));
         let nodes: Vec<ListedNode> = nodes.collect();
         let best = match self.settings.publish {

@@ -21,7 +21,7 @@ pub use trust::Trust;
 use crate::protocol::Rule;
 use crate::vocabulary::{
     ClassTable, Duration, ExecutionType, Instant, JobId, JobWork, NodeViews, QueueId, QueueView, QueuedEntry,
-    Resources, RunningEntry, Totals, UserId,
+    Resources, RunningEntry, Totals, UserId, Wants,
 };
 use crate::why::Why;
 
@@ -39,6 +39,11 @@ pub trait InterJobPolicy: Send {
 
     /// The jobs that are to be told of their shares, because these have changed. Nobody where jobs do not plan by them.
     fn new_shares(&mut self) -> Vec<JobSlot> {
+        Vec::new()
+    }
+
+    /// The jobs that are to be told what their guaranteed tasks may hold together. Nobody where the master places these.
+    fn new_allowances(&mut self) -> Vec<NewAllowance> {
         Vec::new()
     }
 
@@ -63,6 +68,17 @@ pub trait InterJobPolicy: Send {
     fn rule(&self) -> Rule;
 
     fn queue_usage(&self, queue: QueueId) -> QueueUsage;
+}
+
+/// What a job's guaranteed tasks may hold together from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewAllowance {
+    pub job: JobSlot,
+    /// Each of a job's has a larger one.
+    pub number: u32,
+    /// Of what the job said ([`Wants::said`]), the last that this takes into account.
+    pub answers: u32,
+    pub allowance: Totals,
 }
 
 /// What changed for an [`InterJobPolicy`].
@@ -111,7 +127,7 @@ pub enum DemandChange {
     /// What the job, whose asks nobody here serves, wants to hold: all that runs of it or could.
     Wants {
         job: JobSlot,
-        wants: Totals,
+        wants: Box<Wants>,
     },
     /// The job holds more than the policy granted, for instance attempts found again after a restart.
     Taken {

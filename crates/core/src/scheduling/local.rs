@@ -36,6 +36,8 @@ struct LocalAsk {
     instead: Vec<NodeId>,
     /// How long one of its tasks runs, if that is known.
     expected: Option<Duration>,
+    /// Some node of the last list suits it.
+    is_suited: bool,
 }
 
 /// How much may be sent of one kind.
@@ -124,7 +126,7 @@ pub enum Step {
 impl LocalAsk {
     fn new(ask: Ask) -> LocalAsk {
         let shape = Arc::new(TaskShape { resources: ask.resources, execution: ask.execution });
-        LocalAsk { ask, shape, bound: 0, probes: 0, instead: Vec::new(), expected: None }
+        LocalAsk { ask, shape, bound: 0, probes: 0, instead: Vec::new(), expected: None, is_suited: false }
     }
 
     fn open(&self) -> u64 {
@@ -167,6 +169,9 @@ impl LocalScheduler {
     /// The master's latest list. Probes at nodes that take no new work any more are taken back.
     pub fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>) -> Vec<Step> {
         self.view.replace(now, list);
+        for (number, ask) in (0..).zip(&mut self.asks) {
+            ask.is_suited = self.view.find_room(number, &ask.ask.resources, 0).is_some();
+        }
         self.take_back(|_, probe, view| !view.is_open(probe.node))
     }
 
@@ -263,6 +268,11 @@ impl LocalScheduler {
         entry.probes -= 1;
         entry.bound += 1;
         Some(entry.ask.id)
+    }
+
+    /// Whether some node of the last list suits the ask.
+    pub fn is_suited(&self, ask: u32) -> bool {
+        self.asks[ask as usize].is_suited
     }
 
     /// In the next decision a task of the ask goes to this node. False if it does not suit.

@@ -8,12 +8,12 @@ use super::ledger::{ClaimError, Ledger};
 use super::locality::{Delays, Reach, local_nodes};
 use super::request_queue::{OpenRequest, RequestQueue};
 use crate::policy::{
-    AskSlot, Budget, Choice, Decision, DemandChange, InterJobPolicy, Offer, OpenAsk, Outcome, PlacementPolicy,
-    QueueUsage,
+    AskSlot, Budget, Choice, Decision, DemandChange, InterJobPolicy, NewAllowance, Offer, OpenAsk, Outcome,
+    PlacementPolicy, QueueUsage,
 };
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
-    AskId, Duration, GrantId, Instant, JobId, JobWork, NodeId, NodeViews, QueueId, Resources, Totals, UserId,
+    AskId, Duration, GrantId, Instant, JobId, JobWork, NodeId, NodeViews, QueueId, Resources, Totals, UserId, Wants,
 };
 use crate::why::Why;
 use std::collections::BTreeSet;
@@ -132,8 +132,14 @@ impl Scheduler {
         jobs.map(|job| (self.queue.job(job).id, self.inter_job.share(job))).collect()
     }
 
+    /// The jobs that are to be told what their guaranteed tasks may hold.
+    pub fn new_allowances(&mut self) -> Vec<(JobId, NewAllowance)> {
+        let told = self.inter_job.new_allowances().into_iter().filter(|told| !self.queue.job(told.job).ended);
+        told.map(|told| (self.queue.job(told.job).id, told)).collect()
+    }
+
     /// What a job wants to hold whose tasks are placed elsewhere.
-    pub fn on_wants(&mut self, id: JobId, wants: Totals) {
+    pub fn on_wants(&mut self, id: JobId, wants: Box<Wants>) {
         if let Some(job) = self.queue.job_slot(id) {
             self.inter_job.on_change(&DemandChange::Wants { job, wants });
         }

@@ -30,4 +30,4 @@ pub use time::{Duration, Instant};
 pub use token::{Allocation, Generation, Key, Mac, Sealing, Tag, Token};
 pub use views::{ClassTable, Distance, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
 pub use waits::{Age, NodeWaits, WaitMatrix};
-pub use work::{JobWork, Work};
+pub use work::{JobWork, Wants, Work};

@@ -150,6 +150,30 @@ impl Totals {
         (0..WIDTH).all(|kind| self.0[kind] <= room.0[kind])
     }
 
+    /// Kind by kind, of this and the other.
+    #[inline]
+    pub fn zip(&self, other: &Totals, of: impl Fn(u64, u64) -> u64) -> Totals {
+        Totals(std::array::from_fn(|kind| of(self.0[kind], other.0[kind])))
+    }
+
+    pub fn larger_of(&self, other: &Totals) -> Totals {
+        self.zip(other, u64::max)
+    }
+
+    pub fn smaller_of(&self, other: &Totals) -> Totals {
+        self.zip(other, u64::min)
+    }
+
+    pub fn saturating_sub(&self, other: &Totals) -> Totals {
+        self.zip(other, u64::saturating_sub)
+    }
+
+    /// So many hundredths of it, rounded up.
+    pub fn hundredths(&self, hundredths: u32) -> Totals {
+        let part = |amount: u64| (u128::from(amount) * u128::from(hundredths)).div_ceil(100);
+        Totals(self.0.map(|amount| u64::try_from(part(amount)).unwrap_or(u64::MAX)))
+    }
+
     /// How many times so much fits into this; `u64::MAX` for a zero vector.
     pub fn holds(&self, amount: &Resources) -> u64 {
         let kinds = self.0.iter().zip(&amount.0).filter(|(_, of_one)| **of_one > 0);

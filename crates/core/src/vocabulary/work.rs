@@ -16,6 +16,30 @@ pub struct JobWork {
     pub remaining: Work,
 }
 
+/// What a job that places its tasks itself wants to hold of the cluster, and may.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Wants {
+    /// All that runs of it or could.
+    pub all: Totals,
+    /// One of these tasks that is no larger than any other: with less than that nothing starts.
+    pub one: Resources,
+    /// What its guaranteed tasks may hold together, as it was told last, in the message of this number; zero where the present
+    /// master told it nothing.
+    pub allowance: Totals,
+    pub number: u32,
+    /// What they hold.
+    pub holds: Totals,
+    /// Tells it from all that its job manager said before.
+    pub said: u32,
+}
+
+impl Wants {
+    /// The most that its guaranteed tasks will hold unless it is told otherwise.
+    pub fn may_hold(&self) -> Totals {
+        self.allowance.larger_of(&self.holds)
+    }
+}
+
 /// The most that counts of one addend, so that no sum of a million of them overflows.
 const MOST: u64 = u64::MAX >> 20;
 

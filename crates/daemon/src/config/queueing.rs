@@ -2,16 +2,16 @@
 
 use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
 use amalgam_core::job_manager::CorrectionRules;
-use amalgam_core::preset::{Placement, Preset};
+use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
 use serde::Deserialize;
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueingKeys {
-    /// Of a job's fair share, its guaranteed tasks may hold so much.
+    /// So much of the cluster may be guaranteed, all jobs together.
     guaranteed: Option<Ratio>,
-    /// And its opportunistic ones so much.
+    /// A job's opportunistic tasks may hold so many times its share of that.
     opportunistic: Option<Ratio>,
     /// An opportunistic task that has waited for so long gets what the job may hold next.
     starved_after: Option<LengthOrNever>,
@@ -35,7 +35,9 @@ impl QueueingKeys {
             return Err((problem, format!("say `preset = \"{owner}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
-        allowance.guaranteed = self.guaranteed.map_or(allowance.guaranteed, |ratio| ratio.0);
+        if let (Some(part), InterJob::Entitlement { guaranteed }) = (self.guaranteed, &mut preset.inter_job) {
+            *guaranteed = part.0;
+        }
         allowance.opportunistic = self.opportunistic.map_or(allowance.opportunistic, |ratio| ratio.0);
         let never = |key: &str| (format!("{key} is \"never\""), "write a duration, such as \"30s\"".to_owned());
         if let Some(LengthOrNever(length)) = self.starved_after {
@@ -71,7 +73,7 @@ mod tests {
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
         let allowance = rules.allowance;
-        assert_eq!((allowance.guaranteed, allowance.opportunistic), (50, 300));
+        assert_eq!((preset.inter_job, allowance.opportunistic), (InterJob::Entitlement { guaranteed: 50 }, 300));
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!(rules.keep_freed, Duration::from_millis(7));

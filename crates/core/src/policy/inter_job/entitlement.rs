@@ -1,31 +1,285 @@
-//! Nobody's turn: job managers place all tasks themselves and are only told what their jobs are entitled to.
+//! Nobody's turn: job managers place all tasks themselves, and are told what their jobs are entitled to and how much of that
+//! they may have now.
+//!
+//! The second are the tokens of Boutin et al. 2014 (Apollo, section 2.1), each the right to run some guaranteed work, counted
+//! in resources: a job's **allowance**. No more is allowed to all jobs together than there is. Where a job's due shrinks its
+//! allowance does at once, and what its tasks hold beyond that is free for others when they end; so a job that is due more
+//! gets it when it is free, whoever has the least part of its due first.
+//!
+//! Departs: a job's due is its fair share of today, as far as it has use for it, and not a number that it names when it is
+//! submitted and keeps. A job that is allowed nothing yet has its manager already, and may send opportunistic tasks.
 
 use super::QueueTree;
-use super::shares::Shares;
-use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
+use super::shares::{Shares, put};
+use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, NewAllowance, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
-use crate::vocabulary::{JobId, QueueId, Resources, Totals};
+use crate::vocabulary::resources::WIDTH;
+use crate::vocabulary::{JobId, QueueId, Resources, Totals, Wants};
 use crate::why::Why;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::ops::Bound;
 
-pub struct Entitlement(Shares);
+/// A job is told of an allowance that has changed by one part in so many.
+const TOLD_WITHIN: u64 = 16;
+
+/// Of a due, all.
+const ALL: u64 = 1_000_000;
+
+pub struct Entitlement {
+    shares: Shares,
+    /// So many hundredths of the cluster are shared: what is left evens out that tasks do not fill nodes without a gap.
+    guaranteed: u32,
+    shared: Totals,
+    jobs: Vec<Option<Account>>,
+    /// What all jobs together may hold.
+    may_hold: Totals,
+    /// Jobs that are due more than they are allowed, in the order in which they get it.
+    waiting: BTreeSet<Turn>,
+    /// How many of them lack something of a kind.
+    lacking: [usize; WIDTH],
+    /// Those to be told.
+    news: BTreeSet<JobSlot>,
+    /// Since it was looked at last, something may be given.
+    may_give: bool,
+}
+
+/// Higher priority first; then who has the smaller part of its due; then who came first.
+type Turn = (Reverse<i32>, u64, JobId, JobSlot);
+
+#[derive(Clone, Copy)]
+struct Account {
+    id: JobId,
+    priority: i32,
+    /// One of its smallest tasks.
+    one: Totals,
+    due: Totals,
+    allowed: Totals,
+    /// Of the message with which it was, or is to be, told.
+    number: u32,
+    /// What it said last.
+    said: u32,
+    /// The most that its guaranteed tasks can hold, whatever of that it has heard: more than it is allowed where its
+    /// allowance shrank.
+    may_hold: Totals,
+}
+
+impl Account {
+    /// Its part of its due: of the kind of which it has the smallest.
+    fn part(&self) -> u64 {
+        let kinds = self.due.0.iter().zip(&self.allowed.0).filter(|(due, _)| **due > 0);
+        let part = |(&due, &allowed): (&u64, &u64)| u128::from(allowed.min(due)) * u128::from(ALL) / u128::from(due);
+        kinds.map(part).min().map_or(ALL, |part| part as u64)
+    }
+
+    fn lacks(&self) -> impl Iterator<Item = bool> {
+        self.due.0.iter().zip(&self.allowed.0).map(|(due, allowed)| due > allowed)
+    }
+
+    /// None where it has what it is due, or about that.
+    fn turn(&self, slot: JobSlot) -> Option<Turn> {
+        let has_none = !self.one.fits_in(&self.allowed) && self.due != Totals::ZERO;
+        (has_none || is_more(&self.allowed, &self.due)).then(|| (Reverse(self.priority), self.part(), self.id, slot))
+    }
+}
 
 impl Entitlement {
-    pub fn new(tree: QueueTree) -> Entitlement {
-        Entitlement(Shares::new(tree))
+    pub fn new(tree: QueueTree, guaranteed: u32) -> Entitlement {
+        Entitlement {
+            shares: Shares::new(tree),
+            guaranteed,
+            shared: Totals::ZERO,
+            jobs: Vec::new(),
+            may_hold: Totals::ZERO,
+            waiting: BTreeSet::new(),
+            lacking: [0; WIDTH],
+            news: BTreeSet::new(),
+            may_give: false,
+        }
     }
+
+    /// Changes a job's account, and its turn with it. Whether it is to be told is what the change returns.
+    fn change(&mut self, slot: JobSlot, change: impl FnOnce(&mut Account) -> bool) {
+        let account = self.jobs[slot as usize].as_mut().expect("a job slot in use");
+        let before = *account;
+        let is_told = change(account);
+        let after = *account;
+        if is_told {
+            account.number += 1;
+            self.news.insert(slot);
+        }
+        if before.may_hold != after.may_hold {
+            self.may_hold = self.may_hold.saturating_sub(&before.may_hold).zip(&after.may_hold, u64::saturating_add);
+            self.may_give = true;
+        }
+        self.queue(slot, &before, Some(&after));
+    }
+
+    /// Its turn is another one.
+    fn queue(&mut self, slot: JobSlot, before: &Account, after: Option<&Account>) {
+        let turns = (before.turn(slot), after.and_then(|after| after.turn(slot)));
+        if let Some(turn) = &turns.0 {
+            self.waiting.remove(turn);
+            before.lacks().enumerate().for_each(|(kind, lacks)| self.lacking[kind] -= usize::from(lacks));
+        }
+        if let (Some(turn), Some(after)) = (turns.1, after) {
+            self.waiting.insert(turn);
+            after.lacks().enumerate().for_each(|(kind, lacks)| self.lacking[kind] += usize::from(lacks));
+        }
+        self.may_give |= turns.0 != turns.1;
+    }
+
+    fn on_wants(&mut self, slot: JobSlot, wants: &Wants) {
+        self.change(slot, |account| {
+            if account.number == 0 {
+                // Another master allowed it so much.
+                account.allowed = wants.allowance;
+            }
+            let may_hold = wants.may_hold();
+            // Until it has heard the last word, it may do as any of those before it said.
+            let has_heard = wants.number == account.number;
+            account.may_hold = if has_heard { may_hold } else { account.may_hold.larger_of(&may_hold) };
+            account.one = Totals::ZERO;
+            account.one.add(&wants.one);
+            account.said = wants.said;
+            false
+        });
+        // It waits for an answer, whatever that is.
+        self.news.insert(slot);
+    }
+
+    /// What the job is due now. Its allowance shrinks with that at once, and grows into what the job may still hold.
+    fn review(&mut self, slot: JobSlot) {
+        let one = self.jobs[slot as usize].as_ref().expect("a job slot in use").one;
+        let due = self.shares.due(slot, &one);
+        self.change(slot, |account| {
+            // It has no use for less than one of its tasks.
+            account.due = due.larger_of(&account.one);
+            let allowed = account.allowed.smaller_of(&account.due);
+            let allowed = allowed.larger_of(&account.due.smaller_of(&account.may_hold));
+            // What is too little for any of its tasks would only be kept from others.
+            let allowed = if account.one.fits_in(&allowed) { allowed } else { Totals::ZERO };
+            let is_news = is_more(&allowed, &account.allowed) || is_more(&account.allowed, &allowed);
+            if is_news {
+                account.allowed = allowed;
+            }
+            is_news
+        });
+    }
+
+    /// Gives what is free to those that wait for it. What is too little for the first is not for those after it.
+    fn give(&mut self) {
+        if !std::mem::take(&mut self.may_give) {
+            return;
+        }
+        let mut free = self.shared.saturating_sub(&self.may_hold);
+        let mut next = self.waiting.first().copied();
+        while let Some(turn) = next.filter(|_| !self.is_exhausted(&free)) {
+            let slot = turn.3;
+            let account = *self.jobs[slot as usize].as_ref().expect("who waits is there");
+            let others = self.may_hold.saturating_sub(&account.may_hold);
+            let mut allowed = part_within(&account, &free);
+            if !account.one.fits_in(&allowed) && nobody_holds(&others, &account.one) {
+                // Its task is larger than what may be guaranteed of the cluster.
+                allowed = allowed.larger_of(&account.one);
+            }
+            if account.one.fits_in(&allowed) && is_more(&account.allowed, &allowed) {
+                let may_hold = account.may_hold.larger_of(&allowed);
+                free = free.saturating_sub(&may_hold.saturating_sub(&account.may_hold));
+                self.change(slot, |account| {
+                    (account.allowed, account.may_hold) = (allowed, may_hold);
+                    true
+                });
+            } else {
+                free = free.saturating_sub(&account.due.saturating_sub(&account.may_hold));
+            }
+            next = self.waiting.range((Bound::Excluded(turn), Bound::Unbounded)).next().copied();
+        }
+        self.may_give = false;
+    }
+
+    /// All that wait lack a kind of which nothing is left.
+    fn is_exhausted(&self, free: &Totals) -> bool {
+        free.0.iter().zip(&self.lacking).any(|(&free, &lacking)| free == 0 && lacking == self.waiting.len())
+    }
+}
+
+/// What the job could be allowed: all that it is due, or as much more of every kind, in proportion to what it lacks, as is free.
+fn part_within(account: &Account, free: &Totals) -> Totals {
+    let Account { due, allowed, may_hold, .. } = account;
+    let room = may_hold.zip(free, u64::saturating_add);
+    let lacks = due.saturating_sub(allowed);
+    let part = |kind: usize| match lacks.0[kind] {
+        0 => ALL,
+        lacks => (u128::from(room.0[kind].saturating_sub(allowed.0[kind])) * u128::from(ALL) / u128::from(lacks))
+            .min(u128::from(ALL)) as u64,
+    };
+    let part = (0..lacks.0.len()).map(part).min().unwrap_or(ALL);
+    lacks.zip(allowed, |lacks, allowed| allowed + (u128::from(lacks) * u128::from(part) / u128::from(ALL)) as u64)
+}
+
+/// Nobody else may hold anything of what this takes.
+fn nobody_holds(others: &Totals, one: &Totals) -> bool {
+    others.0.iter().zip(&one.0).all(|(held, of_one)| *held == 0 || *of_one == 0)
+}
+
+/// Of some kind it is more, by a part that counts.
+fn is_more(known: &Totals, now: &Totals) -> bool {
+    known.0.iter().zip(&now.0).any(|(&known, &now)| now.saturating_sub(known).saturating_mul(TOLD_WITHIN) > known)
 }
 
 impl InterJobPolicy for Entitlement {
     fn on_change(&mut self, change: &DemandChange) {
-        self.0.on_change(change);
+        match change {
+            DemandChange::Capacity(total) => {
+                self.shared = total.hundredths(self.guaranteed);
+                self.may_give = true;
+                return self.shares.on_change(&DemandChange::Capacity(self.shared));
+            }
+            DemandChange::JobAdded { job, id, priority, .. } => {
+                let (id, priority, number, said, nothing) = (*id, *priority, 0, 0, Totals::ZERO);
+                let [one, due, allowed, may_hold] = [nothing; 4];
+                put(&mut self.jobs, *job, Account { id, priority, one, due, allowed, number, said, may_hold });
+            }
+            DemandChange::JobRemoved { job } => {
+                let gone = self.jobs[*job as usize].take().expect("a job slot in use");
+                self.queue(*job, &gone, None);
+                self.news.remove(job);
+                self.may_hold = self.may_hold.saturating_sub(&gone.may_hold);
+                self.may_give = true;
+            }
+            DemandChange::Wants { job, wants } => {
+                self.shares.on_change(change);
+                self.on_wants(*job, wants);
+                return self.review(*job);
+            }
+            _ => {}
+        }
+        self.shares.on_change(change);
     }
 
     fn share(&self, job: JobSlot) -> Totals {
-        self.0.of(job)
+        self.shares.of(job)
     }
 
     fn new_shares(&mut self) -> Vec<JobSlot> {
-        self.0.review()
+        let is_due = self.shares.is_due();
+        let told = self.shares.review();
+        if is_due {
+            let slots: Vec<JobSlot> =
+                (0..self.jobs.len() as JobSlot).filter(|slot| self.jobs[*slot as usize].is_some()).collect();
+            slots.into_iter().for_each(|slot| self.review(slot));
+        }
+        told
+    }
+
+    fn new_allowances(&mut self) -> Vec<NewAllowance> {
+        self.give();
+        let told = |slot: JobSlot| {
+            let account = self.jobs[slot as usize].as_ref().expect("whoever is told is there");
+            NewAllowance { job: slot, number: account.number, answers: account.said, allowance: account.allowed }
+        };
+        std::mem::take(&mut self.news).into_iter().map(told).collect()
     }
 
     fn next(&mut self, _: &Offer<'_>) -> Option<Choice> {

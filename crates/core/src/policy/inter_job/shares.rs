@@ -134,7 +134,7 @@ impl Shares {
             DemandChange::Open { ask, count, .. } => self.set_open(ask, count),
             DemandChange::Taken { job, resources } => self.want(job, |wants| wants.add(&resources)),
             DemandChange::Freed { job, resources } => self.want(job, |wants| wants.sub(&resources)),
-            DemandChange::Wants { job, wants } => self.want(job, |all| *all = wants),
+            DemandChange::Wants { job, ref wants } => self.want(job, |all| *all = wants.all),
             DemandChange::Work { .. } | DemandChange::Class { .. } | DemandChange::RoomOpened => {}
         }
     }
@@ -191,7 +191,7 @@ impl Shares {
         to_tell
     }
 
-    fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.stale || self.drift.iter().zip(&self.tolerated).any(|(drift, tolerated)| drift.unsigned_abs() > *tolerated)
     }
 
@@ -199,6 +199,16 @@ impl Shares {
     pub fn of(&self, job: JobSlot) -> Totals {
         let share = u128::from(self.job(job).told.unwrap_or_default());
         Totals(self.capacity.0.map(|amount| (u128::from(amount) * share / u128::from(WHOLE)) as u64))
+    }
+
+    /// What of its share it has use for now: all that it wants, or as much of every kind as its share lets it have, in whole
+    /// multiples of what one of its tasks takes.
+    pub fn due(&self, job: JobSlot, of_one: &Totals) -> Totals {
+        let Entitled { wants, share, .. } = self.job(job);
+        let wanted = wants.dominant_share(&self.capacity).max(1);
+        let part = |amount: u64| (u128::from(amount) * u128::from(*share) / u128::from(wanted)) as u64;
+        let whole = |amount: u64, of_one: u64| part(amount) - part(amount).checked_rem(of_one).unwrap_or(0);
+        if wanted <= *share { *wants } else { wants.zip(of_one, whole) }
     }
 
     /// Of each job of the leaf.
@@ -348,7 +358,7 @@ fn is_off(known: &Totals, now: &Totals, within: u64) -> bool {
     known.0.iter().zip(&now.0).any(|(&known, &now)| known.abs_diff(now).saturating_mul(within) > known)
 }
 
-fn put<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) {
+pub(super) fn put<T>(slots: &mut Vec<Option<T>>, slot: u32, value: T) {
     if slots.len() <= slot as usize {
         slots.resize_with(slot as usize + 1, || None);
     }
