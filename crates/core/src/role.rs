@@ -281,9 +281,12 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
         waited: Duration,
-        /// How long it was expected to wait when it was sent to the node's queue; `None` where that was not estimated.
+        /// How long it was expected to wait when it was sent to the node's queue, or became guaranteed there; `None` where that
+        /// was not estimated.
         expected: Option<Duration>,
         opportunistic: bool,
+        /// It became guaranteed while it waited.
+        promoted: bool,
     },
     /// A running attempt was found again after its owner or its node's agent was away.
     Adopted {

@@ -17,6 +17,11 @@ const TOLD_WITHIN: u64 = 16;
 /// A master that has not answered for so long is away.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 
+/// Waiting attempts that are looked at to promote one of them.
+const LOOKS: usize = 32;
+/// Nobody calls that waiting.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
 /// How much of a job may be sent to nodes without a booking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllowanceRules {
@@ -164,31 +169,55 @@ impl JobManager {
     /// What has waited for too long goes before all that was not sent yet.
     pub(super) fn promote_starved(&mut self, now: Instant, out: &mut Outbox) {
         if let Some(allowance) = &self.allowance {
-            let starved_after = allowance.rules.starved_after;
+            let starved_after = Some(allowance.rules.starved_after);
             self.promote_within_allowance(now, starved_after, out);
         }
     }
 
-    /// Opportunistic attempts that are older than this become guaranteed as far as the job's share goes: those that wait first,
-    /// then those that run, and the oldest first of each.
-    pub(super) fn promote_within_allowance(&mut self, now: Instant, older_than: Duration, out: &mut Outbox) {
-        let only_waiting = older_than > Duration::ZERO;
+    /// Opportunistic attempts become guaranteed as far as the allowance goes. Where `starved_after` is given those that have
+    /// waited for so long, the oldest first. Else whatever makes most of it: what waits where it would start at once, then what
+    /// runs, then what would wait least.
+    pub(super) fn promote_within_allowance(&mut self, now: Instant, starved_after: Option<Duration>, out: &mut Outbox) {
         while let Some(allowed) = self.allowed(ExecutionType::Guaranteed) {
-            let Some(allowance) = &self.allowance else { return };
-            let waiting = allowance.waiting.first().filter(|(since, _)| now.since(*since) >= older_than);
-            let next = waiting.or_else(|| allowance.running.first().filter(|_| !only_waiting));
-            let Some(&(_, attempt)) = next else { return };
+            let next = match starved_after {
+                Some(after) => self.starved(now, after),
+                None => self.best_to_promote(),
+            };
+            let Some((attempt, wait)) = next else { return };
             let Some(running) = self.running.get(&attempt) else { return };
             let (task, node) = (running.task, running.node);
-            let mut taken = Totals::ZERO;
-            taken.add(&self.job.resources[task.stage as usize]);
-            if !taken.fits_in(&allowed.room) && !allowed.one_goes || self.stopping {
+            if allowed.room.holds(&self.job.resources[task.stage as usize]) == 0 || self.stopping {
                 return;
             }
             self.take_promotion(attempt);
+            if let Some(running) = self.running.get_mut(&attempt) {
+                running.expected_wait = now.since(running.launched_at) + wait;
+            }
             out.persist(Change::Promoted { attempt, task, node, grant: None, at: now });
             out.send(node, ToNode::Promote { attempt, grant: None });
         }
+    }
+
+    /// With how long it would still wait.
+    fn starved(&self, now: Instant, after: Duration) -> Option<(AttemptId, Duration)> {
+        let (since, attempt) = self.allowance.as_ref()?.waiting.first()?;
+        (now.since(*since) >= after).then(|| (*attempt, self.wait_if_promoted(*attempt)))
+    }
+
+    fn best_to_promote(&self) -> Option<(AttemptId, Duration)> {
+        let allowance = self.allowance.as_ref()?;
+        let waiting = allowance.waiting.iter().take(LOOKS);
+        let best = waiting.map(|(_, attempt)| (*attempt, self.wait_if_promoted(*attempt))).min_by_key(|best| best.1);
+        let running = || allowance.running.first().map(|(_, attempt)| (*attempt, Duration::ZERO));
+        best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best)
+    }
+
+    fn wait_if_promoted(&self, attempt: AttemptId) -> Duration {
+        let (Some(sent), Some(scheduler)) = (self.running.get(&attempt), &self.scheduler) else {
+            return Duration::ZERO;
+        };
+        let ask = self.requests.ask_of(sent.task.stage, false);
+        scheduler.wait(ask, sent.node, ExecutionType::Guaranteed)
     }
 
     /// The attempt is within what the job is entitled to from now on.

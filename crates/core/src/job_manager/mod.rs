@@ -493,8 +493,8 @@ impl JobManager {
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 let expected = self.allowance.is_some().then_some(running.expected_wait);
-                let opportunistic = running.opportunistic;
-                out.record(Record::Started { task, attempt, node, waited, expected, opportunistic });
+                let (opportunistic, promoted) = (running.opportunistic, running.promoted);
+                out.record(Record::Started { task, attempt, node, waited, expected, opportunistic, promoted });
             }
             let (task, node, twin) = (running.task, running.node, running.twin);
             self.note_arrival(task, node);

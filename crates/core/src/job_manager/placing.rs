@@ -102,7 +102,7 @@ impl JobManager {
         self.promote_starved(now, out);
         let (requests, dag) = (&self.requests, &self.dag);
         let Some(scheduler) = self.scheduler.as_mut().filter(|scheduler| scheduler.has_open_tasks()) else {
-            return self.promote_within_allowance(now, Duration::ZERO, out);
+            return self.promote_within_allowance(now, None, out);
         };
         let run_time = |ask| requests.next_stage(ask).and_then(|stage| dag.stage(stage).estimate.expected());
         scheduler.expect(run_time);
@@ -112,7 +112,7 @@ impl JobManager {
             let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide_batches(now, allowed));
             self.take(now, steps.unwrap_or_default(), out);
             if execution == ExecutionType::Guaranteed {
-                self.promote_within_allowance(now, Duration::ZERO, out);
+                self.promote_within_allowance(now, None, out);
             }
         }
     }

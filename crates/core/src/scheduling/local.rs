@@ -333,6 +333,13 @@ impl LocalScheduler {
         }
     }
 
+    /// How long a task of the ask would wait on a node.
+    pub fn wait(&self, ask: u32, node: NodeId, execution: ExecutionType) -> Duration {
+        let index = Some(node.0 as usize).filter(|index| *index < self.view.len());
+        let resources = &self.asks[ask as usize].ask.resources;
+        index.map_or(Duration::ZERO, |index| self.view.wait(index, resources, execution))
+    }
+
     /// Where a task of the ask would be sent instead that waits on this node, and does for so long still.
     pub fn reconsider(
         &mut self,

@@ -219,8 +219,8 @@ impl Metrics {
                     stage.ready = now;
                 }
             }
-            Record::Started { waited, expected: Some(expected), opportunistic, .. } => {
-                self.queueing.on_started(*waited, *expected, *opportunistic);
+            Record::Started { waited, expected: Some(expected), opportunistic, promoted, .. } => {
+                self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
             }
             Record::Duplicated { trigger, .. } => self.queueing.on_triggered(*trigger),
             Record::Retried { .. } => self.counters.retried += 1,

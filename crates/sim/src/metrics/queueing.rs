@@ -15,9 +15,12 @@ pub struct Queueing {
     /// From launch to start, of guaranteed attempts that no ledger booked.
     pub guaranteed_wait_s: Summary,
     pub guaranteed: u64,
+    /// The same of those that were opportunistic and became guaranteed while they waited.
+    pub promoted_wait_s: Summary,
+    pub promoted: u64,
     pub opportunistic_wait_s: Summary,
     pub opportunistic: u64,
-    /// By how much the estimate of a guaranteed attempt's wait was off, either way.
+    /// By how much the estimate of a guaranteed attempt's wait was off, either way, also of those that became guaranteed.
     pub error_s: Summary,
     /// The part of the guaranteed ones whose wait was off by a second at most.
     pub within_a_second: f64,
@@ -45,6 +48,7 @@ impl Duplicates {
 #[derive(Default)]
 pub struct QueueMeasure {
     guaranteed: Vec<Duration>,
+    promoted: Vec<Duration>,
     opportunistic: Vec<Duration>,
     errors: Vec<Duration>,
     duplicates: Duplicates,
@@ -53,11 +57,12 @@ pub struct QueueMeasure {
 }
 
 impl QueueMeasure {
-    pub fn on_started(&mut self, waited: Duration, expected: Duration, is_opportunistic: bool) {
+    pub fn on_started(&mut self, waited: Duration, expected: Duration, is_opportunistic: bool, is_promoted: bool) {
         if is_opportunistic {
             self.opportunistic.push(waited);
         } else {
-            self.guaranteed.push(waited);
+            let waits = if is_promoted { &mut self.promoted } else { &mut self.guaranteed };
+            waits.push(waited);
             self.errors.push(Duration(waited.0.abs_diff(expected.0)));
         }
     }
@@ -83,14 +88,20 @@ impl QueueMeasure {
     pub fn finish(&self) -> Option<Queueing> {
         let (guaranteed, opportunistic) = (self.guaranteed.len() as u64, self.opportunistic.len() as u64);
         let summary = |waits: &[Duration]| Summary::of(waits.iter().map(|wait| (wait.as_secs_f64(), 1)));
+        let promoted = self.promoted.len() as u64;
         let good = self.errors.iter().filter(|error| **error <= GOOD).count();
-        (guaranteed + opportunistic > 0).then(|| Queueing {
+        (guaranteed + promoted + opportunistic > 0).then(|| Queueing {
             guaranteed_wait_s: summary(&self.guaranteed),
             guaranteed,
+            promoted_wait_s: summary(&self.promoted),
+            promoted,
             opportunistic_wait_s: summary(&self.opportunistic),
             opportunistic,
             error_s: summary(&self.errors),
-            within_a_second: if guaranteed > 0 { good as f64 / guaranteed as f64 } else { 1.0 },
+            within_a_second: match guaranteed + promoted {
+                0 => 1.0,
+                all => good as f64 / all as f64,
+            },
             duplicates: self.duplicates,
         })
     }

@@ -204,7 +204,6 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-/// Jobs that can never run, the first of them by name.
 /// How attempts fared that were sent to nodes' queues.
 fn queueing(queueing: &Queueing) -> String {
     let number = show::number;
@@ -216,12 +215,13 @@ fn queueing(queueing: &Queueing) -> String {
         )
     };
     let mut text = wait("guaranteed", *guaranteed, guaranteed_wait_s);
+    text += &wait("promoted", queueing.promoted, &queueing.promoted_wait_s);
+    text += &wait("opportunistic", *opportunistic, opportunistic_wait_s);
     text += &format!(
-        "  as estimated to within a second: {:.1} %; off by {} s at p95\n",
+        "guaranteed and promoted ones as estimated to within a second: {:.1} %; off by {} s at p95\n",
         queueing.within_a_second * 100.0,
         number(queueing.error_s.p95)
     );
-    text += &wait("opportunistic", *opportunistic, opportunistic_wait_s);
     let Duplicates { underestimated, above_mean, waited_long, first } = queueing.duplicates;
     text + &format!(
         "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first\n",
@@ -229,6 +229,7 @@ fn queueing(queueing: &Queueing) -> String {
     )
 }
 
+/// Jobs that can never run, the first of them by name.
 fn misfits(results: &Results) -> String {
     let refused = &results.refused_jobs;
     if refused.is_empty() {

@@ -209,13 +209,16 @@ fn part_within(account: &Account, free: &Totals) -> Totals {
     let Account { due, allowed, may_hold, .. } = account;
     let room = may_hold.zip(free, u64::saturating_add);
     let lacks = due.saturating_sub(allowed);
-    let part = |kind: usize| match lacks.0[kind] {
-        0 => ALL,
-        lacks => (u128::from(room.0[kind].saturating_sub(allowed.0[kind])) * u128::from(ALL) / u128::from(lacks))
-            .min(u128::from(ALL)) as u64,
-    };
-    let part = (0..lacks.0.len()).map(part).min().unwrap_or(ALL);
-    lacks.zip(allowed, |lacks, allowed| allowed + (u128::from(lacks) * u128::from(part) / u128::from(ALL)) as u64)
+    // The smallest of these fractions, as it is: a rounded one would fall short of whole tasks.
+    let mut part = (1, 1);
+    for (kind, &lacks) in lacks.0.iter().enumerate().filter(|(_, lacks)| **lacks > 0) {
+        let more = u128::from(room.0[kind].saturating_sub(allowed.0[kind]));
+        if more * part.1 < u128::from(lacks) * part.0 {
+            part = (more, u128::from(lacks));
+        }
+    }
+    let (part, of) = part;
+    lacks.zip(allowed, |lacks, allowed| allowed + (u128::from(lacks) * part / of) as u64)
 }
 
 /// Nobody else may hold anything of what this takes.
@@ -310,5 +313,227 @@ impl InterJobPolicy for Entitlement {
 
     fn queue_usage(&self, _: QueueId) -> QueueUsage {
         QueueUsage::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Chance, UserId};
+    use std::collections::VecDeque;
+
+    const CORES: u64 = 40;
+
+    /// A job's manager: it launches tasks of one size as far as it was allowed, and says what it should.
+    #[derive(Default)]
+    struct Manager {
+        of_one: u64,
+        wants: u64,
+        holds: u64,
+        allowed: u64,
+        number: u32,
+        said: u32,
+        /// On their way to it and from it.
+        inbox: VecDeque<NewAllowance>,
+        outbox: VecDeque<Wants>,
+    }
+
+    fn cpu(amount: u64) -> Totals {
+        Totals(std::array::from_fn(|kind| if kind == 0 { amount } else { 0 }))
+    }
+
+    impl Manager {
+        fn launch(&mut self) {
+            while self.holds + self.of_one <= self.allowed && self.holds + self.of_one <= self.wants {
+                self.holds += self.of_one;
+            }
+        }
+
+        fn say(&mut self) {
+            self.said += 1;
+            let one =
+                Resources(std::array::from_fn(|kind| if kind == 0 && self.wants > 0 { self.of_one as u32 } else { 0 }));
+            let (allowance, number, said) = (cpu(self.allowed), self.number, self.said);
+            let wants = Wants { all: cpu(self.wants), one, allowance, number, holds: cpu(self.holds), said };
+            self.outbox.push_back(wants);
+        }
+    }
+
+    struct Cluster {
+        policy: Entitlement,
+        jobs: Vec<Manager>,
+    }
+
+    impl Cluster {
+        /// Of jobs with tasks of these sizes; 30 cores may be guaranteed.
+        fn new(sizes: &[u64], priority: impl Fn(usize) -> i32) -> Cluster {
+            let tree = QueueTree::single();
+            let queue = tree.find("root.default").expect("it is there");
+            let mut policy = Entitlement::new(tree, 75);
+            policy.on_change(&DemandChange::Capacity(cpu(CORES)));
+            for job in 0..sizes.len() {
+                let (id, user, priority) = (JobId(job as u64), UserId(0), priority(job));
+                policy.on_change(&DemandChange::JobAdded { job: job as u32, id, queue, user, priority });
+            }
+            let jobs = sizes.iter().map(|&of_one| Manager { of_one, ..Manager::default() }).collect();
+            Cluster { policy, jobs }
+        }
+
+        fn deliver_to_master(&mut self, job: usize) {
+            let Some(wants) = self.jobs[job].outbox.pop_front() else { return };
+            self.policy.on_change(&DemandChange::Wants { job: job as u32, wants: Box::new(wants) });
+            self.policy.new_shares();
+            for told in self.policy.new_allowances() {
+                self.jobs[told.job as usize].inbox.push_back(told);
+            }
+        }
+
+        fn deliver_to_manager(&mut self, job: usize) {
+            let manager = &mut self.jobs[job];
+            let Some(told) = manager.inbox.pop_front() else { return };
+            let is_less = told.allowance.0[0] < manager.allowed;
+            (manager.allowed, manager.number) = (told.allowance.0[0], told.number);
+            manager.launch();
+            if is_less {
+                manager.say();
+            }
+        }
+
+        fn want(&mut self, job: usize, wants: u64) {
+            let manager = &mut self.jobs[job];
+            manager.wants = wants.max(manager.holds);
+            manager.launch();
+            manager.say();
+        }
+
+        fn end_one(&mut self, job: usize) {
+            let manager = &mut self.jobs[job];
+            if manager.holds > 0 {
+                manager.holds -= manager.of_one;
+                manager.wants -= manager.of_one;
+                manager.launch();
+                manager.say();
+            }
+        }
+
+        fn settle(&mut self) {
+            while self.jobs.iter().any(|job| !job.inbox.is_empty() || !job.outbox.is_empty()) {
+                for job in 0..self.jobs.len() {
+                    self.deliver_to_master(job);
+                    self.deliver_to_manager(job);
+                }
+            }
+        }
+
+        fn held(&self) -> Vec<u64> {
+            self.jobs.iter().map(|job| job.holds).collect()
+        }
+    }
+
+    /// Whatever is on its way: no more is held than may be, but for one task that is larger than that and is alone.
+    #[test]
+    fn together_they_never_hold_more_than_is_shared() {
+        for seed in 0..300 {
+            let mut chance = Chance::new(seed, "entitlement");
+            let sizes: Vec<u64> =
+                (0..2 + chance.below(6_u64)).map(|_| [1, 1, 2, 5, 35][chance.below(5_u64) as usize]).collect();
+            let jobs = sizes.len();
+            let mut cluster = Cluster::new(&sizes, |job| job as i32 % 2);
+            for _ in 0..400 {
+                let job = chance.below(jobs as u64) as usize;
+                match chance.below(8_u32) {
+                    0 => cluster.want(job, sizes[job] * chance.below(60_u64)),
+                    1 | 2 => cluster.end_one(job),
+                    3..=5 => cluster.deliver_to_master(job),
+                    _ => cluster.deliver_to_manager(job),
+                }
+                let held = cluster.held();
+                let is_alone = held.iter().filter(|held| **held > 0).count() == 1;
+                assert!(held.iter().sum::<u64>() <= 30 || is_alone, "seed {seed}: {held:?} of {sizes:?}");
+            }
+            // All that is wanted is done in the end.
+            for _ in 0..2_000 {
+                cluster.settle();
+                (0..jobs).for_each(|job| cluster.end_one(job));
+            }
+            let left: Vec<u64> = cluster.jobs.iter().map(|job| job.wants).collect();
+            assert_eq!(left, vec![0; jobs], "seed {seed}: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn who_comes_gets_what_others_leave_until_it_has_its_due() {
+        let mut cluster = Cluster::new(&[1, 1, 1], |_| 0);
+        cluster.want(0, 200);
+        cluster.settle();
+        assert_eq!(cluster.held(), [30, 0, 0]);
+        cluster.want(1, 200);
+        cluster.settle();
+        assert_eq!(cluster.held(), [30, 0, 0], "nobody gives back what runs");
+        for held in [[29, 1, 0], [28, 2, 0], [27, 3, 0]] {
+            cluster.end_one(0);
+            cluster.settle();
+            assert_eq!(cluster.held(), held);
+        }
+        (0..20).for_each(|_| {
+            cluster.end_one(0);
+            cluster.settle();
+        });
+        assert_eq!(cluster.held(), [15, 15, 0]);
+        // The newest has least of its due, and only what it has use for.
+        cluster.want(2, 4);
+        cluster.settle();
+        cluster.end_one(0);
+        cluster.end_one(1);
+        cluster.settle();
+        assert_eq!(cluster.held(), [14, 14, 2]);
+    }
+
+    #[test]
+    fn of_those_that_wait_the_higher_priority_is_first() {
+        let mut cluster = Cluster::new(&[1, 1, 1], |job| job as i32);
+        cluster.want(0, 30);
+        cluster.settle();
+        (1..3).for_each(|job| cluster.want(job, 30));
+        cluster.settle();
+        (0..8).for_each(|_| {
+            cluster.end_one(0);
+            cluster.settle();
+        });
+        assert_eq!(cluster.held(), [22, 0, 8]);
+    }
+
+    #[test]
+    fn what_is_too_little_for_the_first_is_kept_for_it() {
+        let mut cluster = Cluster::new(&[1, 12, 1], |_| 0);
+        cluster.want(0, 30);
+        cluster.settle();
+        cluster.want(1, 12);
+        cluster.settle();
+        cluster.want(2, 10);
+        cluster.settle();
+        (0..11).for_each(|_| {
+            cluster.end_one(0);
+            cluster.settle();
+        });
+        assert_eq!(cluster.held(), [19, 0, 0]);
+        cluster.end_one(0);
+        cluster.settle();
+        assert_eq!(cluster.held(), [18, 12, 0]);
+    }
+
+    #[test]
+    fn another_master_counts_what_the_last_one_allowed() {
+        let mut cluster = Cluster::new(&[1, 1], |_| 0);
+        cluster.want(0, 30);
+        cluster.settle();
+        let jobs = std::mem::take(&mut cluster.jobs);
+        cluster = Cluster::new(&[1, 1], |_| 0);
+        cluster.jobs = jobs;
+        cluster.jobs[0].number = 0;
+        cluster.want(0, 30);
+        cluster.want(1, 30);
+        cluster.settle();
+        assert_eq!((cluster.held(), cluster.jobs[0].allowed), (vec![30, 0], 15));
     }
 }
