@@ -342,10 +342,12 @@ pub struct ListedNode {
 impl ListedNode {
     /// What nodes are compared by: how long a small task would wait there, where the node said so, else [`NodeReport::rank`].
     pub fn rank(&self) -> Duration {
-        let Some(ListedWaits { waits, .. }) = &self.waits else { return self.report.rank() };
+        let Some(ListedWaits { waits, age, .. }) = &self.waits else { return self.report.rank() };
         let small = Resources(self.capacity.0.map(|amount| amount / SMALL_PART));
-        let wait = waits.matrix.wait(&self.capacity, &small, &Age::NEW).unwrap_or(Duration::MAX);
-        wait + waits.opportunistic
+        // Who has nothing else to say has said so long ago, and idles by now.
+        let age = Age { since_made: *age, ..Age::NEW };
+        let wait = waits.matrix.wait(&self.capacity, &small, &age).unwrap_or(Duration::MAX);
+        wait + Duration(waits.opportunistic.0.saturating_sub(age.since_made.0))
     }
 }
 

@@ -130,7 +130,8 @@ fn best(nodes: &[ListedNode], most: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::NodeReport;
+    use crate::protocol::{ListedWaits, NodeReport};
+    use crate::vocabulary::{NodeWaits, Resources, WaitMatrix};
 
     #[test]
     fn open_nodes_are_ranked_by_all_that_makes_a_task_wait() {
@@ -155,6 +156,21 @@ mod tests {
             node(true, [1, 1, 0]),
         ];
         assert_eq!(best(&nodes, BEST), [1, 4, 0, 3]);
+    }
+
+    #[test]
+    fn waits_that_are_over_since_a_node_told_of_them_do_not_count() {
+        let seconds = Duration::from_secs;
+        let capacity = Resources::new(4_000, 4_096);
+        let rank = |busy: u64, opportunistic: u64, age: u64| {
+            let matrix = WaitMatrix::new(&capacity, |_, _| seconds(busy), std::iter::empty(), |_, _| Duration::ZERO);
+            let waits = Arc::new(NodeWaits { matrix, opportunistic: seconds(opportunistic) });
+            let (age, silent_for) = (seconds(age), Duration::ZERO);
+            let (attributes, report) = (Arc::default(), NodeReport::default());
+            let waits = Some(ListedWaits { waits, age, silent_for });
+            ListedNode { open: true, capacity, attributes, report, waits }.rank().as_millis()
+        };
+        assert_eq!((rank(30, 8, 0), rank(30, 8, 20), rank(30, 40, 35)), (38_000, 10_000, 5_000));
     }
 
     #[test]
