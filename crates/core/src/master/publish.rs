@@ -25,7 +25,7 @@ pub enum Publish {
     Load,
     /// And which of them are the best.
     Ranking,
-    /// And how long tasks would wait at each.
+    /// And how long tasks would wait at each, and how likely each is to see them through.
     Waits,
 }
 
@@ -101,7 +101,14 @@ impl Master {
             // Where many nodes are equally good, whoever chooses among some would choose the same ones as all others.
             Publish::Waits => best(&nodes, usize::MAX),
         };
-        self.publication.list = Arc::new(NodeList { nodes, best, generation: self.claims.tokens.generation() });
+        let generation = self.claims.tokens.generation();
+        let success = if self.publishes_odds() { self.reliability.all(now) } else { Vec::new() };
+        self.publication.list = Arc::new(NodeList { nodes, best, success, generation });
+    }
+
+    /// Whether those who place tasks are told how likely each node is to see them through.
+    pub(super) fn publishes_odds(&self) -> bool {
+        self.settings.publish >= Publish::Waits
     }
 
     fn listed(&self, now: Instant, node: NodeId) -> ListedNode {

@@ -107,7 +107,7 @@ fn decayed(weight: u64, age: Duration, half_life: Duration) -> u64 {
     let Some(then) = u32::try_from(halves).ok().and_then(|halves| weight.checked_shr(halves)) else { return 0 };
     // In parts of 2^16: what is lost grows from none to the half.
     let x = ((u128::from(rest) << 16) / u128::from(half_life)) as u64;
-    then - ((then * x * (44_080 - (11_312 * x >> 16))) >> 32)
+    then - ((then * x * (44_080 - ((11_312 * x) >> 16))) >> 32)
 }
 
 impl Evidence {

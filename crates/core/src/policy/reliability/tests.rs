@@ -17,7 +17,7 @@ impl Cluster {
     }
 
     fn wait(&mut self, seconds: u64) -> &mut Cluster {
-        self.now = self.now + Duration::from_secs(seconds);
+        self.now += Duration::from_secs(seconds);
         self
     }
 
