@@ -332,6 +332,8 @@ pub struct NodeList {
     pub best: Vec<u32>,
     /// By the numbers of nodes, how likely each is to see a task through, in millionths; those after the last are sure.
     pub success: Vec<u32>,
+    /// How often nodes are published while nothing but their load changes.
+    pub every: Duration,
     /// That of tokens which are made from now on.
     pub generation: Generation,
 }

@@ -65,6 +65,12 @@ pub enum Decide {
     },
 }
 
+impl MasterSettings {
+    fn publish_every(&self) -> Duration {
+        self.publish_every.unwrap_or(self.heartbeat)
+    }
+}
+
 impl Default for MasterSettings {
     fn default() -> Self {
         MasterSettings {

@@ -277,6 +277,10 @@ impl NodeViews for PublishedView {
         rack.is_some_and(|rack| self.classes[class as usize].racks.contains(rack))
     }
 
+    fn interval(&self) -> Duration {
+        self.list.every
+    }
+
     fn success(&self, index: usize) -> u32 {
         self.list.success.get(index).copied().unwrap_or(1_000_000)
     }

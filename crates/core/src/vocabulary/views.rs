@@ -56,6 +56,11 @@ pub trait NodeViews {
         self.view(index).expected_wait
     }
 
+    /// About how long it takes until the nodes are heard of anew.
+    fn interval(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// How likely the node is to see a task through, in millionths.
     fn success(&self, _index: usize) -> u32 {
         1_000_000

@@ -25,6 +25,8 @@ pub(super) struct QueueingKeys {
     light: Option<AtLeastOne>,
     /// What a task costs that fails with its node, in times of what it would take.
     penalty: Option<Ratio>,
+    /// To each estimate is added a random part of the time between two lists of nodes, below this.
+    spread: Option<Ratio>,
 }
 
 impl QueueingKeys {
@@ -58,6 +60,7 @@ impl QueueingKeys {
         }
         if let Placement::EarliestCompletion(settings) = &mut preset.placement {
             settings.light = self.light.map_or(settings.light, |light| light.0.get());
+            settings.spread = self.spread.map_or(settings.spread, |spread| spread.0);
             settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.0);
         }
         Ok(())
@@ -75,7 +78,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\npenalty = 3.5\n";
+                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\npenalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
         let allowance = rules.allowance;
@@ -84,7 +87,7 @@ mod tests {
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!(rules.keep_freed, Duration::from_millis(7));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
-        assert_eq!((settings.light, settings.penalty), (5, 350));
+        assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
 
     #[test]

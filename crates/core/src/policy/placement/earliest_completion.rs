@@ -38,8 +38,9 @@ pub struct CompletionSettings {
     pub light: u32,
     /// Rounds of proposals in which a batch is matched.
     pub rounds: u32,
-    /// To each estimate is added a random time below this.
-    pub spread: Duration,
+    /// To each estimate is added a random time below so many hundredths of the time in which nodes are heard of anew: so long
+    /// others may decide without knowing of each other.
+    pub spread: u32,
     /// Where a node may fail, the part of the time that is lost with it counts so many hundredfold: K.
     pub penalty: u32,
     pub rates: Rates,
@@ -52,7 +53,7 @@ impl CompletionSettings {
     pub const USUAL: CompletionSettings = CompletionSettings {
         light: 2,
         rounds: 3,
-        spread: Duration::from_millis(100),
+        spread: 10,
         penalty: 200,
         rates: Rates { on_node: 160_000_000, in_rack: 100_000_000, elsewhere: 80_000_000 },
     };
@@ -70,12 +71,29 @@ pub struct EarliestCompletion {
     suitable: Option<Vec<usize>>,
     /// So many of the best nodes are lightly loaded.
     lightly_loaded: u32,
+    /// The random time that is added is below this.
+    spread: Duration,
 }
 
 impl EarliestCompletion {
     pub fn new(chance: Chance, settings: CompletionSettings) -> EarliestCompletion {
-        let (candidates, asks, local) = (Candidates::default(), Vec::new(), Vec::new());
-        EarliestCompletion { chance, settings, candidates, asks, local, suitable: None, lightly_loaded: 0 }
+        EarliestCompletion {
+            chance,
+            settings,
+            candidates: Candidates::default(),
+            asks: Vec::new(),
+            local: Vec::new(),
+            suitable: None,
+            lightly_loaded: 0,
+            spread: Duration::ZERO,
+        }
+    }
+
+    fn begin(&mut self, view: &dyn NodeViews) {
+        self.candidates.clear();
+        self.asks.clear();
+        self.lightly_loaded = lightly_loaded(view);
+        self.spread = Duration(view.interval().0 / 100 * u64::from(self.settings.spread));
     }
 
     /// Adds one task of the ask with its candidates.
@@ -131,7 +149,7 @@ impl EarliestCompletion {
         let estimate = estimate(node, ask, view, &self.settings.rates);
         let cost = self.cost(node, &estimate, view);
         let risk = Duration(cost.0.saturating_sub(estimate.unless_it_fails().0));
-        let cost = cost + Duration(self.chance.below(self.settings.spread.0.max(1)));
+        let cost = cost + Duration(self.chance.below(self.spread.0.max(1)));
         self.candidates.push(node as u32, cost, estimate.wait + risk);
     }
 
@@ -179,9 +197,7 @@ impl PlacementPolicy for EarliestCompletion {
     }
 
     fn place(&mut self, _: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
-        self.candidates.clear();
-        self.asks.clear();
-        self.lightly_loaded = lightly_loaded(view);
+        self.begin(view);
         let most = BATCH.min(budget.starts as usize).min(view.len().saturating_mul(PER_NODE));
         for ask in asks {
             let left = most - self.candidates.tasks();
@@ -196,15 +212,13 @@ impl PlacementPolicy for EarliestCompletion {
         let found = self.candidates.find(self.settings.rounds);
         let start = |task: u32, node: u32| Decision::Start { ask: self.asks[task as usize], node: node as usize };
         // Who would have to wait may find a better node in another batch.
-        let at_once = found.partition_point(|one| one.wait <= self.settings.spread);
+        let at_once = found.partition_point(|one| one.wait <= self.spread);
         let sent = at_once.max(found.len().div_ceil(SENT_PART));
         out.extend(found[..sent].iter().map(|one| start(one.task, one.node)));
     }
 
     fn reconsider(&mut self, ask: &OpenAsk, node: usize, wait: Duration, view: &dyn NodeViews) -> Option<Alternative> {
-        self.candidates.clear();
-        self.asks.clear();
-        self.lightly_loaded = lightly_loaded(view);
+        self.begin(view);
         self.find_local(ask, view);
         self.add_task(ask, view);
         let best = *self.candidates.find(1).first()?;
@@ -234,6 +248,7 @@ mod tests {
         local: Vec<NodeId>,
         /// In millionths; those after the last are sure.
         success: Vec<u32>,
+        interval: Duration,
     }
 
     impl Nodes {
@@ -241,7 +256,8 @@ mod tests {
             let waits: Vec<Duration> = waits.iter().map(|wait| Duration::from_secs(*wait)).collect();
             let mut ranked: Vec<u32> = (0..waits.len() as u32).collect();
             ranked.sort_by_key(|node| waits[*node as usize]);
-            Nodes { lies: vec![Distance::OnNode; waits.len()], waits, ranked, local: Vec::new(), success: Vec::new() }
+            let (lies, interval) = (vec![Distance::OnNode; waits.len()], Duration::from_secs(1));
+            Nodes { lies, waits, ranked, local: Vec::new(), success: Vec::new(), interval }
         }
     }
 
@@ -270,6 +286,10 @@ mod tests {
 
         fn local(&self, _: u32) -> &[NodeId] {
             &self.local
+        }
+
+        fn interval(&self) -> Duration {
+            self.interval
         }
 
         fn success(&self, index: usize) -> u32 {
@@ -331,6 +351,22 @@ mod tests {
         let mut chosen = [0_u32; 20];
         (0..2_000).flat_map(|seed| sent(seed, 1, &nodes)).for_each(|node| chosen[node] += 1);
         assert!(chosen.iter().all(|times| (60..150).contains(times)), "{chosen:?}");
+    }
+
+    #[test]
+    fn the_less_often_nodes_are_heard_of_the_more_is_left_to_chance() {
+        let spread_over = |interval: u64| {
+            let mut nodes = Nodes::without_input(&[0, 1, 2, 3, 4, 5, 6, 7]);
+            nodes.ranked = vec![0; 8];
+            nodes.local = (0..4).map(NodeId).collect();
+            nodes.interval = Duration::from_secs(interval);
+            let mut chosen: Vec<usize> = (0..200).flat_map(|seed| sent(seed, 1, &nodes)).collect();
+            chosen.sort_unstable();
+            chosen.dedup();
+            chosen
+        };
+        assert_eq!((spread_over(0), spread_over(1), spread_over(9)), (vec![0], vec![0], vec![0]));
+        assert_eq!((spread_over(15), spread_over(60)), (vec![0, 1], vec![0, 1, 2, 3]));
     }
 
     #[test]
