@@ -96,7 +96,7 @@ fn list(nodes: u32) -> NodeList {
     let nodes: Vec<ListedNode> = (0..nodes as usize).map(listed).collect();
     let mut best: Vec<u32> = (0..nodes.len() as u32).collect();
     best.sort_by_key(|node| (nodes[*node as usize].rank(), *node));
-    NodeList { nodes, best, ..NodeList::default() }
+    NodeList { nodes, best, every: Length::from_secs(1), ..NodeList::default() }
 }
 
 fn waits(chance: &mut Chance) -> NodeWaits {

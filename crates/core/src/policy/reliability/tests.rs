@@ -56,6 +56,8 @@ fn a_machine_that_fails_again_and_again_is_trusted_less_each_time_and_the_others
     assert!(odds.is_sorted_by(|before, after| before > after), "{odds:?}");
     assert!(odds[3] < 510 && odds[15] < 220, "{odds:?}");
     assert_eq!(cluster.failures(3), 16);
+    cluster.wait(5).fail(3).wait(5).fail(3);
+    assert_eq!(cluster.failures(3), 16, "those before are forgotten");
     let all = cluster.model.all(cluster.now);
     assert_eq!((all.len(), &all[..3]), (4, &[1_000_000; 3][..]), "the others are sure");
 }
@@ -73,6 +75,9 @@ fn what_ended_well_speaks_for_a_node_and_a_long_past_for_no_more_than_the_last_o
     assert_eq!(cluster.failures(1), 16);
     let before = cluster.odds(1);
     assert!(cluster.succeed(1, 8).odds(1) >= before);
+    let mut long_ago = Cluster::new(10, None);
+    long_ago.succeed(0, 16).wait(6_000).succeed(0, 1).succeed(1, 1).fail(0).fail(1);
+    assert_eq!(long_ago.odds(0), long_ago.odds(1), "what was long ago does not come back");
 }
 
 #[test]
@@ -154,6 +159,8 @@ fn where_most_nodes_fail_now_and_then_the_others_failures_say_less() {
     let usual = cluster.model.usual(cluster.now);
     assert!(usual < 800_000, "five of nine have failed: {usual}");
     assert_eq!((alone, cluster.odds(8)), (800, 1_000), "who has not failed is sure all the same");
+    let beside_sure_ones = cluster.model.success(cluster.now, NodeId(0), MILLION) / 1_000;
+    assert!(cluster.odds(0) + 50 < beside_sure_ones, "{} and {beside_sure_ones}", cluster.odds(0));
     let mut calm = Cluster::new(90, None);
     for node in 1..45 {
         calm.wait(70).fail(node);
@@ -239,6 +246,8 @@ fn who_goes_on_failing_after_an_outage_is_a_bad_machine() {
     for node in 0..50 {
         cluster.fail(node);
     }
+    // Another attempt that was lost with it.
+    cluster.fail(6);
     cluster.wait(5).fail(7).wait(5).fail(7);
     assert_eq!((cluster.odds(6), cluster.failures(7)), (1_000, 2));
 }
