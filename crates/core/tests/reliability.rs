@@ -238,6 +238,9 @@ fn a_drained_node_may_fail_and_one_that_is_taken_into_use_is_as_good_as_any() {
     world.submit(job(vec![tasks(12, "1h")]));
     world.run_for(seconds(2));
     drain(&mut world, true);
+    world.kill_executor(1);
+    world.run_for(seconds(1));
+    assert_eq!(doubted(&world), [0; 0], "so was that");
     reboot(&mut world, &[1], seconds(40));
     assert_eq!(doubted(&world), [0; 0], "that was maintenance");
     drain(&mut world, false);
