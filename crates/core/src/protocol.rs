@@ -110,6 +110,11 @@ pub enum ToMaster {
     Moved { to: NodeId, left: Box<Resources>, queued: u32, expected_wait: Duration },
     /// The node could not launch an attempt for a reason of its own; said before the attempt's resources are freed.
     CannotLaunch { why: String },
+    /// An attempt failed through its node, or a node of so many; said by its job manager. Of a node that the master gave up it
+    /// knows itself.
+    NodeFailed { node: NodeId, suspects: u32 },
+    /// The same task failed through each of these nodes, so long ago: it could be at fault itself.
+    TaskFails { at: Vec<(NodeId, Duration)> },
     /// Granted resources are free again.
     Freed { grants: Vec<GrantId> },
 
@@ -173,6 +178,8 @@ pub struct NodeReport {
     pub running_work: Duration,
     /// For how long nothing opportunistic has started although something waits.
     pub stalled: Duration,
+    /// Attempts that have ended well there since its agent began.
+    pub succeeded: u32,
 }
 
 impl NodeReport {
@@ -330,6 +337,10 @@ pub struct NodeList {
     pub nodes: Vec<ListedNode>,
     /// The numbers of those that take work and where it would wait least, best first; as many as somebody may choose among.
     pub best: Vec<u32>,
+    /// By the numbers of nodes, how likely each is to see a task through, in millionths; those after the last are sure.
+    pub success: Vec<u32>,
+    /// How often nodes are published while nothing but their load changes.
+    pub every: Duration,
     /// That of tokens which are made from now on.
     pub generation: Generation,
 }
@@ -349,10 +360,12 @@ pub struct ListedNode {
 impl ListedNode {
     /// What nodes are compared by: how long a small task would wait there, where the node said so, else [`NodeReport::rank`].
     pub fn rank(&self) -> Duration {
-        let Some(ListedWaits { waits, .. }) = &self.waits else { return self.report.rank() };
+        let Some(ListedWaits { waits, age, .. }) = &self.waits else { return self.report.rank() };
         let small = Resources(self.capacity.0.map(|amount| amount / SMALL_PART));
-        let wait = waits.matrix.wait(&self.capacity, &small, &Age::NEW).unwrap_or(Duration::MAX);
-        wait + waits.opportunistic
+        // Who has nothing else to say has said so long ago, and idles by now.
+        let age = Age { since_made: *age, ..Age::NEW };
+        let wait = waits.matrix.wait(&self.capacity, &small, &age).unwrap_or(Duration::MAX);
+        wait + Duration(waits.opportunistic.0.saturating_sub(age.since_made.0))
     }
 }
 

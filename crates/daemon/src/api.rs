@@ -172,6 +172,21 @@ wire! {
         #[serde(default)]
         opportunistic_used: BTreeMap<String, f64>,
         last_heard_seconds: f64,
+        /// What is held against it, where attempts failed through the node lately and more often than they should.
+        #[serde(default)]
+        doubt: Option<NodeDoubt>,
+    }
+
+    /// Failures of a node alone; those of many nodes at once, and of tasks that fail everywhere, are held against none.
+    pub struct NodeDoubt {
+        /// How likely it is to see an attempt through, as estimated.
+        success: f64,
+        /// None where it is only that its rack had one outage after another.
+        failures: u32,
+        /// The first of them was so long ago.
+        since_seconds: f64,
+        /// Whether tasks are sent elsewhere for it.
+        avoided: bool,
     }
 
     pub struct NodeDetail {

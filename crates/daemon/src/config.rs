@@ -82,6 +82,12 @@ struct File {
     node_grace: Option<At<Duration>>,
     #[serde(default, deserialize_with = "duration")]
     token_life: Option<At<Duration>>,
+    /// A failure of a node counts for half after so long.
+    #[serde(default, deserialize_with = "duration")]
+    failures_half_life: Option<At<Duration>>,
+    /// Many nodes that fail within so long have an outage, and no fault of their own.
+    #[serde(default, deserialize_with = "duration")]
+    outage_window: Option<At<Duration>>,
     /// "events" or "heartbeats".
     decide: Option<At<String>>,
     grants_per_heartbeat: Option<At<NonZeroU32>>,
@@ -168,11 +174,16 @@ impl Config {
         let master = &mut config.master;
         at_least("heartbeat", file.heartbeat, Duration::from_millis(10), "10ms")?;
         at_least("token_life", file.token_life, Duration::from_secs(1), "1s")?;
+        at_least("failures_half_life", file.failures_half_life, Duration::from_secs(1), "1s")?;
+        at_least("outage_window", file.outage_window, Duration::from_secs(1), "1s")?;
         at_least("missed_heartbeats", file.missed_heartbeats, 1, "1")?;
         master.heartbeat = value(file.heartbeat, master.heartbeat);
         master.missed_heartbeats = value(file.missed_heartbeats, master.missed_heartbeats);
         master.node_grace = value(file.node_grace, master.node_grace);
         master.token_life = value(file.token_life, master.token_life);
+        let failures = &mut master.reliability;
+        failures.half_life = value(file.failures_half_life, failures.half_life);
+        failures.together = value(file.outage_window, failures.together);
         master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
         master.decide = decide(file.decide, file.grants_per_heartbeat)?;
         config.queues = queues(&file.queue)?;
@@ -266,7 +277,8 @@ mod tests {
     #[test]
     fn everything_can_be_set() {
         let config = parse(
-            "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ntoken_life = '5m'\ndecide = 'heartbeats'\n\
+            "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ntoken_life = '5m'\nfailures_half_life = '1h'\n\
+             outage_window = '90s'\ndecide = 'heartbeats'\n\
              grants_per_heartbeat = 8\n\
              [[queue]]\nname = 'research'\nweight = 2.5\nguaranteed = 0.5\nmaximum = 0.75\nuser_limit = 0.3\n\
              max_running_jobs = 7\ndefault_timeout = '2h'\n",
@@ -275,6 +287,8 @@ mod tests {
         let queue = config.queues.spec(config.queues.leaf("research").unwrap()).clone();
         assert_eq!((queue.weight, queue.guaranteed, queue.maximum), (2_500, 500_000, 750_000));
         assert_eq!(config.master.token_life, Duration::from_secs(300));
+        assert_eq!(config.master.reliability.half_life, Duration::from_secs(3_600));
+        assert_eq!(config.master.reliability.together, Duration::from_secs(90));
         assert_eq!(config.master.heartbeat, Duration::from_secs(3));
         assert_eq!(config.master.decide, Decide::OnHeartbeats { most: NonZeroU32::new(8) });
     }
@@ -353,6 +367,8 @@ mod tests {
             ("preset = 'mercury+'", "help: did you mean `mercury`?"),
             ("preset =", "server.toml:1:9: this is not TOML"),
             ("\ntoken_life = '999ms'", "server.toml:2:14: token_life is 999.0ms\n  help: write 1s or more"),
+            ("failures_half_life = '0s'", "failures_half_life is 0s\n  help: write 1s or more"),
+            ("outage_window = '9ms'", "outage_window is 9.0ms\n  help: write 1s or more"),
             ("heartbeat = '9ms'", "server.toml:1:13: heartbeat is 9.0ms\n  help: write 10ms or more"),
             ("missed_heartbeats = 0", "server.toml:1:21: missed_heartbeats is 0\n  help: write 1 or more"),
             ("heartbeat = 'soon'", "is not a duration"),

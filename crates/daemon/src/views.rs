@@ -1,8 +1,9 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    AttemptCounts, ClusterSummary, Exchange, Guarantee, JobDetail, JobState, JobSummary, MeanOf, NodeDetail, NodeState,
-    NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    AttemptCounts, ClusterSummary, Exchange, Guarantee, JobDetail, JobState, JobSummary, MeanOf, NodeDetail, NodeDoubt,
+    NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp,
+    Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
 use amalgam_core::hosting::Roles;
@@ -582,6 +583,12 @@ fn node_summary(status: &NodeStatus, opportunistic: Option<&AtNode>, kinds: &Kin
         opportunistic_waiting: opportunistic.waiting,
         opportunistic_used: named_totals(&opportunistic.used, kinds),
         last_heard_seconds: status.silent_for.map_or(0.0, Duration::as_secs_f64),
+        doubt: status.doubt.map(|doubt| NodeDoubt {
+            success: f64::from(doubt.success) / 1e6,
+            failures: doubt.failures,
+            since_seconds: doubt.since.as_secs_f64(),
+            avoided: status.is_avoided,
+        }),
     }
 }
 

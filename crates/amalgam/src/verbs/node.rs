@@ -4,7 +4,7 @@ use crate::arguments::Connection;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
-use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeSummary, RunningAttempt};
+use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeDoubt, NodeSummary, RunningAttempt};
 use clap::{Args, Subcommand};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -95,7 +95,11 @@ pub fn table(nodes: &[NodeSummary]) -> String {
         vec![
             node.id.to_string(),
             node.name.clone(),
-            node.state.to_string(),
+            match &node.doubt {
+                Some(doubt) if doubt.failures > 0 => format!("{} (failed {} times)", node.state, doubt.failures),
+                Some(_) => format!("{} (outages)", node.state),
+                None => node.state.to_string(),
+            },
             node.running.to_string(),
             match node.opportunistic_waiting {
                 0 => node.opportunistic.to_string(),
@@ -110,6 +114,19 @@ pub fn table(nodes: &[NodeSummary]) -> String {
     show::table(&headings, &nodes.iter().map(row).collect::<Vec<_>>())
 }
 
+fn in_words(doubt: &NodeDoubt) -> String {
+    let mut text = match doubt.failures {
+        0 => "its rack had one outage after another".to_owned(),
+        1 => format!("an attempt failed through the node {} ago", show::seconds(doubt.since_seconds)),
+        many => format!("failed {many} times in the last {}", show::seconds(doubt.since_seconds)),
+    };
+    let _ = write!(text, "; {:.0} of 100 attempts there are expected to succeed", doubt.success * 100.0);
+    if doubt.avoided {
+        text += "; tasks are sent elsewhere, if they do not have to wait for much longer there";
+    }
+    text
+}
+
 fn describe(node: &NodeDetail) -> String {
     let mut text = table(std::slice::from_ref(&node.summary));
     if let (Some(why), Some(left)) = (&node.paused, node.pause_left_seconds.map(show::seconds)) {
@@ -117,6 +134,9 @@ fn describe(node: &NodeDetail) -> String {
             writeln!(text, "\npaused       it gets no tasks for another {left}, since it could not launch one: {why}");
         let _ =
             writeln!(text, "             `amalgam node undrain {}` takes it into use before that", node.summary.name);
+    }
+    if let Some(doubt) = &node.summary.doubt {
+        let _ = writeln!(text, "\nfailing      {}", in_words(doubt));
     }
     let _ = writeln!(text, "\nenforcement  {}", node.enforcement);
     for note in &node.notes {

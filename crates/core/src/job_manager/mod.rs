@@ -4,6 +4,7 @@
 //! Each handler below follows in the order of a job's life.
 
 mod allowance;
+mod blame;
 mod correction;
 mod dag;
 mod estimate;
@@ -36,6 +37,7 @@ use crate::vocabulary::{
     NodeId, ProbeId, Sealing, TaskId, Token, Totals,
 };
 use allowance::Allowance;
+use blame::Blame;
 use correction::{Corrections, counts_as_failure};
 use files::Files;
 use placing::Outstanding;
@@ -86,6 +88,7 @@ pub struct JobManager {
     /// With it, it keeps to what the job is entitled to.
     allowance: Option<Box<Allowance>>,
     corrections: Corrections,
+    blame: Blame,
     quota: Quota,
     /// Whether it held tasks back when it was looked at last.
     quota_binds: bool,
@@ -229,6 +232,7 @@ impl JobManager {
             scheduler,
             allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
             corrections,
+            blame: Blame::default(),
             quota,
             quota_binds: false,
             outstanding: Outstanding::default(),
@@ -546,12 +550,15 @@ impl JobManager {
         let Some(running) = self.remove_running(attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
+        self.blame_end(now, &running, &ended, out);
         let RunningAttempt { task, node, opportunistic, twin, .. } = running;
         if let Some(other) = twin {
             return self.end_beside(now, attempt, &running, other, ended, out);
         }
         let last = self.is_last(task, &ended.reason);
-        if !last {
+        if last {
+            self.blame.forget(task);
+        } else {
             self.requests.came_back(task.stage, opportunistic);
             self.intra_job.came_back(task.stage);
         }
@@ -617,13 +624,16 @@ impl JobManager {
         if cause == LostCause::NodeLost {
             self.estranged.insert(running.node);
         }
+        self.blame_loss(now, &running, cause, out);
         if let Some(twin) = running.twin {
             return self.lose_beside(now, attempt, &running, twin, cause, out);
         }
         let RunningAttempt { task, node, opportunistic, .. } = running;
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
         self.dag.lost(task.stage, task.index, cause, last, now);
-        if !last {
+        if last {
+            self.blame.forget(task);
+        } else {
             self.requests.came_back(task.stage, opportunistic);
             self.intra_job.came_back(task.stage);
         }
@@ -765,6 +775,7 @@ impl JobManager {
         self.allowance.iter_mut().for_each(|allowance| allowance.rerun());
         self.work.restart();
         self.dag.rerun();
+        self.blame.clear();
         self.forget_alone();
         self.work.recount(&self.job, &self.dag);
     }
@@ -799,6 +810,10 @@ impl JobManager {
         }
         assert_eq!(self.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "work that is left");
         self.scheduler.iter().for_each(LocalScheduler::check_invariants);
+        for task in self.blame.tasks() {
+            let record = self.dag.stage(task.stage).record(task.index).expect("it failed");
+            assert!(record.state <= TaskState::Running, "{task} is over, and where it failed is kept");
+        }
         self.requests.check_invariants();
         self.check_account();
         self.check_allowance();

@@ -3,6 +3,7 @@
 use super::Master;
 use super::steer::Queues;
 use crate::policy::Forecast;
+use crate::policy::reliability::Doubt;
 use crate::protocol::{
     ListedWaits, LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode, Welcome,
 };
@@ -119,6 +120,9 @@ pub struct NodeStatus {
     /// Since it was last heard; `None` before the first time.
     pub silent_for: Option<Duration>,
     pub reserved: bool,
+    /// Attempts fail there, and whether they are sent elsewhere for that.
+    pub doubt: Option<Doubt>,
+    pub is_avoided: bool,
 }
 
 /// Why a node gets no work for a while, and for how long still: a launch failed there.
@@ -186,6 +190,10 @@ impl Nodes {
             }
         }
         changes
+    }
+
+    pub(super) fn is_drained(&self, node: NodeId) -> bool {
+        self.entries.get(node.0 as usize).is_some_and(|entry| entry.drained)
     }
 
     pub(super) fn name(&self, node: NodeId) -> Option<&str> {
@@ -297,6 +305,7 @@ impl Master {
         let capacity = self.kinds.resolve(&capacity).unwrap_or(capacity.basic);
 
         let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
+        self.reliability.on_join(node, registration.attributes.get("rack"));
         self.ledger.join(node, capacity, registration.attributes);
         self.reconcile(node, &registration.live, out);
         let oldest = self.claims.tokens.oldest();
@@ -367,6 +376,7 @@ impl Master {
     pub(super) fn on_report(&mut self, now: Instant, node: NodeId, report: NodeReport, out: &mut Outbox) {
         let state = self.ledger.state(node);
         let is_there = matches!(state, Some(NodeState::Up | NodeState::Unreachable));
+        self.count_successes(now, node, report.succeeded);
         self.nodes.take_report(now, node, report, is_there);
         match state {
             Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
@@ -473,6 +483,7 @@ impl Master {
 
     /// A node stayed away for longer than its grace period: its attempts are lost.
     fn give_up(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        self.count_loss(now, node);
         self.ledger.set_state(node, NodeState::Lost);
         let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
         for booking in booked {
@@ -499,6 +510,9 @@ impl Master {
         let entry = self.nodes.entry(node);
         // Whoever takes a node into use says that it works again.
         let resumes = !drained && entry.end_pause();
+        if !drained {
+            self.reliability.forgive(node);
+        }
         let is_new = std::mem::replace(&mut entry.drained, drained) != drained;
         let is_up = self.ledger.state(node) == Some(NodeState::Up);
         if is_new {
@@ -517,8 +531,10 @@ impl Master {
     }
 
     pub fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
+        let usual = self.reliability.usual(now);
         let status = |(index, entry): (usize, &NodeEntry)| {
             let node = NodeId(index as u32);
+            let doubt = self.reliability.doubt(now, node, usual);
             Some(NodeStatus {
                 node,
                 name: entry.name.clone(),
@@ -533,6 +549,8 @@ impl Master {
                 enforcement: entry.enforcement.clone(),
                 silent_for: entry.last_heard.map(|heard| now.since(heard)),
                 reserved: self.scheduler.reserved_node() == Some(node),
+                doubt,
+                is_avoided: doubt.is_some() && self.publishes_odds(),
             })
         };
         self.nodes.entries.iter().enumerate().filter_map(status).collect()

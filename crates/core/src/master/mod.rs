@@ -1,12 +1,13 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
 //! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there ([`publish`] tells of them,
-//! [`steer`] limits what is done there without the master), [`claims`] confirms placements against the ledger ([`tokens`]
+//! [`steer`] limits what is done there without the master, [`faults`] knows which of them fail), [`claims`] confirms placements against the ledger ([`tokens`]
 //! lets nodes tell what may be launched), [`central`] decides placements itself.
 
 mod admit;
 mod central;
 mod claims;
+mod faults;
 mod history;
 mod load;
 mod publish;
@@ -19,6 +20,7 @@ pub use publish::Publish;
 pub use steer::{OpportunisticLimit, Steering};
 
 use crate::policy::inter_job::QueueTree;
+use crate::policy::reliability::{Reliability, ReliabilitySettings};
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
 use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
@@ -45,6 +47,8 @@ pub struct MasterSettings {
     pub steer: Option<Steering>,
     /// Ended jobs that are remembered.
     pub kept_jobs: usize,
+    /// How failures of nodes are counted.
+    pub reliability: ReliabilitySettings,
     /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
     pub token_life: Duration,
 }
@@ -61,6 +65,12 @@ pub enum Decide {
     },
 }
 
+impl MasterSettings {
+    fn publish_every(&self) -> Duration {
+        self.publish_every.unwrap_or(self.heartbeat)
+    }
+}
+
 impl Default for MasterSettings {
     fn default() -> Self {
         MasterSettings {
@@ -72,6 +82,7 @@ impl Default for MasterSettings {
             publish_every: None,
             steer: None,
             kept_jobs: 10_000,
+            reliability: ReliabilitySettings::USUAL,
             token_life: Duration::from_secs(600),
         }
     }
@@ -83,6 +94,7 @@ pub struct Master {
     ledger: Ledger,
     admission: admit::Admission,
     nodes: load::Nodes,
+    reliability: Reliability,
     publication: publish::Publication,
     claims: claims::Claims,
     scheduler: Scheduler,
@@ -113,6 +125,7 @@ impl Master {
         sealing: Sealing,
     ) -> Master {
         Master {
+            reliability: reliability(&settings),
             settings,
             kinds: Kinds::new(),
             ledger: Ledger::new(),
@@ -149,6 +162,10 @@ impl Master {
                 self.on_moved(node, to, *left, load::Waiting::new(expected_wait, queued), out);
             }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
+            (Address::JobManager(_), ToMaster::NodeFailed { node, suspects }) => {
+                self.on_node_failed(now, node, suspects)
+            }
+            (Address::JobManager(_), ToMaster::TaskFails { at }) => self.on_task_fails(now, &at),
             (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
             (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
                 self.scheduler.on_wants(job, wants);
@@ -311,6 +328,13 @@ impl Role for Master {
             open_tasks: self.scheduler.open_tasks(),
         }
     }
+}
+
+/// Nodes that are lost at once are missed within some heartbeats of each other.
+fn reliability(settings: &MasterSettings) -> Reliability {
+    let ReliabilitySettings { half_life, together } = settings.reliability;
+    let together = together.max(Duration(settings.heartbeat.0.saturating_mul(3)));
+    Reliability::new(ReliabilitySettings { half_life, together })
 }
 
 fn refuse(client: ClientId, kind: RefusalKind, message: &str, remedy: &str, out: &mut Outbox) {

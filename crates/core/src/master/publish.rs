@@ -25,7 +25,7 @@ pub enum Publish {
     Load,
     /// And which of them are the best.
     Ranking,
-    /// And how long tasks would wait at each.
+    /// And how long tasks would wait at each, and how likely each is to see them through.
     Waits,
 }
 
@@ -69,7 +69,7 @@ impl Master {
         if self.publication.due.is_none_or(|due| now < due) {
             return;
         }
-        let next_load = now + self.settings.publish_every.unwrap_or(self.settings.heartbeat);
+        let next_load = now + self.settings.publish_every();
         let tells_load = self.settings.publish > Publish::Nodes;
         self.publication.due = tells_load.then_some(next_load);
         self.make_list(now);
@@ -104,7 +104,15 @@ impl Master {
             // Where many nodes are equally good, whoever chooses among some would choose the same ones as all others.
             Publish::Waits => best(&nodes, usize::MAX),
         };
-        self.publication.list = Arc::new(NodeList { nodes, best, generation: self.claims.tokens.generation() });
+        let generation = self.claims.tokens.generation();
+        let success = if self.publishes_odds() { self.reliability.all(now) } else { Vec::new() };
+        self.publication.list =
+            Arc::new(NodeList { nodes, best, success, every: self.settings.publish_every(), generation });
+    }
+
+    /// Whether those who place tasks are told how likely each node is to see them through.
+    pub(super) fn publishes_odds(&self) -> bool {
+        self.settings.publish >= Publish::Waits
     }
 
     fn listed(&self, now: Instant, node: NodeId) -> ListedNode {
@@ -133,7 +141,8 @@ fn best(nodes: &[ListedNode], most: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::NodeReport;
+    use crate::protocol::{ListedWaits, NodeReport};
+    use crate::vocabulary::{NodeWaits, Resources, WaitMatrix};
 
     #[test]
     fn open_nodes_are_ranked_by_all_that_makes_a_task_wait() {
@@ -158,6 +167,21 @@ mod tests {
             node(true, [1, 1, 0]),
         ];
         assert_eq!(best(&nodes, BEST), [1, 4, 0, 3]);
+    }
+
+    #[test]
+    fn waits_that_are_over_since_a_node_told_of_them_do_not_count() {
+        let seconds = Duration::from_secs;
+        let capacity = Resources::new(4_000, 4_096);
+        let rank = |busy: u64, opportunistic: u64, age: u64| {
+            let matrix = WaitMatrix::new(&capacity, |_, _| seconds(busy), std::iter::empty(), |_, _| Duration::ZERO);
+            let waits = Arc::new(NodeWaits { matrix, opportunistic: seconds(opportunistic) });
+            let (age, silent_for) = (seconds(age), Duration::ZERO);
+            let (attributes, report) = (Arc::default(), NodeReport::default());
+            let waits = Some(ListedWaits { waits, age, silent_for });
+            ListedNode { open: true, capacity, attributes, report, waits }.rank().as_millis()
+        };
+        assert_eq!((rank(30, 8, 0), rank(30, 8, 20), rank(30, 40, 35)), (38_000, 10_000, 5_000));
     }
 
     #[test]

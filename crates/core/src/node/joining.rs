@@ -158,7 +158,8 @@ impl NodeAgent {
             // The report says that what was said of them still holds.
             self.tell_waits(now, out);
         }
-        let report = NodeReport { free: self.free, running, queued, expected_wait, running_work, stalled };
+        let (free, succeeded) = (self.free, self.succeeded);
+        let report = NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.tell_spare(now, out);
         self.offer_promotion(now, out);

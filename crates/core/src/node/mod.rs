@@ -109,6 +109,8 @@ pub struct NodeAgent {
     steer: Steer,
     /// The number of the latest registration.
     registration: u64,
+    /// Attempts that have ended well.
+    succeeded: u32,
     /// Claims that came before the executor had said what there is.
     early_claims: Vec<Claim>,
     settings: NodeSettings,
@@ -209,6 +211,7 @@ impl NodeAgent {
             due: BTreeSet::new(),
             master: MasterLink::Down { orphans_at: None },
             registration: 0,
+            succeeded: 0,
             executor: ExecutorLink::Down,
             newest_epoch: Epoch(0),
             tokens: Tokens::new(mac),
@@ -473,6 +476,7 @@ impl NodeAgent {
             }
             self.due.retain(|(_, other)| *other != id);
         }
+        self.succeeded = self.succeeded.wrapping_add(u32::from(ended.reason.is_success()));
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }

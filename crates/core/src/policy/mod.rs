@@ -10,6 +10,7 @@ pub mod matching;
 mod mix;
 pub mod node_queue;
 pub mod placement;
+pub mod reliability;
 pub(crate) mod timeline;
 mod trust;
 

@@ -484,6 +484,11 @@ mod tests {
 
     /// Where that many tasks of ten seconds go that want a core each, and how many seconds they are expected to wait.
     fn sent(wanted: u64, input: &[u32], busy: &[u64], seed: u64) -> Vec<(u32, u64)> {
+        decided(wanted, input, nodes(busy), seed, Instant::ZERO)
+    }
+
+    /// The same by a list that came at the beginning.
+    fn decided(wanted: u64, input: &[u32], list: Arc<NodeList>, seed: u64, now: Instant) -> Vec<(u32, u64)> {
         let holder = |&node: &u32| Holder { node: NodeId(node), bytes: INPUT };
         let ask = Ask {
             id: AskId::default(),
@@ -499,11 +504,12 @@ mod tests {
         let settings = CompletionSettings { light: 32, ..CompletionSettings::USUAL };
         let placement = EarliestCompletion::new(Chance::new(seed, "local"), settings);
         let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
-        scheduler.on_nodes(Instant::ZERO, nodes(busy));
+        scheduler.on_nodes(Instant::ZERO, list);
+        scheduler.advance(now);
         scheduler.expect(|_| Some(Duration::from_secs(10)));
         let room = Totals(std::array::from_fn(|_| 1_000_000));
         let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
-        let steps = scheduler.decide_batches(Instant::ZERO, allowed);
+        let steps = scheduler.decide_batches(now, allowed);
         let start = |step: &Step| match step {
             Step::Start { node, wait, .. } => (node.0, wait.0 / 1_000_000),
             other => panic!("{other:?}"),
@@ -523,6 +529,17 @@ mod tests {
     fn without_an_input_the_shortest_queue_is_chosen() {
         for seed in 0..20 {
             assert_eq!(sent(2, &[], &[60, 60, 3, 60], seed), [(2, 3); 2]);
+        }
+    }
+
+    #[test]
+    fn without_news_nodes_are_as_likely_to_fail_as_they_were() {
+        let list = NodeList { success: vec![1_000_000, 400_000], ..(*nodes(&[0; 3])).clone() };
+        let list = Arc::new(list);
+        for (seed, now) in (0..20).flat_map(|seed| [(seed, 0), (seed, 3_600)]) {
+            let now = Instant::ZERO + Duration::from_secs(now);
+            let found = decided(4, &[], Arc::clone(&list), seed, now);
+            assert!(found.len() == 4 && found.iter().all(|(node, _)| *node != 1), "{found:?}");
         }
     }
 

@@ -277,6 +277,14 @@ impl NodeViews for PublishedView {
         rack.is_some_and(|rack| self.classes[class as usize].racks.contains(rack))
     }
 
+    fn interval(&self) -> Duration {
+        self.list.every
+    }
+
+    fn success(&self, index: usize) -> u32 {
+        self.list.success.get(index).copied().unwrap_or(1_000_000)
+    }
+
     /// Every holder has all of the input, as far as it is known how much there is, or a part of it.
     fn input(&self, index: usize, class: u32, show: &mut dyn FnMut(u64, Distance)) {
         let &Class { ref holders, are_parts, .. } = &self.classes[class as usize];

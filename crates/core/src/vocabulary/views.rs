@@ -56,6 +56,16 @@ pub trait NodeViews {
         self.view(index).expected_wait
     }
 
+    /// About how long it takes until the nodes are heard of anew.
+    fn interval(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How likely the node is to see a task through, in millionths.
+    fn success(&self, _index: usize) -> u32 {
+        1_000_000
+    }
+
     /// Shows how much of the input of a task of this class lies how far from the node, in bytes.
     fn input(&self, _index: usize, _class: u32, _show: &mut dyn FnMut(u64, Distance)) {}
 

@@ -707,6 +707,8 @@ fn show_message(message: &Message) -> String {
             format!("register with {} live", registration.live.len())
         }
         Message::ToMaster(ToMaster::Report(report)) => format!("report {} running", report.running),
+        Message::ToMaster(ToMaster::NodeFailed { node, suspects: 1 }) => format!("{node} failed an attempt"),
+        Message::ToMaster(ToMaster::NodeFailed { node, suspects }) => format!("one of {suspects} failed: {node}"),
         Message::ToMaster(ToMaster::Freed { grants }) => format!("freed {}", list(grants)),
         Message::ToMaster(ToMaster::Return { grants }) => format!("return {}", list(grants)),
         Message::ToMaster(ToMaster::Demand { asks, .. }) => {

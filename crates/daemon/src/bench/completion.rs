@@ -7,7 +7,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Ask, ListedNode, ListedWaits, NodeList, NodeReport};
 use amalgam_core::scheduling::{Allowed, LocalScheduler};
 use amalgam_core::vocabulary::{
-    AskId, Chance, Duration as Length, Epoch, ExecutionType, Generation, Instant, JobId, NodeWaits, Resources, Totals,
+    AskId, Chance, Duration as Length, Epoch, ExecutionType, Instant, JobId, NodeWaits, Resources, Totals,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ fn list(nodes: u32) -> NodeList {
     let nodes: Vec<ListedNode> = (0..nodes as usize).map(listed).collect();
     let mut best: Vec<u32> = (0..nodes.len() as u32).collect();
     best.sort_by_key(|node| (nodes[*node as usize].rank(), *node));
-    NodeList { nodes, best, generation: Generation::default() }
+    NodeList { nodes, best, every: Length::from_secs(1), ..NodeList::default() }
 }
 
 fn waits(chance: &mut Chance) -> NodeWaits {

@@ -23,6 +23,10 @@ pub(super) struct QueueingKeys {
     keep_freed: Option<LengthOrNever>,
     /// Lightly loaded nodes that are looked at for each task.
     light: Option<AtLeastOne>,
+    /// What a task costs that fails with its node, in times of what it would take.
+    penalty: Option<Ratio>,
+    /// To each estimate is added a random part of the time between two lists of nodes, below this.
+    spread: Option<Ratio>,
 }
 
 impl QueueingKeys {
@@ -51,8 +55,15 @@ impl QueueingKeys {
             rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
         }
         rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.0.unwrap_or(Duration::ZERO));
-        if let (Some(light), Placement::EarliestCompletion(settings)) = (self.light, &mut preset.placement) {
-            settings.light = light.0.get();
+        if let Some(Ratio(penalty)) = self.penalty.as_ref().filter(|penalty| penalty.0 < 100) {
+            let problem =
+                format!("penalty is {}: nodes that fail would be the better ones", f64::from(*penalty) / 100.0);
+            return Err((problem, "write a number from 1 on".to_owned()));
+        }
+        if let Placement::EarliestCompletion(settings) = &mut preset.placement {
+            settings.light = self.light.map_or(settings.light, |light| light.0.get());
+            settings.spread = self.spread.map_or(settings.spread, |spread| spread.0);
+            settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.0);
         }
         Ok(())
     }
@@ -69,7 +80,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\n";
+                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\npenalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
         let allowance = rules.allowance;
@@ -77,7 +88,8 @@ mod tests {
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!(rules.keep_freed, Duration::from_millis(7));
-        assert!(matches!(preset.placement, Placement::EarliestCompletion(settings) if settings.light == 5));
+        let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
+        assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
 
     #[test]
@@ -86,5 +98,8 @@ mod tests {
         assert!(foreign.contains("preset apollo, and not of drf"), "{foreign}");
         let never = parse("preset = \"apollo\"\n[policies.queueing]\nstarved_after = \"never\"\n").unwrap_err();
         assert!(never.contains("starved_after") && never.contains("write a duration"), "{never}");
+        let low = parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 0.99\n").unwrap_err();
+        assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
+        assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());
     }
 }
