@@ -44,8 +44,18 @@ pub enum Why {
     /// As many of the job's opportunistic tasks are at nodes as may be; `beside` so many guaranteed ones, where those
     /// decide it.
     Quota { launched: u64, most: u64, beside: Option<u64> },
+    /// What the job's guaranteed tasks may hold of this kind of resource now and what they do, and the same of its
+    /// opportunistic ones.
+    Allowance { kind: usize, guaranteed: Used, opportunistic: Used },
     /// So many tasks of the stage need not start before so long, for the job ends no later: others may have the room.
     CanWait { stage: String, tasks: u32, left: Duration },
+}
+
+/// So much of so much, in the unit of the kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Used {
+    pub used: u64,
+    pub most: u64,
 }
 
 impl Why {
@@ -109,6 +119,18 @@ impl Why {
                  one of them ends or more guaranteed ones are launched",
                 counted(*guaranteed, "guaranteed one")
             ),
+            Why::Allowance { kind, guaranteed, opportunistic } => {
+                let of =
+                    |part: &Used| format!("{} of {}", amount(kinds, *kind, part.used), amount(kinds, *kind, part.most));
+                let of_guaranteed = match guaranteed.most {
+                    0 => "others hold all that may be guaranteed".to_owned(),
+                    _ => format!("its guaranteed tasks hold {}, which is its part now", of(guaranteed)),
+                };
+                format!(
+                    "{of_guaranteed}; its opportunistic ones hold {}; the next goes when one of them ends or others leave more",
+                    of(opportunistic)
+                )
+            }
             Why::CanWait { stage, tasks, left } => format!(
                 "{} of stage {stage} can wait {left} without the job ending later; until then others may have the \
                  room, and room that nobody wants starts {} sooner",

@@ -8,10 +8,12 @@ use amalgam_core::job_manager::{JobManager, JobManagerSettings, TaskState};
 use amalgam_core::preset::{InterJob, Preset, Queueing};
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Role};
+use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Items, JobId, JobSpec, NodeId, Resources, StageSpec,
     TaskSet,
 };
+use amalgam_core::why::{Used, Why};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use world::{World, job, sealing, stage};
@@ -194,8 +196,13 @@ fn nobody_is_allowed_what_another_still_holds() {
     let second = world.submit(job(vec![of_kind(Guaranteed, 20, "60s", 1_000)]));
     world.run_for(seconds(2));
     assert_eq!((running_of(&world, first), out_of(&world, second)), (16, (0, 0)), "all of it is held");
+    let why = |world: &World| world.server.as_ref().unwrap().jobs[&second].explain();
+    let bound = |guaranteed: Used, opportunistic: Used| vec![Why::Allowance { kind: CPU, guaranteed, opportunistic }];
+    let share = Used { used: 0, most: 7_200 };
+    assert_eq!(why(&world), bound(Used { used: 0, most: 0 }, share));
     world.run_for(seconds(7));
     assert_eq!((out_of(&world, first).0, out_of(&world, second)), (7, (7, 0)), "{}", world.log.join("\n"));
+    assert!(why(&world).ends_with(&bound(Used { used: 7_000, most: 7_000 }, share)), "{:?}", why(&world));
     world.control(first, JobAction::Cancel);
     world.run_for(seconds(12));
     assert_eq!(out_of(&world, second), (14, 0), "what a job held that ended is for the others");

@@ -8,6 +8,7 @@ use crate::role::{Change, Outbox};
 use crate::scheduling::Allowed;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, Totals, Wants};
+use crate::why::{Used, Why};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -254,6 +255,20 @@ impl JobManager {
             (allowance.told, allowance.most_since) = (Some(Box::new(wants)), most);
             allowance.answer_due = Some(now + ANSWERED_WITHIN);
         }
+    }
+
+    /// What keeps the next task from being sent, where that is what the job may hold.
+    pub(super) fn allowance_that_binds(&self) -> Option<Why> {
+        let (allowance, scheduler) = (self.allowance.as_ref()?, self.scheduler.as_ref()?);
+        let waits = |stage: &u32| scheduler.is_suited(self.requests.ask_of(*stage, false));
+        let next = self.dag.runnable().filter(|stage| self.dag.stage(*stage).ready() > 0).find(waits)?;
+        let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO).hundredths(allowance.rules.opportunistic);
+        let of_one = &self.job.resources[next as usize];
+        let (held, most) = (&allowance.guaranteed.resources, &allowance.most);
+        let kind = (0..WIDTH).find(|&kind| most.0[kind].saturating_sub(held.0[kind]) < u64::from(of_one.0[kind]))?;
+        let used = |held: &Held, most: &Totals| Used { used: held.resources.0[kind], most: most.0[kind] };
+        let (guaranteed, opportunistic) = (used(&allowance.guaranteed, most), used(&allowance.opportunistic, &share));
+        Some(Why::Allowance { kind, guaranteed, opportunistic })
     }
 
     /// In tests and debug builds.

@@ -90,8 +90,8 @@ pub struct JobManager {
     corrections: Corrections,
     blame: Blame,
     quota: Quota,
-    /// Whether it held tasks back when it was looked at last.
-    quota_binds: bool,
+    /// Whether that, or what the job may hold, kept tasks back when it was looked at last.
+    limit_binds: bool,
     outstanding: Outstanding,
     /// Where its tasks leave or read files.
     files: Option<Box<Files>>,
@@ -234,7 +234,7 @@ impl JobManager {
             corrections,
             blame: Blame::default(),
             quota,
-            quota_binds: false,
+            limit_binds: false,
             outstanding: Outstanding::default(),
             files,
             promotions: Promotions::after(promote_after),

@@ -85,13 +85,14 @@ impl JobManager {
     /// Does what the scheduler decides.
     pub(super) fn place(&mut self, now: Instant, out: &mut Outbox) {
         if self.allowance.is_some() {
-            return self.place_within_allowance(now, out);
+            self.place_within_allowance(now, out);
+            return self.tell_limit(self.allowance_that_binds(), out);
         }
         let left = self.quota.left(self.outstanding.booked, self.outstanding.unbooked);
         let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide(now, left)).unwrap_or_default();
         self.take(now, steps, out);
         if self.quota.is_set() {
-            self.tell_quota(out);
+            self.tell_limit(self.quota_that_binds(), out);
         }
     }
 
@@ -117,10 +118,9 @@ impl JobManager {
         }
     }
 
-    /// Once each time that the quota comes to hold tasks back.
-    fn tell_quota(&mut self, out: &mut Outbox) {
-        let limit = self.quota_that_binds();
-        let did_bind = std::mem::replace(&mut self.quota_binds, limit.is_some());
+    /// Once each time that it comes to hold tasks back.
+    fn tell_limit(&mut self, limit: Option<Why>, out: &mut Outbox) {
+        let did_bind = std::mem::replace(&mut self.limit_binds, limit.is_some());
         if let Some(why) = limit.filter(|_| !did_bind) {
             out.record(Record::Blocked { job: self.id(), why });
         }

@@ -158,6 +158,7 @@ fn of_why(why: &Why) -> Option<&'static str> {
         Why::Occupied { .. } => Some("no room"),
         Why::Reserved { .. } => Some("node kept for another"),
         Why::Quota { .. } => Some("opportunistic quota bound"),
+        Why::Allowance { .. } => Some("what a job may hold bound"),
         _ => None,
     }
 }
