@@ -19,7 +19,7 @@
 use crate::vocabulary::{
     Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
     Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
-    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape,
+    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape,
     TaskTemplate, Token, Totals, UserId,
 };
 use serde::{Deserialize, Serialize};
@@ -271,6 +271,10 @@ pub enum ToJobManager {
         attempt: AttemptId,
         running_for: Duration,
     },
+    /// How far attempts of the job have come that run at a node. Said now and then, and only where stragglers are looked for.
+    Progress {
+        samples: Box<[(AttemptId, Sample)]>,
+    },
     /// The attempt ended; repeated until acknowledged.
     Finished {
         attempt: AttemptId,
@@ -396,6 +400,8 @@ pub enum Rule {
     Completion,
     /// It is expected to be done there before the attempt of the task that is out already.
     Duplicate,
+    /// The other attempt of its task makes slow progress, and here it is expected to be done before that one.
+    Straggler,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -546,6 +552,8 @@ pub enum ToExecutor {
     List { node: NodeId },
     /// Bring a file here from the node that has it. Answered by `Fetched`.
     Fetch { node: NodeId, file: StoredFile, from: NodeId },
+    /// How far have these come? Answered by `Measured`, without those that do not run.
+    Measure { node: NodeId, attempts: Vec<AttemptId> },
     /// These files are not needed here.
     Drop { node: NodeId, files: Vec<Digest> },
 }
@@ -582,6 +590,10 @@ pub enum ExecutorReport {
         node: NodeId,
         /// Boxed, for most reports are small.
         end: Box<(Digest, Fetched)>,
+    },
+    Measured {
+        node: NodeId,
+        samples: Box<[(AttemptId, Sample)]>,
     },
 }
 
@@ -645,6 +657,13 @@ pub struct AdmittedJob {
     pub submitted_at: Instant,
 }
 
+impl Rule {
+    /// Whether there is another attempt of the task already.
+    pub fn is_second(self) -> bool {
+        matches!(self, Rule::Duplicate | Rule::Straggler)
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -656,6 +675,7 @@ impl fmt::Display for Rule {
             Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Completion => "being expected to be done there first",
             Rule::Duplicate => "being expected to be done there before its other attempt",
+            Rule::Straggler => "being expected to be done there before its other attempt, which is slow",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",

@@ -305,6 +305,24 @@ pub enum Record {
         node: NodeId,
         trigger: Trigger,
     },
+    /// A running attempt is slow: it has done this part of its work, in millionths, and is expected to take so much longer.
+    /// Its task is launched on another node, too, where all of it is expected to take less.
+    Straggles {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        part: u32,
+        left: Duration,
+        elsewhere: NodeId,
+        takes: Duration,
+    },
+    /// The duplicate of a slow attempt was done first.
+    Overtaken {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        by: AttemptId,
+    },
     /// The task is tried again.
     Retried {
         task: TaskId,
@@ -464,6 +482,9 @@ impl Record {
             | Record::Started { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }
+            | Record::Duplicated { task, .. }
+            | Record::Straggles { task, .. }
+            | Record::Overtaken { task, .. }
             | Record::Retried { task, .. }
             | Record::Orphaned { task, .. }
             | Record::Preempting { task, .. }

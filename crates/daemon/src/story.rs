@@ -233,6 +233,25 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
                 format!("{} is launched on {}, too: it would start sooner there", names.task(*task), names.node(*node));
             of_attempt("duplicated", *task, *attempt, *node, text)
         }
+        Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => {
+            let text = format!(
+                "{} is slow on {}: {:.0} % done, and {left} to go; it is launched on {}, too, where all of it is expected to \
+                 take {takes}",
+                names.task(*task),
+                names.node(*node),
+                f64::from(*part) / 1e4,
+                names.node(*elsewhere)
+            );
+            of_attempt("straggles", *task, *attempt, *node, text)
+        }
+        Record::Overtaken { task, attempt, node, by } => {
+            let text = format!(
+                "{} was done by attempt {by} before the slow one on {}, which is ended",
+                names.task(*task),
+                names.node(*node)
+            );
+            of_attempt("overtaken", *task, *attempt, *node, text)
+        }
         Record::Retried { task, failures, retries, costs_none } => {
             let cost = match costs_none {
                 true => "which costs none of its retries".to_owned(),

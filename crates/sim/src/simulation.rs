@@ -672,7 +672,12 @@ impl Simulation {
         self.metrics.on_began(self.now, node, task, &template.shape, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskBegins, None);
-        let Course { length, reason, is_stubborn } = self.course(node, task, &template.shape);
+        let course = self.course(node, task, &template.shape);
+        self.nodes[node].executor.set_course(attempt, &course);
+        if course.is_straggler {
+            self.metrics.on_straggler(attempt);
+        }
+        let Course { length, reason, is_stubborn, .. } = course;
         if is_stubborn {
             self.nodes[node].executor.make_stubborn(attempt);
         }
@@ -682,7 +687,7 @@ impl Simulation {
     fn course(&mut self, node: usize, task: TaskId, shape: &TaskShape) -> Course {
         let TaskId { stage, index, .. } = task;
         let Some(job) = self.metrics.job_of(task.job) else {
-            return Course { length: Duration::ZERO, reason: EndReason::Exit(0), is_stubborn: false };
+            return Course::default();
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };

@@ -96,6 +96,17 @@ impl Allowance {
         Allowed { execution, room, one_goes: held.attempts == 0 }
     }
 
+    /// The same for second attempts of slow tasks, which the rest of the share is for as well.
+    fn allowed_beside(&self, execution: ExecutionType, share: &Totals) -> Totals {
+        match execution {
+            ExecutionType::Opportunistic => self.allowed(execution, share).room,
+            ExecutionType::Guaranteed | ExecutionType::Auto => {
+                let most = times(share, self.rules.guaranteed.max(100));
+                Totals(std::array::from_fn(|kind| most.0[kind].saturating_sub(self.guaranteed.resources.0[kind])))
+            }
+        }
+    }
+
     /// A master that knows nothing of the job is told anew.
     pub(super) fn restart(&mut self) {
         self.told = None;
@@ -115,6 +126,12 @@ impl JobManager {
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
         self.allowance.as_ref().map(|allowance| allowance.allowed(execution, &share))
+    }
+
+    /// What may go beside a slow attempt.
+    pub(super) fn allowed_beside(&self, execution: ExecutionType) -> Option<Totals> {
+        let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
+        self.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
     /// What has waited for too long goes before all that was not sent yet.

@@ -370,6 +370,12 @@ impl Stage {
         fresh.map_or_else(|| self.again.range(..index).count() as u32, |fresh| self.again.len() as u32 + fresh)
     }
 
+    /// Its tasks that succeeded: how long they ran, and the CPU time that they used.
+    pub(super) fn succeeded_runs(&self) -> impl Iterator<Item = (u32, Duration, Duration)> {
+        let succeeded = (0..).zip(&self.records).filter(|(_, record)| record.state == TaskState::Succeeded);
+        succeeded.map(|(index, one)| (index, one.wall, Duration::from_millis(u64::from(one.cpu_millis))))
+    }
+
     fn has_run(&self) -> bool {
         self.succeeded > 0 || self.records.iter().any(|record| record.wall > Duration::ZERO)
     }

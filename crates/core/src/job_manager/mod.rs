@@ -10,10 +10,12 @@ mod estimate;
 mod exchange;
 mod files;
 mod placing;
+mod progress;
 mod promotion;
 mod questions;
 mod requests;
 mod saved;
+mod stragglers;
 mod templates;
 mod work;
 
@@ -40,6 +42,7 @@ use correction::{Corrections, counts_as_failure};
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
+use progress::Speeds;
 use promotion::Promotions;
 use requests::{Progress, Requests};
 use serde::{Deserialize, Serialize};
@@ -86,6 +89,7 @@ pub struct JobManager {
     /// With it, it keeps to what the job is entitled to.
     allowance: Option<Box<Allowance>>,
     corrections: Corrections,
+    speeds: Speeds,
     quota: Quota,
     /// Whether it held tasks back when it was looked at last.
     quota_binds: bool,
@@ -125,6 +129,8 @@ struct RunningAttempt {
     promoted: bool,
     /// The other attempt of its task, where there are two.
     twin: Option<AttemptId>,
+    /// There is or was another one because one of the two was slow; whichever ends well first counts.
+    had_rival: bool,
     /// How long it was expected to wait when it was sent, and when it starts as its node said last.
     expected_wait: Duration,
     starts_at: Option<Instant>,
@@ -204,6 +210,7 @@ impl JobManager {
     ) -> JobManager {
         let dag = Dag::new(&job.spec, &job.recalled);
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
+        let speeds = Speeds::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
                 (Some(placement), mix, quota, allowance, promote_after)
@@ -229,6 +236,7 @@ impl JobManager {
             scheduler,
             allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
             corrections,
+            speeds,
             quota,
             quota_binds: false,
             outstanding: Outstanding::default(),
@@ -270,6 +278,7 @@ impl JobManager {
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
+            ToJobManager::Progress { samples } => self.on_progress(now, from, &samples, out),
             ToJobManager::Finished { attempt, ended, instead } => {
                 self.on_finished(now, from, attempt, ended, instead, out);
             }
@@ -391,7 +400,7 @@ impl JobManager {
         let execution = if execution == ExecutionType::Auto { either } else { execution };
         let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
         self.next_attempt += 1;
-        if rule == Rule::Duplicate {
+        if rule.is_second() {
             self.dag.launched_beside(task.stage, task.index);
         } else {
             self.dag.launched(task.stage, task.index, attempt, node, now);
@@ -405,6 +414,7 @@ impl JobManager {
             opportunistic,
             promoted: false,
             twin: None,
+            had_rival: false,
             expected_wait,
             starts_at: None,
             booked,
@@ -452,7 +462,7 @@ impl JobManager {
         }
         let (task, rule) = (running.task, running.rule);
         self.running.insert(attempt, running);
-        if rule == Rule::Duplicate {
+        if rule.is_second() {
             self.pair(attempt, task);
         }
     }
@@ -467,6 +477,7 @@ impl JobManager {
             allowance.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
         }
         self.corrections.on_gone(attempt, &running);
+        self.speeds.on_gone(attempt);
         if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
             twin.twin = None;
         }
@@ -493,7 +504,7 @@ impl JobManager {
                 let opportunistic = running.opportunistic;
                 out.record(Record::Started { task, attempt, node, waited, expected, opportunistic });
             }
-            let (task, node, twin) = (running.task, running.node, running.twin);
+            let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
             self.note_arrival(task, node);
             self.note_start(attempt);
             if let Some(twin) = twin {
@@ -534,8 +545,11 @@ impl JobManager {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
-        if let Some(&RunningAttempt { task, twin: Some(other), .. }) = self.running.get(&attempt) {
-            let failed_for_good = counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
+        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.running.get(&attempt) {
+            let failed_for_good = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
+            if ended.reason.is_success() {
+                self.tell_overtaken(attempt, out);
+            }
             if ended.reason.is_success() || failed_for_good {
                 self.discard(now, other, out);
             }
@@ -559,6 +573,7 @@ impl JobManager {
             _ => {}
         }
         self.take_files(task, attempt, node, &ended);
+        self.note_speed(task, &ended);
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
@@ -835,6 +850,7 @@ impl Role for JobManager {
     fn recover(&mut self, changes: &[Change]) {
         changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
+        self.recall_speeds();
         self.check_invariants();
     }
 

@@ -130,7 +130,8 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
 
 /// Decisions are changed for the least reason.
 fn queueing_corrections() -> Option<CorrectionRules> {
-    Some(CorrectionRules { least_saving: Duration::from_millis(10), saving: 0 })
+    let progress_every = Some(Duration::from_millis(500));
+    Some(CorrectionRules { least_saving: Duration::from_millis(10), saving: 0, progress_every })
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {

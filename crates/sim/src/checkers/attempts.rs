@@ -4,7 +4,6 @@
 use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
-use amalgam_core::protocol::Rule;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{AttemptId, JobId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +30,7 @@ enum Progress {
 impl Attempts {
     fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
         match change {
-            Change::Launched { attempt, task, rule: Rule::Duplicate, .. } => self.on_duplicated(*attempt, *task),
+            Change::Launched { attempt, task, rule, .. } if rule.is_second() => self.on_duplicated(*attempt, *task),
             Change::Launched { attempt, task, .. } => self.on_launched(*attempt, *task),
             Change::Finished { attempt, task, ended, last, .. } => {
                 let progress = match last {
@@ -136,6 +135,7 @@ mod tests {
     use super::*;
     use crate::checkers::testing::{attempt, finished, launched, quiet_world};
     use amalgam_core::hosting::Fact;
+    use amalgam_core::protocol::Rule;
     use amalgam_core::vocabulary::EndReason;
 
     fn check(happened: &[Happening]) -> Result<(), Breach> {

@@ -2,7 +2,7 @@
 
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_sim::{Against, Altruism, Duplicates, Outcome, QueueExchange, Queueing, Reference, Results};
+use amalgam_sim::{Against, Altruism, Duplicates, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
@@ -223,10 +223,18 @@ fn queueing(queueing: &Queueing) -> String {
     );
     text += &wait("opportunistic", *opportunistic, opportunistic_wait_s);
     let Duplicates { underestimated, above_mean, waited_long, first } = queueing.duplicates;
-    text + &format!(
+    text += &format!(
         "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first\n",
         counted(queueing.duplicates.all(), "duplicate")
-    )
+    );
+    let Stragglers { slow, caught, duplicates, first } = queueing.stragglers;
+    if slow + duplicates > 0 {
+        let (of, slow) = (counted(duplicates, "duplicate"), counted(slow, "attempt"));
+        text += &format!(
+            "{of} of running attempts, of which {first} were done first; {slow} ran slowly, of which {caught} got one\n"
+        );
+    }
+    text
 }
 
 fn misfits(results: &Results) -> String {

@@ -11,7 +11,7 @@
 
 use crate::policy::completion::{Estimate, Odds, Part, Rates};
 use crate::policy::matching::Candidates;
-use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,8 @@ pub struct EarliestCompletion {
     local: Vec<usize>,
     /// All that suit the ask, once draws have failed to find one.
     suitable: Option<Vec<usize>>,
+    /// No task is to go there.
+    avoided: Option<usize>,
     /// So many of the best nodes are lightly loaded.
     lightly_loaded: u32,
 }
@@ -69,7 +71,16 @@ pub struct EarliestCompletion {
 impl EarliestCompletion {
     pub fn new(chance: Chance, settings: CompletionSettings) -> EarliestCompletion {
         let (candidates, asks, local) = (Candidates::default(), Vec::new(), Vec::new());
-        EarliestCompletion { chance, settings, candidates, asks, local, suitable: None, lightly_loaded: 0 }
+        EarliestCompletion {
+            chance,
+            settings,
+            candidates,
+            asks,
+            local,
+            suitable: None,
+            avoided: None,
+            lightly_loaded: 0,
+        }
     }
 
     /// Adds one task of the ask with its candidates.
@@ -122,6 +133,9 @@ impl EarliestCompletion {
     }
 
     fn add(&mut self, node: usize, ask: &OpenAsk, view: &dyn NodeViews) {
+        if self.avoided == Some(node) {
+            return;
+        }
         let estimate = estimate(node, ask, view, &self.settings.rates);
         let cost = estimate.completion(&Odds::SURE) + Duration(self.chance.below(self.settings.spread.0.max(1)));
         self.candidates.push(node as u32, cost, estimate.wait);
@@ -184,15 +198,31 @@ impl PlacementPolicy for EarliestCompletion {
         out.extend(found[..sent].iter().map(|one| start(one.task, one.node)));
     }
 
-    fn reconsider(&mut self, ask: &OpenAsk, node: usize, wait: Duration, view: &dyn NodeViews) -> Option<Alternative> {
+    fn reconsider(
+        &mut self,
+        ask: &OpenAsk,
+        node: usize,
+        standing: Standing,
+        view: &dyn NodeViews,
+    ) -> Option<Alternative> {
         self.candidates.clear();
         self.asks.clear();
         self.lightly_loaded = lightly_loaded(view);
+        let mut here = estimate(node, ask, view, &self.settings.rates);
+        match standing {
+            Standing::Waits(wait) => here.wait = wait,
+            Standing::Runs(left) => {
+                // It is the node that may be slow.
+                self.avoided = Some(node);
+                let reading = here.run - run_time(ask.expected);
+                (here.wait, here.run) = (Duration::ZERO, reading + left);
+            }
+        }
         self.find_local(ask, view);
         self.add_task(ask, view);
+        self.avoided = None;
         let best = *self.candidates.find(1).first()?;
-        let here = Estimate { wait, ..estimate(node, ask, view, &self.settings.rates) };
-        let saving = Duration(here.completion(&Odds::SURE).0.saturating_sub(best.cost.0));
+        let saving = here.completion(&Odds::SURE) - best.cost;
         let is_other = best.node as usize != node;
         (is_other && saving > Duration::ZERO).then_some(Alternative {
             node: best.node as usize,
@@ -328,9 +358,23 @@ mod tests {
     fn a_decision_is_changed_only_for_a_node_where_the_task_is_done_sooner() {
         let nodes = Nodes::without_input(&[0, 5, 5, 5]);
         let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
-        let mut reconsider = |node, wait| policy.reconsider(&ask(1), node, Duration::from_secs(wait), &nodes);
+        let mut reconsider =
+            |node, wait| policy.reconsider(&ask(1), node, Standing::Waits(Duration::from_secs(wait)), &nodes);
         let saved = (0..50).filter_map(|_| reconsider(1, 60)).map(|better| better.saving).collect::<Vec<_>>();
         assert!(saved.len() > 30 && saved.iter().all(|saving| *saving > Duration::from_secs(54)), "{saved:?}");
         assert!((0..50).all(|_| reconsider(0, 0).is_none()), "nowhere is it done sooner");
+    }
+
+    #[test]
+    fn what_runs_goes_to_another_node_however_good_its_own_is() {
+        let nodes = Nodes::without_input(&[0, 5, 5]);
+        let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
+        let asked = OpenAsk { expected: Some(Duration::from_secs(10)), ..ask(1) };
+        let mut reconsider = |left| policy.reconsider(&asked, 0, Standing::Runs(Duration::from_secs(left)), &nodes);
+        let saved = (0..50).filter_map(|_| reconsider(60)).collect::<Vec<_>>();
+        assert!(saved.len() > 30 && saved.iter().all(|better| better.node != 0), "{saved:?}");
+        let by: Vec<u64> = saved.iter().map(|better| better.saving.as_millis() / 1_000).collect();
+        assert!(by.iter().all(|by| (44..=45).contains(by)), "60 s against 5 s and 10 s: {by:?}");
+        assert!((0..50).all(|_| reconsider(15).is_none()), "it is done as soon here");
     }
 }
