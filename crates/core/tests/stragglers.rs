@@ -10,7 +10,7 @@ use amalgam_core::protocol::{Address, JobAction, JobOutcome, Rule, ToJobManager}
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, Items, JobId, NodeId, Resources, Sample,
-    StageSpec, TaskSet,
+    StageSpec, TaskSet, Workdir,
 };
 use std::sync::Arc;
 use world::{World, job, sealing, stage};
@@ -22,7 +22,9 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 fn tasks(count: u32, length: &str) -> StageSpec {
-    StageSpec { execution: ExecutionType::Guaranteed, ..stage("only", count, length, 1_000) }
+    let mut stage = StageSpec { execution: ExecutionType::Guaranteed, ..stage("only", count, length, 1_000) };
+    Arc::make_mut(&mut stage.program).workdir = Workdir::Own;
+    stage
 }
 
 fn lasting(lengths: &[&str]) -> StageSpec {
@@ -121,6 +123,17 @@ fn who_has_more_to_do_is_no_straggler() {
     let id = world.submit(job(vec![lasting(&["10s", "10s", "10s", "100s"])]));
     world.run_for(seconds(200));
     assert_eq!(rivals(&world, id), [], "{}", world.log.join("\n"));
+    succeeded(&world, id);
+}
+
+#[test]
+fn tasks_that_share_a_directory_never_run_twice_at_once() {
+    let mut world = world(3, 10);
+    let mut shared = tasks(5, "10s");
+    Arc::make_mut(&mut shared.program).workdir = Workdir::Submitted;
+    let id = world.submit(job(vec![shared]));
+    world.run_for(seconds(150));
+    assert_eq!(rivals(&world, id), []);
     succeeded(&world, id);
 }
 

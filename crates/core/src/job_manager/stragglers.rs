@@ -10,7 +10,7 @@ use super::{Basis, Dag, JobManager, Room, RunningAttempt};
 use crate::policy::Standing;
 use crate::protocol::{Address, Rule};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{AttemptId, Duration, Ended, ExecutionType, Instant, NodeId, Sample, TaskId, Totals};
+use crate::vocabulary::{AttemptId, Duration, Ended, ExecutionType, Instant, NodeId, Sample, TaskId, Totals, Workdir};
 
 /// A straggler as it was found.
 #[derive(Clone, Copy)]
@@ -76,10 +76,16 @@ impl JobManager {
         }
     }
 
+    /// Whether two attempts of it can run at once: in a directory that they share they would write over each other's files.
+    fn keeps_to_itself(&self, task: TaskId) -> bool {
+        self.job.spec.stages[task.stage as usize].program.workdir == Workdir::Own
+    }
+
     /// Whether it is slower than its stage, by enough for a duplicate, and for long enough to tell.
     fn find_straggler(&self, attempt: AttemptId, rules: CorrectionRules) -> Option<Straggler> {
         let sent = self.running.get(&attempt)?;
-        if sent.twin.is_some() || sent.had_rival || sent.started_at.is_none() {
+        let may_have_one = sent.twin.is_none() && !sent.had_rival && self.keeps_to_itself(sent.task);
+        if !may_have_one || sent.started_at.is_none() {
             return None;
         }
         let (course, takes) = self.speeds.compare(attempt)?;
