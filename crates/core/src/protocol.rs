@@ -275,6 +275,11 @@ pub enum ToJobManager {
     Progress {
         samples: Box<[(AttemptId, Sample)]>,
     },
+    /// An attempt still waits at its node for these files, which have been under way for so long. Said as seldom.
+    Lacks {
+        attempt: AttemptId,
+        files: Box<[(Digest, Duration)]>,
+    },
     /// The attempt ended; repeated until acknowledged.
     Finished {
         attempt: AttemptId,
@@ -402,6 +407,8 @@ pub enum Rule {
     Duplicate,
     /// The other attempt of its task makes slow progress, and here it is expected to be done before that one.
     Straggler,
+    /// Its task is done, and somebody waits for its files, which a slow node has.
+    Copy,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -442,6 +449,8 @@ pub enum ToNode {
     Claim(Claim),
     /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
+    /// That node has the file as well: whoever waits for it gets it from whichever is first.
+    Holder { digest: Digest, node: NodeId },
     /// The end of an attempt is durable: it can be forgotten.
     Acknowledge { attempt: AttemptId },
     /// The job has ended, or is not known: its attempts have no owner.
@@ -660,7 +669,7 @@ pub struct AdmittedJob {
 impl Rule {
     /// Whether there is another attempt of the task already.
     pub fn is_second(self) -> bool {
-        matches!(self, Rule::Duplicate | Rule::Straggler)
+        matches!(self, Rule::Duplicate | Rule::Straggler | Rule::Copy)
     }
 }
 
@@ -676,6 +685,7 @@ impl fmt::Display for Rule {
             Rule::Completion => "being expected to be done there first",
             Rule::Duplicate => "being expected to be done there before its other attempt",
             Rule::Straggler => "being expected to be done there before its other attempt, which is slow",
+            Rule::Copy => "its files being needed where they can be had sooner",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",

@@ -207,8 +207,10 @@ pub enum LostCause {
     Unknown,
     /// The node did not take it.
     NotTaken,
-    /// Another attempt of its task started, or ended well, first.
+    /// Another attempt of its task started, or ended well, first; or nobody needs it any more.
     Superseded,
+    /// It has written the files of a finished task once more, or could not: the task stays as it was.
+    Copied,
 }
 
 /// Why an attempt that waits got a duplicate.
@@ -315,6 +317,16 @@ pub enum Record {
         left: Duration,
         elsewhere: NodeId,
         takes: Duration,
+    },
+    /// The attempt has waited for so long for a file that `from` has: the task that wrote it runs once more, elsewhere.
+    SlowInput {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        waited: Duration,
+        writer: TaskId,
+        from: NodeId,
+        elsewhere: NodeId,
     },
     /// The duplicate of a slow attempt was done first.
     Overtaken {
@@ -485,6 +497,7 @@ impl Record {
             | Record::Duplicated { task, .. }
             | Record::Straggles { task, .. }
             | Record::Overtaken { task, .. }
+            | Record::SlowInput { task, .. }
             | Record::Retried { task, .. }
             | Record::Orphaned { task, .. }
             | Record::Preempting { task, .. }

@@ -12,7 +12,7 @@ use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
-use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
+use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
@@ -646,9 +646,15 @@ impl Simulation {
             true => (Fetched::Done, self.settings.files.transfer(bytes)),
             false => (Fetched::Absent, Duration::ZERO),
         };
+        let on_the_way = if self.is_slow_file() { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
         let at = self.now + self.settings.network.delay + self.settings.network.delay + on_the_way;
         let link = self.nodes[node].executor_link;
         self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, outcome)) });
+    }
+
+    fn is_slow_file(&self) -> bool {
+        let slow = self.settings.files.slow;
+        slow > 0.0 && Chance::new(self.settings.seed, &format!("slow fetch {}", self.fetches)).unit() < slow
     }
 
     fn comes_wrong(&mut self) -> bool {

@@ -176,6 +176,9 @@ fn describe_record(record: &Record) -> String {
             "{attempt} (task {task}) on {node} is slow: {:.1} % done, {left} left; on {elsewhere} all of it takes {takes}",
             f64::from(*part) / 1e4
         ),
+        Record::SlowInput { task, node, waited, writer, from, elsewhere, .. } => format!(
+            "task {task} has waited on {node} for {waited} for a file of {from}: task {writer} runs once more on {elsewhere}"
+        ),
         Record::Overtaken { task, attempt, node, by } => {
             format!("{by} is done with task {task} before {attempt} on {node}, which is slow")
         }

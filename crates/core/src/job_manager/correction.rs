@@ -41,6 +41,9 @@ pub(super) struct Corrections {
     pub(super) rules: Option<CorrectionRules>,
     /// Attempts that wait as far as is known, by node.
     waiting: BTreeMap<NodeId, BTreeSet<AttemptId>>,
+    /// Attempts that write the files of finished tasks once more, and tasks that had one in this life.
+    pub(super) copies: BTreeSet<AttemptId>,
+    pub(super) copied: BTreeSet<TaskId>,
     /// By stage, how long tasks waited that have started.
     waited: Vec<Waited>,
 }
@@ -59,10 +62,14 @@ impl Waited {
 
 impl Corrections {
     pub(super) fn new(rules: Option<CorrectionRules>, stages: usize) -> Corrections {
-        Corrections { rules, waiting: BTreeMap::new(), waited: vec![Waited::default(); stages] }
+        let (waiting, waited) = (BTreeMap::new(), vec![Waited::default(); stages]);
+        Corrections { rules, waiting, copies: BTreeSet::new(), copied: BTreeSet::new(), waited }
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        if sent.rule == Rule::Copy {
+            self.copies.insert(attempt);
+        }
         // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
         if self.rules.is_some() && sent.life == Life::Present && !sent.rule.is_second() {
             self.waiting.entry(sent.node).or_default().insert(attempt);
@@ -79,6 +86,7 @@ impl Corrections {
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        self.copies.remove(&attempt);
         self.forget(attempt, sent.node);
     }
 
@@ -177,6 +185,9 @@ impl JobManager {
         // Should the node not hear of it, it is told what is not ours when it is back.
         self.estranged.insert(node);
         self.pass_on(task, node, false, gone.twin);
+        if gone.rule == Rule::Copy {
+            self.dag.pass(node);
+        }
         out.persist(Change::Lost { attempt, task, node, cause: LostCause::Superseded, last: false, at: now });
     }
 

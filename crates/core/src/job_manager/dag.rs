@@ -168,6 +168,11 @@ impl Dag {
         Some(AttemptId { job: task.job, epoch: record.epoch, number: record.number })
     }
 
+    /// An attempt that no record shows was on this node.
+    pub fn pass(&mut self, over: NodeId) {
+        self.passed.insert(over);
+    }
+
     /// One of two attempts of a task is over, on this node, and the other one goes on.
     pub fn went_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: AttemptId, node: NodeId) {
         self.passed.insert(over);

@@ -4,6 +4,7 @@
 //! Each handler below follows in the order of a job's life.
 
 mod allowance;
+mod copies;
 mod correction;
 mod dag;
 mod estimate;
@@ -278,6 +279,7 @@ impl JobManager {
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
+            ToJobManager::Lacks { attempt, files } => self.on_lacks(now, from, attempt, &files, out),
             ToJobManager::Progress { samples } => self.on_progress(now, from, &samples, out),
             ToJobManager::Finished { attempt, ended, instead } => {
                 self.on_finished(now, from, attempt, ended, instead, out);
@@ -309,6 +311,7 @@ impl JobManager {
             return;
         }
         self.reopen_lost(now, out);
+        self.drop_idle_copies(now, out);
         self.locate_inputs();
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
@@ -510,6 +513,7 @@ impl JobManager {
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
+            self.drop_idle_copies(now, out);
         }
     }
 
@@ -557,7 +561,10 @@ impl JobManager {
         let Some(running) = self.remove_running(attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
-        let RunningAttempt { task, node, opportunistic, twin, .. } = running;
+        let RunningAttempt { task, node, opportunistic, twin, rule, .. } = running;
+        if rule == Rule::Copy {
+            return self.end_copy(now, attempt, &running, &ended, out);
+        }
         if let Some(other) = twin {
             return self.end_beside(now, attempt, &running, other, ended, out);
         }
@@ -586,6 +593,7 @@ impl JobManager {
         } else if !succeeded && !self.cancelled {
             self.on_task_failed(task, out);
         }
+        self.drop_idle_copies(now, out);
         // A success that frees no stage changes nothing that is asked for.
         if !succeeded || !ready.is_empty() || self.running.is_empty() {
             self.update_demand(now, out);
@@ -628,6 +636,9 @@ impl JobManager {
         let Some(running) = self.remove_running(attempt) else { return };
         if cause == LostCause::NodeLost {
             self.estranged.insert(running.node);
+        }
+        if running.rule == Rule::Copy {
+            return self.lose_copy(now, attempt, &running, cause, out);
         }
         if let Some(twin) = running.twin {
             return self.lose_beside(now, attempt, &running, twin, cause, out);
@@ -802,7 +813,11 @@ impl JobManager {
         }
         let running: u32 = self.dag.stages.iter().map(|stage| stage.running).sum();
         let twins = self.running.values().filter(|running| running.twin.is_some()).count();
-        assert_eq!(running as usize, self.running.len() - twins / 2, "running tasks and running attempts");
+        assert_eq!(
+            running as usize,
+            self.running.len() - twins / 2 - self.corrections.copies.len(),
+            "running tasks and running attempts"
+        );
         assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.booked)));
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;

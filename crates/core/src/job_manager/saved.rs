@@ -79,7 +79,9 @@ impl JobManager {
                 if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
                     self.estranged.insert(*node);
                 }
-                if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+                if running.as_ref().is_some_and(|running| running.rule == Rule::Copy) {
+                    self.dag.pass(*node);
+                } else if let Some(other) = running.as_ref().and_then(|running| running.twin) {
                     self.pass_on(*task, *node, false, Some(other));
                 } else if running.is_some() {
                     self.dag.lost(task.stage, task.index, *cause, *last, *at);

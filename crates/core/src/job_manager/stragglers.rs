@@ -84,7 +84,8 @@ impl JobManager {
     /// Whether it is slower than its stage, by enough for a duplicate, and for long enough to tell.
     fn find_straggler(&self, attempt: AttemptId, rules: CorrectionRules) -> Option<Straggler> {
         let sent = self.running.get(&attempt)?;
-        let may_have_one = sent.twin.is_none() && !sent.had_rival && self.keeps_to_itself(sent.task);
+        let may_have_one =
+            sent.twin.is_none() && !sent.had_rival && sent.rule != Rule::Copy && self.keeps_to_itself(sent.task);
         if !may_have_one || sent.started_at.is_none() {
             return None;
         }
@@ -99,11 +100,13 @@ impl JobManager {
     }
 
     /// Both run, so the second one is within the job's share as well; and it may always have one, however small its share.
-    fn may_send_another(&self, task: TaskId, execution: ExecutionType) -> bool {
+    pub(super) fn may_send_another(&self, task: TaskId, execution: ExecutionType) -> bool {
         let Some(room) = self.allowed_beside(execution) else { return execution == ExecutionType::Guaranteed };
         let mut taken = Totals::ZERO;
         taken.add(&self.job.resources[task.stage as usize]);
-        let is_rival = |running: &RunningAttempt| running.twin.is_some() && running.rule == Rule::Straggler;
+        let is_rival = |running: &RunningAttempt| {
+            running.rule == Rule::Copy || running.twin.is_some() && running.rule == Rule::Straggler
+        };
         taken.fits_in(&room) || !self.running.values().any(is_rival)
     }
 

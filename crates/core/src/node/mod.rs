@@ -305,6 +305,7 @@ impl NodeAgent {
             }
             ToNode::Promote { .. } => {}
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
+            ToNode::Holder { digest, node } => self.on_holder(now, digest, node, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
             ToNode::Claim(claim) => self.on_claim(now, claim, out),
             ToNode::Disown { job } => self.on_disown(now, job, out),

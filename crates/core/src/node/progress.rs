@@ -26,6 +26,14 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// Something waits for files from now on.
+    pub(super) fn on_lacking(&mut self, now: Instant) {
+        let Some(every) = self.every else { return };
+        self.due = Some(self.due.map_or(now + every, |due| due.min(now + every)));
+    }
+}
+
 /// Seldom where little changes.
 fn interval(every: Duration, expected: Option<Duration>) -> Duration {
     every.max(Duration(expected.map_or(0, |expected| expected.0 / LOOKS)))
@@ -53,6 +61,12 @@ impl NodeAgent {
             }
         }
         self.watch.due = self.running.iter().map(|one| one.measured_at).min();
+        if self.files.is_any_lacking() {
+            self.watch.on_lacking(now);
+            for (attempt, files) in self.files.lacking(now, every) {
+                out.send(attempt.job, ToJobManager::Lacks { attempt, files });
+            }
+        }
         attempts.retain(|attempt| matches!(self.attempts[attempt].state, State::Running));
         if !attempts.is_empty() {
             out.send(TheExecutor(self.node), ToExecutor::Measure { node: self.node, attempts });

@@ -31,6 +31,7 @@ pub struct Metrics {
     tokens_refused: Counter,
     stragglers: Counter,
     stragglers_overtaken: Counter,
+    slow_inputs: Counter,
     tasks_retried: Counter,
     ended: AtomicU64,
     launch_seconds: Histogram,
@@ -60,6 +61,7 @@ impl Default for Metrics {
             tokens_refused: Counter::default(),
             stragglers: Counter::default(),
             stragglers_overtaken: Counter::default(),
+            slow_inputs: Counter::default(),
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
             launch_seconds: seconds(0.0001),
@@ -96,6 +98,8 @@ impl Metrics {
         registry.register("stragglers", stragglers, self.stragglers.clone());
         let overtaken = "Of these, those whose duplicate was done first";
         registry.register("stragglers_overtaken", overtaken, self.stragglers_overtaken.clone());
+        let slow = "Files that were slow to come, whose tasks ran once more elsewhere";
+        registry.register("slow_inputs", slow, self.slow_inputs.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
         let mut histogram = |name, help, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -151,6 +155,9 @@ impl Metrics {
                 }
                 Fact::Record(Record::Straggles { .. }) => {
                     self.stragglers.inc();
+                }
+                Fact::Record(Record::SlowInput { .. }) => {
+                    self.slow_inputs.inc();
                 }
                 Fact::Record(Record::Overtaken { .. }) => {
                     self.stragglers_overtaken.inc();

@@ -175,7 +175,7 @@ impl Metrics {
             Change::Launched { attempt, rule, .. } if rule.is_second() => {
                 self.counters.launched += 1;
                 self.counters.duplicated += 1;
-                self.queueing.on_duplicate_launched(*attempt, *rule == Rule::Straggler);
+                self.queueing.on_duplicate_launched(*attempt, *rule != Rule::Duplicate);
             }
             Change::Launched { task, .. } => {
                 self.counters.launched += 1;
@@ -204,6 +204,7 @@ impl Metrics {
                 }
             }
             Change::Lost { attempt, cause: LostCause::Superseded, .. } => self.queueing.on_superseded(*attempt),
+            Change::Lost { cause: LostCause::Copied, .. } => {}
             Change::Lost { cause, .. } => {
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);
@@ -227,6 +228,7 @@ impl Metrics {
             Record::Duplicated { trigger, .. } => self.queueing.on_triggered(*trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),
             Record::Overtaken { .. } => self.queueing.on_overtaken(),
+            Record::SlowInput { .. } => self.queueing.on_slow_input(),
             Record::Retried { .. } => self.counters.retried += 1,
             Record::Stale { .. } | Record::StaleGrant { .. } => self.counters.stale += 1,
             Record::NodeLost { .. } => self.counters.nodes_lost += 1,

@@ -51,6 +51,8 @@ pub struct Stragglers {
     /// Duplicates of running attempts, whether these were slow or had more to do, and those that were done first.
     pub duplicates: u64,
     pub first: u64,
+    /// Finished tasks that ran once more, since a file of theirs was slow to come.
+    pub slow_inputs: u64,
 }
 
 /// As it is collected.
@@ -95,6 +97,10 @@ impl QueueMeasure {
         self.stragglers.duplicates += 1;
         self.stragglers.caught += u64::from(self.slow.contains(&attempt));
         self.racing.insert(attempt);
+    }
+
+    pub fn on_slow_input(&mut self) {
+        self.stragglers.slow_inputs += 1;
     }
 
     pub fn on_overtaken(&mut self) {

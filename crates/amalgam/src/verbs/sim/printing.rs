@@ -227,12 +227,15 @@ fn queueing(queueing: &Queueing) -> String {
         "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first\n",
         counted(queueing.duplicates.all(), "duplicate")
     );
-    let Stragglers { slow, caught, duplicates, first } = queueing.stragglers;
+    let Stragglers { slow, caught, duplicates, first, slow_inputs } = queueing.stragglers;
     if slow + duplicates > 0 {
         let (of, slow) = (counted(duplicates, "duplicate"), counted(slow, "attempt"));
         text += &format!(
             "{of} of running attempts, of which {first} were done first; {slow} ran slowly, of which {caught} got one\n"
         );
+    }
+    if slow_inputs > 0 {
+        text += &format!("{} ran once more for files that were slow to come\n", counted(slow_inputs, "finished task"));
     }
     text
 }
