@@ -182,7 +182,7 @@ fn nothing_is_copied_where_that_takes_longer_or_nobody_looks() {
     let mut never = Preset::APOLLO;
     never.queueing.as_mut().unwrap().corrections.as_mut().unwrap().progress_every = None;
     let mut far = scene(Preset::APOLLO);
-    far.world.run_for(seconds(2));
+    far.world.run_for(seconds(5));
     assert_eq!(far.copies(), [], "it has not waited for long");
     let mut without = scene(never);
     without.world.run_for(seconds(25));

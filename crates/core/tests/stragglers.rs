@@ -397,6 +397,24 @@ fn where_one_is_lost_with_its_node_the_other_goes_on() {
 }
 
 #[test]
+fn who_has_just_begun_is_not_judged() {
+    let mut world = world(3, 1);
+    let id = world.submit(job(vec![tasks(4, "40s")]));
+    world.run_for(seconds(30));
+    let (attempt, _, node) = launches(&world, id)[0];
+    for (running_for, found) in [(18, 0), (22, 1)] {
+        let sample = Sample { running_for: seconds(running_for), said: Some(10), ..Sample::default() };
+        let body = ToJobManager::Progress { samples: Box::new([(attempt, sample)]) };
+        let mut out = Outbox::default();
+        let now = world.now;
+        let manager = world.server.as_mut().unwrap().jobs.get_mut(&id).unwrap();
+        manager.handle(now, Event::Message { from: Address::Node(node), body }, &mut out);
+        let straggles = out.records.iter().filter(|record| matches!(record, Record::Straggles { .. })).count();
+        assert_eq!(straggles, found, "after {running_for} s, where others take 40");
+    }
+}
+
+#[test]
 fn what_a_node_says_of_another_nodes_attempt_counts_for_nothing() {
     let mut world = world(3, 1);
     let id = world.submit(job(vec![tasks(4, "40s")]));
@@ -494,15 +512,19 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
 
 #[test]
 fn speeds_are_known_after_a_restart_of_the_server() {
-    let mut world = world(3, 10);
-    let id = world.submit(job(vec![tasks(5, "10s")]));
-    // Those on the other nodes are done, and nothing is known of the slow ones yet.
+    let mut preset = Preset::APOLLO;
+    preset.queueing.as_mut().unwrap().corrections.as_mut().unwrap().progress_every = Some(seconds(20));
+    let mut world = World::with_nodes(preset, 3, TWO);
     world.nodes[0].executor.slowness = 10;
-    world.run_for(Duration::from_millis(2_500));
+    world.run_for(seconds(10));
+    let id = world.submit(job(vec![tasks(5, "10s")]));
+    // Those on the other nodes are done, and the slow ones, of which nobody has heard, are as slow as each other.
+    world.run_for(seconds(12));
+    assert_eq!(winners(&world, id).len(), 3);
     world.kill_server();
-    world.run_for(seconds(9));
     world.start_server();
-    world.run_for(seconds(30));
+    world.run_for(seconds(25));
     assert!(!rivals(&world, id).is_empty(), "{}", world.log.join("\n"));
+    world.run_for(seconds(20));
     succeeded(&world, id);
 }
