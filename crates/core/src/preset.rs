@@ -327,7 +327,7 @@ impl Preset {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
             keep_freed: Duration::from_millis(50),
             allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
-            corrections: Some(CorrectionRules { least_saving: Duration::from_secs(1), saving: 50 }),
+            corrections: Some(CorrectionRules::USUAL),
         }),
         ..Preset::of("apollo", InterJob::Entitlement { guaranteed: 90 })
     };
@@ -482,6 +482,9 @@ impl Preset {
             }
             (Places::Master | Places::JobManagers, None) => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
         };
-        NodeAgent::new(node, settings, queue, rules, mac).telling_waits(self.queueing.map(|queueing| queueing.waits))
+        let every = self.queueing.and_then(|queueing| queueing.corrections?.progress_every);
+        NodeAgent::new(node, settings, queue, rules, mac)
+            .telling_waits(self.queueing.map(|queueing| queueing.waits))
+            .telling_progress(every)
     }
 }

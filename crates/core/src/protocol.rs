@@ -19,7 +19,7 @@
 use crate::vocabulary::{
     Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
     Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
-    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, StoredFile, TaskId, TaskShape,
+    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape,
     TaskTemplate, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
@@ -285,6 +285,15 @@ pub enum ToJobManager {
         attempt: AttemptId,
         running_for: Duration,
     },
+    /// How far attempts of the job have come that run at a node. Said now and then, and only where stragglers are looked for.
+    Progress {
+        samples: Box<[(AttemptId, Sample)]>,
+    },
+    /// An attempt still waits at its node for these files, which have been under way for so long. Said as seldom.
+    Lacks {
+        attempt: AttemptId,
+        files: Box<[(Digest, Duration)]>,
+    },
     /// The attempt ended; repeated until acknowledged.
     Finished {
         attempt: AttemptId,
@@ -416,6 +425,10 @@ pub enum Rule {
     Completion,
     /// It is expected to be done there before the attempt of the task that is out already.
     Duplicate,
+    /// The other attempt of its task makes slow progress, and here it is expected to be done before that one.
+    Straggler,
+    /// Its task is done, and somebody waits for its files, which a slow node has.
+    Copy,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
     /// The job with the least work.
@@ -456,6 +469,8 @@ pub enum ToNode {
     Claim(Claim),
     /// End an attempt: terminate, and kill after `grace`. Answered by `Finished` with this reason.
     Stop { attempt: AttemptId, reason: EndReason, grace: Duration },
+    /// That node has the file as well: whoever waits for it gets it from whichever is first.
+    Holder { digest: Digest, node: NodeId },
     /// The end of an attempt is durable: it can be forgotten.
     Acknowledge { attempt: AttemptId },
     /// The job has ended, or is not known: its attempts have no owner.
@@ -566,6 +581,8 @@ pub enum ToExecutor {
     List { node: NodeId },
     /// Bring a file here from the node that has it. Answered by `Fetched`.
     Fetch { node: NodeId, file: StoredFile, from: NodeId },
+    /// How far have these come? Answered by `Measured`, without those that do not run.
+    Measure { node: NodeId, attempts: Vec<AttemptId> },
     /// These files are not needed here.
     Drop { node: NodeId, files: Vec<Digest> },
 }
@@ -602,6 +619,10 @@ pub enum ExecutorReport {
         node: NodeId,
         /// Boxed, for most reports are small.
         end: Box<(Digest, Fetched)>,
+    },
+    Measured {
+        node: NodeId,
+        samples: Box<[(AttemptId, Sample)]>,
     },
 }
 
@@ -665,6 +686,13 @@ pub struct AdmittedJob {
     pub submitted_at: Instant,
 }
 
+impl Rule {
+    /// Whether there is another attempt of the task already.
+    pub fn is_second(self) -> bool {
+        matches!(self, Rule::Duplicate | Rule::Straggler | Rule::Copy)
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -676,6 +704,8 @@ impl fmt::Display for Rule {
             Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Completion => "being expected to be done there first",
             Rule::Duplicate => "being expected to be done there before its other attempt",
+            Rule::Straggler => "being expected to be done there before its other attempt, which is slow",
+            Rule::Copy => "its files being needed where they can be had sooner",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
             Rule::ShortestJob => "priority, then least work",

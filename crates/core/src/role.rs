@@ -207,8 +207,10 @@ pub enum LostCause {
     Unknown,
     /// The node did not take it.
     NotTaken,
-    /// Another attempt of its task started, or ended well, first.
+    /// Another attempt of its task started, or ended well, first; or nobody needs it any more.
     Superseded,
+    /// It has written the files of a finished task once more, or could not: the task stays as it was.
+    Copied,
 }
 
 /// Why an attempt that waits got a duplicate.
@@ -307,6 +309,34 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
         trigger: Trigger,
+    },
+    /// A running attempt is slow: it has done this part of its work, in millionths, and is expected to take so much longer.
+    /// Its task is launched on another node, too, where all of it is expected to take less.
+    Straggles {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        part: u32,
+        left: Duration,
+        elsewhere: NodeId,
+        takes: Duration,
+    },
+    /// The attempt has waited for so long for a file that `from` has: the task that wrote it runs once more, elsewhere.
+    SlowInput {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        waited: Duration,
+        writer: TaskId,
+        from: NodeId,
+        elsewhere: NodeId,
+    },
+    /// The duplicate of a slow attempt was done first.
+    Overtaken {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        by: AttemptId,
     },
     /// The task is tried again.
     Retried {
@@ -467,6 +497,10 @@ impl Record {
             | Record::Started { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }
+            | Record::Duplicated { task, .. }
+            | Record::Straggles { task, .. }
+            | Record::Overtaken { task, .. }
+            | Record::SlowInput { task, .. }
             | Record::Retried { task, .. }
             | Record::Orphaned { task, .. }
             | Record::Preempting { task, .. }

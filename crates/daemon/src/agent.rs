@@ -13,7 +13,6 @@ use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Han
 use crate::transport::{JoinError, Joined, OtherNodes, Upstream, serve_server};
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Epoch, Instant};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,7 +70,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         let first = join_patiently(&upstream, Some(patience)).await?;
         joined_as(&upstream.name);
         // The number that the server gave is part of the role, so the loop starts with the first connection.
-        let mut roles = Roles::new(Preset::default(), Epoch(0), JobManagerSettings::default(), sealing);
+        let mut roles = Roles::new(first.preset, Epoch(0), JobManagerSettings::default(), sealing);
         let name = &upstream.name;
         let journal = journal.map(|directory| JournalWriter::create(&directory, name)).transpose()?;
         if journal.is_some() {
@@ -85,7 +84,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         tokio::spawn(orders.carry_out(files.clone(), Arc::clone(&others) as Arc<dyn Source>, handle.clone()));
         // The loop was started just now and takes what it is sent.
         let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
-        let node = first.node;
+        let (node, preset) = (first.node, first.preset);
         let mut joined = first;
         loop {
             let end = serve_server(joined, &handle, &files, &others).await;
@@ -97,6 +96,11 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
                     joined.node
                 );
                 return Err(JoinError::Refused { server: upstream.server.clone(), why }.into());
+            }
+            if joined.preset != preset {
+                tracing::warn!(
+                    "the server schedules by other rules than before; start this agent again to follow them"
+                );
             }
         }
     })

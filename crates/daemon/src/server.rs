@@ -108,7 +108,8 @@ impl Server {
         let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
         let clock = Clock::starting_at_least(last);
         let started = clock.now();
-        let mut roles = Roles::new(config.preset, epoch, JobManagerSettings::default(), new_sealing()?);
+        let preset = config.preset;
+        let mut roles = Roles::new(preset, epoch, JobManagerSettings::default(), new_sealing()?);
         let journal = journal.map(|directory| JournalWriter::create(&directory, "server")).transpose()?;
         if journal.is_some() {
             roles.keep_journal();
@@ -164,7 +165,7 @@ impl Server {
             Some(agents) => {
                 let listener = runtime.block_on(bind(agents))?;
                 let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
-                runtime.spawn(serve_agents(listener, handle.clone(), Arc::clone(&tokens), remote, epoch.0));
+                runtime.spawn(serve_agents(listener, handle.clone(), Arc::clone(&tokens), remote, epoch.0, preset));
                 Some(address)
             }
         };

@@ -136,6 +136,10 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
                 LostCause::NodeLost => format!("{} stayed away too long", names.node(*node)),
                 LostCause::Unknown => format!("{} does not have it (any more)", names.node(*node)),
                 LostCause::NotTaken => format!("{} did not take it", names.node(*node)),
+                LostCause::Copied => {
+                    let text = format!("{} has run once more for its files", names.task(*task));
+                    return of_attempt("copied", *task, *attempt, *node, text);
+                }
                 LostCause::Superseded => {
                     let text = format!("{}: another attempt was first", names.task(*task));
                     return of_attempt("superseded", *task, *attempt, *node, text);
@@ -232,6 +236,36 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text =
                 format!("{} is launched on {}, too: it would start sooner there", names.task(*task), names.node(*node));
             of_attempt("duplicated", *task, *attempt, *node, text)
+        }
+        Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => {
+            let text = format!(
+                "{} is slow on {}: {:.0} % done, and {left} to go; it is launched on {}, too, where all of it is expected to \
+                 take {takes}",
+                names.task(*task),
+                names.node(*node),
+                f64::from(*part) / 1e4,
+                names.node(*elsewhere)
+            );
+            of_attempt("straggles", *task, *attempt, *node, text)
+        }
+        Record::SlowInput { task, attempt, node, waited, writer, from, elsewhere } => {
+            let text = format!(
+                "{} has waited at {} for {waited} for a file that {} has: {}, which wrote it, runs once more on {}",
+                names.task(*task),
+                names.node(*node),
+                names.node(*from),
+                names.task(*writer),
+                names.node(*elsewhere)
+            );
+            of_attempt("slow-input", *task, *attempt, *node, text)
+        }
+        Record::Overtaken { task, attempt, node, by } => {
+            let text = format!(
+                "{} was done by attempt {by} before the slow one on {}, which is ended",
+                names.task(*task),
+                names.node(*node)
+            );
+            of_attempt("overtaken", *task, *attempt, *node, text)
         }
         Record::Retried { task, failures, retries, costs_none } => {
             let cost = match costs_none {

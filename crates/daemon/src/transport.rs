@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! server: Challenge { version, nonce }      agent: Hello { version, name, nonce, proof of the server's nonce }
-//! server: Accepted { node, epoch, proof of the agent's nonce } or Refused { why }
+//! server: Accepted { node, epoch, preset, proof of the agent's nonce } or Refused { why }
 //! then both: Mail, for what tasks wrote Fetch / Fetched, and for files of tasks AskFile / FilePiece, which the server
 //! passes on from one node to another
 //! ```
@@ -14,6 +14,7 @@ use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, Source};
 use crate::frames::{self, Decoder};
 use crate::shell::{Handle, Input, NodeRoute};
 use amalgam_core::hosting::Letter;
+use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{AttemptId, Digest, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -56,7 +57,7 @@ struct Hello {
 
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    Accepted { node: NodeId, epoch: u32, proof: [u8; 32] },
+    Accepted { node: NodeId, epoch: u32, preset: Box<Preset>, proof: [u8; 32] },
     Refused { why: String },
 }
 
@@ -161,6 +162,7 @@ pub async fn serve_agents(
     tokens: Arc<Tokens>,
     remote: Arc<RemoteNodes>,
     epoch: u32,
+    preset: Preset,
 ) {
     let incarnations = Arc::new(AtomicU64::new(1));
     loop {
@@ -172,7 +174,7 @@ pub async fn serve_agents(
         let (handle, tokens, remote) = (handle.clone(), Arc::clone(&tokens), Arc::clone(&remote));
         let incarnation = incarnations.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            match timeout(HANDSHAKE, let_in(stream, &handle, &tokens, epoch)).await {
+            match timeout(HANDSHAKE, let_in(stream, &handle, &tokens, epoch, preset)).await {
                 Ok(Ok(agent)) => serve_agent(agent, handle, remote, incarnation).await,
                 Ok(Err(error)) => tracing::warn!(%peer, %error, "an agent was not let in"),
                 Err(_) => tracing::warn!(%peer, "an agent did not introduce itself in time"),
@@ -189,7 +191,7 @@ struct LetIn {
     route: NodeRoute,
 }
 
-async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32) -> io::Result<LetIn> {
+async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32, preset: Preset) -> io::Result<LetIn> {
     let mut link = Link::new(stream, STRANGERS_FRAME)?;
     let nonce = auth::new_nonce().map_err(io::Error::other)?;
     link.write(&Challenge { version: VERSION, nonce }).await?;
@@ -220,7 +222,8 @@ async fn let_in(stream: TcpStream, handle: &Handle, tokens: &Tokens, epoch: u32)
         return Err(io::Error::other(why));
     };
     let proof = auth::prove(&token, "server", &hello.nonce);
-    link.write(&Answer::Accepted { node, epoch, proof }).await?;
+    let preset = Box::new(preset);
+    link.write(&Answer::Accepted { node, epoch, preset, proof }).await?;
     link.trust();
     Ok(LetIn { node, name: hello.name, link, letters, route })
 }
@@ -278,6 +281,8 @@ pub struct Upstream {
 pub struct Joined {
     pub node: NodeId,
     pub epoch: u32,
+    /// How nodes behave there.
+    pub preset: Preset,
     link: Link,
 }
 
@@ -314,12 +319,12 @@ impl Upstream {
         let (name, user) = (self.name.clone(), self.user.clone());
         link.write(&Hello { version: VERSION, name, user, nonce, proof }).await.map_err(unreachable)?;
         match link.read().await.map_err(unreachable)? {
-            Answer::Accepted { node, epoch, proof } => {
+            Answer::Accepted { node, epoch, preset, proof } => {
                 if !auth::verify(&self.token, "server", &nonce, &proof) {
                     return Err(JoinError::Impostor { server: server.clone() });
                 }
                 link.trust();
-                Ok(Joined { node, epoch, link })
+                Ok(Joined { node, epoch, preset: *preset, link })
             }
             Answer::Refused { why } => Err(JoinError::Refused { server: server.clone(), why }),
         }
@@ -328,7 +333,7 @@ impl Upstream {
 
 /// Passes letters between this agent's loop and the server until the connection breaks.
 pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others: &OtherNodes) -> io::Error {
-    let Joined { node, epoch, link } = joined;
+    let Joined { node, epoch, link, .. } = joined;
     let (letters_in, letters) = mpsc::unbounded_channel();
     let (wire_in, wire) = mpsc::unbounded_channel();
     handle.routes().set_upstream(Some(letters_in));

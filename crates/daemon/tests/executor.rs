@@ -465,3 +465,57 @@ fn two_thousand_launches_leak_nothing() {
         assert!(!Path::new(&home.state).join("output").exists());
     }
 }
+
+/// What the executor sees of these attempts now.
+fn measure(agent: &mut Agent, attempts: &[AttemptId]) -> Vec<(AttemptId, Sample)> {
+    agent.send(ToExecutor::Measure { node: NodeId(1), attempts: attempts.to_vec() });
+    match agent.report_beside_ends() {
+        Some(ExecutorReport::Measured { node: NodeId(1), samples }) => samples.into_vec(),
+        other => panic!("expected samples: {other:?}"),
+    }
+}
+
+/// Asks until the last of the attempts has come so far.
+fn measure_until(agent: &mut Agent, attempts: &[AttemptId], is_there: impl Fn(&Sample) -> bool) -> Vec<Sample> {
+    for _ in 0..400 {
+        let samples = measure(agent, attempts);
+        assert_eq!(samples.iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), attempts);
+        if is_there(&samples[attempts.len() - 1].1) {
+            return samples.into_iter().map(|(_, sample)| sample).collect();
+        }
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    panic!("it does not come so far: {:?}", measure(agent, attempts));
+}
+
+#[test]
+fn an_attempt_is_known_by_what_it_says_reads_and_uses_with_its_children() {
+    for enforcement in BOTH {
+        let home = Home::new(enforcement);
+        let mut agent = home.agent();
+        let input = home.state.join("input");
+        fs::write(&input, vec![b'x'; 3 << 20]).unwrap();
+        let idle = agent.start(sh(1, "sleep 100"));
+        // The reader has ended when a process in a session of its own goes on working.
+        let script = format!(
+            "cat {} > /dev/null; echo 0.25 > $AMALGAM_PROGRESS_FILE; echo 40% >> $AMALGAM_PROGRESS_FILE; \
+             setsid sh -c 'while :; do :; done'",
+            input.display()
+        );
+        let busy = agent.start(sh(2, &script));
+        let is_there = |sample: &Sample| sample.said == Some(400_000) && sample.cpu.as_millis() >= 200;
+        let samples = measure_until(&mut agent, &[idle, busy], is_there);
+        assert!((3 << 20..4 << 20).contains(&samples[1].read_bytes), "{enforcement}: {:?}", samples[1]);
+        assert!(samples[1].running_for >= samples[1].cpu, "one process works: {:?}", samples[1]);
+        assert_eq!(samples[0].said, None);
+        assert!(samples[0].read_bytes < 1 << 20 && samples[0].cpu.as_millis() < 100, "{enforcement}: {:?}", samples[0]);
+        assert!(samples[0].running_for >= samples[1].running_for);
+        agent.send(ToExecutor::Signal { attempt: busy, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+        agent.end_of(busy);
+        assert_eq!(measure(&mut agent, &[busy]), [], "it does not run");
+        // What comes next into the same place begins from nothing.
+        let next = agent.start(sh(3, "sleep 100"));
+        let sample = measure(&mut agent, &[next])[0].1;
+        assert!(sample.said.is_none() && sample.cpu.as_millis() < 100, "{enforcement}: {sample:?}");
+    }
+}

@@ -58,9 +58,21 @@ pub struct Execution {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Course {
     pub length: Duration,
+    /// How long it would take if it did not fail, and how long if it was not slow either.
+    pub whole: Duration,
+    pub nominal: Duration,
     pub reason: EndReason,
+    pub is_straggler: bool,
     /// It heeds no request to end.
     pub is_stubborn: bool,
+}
+
+impl Default for Course {
+    /// It ends at once.
+    fn default() -> Course {
+        let (length, whole, nominal) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        Course { length, whole, nominal, reason: EndReason::Exit(0), is_straggler: false, is_stubborn: false }
+    }
 }
 
 impl Execution {
@@ -78,6 +90,7 @@ impl Execution {
     pub fn course(&mut self, task: WorkloadTask, run_time: Duration, busy: f64, execution: ExecutionType) -> Course {
         let ExecutionSettings { slowdown, stragglers, straggler_factor, failures, stubborn, .. } = self.settings;
         let mut factor = 1.0 + slowdown * busy;
+        let (mut is_straggler, mut done) = (false, 1.0);
         let mut reason = EndReason::Exit(0);
         let mut is_stubborn = false;
         let mut before = Duration::ZERO;
@@ -88,16 +101,18 @@ impl Execution {
             *tries += 1;
             if chance.unit() < stragglers {
                 factor *= straggler_factor;
+                is_straggler = true;
             }
             if chance.unit() < failures {
-                factor *= chance.unit();
+                done = chance.unit();
                 reason = EndReason::Exit(1);
             }
             is_stubborn = stubborn > 0.0 && chance.unit() < stubborn;
             before = self.settings.time_before(execution, &mut chance);
         }
-        let length = if factor == 1.0 { run_time } else { scaled(run_time, factor) };
-        Course { length: before + length, reason, is_stubborn }
+        let lasting = |factor: f64| before + if factor == 1.0 { run_time } else { scaled(run_time, factor) };
+        let (length, whole, nominal) = (lasting(factor * done), lasting(factor), lasting(1.0));
+        Course { length, whole, nominal, reason, is_straggler, is_stubborn }
     }
 }
 

@@ -1,9 +1,10 @@
 //! An executor without processes: tasks run for as long as the workload says.
 
+use crate::execution::Course;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::{
     AttemptId, Chance, Digest, Duration, EndReason, Ended, EndedFiles, ExecutionType, Instant, LaunchOrder, NodeId,
-    OutputFile, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Usage, files,
+    OutputFile, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Usage, WHOLE, files,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +28,9 @@ enum Attempt {
 struct Running {
     order: Box<LaunchOrder>,
     since: Instant,
+    /// How long all of it takes, and how long it would in its node's best days; nothing before its course is known.
+    whole: Duration,
+    nominal: Duration,
     /// It heeds no request to end, and has to be killed.
     is_stubborn: bool,
     /// Asked to end, to which its end is due from then on. Boxed, since most are not.
@@ -89,6 +93,14 @@ impl Executor {
                     self.attempts.remove(at);
                 }
             }
+            ToExecutor::Measure { node, attempts } => {
+                let running = |attempt: &AttemptId| match &self.attempts[self.place(*attempt).ok()?].1 {
+                    Attempt::Running(running) => Some((*attempt, running.sample(now))),
+                    Attempt::Ended(_) => None,
+                };
+                let samples = attempts.iter().filter_map(running).collect();
+                out.push(Reaction::Report(ExecutorReport::Measured { node, samples }));
+            }
             ToExecutor::Fetch { file, from, .. } => out.push(Reaction::Fetch { file, from }),
             ToExecutor::Drop { files, .. } => self.files.retain(|digest, _| !files.contains(digest)),
             ToExecutor::List { node } => {
@@ -120,7 +132,8 @@ impl Executor {
             }
             Err(at) => {
                 out.push(Reaction::Began { attempt, task: order.task, template: Arc::clone(&order.template) });
-                let running = Running { order, since: now, is_stubborn: false, asked: None };
+                let (whole, nominal) = (Duration::ZERO, Duration::ZERO);
+                let running = Running { order, since: now, whole, nominal, is_stubborn: false, asked: None };
                 self.attempts.insert(at, (attempt, Attempt::Running(running)));
             }
         }
@@ -191,6 +204,13 @@ impl Executor {
         (!outputs.is_empty()).then(|| Box::new(EndedFiles { outputs, missing: Vec::new() }))
     }
 
+    /// What the attempt goes through is known.
+    pub fn set_course(&mut self, attempt: AttemptId, course: &Course) {
+        if let Some(Attempt::Running(running)) = self.attempt(attempt) {
+            (running.whole, running.nominal) = (course.whole, course.nominal);
+        }
+    }
+
     /// From now on only a kill ends the attempt before its time.
     pub fn make_stubborn(&mut self, attempt: AttemptId) {
         if let Some(Attempt::Running(running)) = self.attempt(attempt) {
@@ -234,7 +254,7 @@ impl Executor {
         let Attempt::Running(running) = &mut self.attempts[at].1 else { return None };
         let wall = now.since(running.since);
         let reason = running.asked.take().map_or(reason, |asked| *asked);
-        let usage = Usage { wall, cpu: used_cpu(wall, &running.order.template.shape.resources), ..Usage::default() };
+        let usage = Usage { wall, cpu: running.cpu(wall), ..Usage::default() };
         let Attempt::Running(running) = &self.attempts[at].1 else { unreachable!("it was running") };
         let files = if reason.is_success() { self.outputs(&running.order) } else { None };
         for file in files.iter().flat_map(|files| &files.outputs) {
@@ -250,6 +270,30 @@ impl Executor {
 }
 
 impl Running {
+    /// Of its work, in millionths. Its process says so at every moment.
+    fn part_after(&self, length: Duration) -> u32 {
+        let part = u128::from(length.0) * u128::from(WHOLE) / u128::from(self.whole.0.max(1));
+        u32::try_from(part).map_or(WHOLE, |part| part.min(WHOLE))
+    }
+
+    /// It uses the CPU that it asked for, of which a slow node gives it less at a time.
+    fn cpu(&self, length: Duration) -> Duration {
+        let work = if self.whole == self.nominal {
+            length
+        } else {
+            Duration((u128::from(self.nominal.0) * u128::from(self.part_after(length)) / u128::from(WHOLE)) as u64)
+        };
+        used_cpu(work, &self.order.template.shape.resources)
+    }
+
+    fn sample(&self, now: Instant) -> Sample {
+        let running_for = now.since(self.since);
+        let part = self.part_after(running_for);
+        let input: u64 = self.order.inputs.iter().map(|input| input.bytes).sum();
+        let read_bytes = (u128::from(input) * u128::from(part) / u128::from(WHOLE)) as u64;
+        Sample { running_for, said: Some(part), cpu: self.cpu(running_for), read_bytes }
+    }
+
     fn describe(&self, now: Instant) -> Executing {
         Executing {
             order: (*self.order).clone(),

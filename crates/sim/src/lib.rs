@@ -35,7 +35,7 @@ pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
     Against, Allocation, Altruism, Counters, Duplicates, Gantt, GanttStage, Heat, Jain, JobResult, Outcome,
-    QueueExchange, Queueing, Results, Utilization, WINDOW, Watched, Window,
+    QueueExchange, Queueing, Results, Stragglers, Utilization, WINDOW, Watched, Window,
 };
 pub use parallel::in_order;
 pub use reference::Reference;

@@ -12,7 +12,7 @@ use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
-use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
+use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
 use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
@@ -646,9 +646,15 @@ impl Simulation {
             true => (Fetched::Done, self.settings.files.transfer(bytes)),
             false => (Fetched::Absent, Duration::ZERO),
         };
+        let on_the_way = if self.is_slow_file() { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
         let at = self.now + self.settings.network.delay + self.settings.network.delay + on_the_way;
         let link = self.nodes[node].executor_link;
         self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, outcome)) });
+    }
+
+    fn is_slow_file(&self) -> bool {
+        let slow = self.settings.files.slow;
+        slow > 0.0 && Chance::new(self.settings.seed, &format!("slow fetch {}", self.fetches)).unit() < slow
     }
 
     fn comes_wrong(&mut self) -> bool {
@@ -672,7 +678,12 @@ impl Simulation {
         self.metrics.on_began(self.now, node, task, &template.shape, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskBegins, None);
-        let Course { length, reason, is_stubborn } = self.course(node, task, &template.shape);
+        let course = self.course(node, task, &template.shape);
+        self.nodes[node].executor.set_course(attempt, &course);
+        if course.is_straggler {
+            self.metrics.on_straggler(attempt);
+        }
+        let Course { length, reason, is_stubborn, .. } = course;
         if is_stubborn {
             self.nodes[node].executor.make_stubborn(attempt);
         }
@@ -682,7 +693,7 @@ impl Simulation {
     fn course(&mut self, node: usize, task: TaskId, shape: &TaskShape) -> Course {
         let TaskId { stage, index, .. } = task;
         let Some(job) = self.metrics.job_of(task.job) else {
-            return Course { length: Duration::ZERO, reason: EndReason::Exit(0), is_stubborn: false };
+            return Course::default();
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };

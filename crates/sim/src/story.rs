@@ -172,6 +172,16 @@ fn describe_record(record: &Record) -> String {
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
+        Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => format!(
+            "{attempt} (task {task}) on {node} is slow: {:.1} % done, {left} left; on {elsewhere} all of it takes {takes}",
+            f64::from(*part) / 1e4
+        ),
+        Record::SlowInput { task, node, waited, writer, from, elsewhere, .. } => format!(
+            "task {task} has waited on {node} for {waited} for a file of {from}: task {writer} runs once more on {elsewhere}"
+        ),
+        Record::Overtaken { task, attempt, node, by } => {
+            format!("{by} is done with task {task} before {attempt} on {node}, which is slow")
+        }
         Record::Preempting { task, attempt, node, by } => {
             format!("{attempt} (task {task}) on {node} is told to end to make room for {by}")
         }

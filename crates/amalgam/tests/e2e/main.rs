@@ -13,6 +13,7 @@ mod running;
 mod scheduling;
 mod simulation;
 mod store;
+mod stragglers;
 mod support;
 mod workloads;
 mod yielding;

@@ -79,6 +79,7 @@ fn a_task_knows_who_it_is() {
     assert_ne!(value("AMALGAM_TASK_DIR"), work);
     assert!(value("TMPDIR").starts_with(&value("AMALGAM_TASK_DIR")), "{}", told.out);
     assert!(value("AMALGAM_ERROR_FILE").starts_with('/'));
+    assert!(value("AMALGAM_PROGRESS_FILE").starts_with('/'));
 }
 
 #[test]

@@ -20,6 +20,8 @@ const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 
 /// Waiting attempts that are looked at to promote one of them.
 const LOOKS: usize = 32;
+/// So many hundredths of what is allowed may be held beyond that by second attempts of slow tasks.
+const BESIDE: u32 = 10;
 /// Nobody calls that waiting.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
@@ -125,6 +127,16 @@ impl Allowance {
         Some(Allowed { execution, room: most.saturating_sub(&held.resources), one_goes })
     }
 
+    /// The same for second attempts of slow tasks, which what may not be guaranteed of the cluster is for as well.
+    fn allowed_beside(&self, execution: ExecutionType, share: &Totals) -> Totals {
+        match execution {
+            ExecutionType::Opportunistic => self.allowed(execution, share).map_or(Totals::ZERO, |allowed| allowed.room),
+            ExecutionType::Guaranteed | ExecutionType::Auto => {
+                self.most.hundredths(100 + BESIDE).saturating_sub(&self.guaranteed.resources)
+            }
+        }
+    }
+
     /// A master that knows nothing of the job is told anew. Until it says otherwise, the last one's word holds.
     pub(super) fn restart(&mut self) {
         (self.number, self.told, self.answer_due) = (0, None, None);
@@ -165,6 +177,12 @@ impl JobManager {
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
         self.allowance.as_ref()?.allowed(execution, &share)
+    }
+
+    /// What may go beside a slow attempt.
+    pub(super) fn allowed_beside(&self, execution: ExecutionType) -> Option<Totals> {
+        let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
+        self.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
     /// What has waited for too long goes before all that was not sent yet.

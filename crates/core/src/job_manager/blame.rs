@@ -2,7 +2,7 @@
 //! then it was not the nodes. What a task did to itself, what gave way, and what was cancelled is nobody's fault here.
 
 use super::{JobManager, Life, RunningAttempt};
-use crate::protocol::{TheMaster, ToMaster};
+use crate::protocol::{Rule, TheMaster, ToMaster};
 use crate::role::{LostCause, Outbox};
 use crate::vocabulary::{EndReason, Ended, Instant, NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,12 +44,12 @@ impl JobManager {
         for &node in &suspects {
             out.send(TheMaster, ToMaster::NodeFailed { node, suspects: suspects.len() as u32 });
         }
-        self.note_failure(now, attempt.task, attempt.node, out);
+        self.note_failure(now, attempt, out);
     }
 
     /// It never said how it ended. What had not started may have been lost on the way, which is not its node's fault.
     pub(super) fn blame_loss(&mut self, now: Instant, attempt: &RunningAttempt, cause: LostCause, out: &mut Outbox) {
-        let &RunningAttempt { task, node, started_at, life, .. } = attempt;
+        let &RunningAttempt { node, started_at, life, .. } = attempt;
         if started_at.is_none() || life != Life::Present {
             return;
         }
@@ -57,12 +57,17 @@ impl JobManager {
             LostCause::Unknown => out.send(TheMaster, ToMaster::NodeFailed { node, suspects: 1 }),
             // The master said so.
             LostCause::NodeLost => {}
-            LostCause::NotTaken | LostCause::Superseded => return,
+            LostCause::NotTaken | LostCause::Superseded | LostCause::Copied => return,
         }
-        self.note_failure(now, task, node, out);
+        self.note_failure(now, attempt, out);
     }
 
-    fn note_failure(&mut self, now: Instant, task: TaskId, node: NodeId, out: &mut Outbox) {
+    fn note_failure(&mut self, now: Instant, attempt: &RunningAttempt, out: &mut Outbox) {
+        let &RunningAttempt { task, node, rule, .. } = attempt;
+        if rule == Rule::Copy {
+            // The task is over.
+            return;
+        }
         let failed = self.blame.failed.entry(task).or_default();
         failed.retain(|(other, _)| *other != node);
         failed.push((node, now));

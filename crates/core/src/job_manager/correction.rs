@@ -7,7 +7,7 @@
 //! since only one of the two is to run.
 
 use super::{Basis, JobManager, Life, Room, RunningAttempt};
-use crate::policy::run_time;
+use crate::policy::{Standing, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
 use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, NodeId, TaskId};
@@ -25,12 +25,25 @@ pub struct CorrectionRules {
     pub least_saving: Duration,
     /// And by so many hundredths of what it would still have to wait, and of its run time: a duplicate is work for two nodes.
     pub saving: u32,
+    /// With it attempts that run are corrected as well: their nodes say so often how far they have come.
+    pub progress_every: Option<Duration>,
+}
+
+impl CorrectionRules {
+    pub const USUAL: CorrectionRules = CorrectionRules {
+        least_saving: Duration::from_secs(1),
+        saving: 50,
+        progress_every: Some(Duration::from_secs(3)),
+    };
 }
 
 pub(super) struct Corrections {
-    rules: Option<CorrectionRules>,
+    pub(super) rules: Option<CorrectionRules>,
     /// Attempts that wait as far as is known, by node.
     waiting: BTreeMap<NodeId, BTreeSet<AttemptId>>,
+    /// Attempts that write the files of finished tasks once more, and tasks that had one in this life.
+    pub(super) copies: BTreeSet<AttemptId>,
+    pub(super) copied: BTreeSet<TaskId>,
     /// By stage, how long tasks waited that have started.
     waited: Vec<Waited>,
 }
@@ -49,12 +62,16 @@ impl Waited {
 
 impl Corrections {
     pub(super) fn new(rules: Option<CorrectionRules>, stages: usize) -> Corrections {
-        Corrections { rules, waiting: BTreeMap::new(), waited: vec![Waited::default(); stages] }
+        let (waiting, waited) = (BTreeMap::new(), vec![Waited::default(); stages]);
+        Corrections { rules, waiting, copies: BTreeSet::new(), copied: BTreeSet::new(), waited }
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        if sent.rule == Rule::Copy {
+            self.copies.insert(attempt);
+        }
         // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
-        if self.rules.is_some() && sent.life == Life::Present && sent.rule != Rule::Duplicate {
+        if self.rules.is_some() && sent.life == Life::Present && !sent.rule.is_second() {
             self.waiting.entry(sent.node).or_default().insert(attempt);
         }
     }
@@ -69,6 +86,7 @@ impl Corrections {
     }
 
     pub(super) fn on_gone(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+        self.copies.remove(&attempt);
         self.forget(attempt, sent.node);
     }
 
@@ -114,7 +132,7 @@ impl JobManager {
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
         let expected_run = self.dag.stage(task.stage).estimate.expected();
-        let part = |of: Duration| Duration(of.0 / 100 * u64::from(rules.saving));
+        let part = |of| part_of(of, rules.saving);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
         if left <= margin {
             return;
@@ -132,8 +150,10 @@ impl JobManager {
         let ask = self.requests.ask_of(task.stage, false);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
-        let better = scheduler.reconsider(ask, node, execution, expected_run, left);
-        let Some(better) = better.filter(|better| better.saving >= margin) else { return };
+        let Some(better) = scheduler.reconsider(ask, node, execution, expected_run, Standing::Waits(left), margin)
+        else {
+            return;
+        };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
         out.record(Record::Duplicated { task, attempt, node, trigger });
         let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };
@@ -143,10 +163,15 @@ impl JobManager {
     /// The attempt was launched beside the one that the task's record shows.
     pub(super) fn pair(&mut self, attempt: AttemptId, task: TaskId) {
         let Some(first) = self.dag.shown(task).filter(|first| *first != attempt) else { return };
-        if let Some(one) = self.running.get_mut(&first) {
-            one.twin = Some(attempt);
-            if let Some(other) = self.running.get_mut(&attempt) {
-                other.twin = Some(first);
+        let Some(one) = self.running.get_mut(&first) else { return };
+        one.twin = Some(attempt);
+        if let Some(other) = self.running.get_mut(&attempt) {
+            other.twin = Some(first);
+        }
+        let is_race = self.running.get(&attempt).is_some_and(|other| other.rule == Rule::Straggler);
+        for one in [first, attempt] {
+            if let Some(one) = self.running.get_mut(&one) {
+                one.had_rival |= is_race;
             }
         }
     }
@@ -160,6 +185,9 @@ impl JobManager {
         // Should the node not hear of it, it is told what is not ours when it is back.
         self.estranged.insert(node);
         self.pass_on(task, node, false, gone.twin);
+        if gone.rule == Rule::Copy {
+            self.dag.pass(node);
+        }
         out.persist(Change::Lost { attempt, task, node, cause: LostCause::Superseded, last: false, at: now });
     }
 
@@ -178,7 +206,7 @@ impl JobManager {
             self.close_node(now, node, out);
         }
         self.take_files(task, attempt, node, &how);
-        self.pass_on(task, node, counts_as_failure(&how.reason), Some(other));
+        self.pass_on(task, node, ended.counts_beside(&how.reason), Some(other));
         out.persist(Change::Finished { attempt, task, node, ended: how, last: false, at: now });
         self.place(now, out);
     }
@@ -204,6 +232,19 @@ impl JobManager {
             self.dag.went_on(task, over, failed, other, node);
         }
     }
+}
+
+impl RunningAttempt {
+    /// Whether its failure counts, where another attempt of its task goes on. Two that race are one try of the task, which
+    /// fails if both do.
+    pub(super) fn counts_beside(&self, reason: &EndReason) -> bool {
+        !self.had_rival && counts_as_failure(reason)
+    }
+}
+
+/// So many hundredths.
+pub(super) fn part_of(of: Duration, hundredths: u32) -> Duration {
+    Duration(of.0 / 100 * u64::from(hundredths))
 }
 
 /// Whether the task could be at fault.

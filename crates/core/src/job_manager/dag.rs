@@ -168,6 +168,11 @@ impl Dag {
         Some(AttemptId { job: task.job, epoch: record.epoch, number: record.number })
     }
 
+    /// An attempt that no record shows was on this node.
+    pub fn pass(&mut self, over: NodeId) {
+        self.passed.insert(over);
+    }
+
     /// One of two attempts of a task is over, on this node, and the other one goes on.
     pub fn went_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: AttemptId, node: NodeId) {
         self.passed.insert(over);
@@ -368,6 +373,12 @@ impl Stage {
     pub fn place_in_line(&self, index: u32) -> u32 {
         let fresh = index.checked_sub(self.next_fresh);
         fresh.map_or_else(|| self.again.range(..index).count() as u32, |fresh| self.again.len() as u32 + fresh)
+    }
+
+    /// Its tasks that succeeded: how long they ran, and the CPU time that they used.
+    pub(super) fn succeeded_runs(&self) -> impl Iterator<Item = (u32, Duration, Duration)> {
+        let succeeded = (0..).zip(&self.records).filter(|(_, record)| record.state == TaskState::Succeeded);
+        succeeded.map(|(index, one)| (index, one.wall, Duration::from_millis(u64::from(one.cpu_millis))))
     }
 
     fn has_run(&self) -> bool {

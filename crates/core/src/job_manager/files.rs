@@ -16,7 +16,7 @@ use std::sync::Arc;
 const MOST_HOLDERS: usize = 4;
 
 /// A stage and the position of a task in it.
-type Place = (u32, u32);
+pub(super) type Place = (u32, u32);
 
 /// What tasks left that others read, and where it is.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -65,6 +65,29 @@ impl Files {
             self.holders.entry(file.digest).or_default().insert(node);
         }
         self.committed.insert(task, Committed { attempt, files: files.to_vec() });
+    }
+
+    /// Which task left the file, and how large it is.
+    pub(super) fn writer_of(&self, digest: &Digest) -> Option<(Place, u64)> {
+        let mut all = self.committed.iter().flat_map(|(place, one)| one.files.iter().map(move |file| (place, file)));
+        all.find(|(_, file)| file.digest == *digest).map(|(place, file)| (*place, file.bytes))
+    }
+
+    pub(super) fn has_outputs(&self, task: Place) -> bool {
+        self.committed.contains_key(&task)
+    }
+
+    /// The task left these once more, on that node: those that are as the first ones count.
+    pub(super) fn add_copy(&mut self, task: Place, node: NodeId, ended: &Ended) -> Vec<Digest> {
+        let Some(committed) = self.committed.get(&task) else { return Vec::new() };
+        let is_same = |digest: &Digest| committed.files.iter().any(|file| file.digest == *digest);
+        let same: Vec<Digest> =
+            ended.outputs().iter().map(|file| file.digest).filter(|digest| is_same(digest)).collect();
+        for digest in &same {
+            self.holders.entry(*digest).or_default().insert(node);
+        }
+        self.shared.clear();
+        same
     }
 
     fn uncommit(&mut self, task: Place) {
@@ -257,6 +280,7 @@ impl JobManager {
             }
             out.persist(Change::OutputLost { task, file: file.clone(), at: now });
             self.reopen(task, &file);
+            self.drop_idle_copies(now, out);
             self.intra_job.came_back(task.stage);
         }
         if !reopened.is_empty() {
@@ -265,7 +289,7 @@ impl JobManager {
     }
 
     /// Attempts of a stage whose process has not started: they may still wait for files.
-    fn unstarted(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
+    pub(super) fn unstarted(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
         let of_stage = self.running.iter().filter(move |(_, running)| running.task.stage == stage);
         of_stage.filter(|(_, running)| running.started_at.is_none()).map(|(attempt, running)| (*attempt, running))
     }
@@ -284,18 +308,24 @@ impl JobManager {
         }
     }
 
+    pub(super) fn reads_from(&self, reader: u32, writer: u32) -> bool {
+        self.job.spec.stages[reader as usize].inputs.iter().any(|input| input.stage == writer)
+    }
+
+    /// Whether tasks are left that read what the stage leaves, and have not started.
+    pub(super) fn is_read_still(&self, writer: u32) -> bool {
+        self.dag.stage(writer).dependents.iter().any(|&reader| {
+            let stage = self.dag.stage(reader);
+            let is_left = stage.waiting() > 0 || self.unstarted(reader).next().is_some();
+            is_left && !stage.abandoned && self.reads_from(reader, writer)
+        })
+    }
+
     fn next_lost(&self) -> Option<(TaskId, String)> {
         let files = self.files.as_ref().filter(|files| !files.lost.is_empty() && !self.stopping)?;
-        let is_read = |writer: u32| {
-            self.dag.stage(writer).dependents.iter().any(|&reader| {
-                let (stage, inputs) = (self.dag.stage(reader), &self.job.spec.stages[reader as usize].inputs);
-                let is_left = stage.waiting() > 0 || self.unstarted(reader).next().is_some();
-                is_left && !stage.abandoned && inputs.iter().any(|input| input.stage == writer)
-            })
-        };
         files.lost.iter().find_map(|&(stage, index)| {
             // A copy may have turned up since.
-            let file = files.lost_file((stage, index)).filter(|_| is_read(stage))?;
+            let file = files.lost_file((stage, index)).filter(|_| self.is_read_still(stage))?;
             Some((TaskId { job: self.id(), stage, index }, file.to_owned()))
         })
     }

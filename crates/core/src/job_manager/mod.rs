@@ -5,16 +5,19 @@
 
 mod allowance;
 mod blame;
+mod copies;
 mod correction;
 mod dag;
 mod estimate;
 mod exchange;
 mod files;
 mod placing;
+mod progress;
 mod promotion;
 mod questions;
 mod requests;
 mod saved;
+mod stragglers;
 mod templates;
 mod work;
 
@@ -42,6 +45,7 @@ use correction::{Corrections, counts_as_failure};
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
+use progress::Speeds;
 use promotion::Promotions;
 use requests::{Progress, Requests};
 use serde::{Deserialize, Serialize};
@@ -89,6 +93,7 @@ pub struct JobManager {
     allowance: Option<Box<Allowance>>,
     corrections: Corrections,
     blame: Blame,
+    speeds: Speeds,
     quota: Quota,
     /// Whether that, or what the job may hold, kept tasks back when it was looked at last.
     limit_binds: bool,
@@ -128,6 +133,8 @@ struct RunningAttempt {
     promoted: bool,
     /// The other attempt of its task, where there are two.
     twin: Option<AttemptId>,
+    /// There is or was another one because one of the two was slow; whichever ends well first counts.
+    had_rival: bool,
     /// How long it was expected to wait when it was sent, and when it starts as its node said last.
     expected_wait: Duration,
     starts_at: Option<Instant>,
@@ -207,6 +214,7 @@ impl JobManager {
     ) -> JobManager {
         let dag = Dag::new(&job.spec, &job.recalled);
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
+        let speeds = Speeds::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
                 (Some(placement), mix, quota, allowance, promote_after)
@@ -233,6 +241,7 @@ impl JobManager {
             allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
             corrections,
             blame: Blame::default(),
+            speeds,
             quota,
             limit_binds: false,
             outstanding: Outstanding::default(),
@@ -277,6 +286,8 @@ impl JobManager {
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
+            ToJobManager::Lacks { attempt, files } => self.on_lacks(now, from, attempt, &files, out),
+            ToJobManager::Progress { samples } => self.on_progress(now, from, &samples, out),
             ToJobManager::Finished { attempt, ended, instead } => {
                 self.on_finished(now, from, attempt, ended, instead, out);
             }
@@ -307,6 +318,7 @@ impl JobManager {
             return;
         }
         self.reopen_lost(now, out);
+        self.drop_idle_copies(now, out);
         self.locate_inputs();
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
@@ -398,7 +410,7 @@ impl JobManager {
         let execution = if execution == ExecutionType::Auto { either } else { execution };
         let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
         self.next_attempt += 1;
-        if rule == Rule::Duplicate {
+        if rule.is_second() {
             self.dag.launched_beside(task.stage, task.index);
         } else {
             self.dag.launched(task.stage, task.index, attempt, node, now);
@@ -412,6 +424,7 @@ impl JobManager {
             opportunistic,
             promoted: false,
             twin: None,
+            had_rival: false,
             expected_wait,
             starts_at: None,
             booked,
@@ -459,7 +472,7 @@ impl JobManager {
         }
         let (task, rule) = (running.task, running.rule);
         self.running.insert(attempt, running);
-        if rule == Rule::Duplicate {
+        if rule.is_second() {
             self.pair(attempt, task);
         }
     }
@@ -474,6 +487,7 @@ impl JobManager {
             allowance.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
         }
         self.corrections.on_gone(attempt, &running);
+        self.speeds.on_gone(attempt);
         if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
             twin.twin = None;
         }
@@ -500,12 +514,13 @@ impl JobManager {
                 let (opportunistic, promoted) = (running.opportunistic, running.promoted);
                 out.record(Record::Started { task, attempt, node, waited, expected, opportunistic, promoted });
             }
-            let (task, node, twin) = (running.task, running.node, running.twin);
+            let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
             self.note_arrival(task, node);
             self.note_start(attempt);
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
+            self.drop_idle_copies(now, out);
         }
     }
 
@@ -541,8 +556,11 @@ impl JobManager {
             // Leaves only after what this handler persists is durable.
             out.send(node, ToNode::Acknowledge { attempt });
         }
-        if let Some(&RunningAttempt { task, twin: Some(other), .. }) = self.running.get(&attempt) {
-            let failed_for_good = counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
+        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.running.get(&attempt) {
+            let failed_for_good = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
+            if ended.reason.is_success() {
+                self.tell_overtaken(attempt, out);
+            }
             if ended.reason.is_success() || failed_for_good {
                 self.discard(now, other, out);
             }
@@ -551,7 +569,10 @@ impl JobManager {
             return out.record(Record::Stale { from, attempt });
         };
         self.blame_end(now, &running, &ended, out);
-        let RunningAttempt { task, node, opportunistic, twin, .. } = running;
+        let RunningAttempt { task, node, opportunistic, twin, rule, .. } = running;
+        if rule == Rule::Copy {
+            return self.end_copy(now, attempt, &running, &ended, out);
+        }
         if let Some(other) = twin {
             return self.end_beside(now, attempt, &running, other, ended, out);
         }
@@ -569,6 +590,7 @@ impl JobManager {
             _ => {}
         }
         self.take_files(task, attempt, node, &ended);
+        self.note_speed(task, &ended);
         let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
         self.work.review(task.stage, &self.job, &self.dag);
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
@@ -581,6 +603,7 @@ impl JobManager {
         } else if !succeeded && !self.cancelled {
             self.on_task_failed(task, out);
         }
+        self.drop_idle_copies(now, out);
         // A success that frees no stage changes nothing that is asked for.
         if !succeeded || !ready.is_empty() || self.running.is_empty() {
             self.update_demand(now, out);
@@ -625,6 +648,9 @@ impl JobManager {
             self.estranged.insert(running.node);
         }
         self.blame_loss(now, &running, cause, out);
+        if running.rule == Rule::Copy {
+            return self.lose_copy(now, attempt, &running, cause, out);
+        }
         if let Some(twin) = running.twin {
             return self.lose_beside(now, attempt, &running, twin, cause, out);
         }
@@ -802,7 +828,11 @@ impl JobManager {
         }
         let running: u32 = self.dag.stages.iter().map(|stage| stage.running).sum();
         let twins = self.running.values().filter(|running| running.twin.is_some()).count();
-        assert_eq!(running as usize, self.running.len() - twins / 2, "running tasks and running attempts");
+        assert_eq!(
+            running as usize,
+            self.running.len() - twins / 2 - self.corrections.copies.len(),
+            "running tasks and running attempts"
+        );
         assert_eq!(self.outstanding, Outstanding::of(self.running.values().map(|running| running.booked)));
         for (index, stage) in self.dag.stages.iter().enumerate() {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
@@ -855,6 +885,7 @@ impl Role for JobManager {
     fn recover(&mut self, changes: &[Change]) {
         changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
+        self.recall_speeds();
         self.check_invariants();
     }
 

@@ -1,6 +1,5 @@
 //! What a job manager keeps across a restart: its changes one by one, and its whole progress in a snapshot.
 
-use super::correction::counts_as_failure;
 use super::files::Files;
 use super::{Dag, JobManager, Life, RunningAttempt};
 use crate::protocol::Rule;
@@ -18,6 +17,7 @@ struct SavedAttempt {
     promoted: bool,
     booked: bool,
     rule: Rule,
+    had_rival: bool,
     launched_at: Instant,
 }
 
@@ -41,7 +41,7 @@ impl JobManager {
             Change::JobBegun { .. } => self.begun = true,
             Change::JobHeld { held, .. } => self.held = *held,
             Change::Launched { attempt, task, node, grant, opportunistic, rule, at, .. } => {
-                if *rule == Rule::Duplicate {
+                if rule.is_second() {
                     self.dag.launched_beside(task.stage, task.index);
                 } else {
                     self.dag.launched(task.stage, task.index, *attempt, *node, *at);
@@ -56,6 +56,7 @@ impl JobManager {
                     promoted,
                     booked,
                     rule,
+                    had_rival: false,
                     launched_at,
                 });
             }
@@ -63,9 +64,9 @@ impl JobManager {
             Change::Promoted { attempt, grant: None, .. } => self.take_promotion(*attempt),
             Change::Finished { attempt, task, node, ended, last, at } => {
                 let running = self.remove_running(*attempt);
-                if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+                if let Some((over, other)) = running.as_ref().and_then(|running| Some((running, running.twin?))) {
                     self.take_files(*task, *attempt, *node, ended);
-                    self.pass_on(*task, *node, counts_as_failure(&ended.reason), Some(other));
+                    self.pass_on(*task, *node, over.counts_beside(&ended.reason), Some(other));
                 } else if running.is_some() {
                     self.take_files(*task, *attempt, *node, ended);
                     self.dag.ended(task.stage, task.index, ended, *last, *at);
@@ -78,7 +79,9 @@ impl JobManager {
                 if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
                     self.estranged.insert(*node);
                 }
-                if let Some(other) = running.as_ref().and_then(|running| running.twin) {
+                if running.as_ref().is_some_and(|running| running.rule == Rule::Copy) {
+                    self.dag.pass(*node);
+                } else if let Some(other) = running.as_ref().and_then(|running| running.twin) {
                     self.pass_on(*task, *node, false, Some(other));
                 } else if running.is_some() {
                     self.dag.lost(task.stage, task.index, *cause, *last, *at);
@@ -113,8 +116,9 @@ impl JobManager {
 
     pub(super) fn progress(&self) -> SavedProgress {
         let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt { task, node, opportunistic, promoted, booked, rule, launched_at, .. } = *running;
-            SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, launched_at }
+            let RunningAttempt { task, node, opportunistic, promoted, booked, rule, had_rival, launched_at, .. } =
+                *running;
+            SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, had_rival, launched_at }
         });
         SavedProgress {
             dag: self.dag.clone(),
@@ -128,7 +132,7 @@ impl JobManager {
     }
 
     fn recover_running(&mut self, saved: SavedAttempt) {
-        let SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, launched_at } = saved;
+        let SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, had_rival, launched_at } = saved;
         let life = Life::Earlier;
         let running = RunningAttempt {
             task,
@@ -136,6 +140,7 @@ impl JobManager {
             opportunistic,
             promoted,
             twin: None,
+            had_rival,
             expected_wait: Duration::ZERO,
             starts_at: None,
             booked,

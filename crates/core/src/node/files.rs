@@ -41,6 +41,9 @@ pub(super) struct Files {
     effects: Effects,
 }
 
+/// Files and for how long each has been under way.
+type Late = [(Digest, Duration)];
+
 struct Stored {
     bytes: u64,
     /// The larger, the later.
@@ -67,6 +70,8 @@ struct Fetch {
     in_vain: Vec<NodeId>,
     /// Since when nobody answers.
     unanswered_since: Option<Instant>,
+    /// Since when it is under way.
+    asked_at: Option<Instant>,
     /// Holders to ask before the next pause.
     unasked: usize,
     readers: u32,
@@ -387,6 +392,50 @@ impl Files {
         self.admit(own);
     }
 
+    /// Another node has the file. Whom we wait for is not waited for alone.
+    fn on_holder(&mut self, own: NodeId, digest: Digest, holder: NodeId) {
+        let Some(fetch) = self.fetches.get_mut(&digest).filter(|_| holder != own) else { return };
+        if fetch.holders.iter().any(|(known, _)| *known == holder) {
+            return;
+        }
+        fetch.holders.push_front((holder, 0));
+        fetch.unasked += 1;
+        match fetch.step {
+            Step::Asked(_) => {
+                fetch.step = Step::Asked(holder);
+                self.effects.ask.push((StoredFile { digest, bytes: fetch.bytes }, holder));
+            }
+            Step::Paused(_) => {
+                fetch.step = Step::Waiting;
+                self.waiting.push_back(digest);
+                self.admit(own);
+            }
+            Step::Waiting => {}
+        }
+    }
+
+    /// Whether somebody waits for something that is under way.
+    pub(super) fn is_any_lacking(&self) -> bool {
+        !self.fetches.is_empty()
+    }
+
+    /// By attempt, what it lacks that has been under way for so long at least.
+    pub(super) fn lacking(&self, now: Instant, least: Duration) -> Vec<(AttemptId, Box<Late>)> {
+        let mut late = Vec::new();
+        for (digest, fetch) in &self.fetches {
+            let waited = fetch.asked_at.map_or(Duration::ZERO, |since| now.since(since));
+            if fetch.step != Step::Waiting && waited >= least {
+                late.push((*digest, waited));
+            }
+        }
+        let admitted = self.readers.iter().filter(|(_, reader)| reader.is_admitted && reader.missing > 0);
+        let lacking = admitted.map(|(id, reader)| {
+            let of = late.iter().filter(|(digest, _)| reader.files.contains_key(digest));
+            (*id, of.copied().collect::<Box<Late>>())
+        });
+        lacking.filter(|(_, files)| !files.is_empty()).collect()
+    }
+
     /// What was under way was lost with the executor.
     fn ask_again(&mut self, own: NodeId) {
         self.under_way = 0;
@@ -433,6 +482,7 @@ impl Fetch {
             holders: VecDeque::new(),
             in_vain: Vec::new(),
             unanswered_since: None,
+            asked_at: None,
             unasked: 0,
             readers: 0,
             step: Step::Waiting,
@@ -501,10 +551,18 @@ impl NodeAgent {
         self.queue.hold(EntryId::Attempt(id));
         self.files.add_reader(self.node, id, Arc::clone(inputs));
         self.follow_files(now, out);
+        if self.files.is_any_lacking() {
+            self.watch.on_lacking(now);
+        }
     }
 
     pub(super) fn on_fetched(&mut self, now: Instant, (digest, outcome): (Digest, Fetched), out: &mut Outbox) {
         self.files.on_fetched(now, self.node, digest, outcome);
+        self.follow_files(now, out);
+    }
+
+    pub(super) fn on_holder(&mut self, now: Instant, digest: Digest, holder: NodeId, out: &mut Outbox) {
+        self.files.on_holder(self.node, digest, holder);
         self.follow_files(now, out);
     }
 
@@ -569,6 +627,9 @@ impl NodeAgent {
             out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
         }
         for (file, from) in ask {
+            if let Some(fetch) = self.files.fetches.get_mut(&file.digest) {
+                fetch.asked_at.get_or_insert(now);
+            }
             out.send(TheExecutor(node), ToExecutor::Fetch { node, file, from });
         }
         for (id, ended) in failed {

@@ -69,7 +69,9 @@ impl NodeAgent {
         let Executing { order, running_for, asked_to_end, .. } = entry;
         let since = now.before(running_for);
         self.devices.hold(&order.devices, &self.kinds);
-        self.running.push(AtExecutor::new(order.attempt, since, order.expected));
+        let mut running = AtExecutor::new(order.attempt, since, order.expected);
+        self.watch.on_running(now, &mut running);
+        self.running.push(running);
         self.hold(&order.template.shape.resources);
         // When it was asked is not known: it gets its grace again.
         let due = match asked_to_end {

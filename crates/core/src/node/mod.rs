@@ -9,6 +9,7 @@ mod files;
 mod joining;
 mod kept;
 mod probes;
+mod progress;
 mod spare;
 mod tokens;
 mod waits;
@@ -31,6 +32,7 @@ use files::Files;
 pub use files::MOST_FETCHES;
 use kept::KeptRoom;
 use probes::Probes;
+use progress::Watch;
 use serde::{Deserialize, Serialize};
 use spare::Spare;
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +97,7 @@ pub struct NodeAgent {
     rules: OpportunisticRules,
     spare: Spare,
     waits: Waits,
+    watch: Watch,
     /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
     /// it has less than in its earlier life or does not know its custom kinds yet.
     held: Totals,
@@ -142,13 +145,17 @@ enum ExecutorLink {
 /// An attempt at the executor, with what each report asks of all of them.
 struct AtExecutor {
     attempt: AttemptId,
-    /// When it would end by its expected run time.
+    expected: Option<Duration>,
+    /// When it would end by that.
     expected_end: Option<Instant>,
+    /// When the executor is asked next how far it has come.
+    measured_at: Instant,
 }
 
 impl AtExecutor {
     fn new(attempt: AttemptId, since: Instant, expected: Option<Duration>) -> AtExecutor {
-        AtExecutor { attempt, expected_end: expected.map(|length| since + length) }
+        let expected_end = expected.map(|length| since + length);
+        AtExecutor { attempt, expected, expected_end, measured_at: Instant::NEVER }
     }
 }
 
@@ -205,6 +212,7 @@ impl NodeAgent {
             stalled_since: None,
             spare: Spare::default(),
             waits: Waits::default(),
+            watch: Watch::default(),
             probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
@@ -293,12 +301,14 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Executing { attempts }) => self.on_executing(now, attempts, out),
             ToNode::Executor(ExecutorReport::Stored { files, .. }) => self.on_stored(now, files, out),
             ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
+            ToNode::Executor(ExecutorReport::Measured { samples, .. }) => self.on_measured(samples, out),
             ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
             ToNode::Promote { attempt, grant: None } if from == Address::JobManager(attempt.job) => {
                 self.on_entitled(now, attempt, out);
             }
             ToNode::Promote { .. } => {}
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
+            ToNode::Holder { digest, node } => self.on_holder(now, digest, node, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
             ToNode::Claim(claim) => self.on_claim(now, claim, out),
             ToNode::Disown { job } => self.on_disown(now, job, out),
@@ -396,7 +406,9 @@ impl NodeAgent {
             expected: entry.expected,
         };
         out.send(TheExecutor(self.node), ToExecutor::Launch(Box::new(order)));
-        self.running.push(AtExecutor::new(id, now, entry.expected));
+        let mut running = AtExecutor::new(id, now, entry.expected);
+        self.watch.on_running(now, &mut running);
+        self.running.push(running);
         self.hold(&resources);
         if self.attempts[&id].is_opportunistic() {
             self.opportunistic.add(&resources);
@@ -546,6 +558,9 @@ impl NodeAgent {
         }
         if self.waits.due.is_some_and(|at| at <= now) {
             self.tell_waits(now, out);
+        }
+        if self.watch.due.is_some_and(|at| at <= now) {
+            self.measure(now, out);
         }
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
@@ -714,7 +729,7 @@ impl Role for NodeAgent {
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
         let (waits, files) = (self.waits.due, self.files.next_retry());
-        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, files];
+        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }

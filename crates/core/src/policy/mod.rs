@@ -320,17 +320,26 @@ pub trait PlacementPolicy: Send {
 
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 
-    /// A task of the ask waits on this node, for so long still: where it would go now, if it had not been sent yet. `None` where
-    /// the policy would not know, or leave it.
+    /// A task of the ask is on this node: where it would go now, if it had not been sent yet. `None` where the policy would not
+    /// know, or leave it.
     fn reconsider(
         &mut self,
         _ask: &OpenAsk,
         _node: usize,
-        _wait: Duration,
+        _standing: Standing,
         _view: &dyn NodeViews,
     ) -> Option<Alternative> {
         None
     }
+}
+
+/// What a task still has to do where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It waits for so long still, and then runs.
+    Waits(Duration),
+    /// It runs for so long still.
+    Runs(Duration),
 }
 
 /// A node where a task would be done sooner.

@@ -3,7 +3,7 @@
 
 use super::published::PublishedView;
 use crate::policy::node_queue::projection::Use;
-use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, TaskShape, Totals,
@@ -340,20 +340,23 @@ impl LocalScheduler {
         index.map_or(Duration::ZERO, |index| self.view.wait(index, resources, execution))
     }
 
-    /// Where a task of the ask would be sent instead that waits on this node, and does for so long still.
+    /// Where a task of the ask would be sent instead that is on this node; only if it is done sooner there by so much. It is
+    /// taken to be on its way then.
     pub fn reconsider(
         &mut self,
         ask: u32,
         node: NodeId,
         execution: ExecutionType,
         expected: Option<Duration>,
-        wait: Duration,
+        standing: Standing,
+        least: Duration,
     ) -> Option<Alternative> {
         let index = Some(node.0 as usize).filter(|index| *index < self.view.len())?;
         let entry = &self.asks[ask as usize];
         let shape = entry.ask.resources;
         let open = OpenAsk { slot: ask, shape, class: ask, count: 1, probes: 0, execution, expected };
-        let better = self.placement.reconsider(&open, index, wait, &self.view)?;
+        let better = self.placement.reconsider(&open, index, standing, &self.view);
+        let better = better.filter(|better| better.saving >= least)?;
         let takes = Use { resources: shape, lasting: run_time(expected) };
         self.view.on_the_way(NodeId(better.node as u32), takes, execution == ExecutionType::Opportunistic);
         Some(better)

@@ -138,7 +138,7 @@ impl LaunchOrder {
         }
     }
 
-    /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`,
+    /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `AMALGAM_PROGRESS_FILE`,
     /// `TMPDIR`) are the executor's to add.
     pub fn variables(&self) -> Vec<(Cow<'static, str>, String)> {
         let TaskTemplate { job_name, stage_name, tasks, submit_dir, shape, .. } = &*self.template;

@@ -8,6 +8,7 @@ pub mod files;
 pub mod fingerprint;
 pub mod ids;
 pub mod job;
+pub mod progress;
 pub mod recurring;
 pub mod resources;
 pub mod time;
@@ -24,6 +25,7 @@ pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, S
 pub use fingerprint::Fingerprint;
 pub use ids::{AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId};
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
+pub use progress::{Sample, WHOLE};
 pub use recurring::{PastRuns, Recurring};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
 pub use time::{Duration, Instant};

@@ -88,6 +88,10 @@ pub struct PretendedExecutor {
     /// Fetches stay on their way.
     pub holds_fetches: bool,
     held_fetches: Vec<(StoredFile, NodeId)>,
+    /// What starts here takes so many times as long, and as much CPU time as elsewhere; 0 is as long.
+    pub slowness: u64,
+    /// So often it was asked how far attempts have come.
+    pub measured: usize,
 }
 
 impl World {
@@ -441,6 +445,7 @@ impl World {
             ToExecutor::Launch(order) => {
                 let length = order.item.as_deref().unwrap_or(&order.template.program.command[1]);
                 let length = Duration::parse(length).expect("a run time");
+                let length = Duration(length.0 * executor.slowness.max(1));
                 let attempt = order.attempt;
                 executor.launched.push((order.task, attempt));
                 executor.running.insert(attempt, (*order, now, now + length));
@@ -460,6 +465,17 @@ impl World {
             }
             ToExecutor::Acknowledge { attempt } => {
                 executor.ends.remove(&attempt);
+            }
+            ToExecutor::Measure { attempts, .. } => {
+                executor.measured += 1;
+                let running = attempts.iter().filter_map(|attempt| Some((*attempt, executor.running.get(attempt)?)));
+                let slowness = executor.slowness.max(1);
+                let samples = running.map(|(attempt, (_, since, end))| {
+                    let (running_for, length) = (now.since(*since), end.since(*since));
+                    let said = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
+                    (attempt, Sample { running_for, said, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
+                });
+                reports.push(ExecutorReport::Measured { node, samples: samples.collect() });
             }
             ToExecutor::List { .. } => {
                 let ends = executor.ends.iter();
@@ -546,7 +562,8 @@ impl World {
             for attempt in due {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
                 let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
-                let usage = Usage { wall: now.since(since), ..Usage::default() };
+                let wall = now.since(since);
+                let usage = Usage { wall, cpu: Duration(wall.0 / executor.slowness.max(1)), ..Usage::default() };
                 let outputs = outputs(&order, self.file_bytes);
                 executor.files.extend(outputs.iter().filter(|_| code == 0).map(|file| (file.digest, file.bytes)));
                 let files = EndedFiles { outputs, missing: Vec::new() };

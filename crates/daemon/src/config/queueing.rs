@@ -17,6 +17,8 @@ pub(super) struct QueueingKeys {
     starved_after: Option<LengthOrNever>,
     /// A task that waits gets a duplicate where it would be done sooner by so much.
     duplicate_saves: Option<LengthOrNever>,
+    /// A task that runs slowly gets a duplicate as well, by the progress that nodes tell so often.
+    progress_every: Option<LengthOrNever>,
     /// Nodes say how long tasks would wait when that has changed, but not more often than this.
     tell_every: Option<LengthOrNever>,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
@@ -48,8 +50,18 @@ impl QueueingKeys {
             allowance.starved_after = length.ok_or_else(|| never("starved_after"))?;
         }
         if let Some(LengthOrNever(length)) = self.duplicate_saves {
-            let saving = rules.corrections.map_or(0, |rules| rules.saving);
-            rules.corrections = length.map(|least_saving| CorrectionRules { least_saving, saving });
+            let usual = rules.corrections.unwrap_or(CorrectionRules::USUAL);
+            rules.corrections = length.map(|least_saving| CorrectionRules { least_saving, ..usual });
+        }
+        if let Some(LengthOrNever(length)) = self.progress_every {
+            match &mut rules.corrections {
+                Some(corrections) => corrections.progress_every = length,
+                None if length.is_none() => {}
+                None => {
+                    let problem = "progress_every is set, and duplicate_saves is \"never\"".to_owned();
+                    return Err((problem, "leave one of them out".to_owned()));
+                }
+            }
         }
         if let Some(LengthOrNever(length)) = self.tell_every {
             rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
@@ -80,7 +92,8 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\npenalty = 3.5\nspread = 0.25\n";
+                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\n\
+                    penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
         let allowance = rules.allowance;
@@ -90,6 +103,23 @@ mod tests {
         assert_eq!(rules.keep_freed, Duration::from_millis(7));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
+    }
+
+    #[test]
+    fn progress_is_told_as_often_as_is_said_or_never() {
+        let corrections = |keys: &str| {
+            let preset = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{keys}\n"));
+            preset.map(|preset| preset.queueing.expect("nodes queue").corrections)
+        };
+        let usual = CorrectionRules::USUAL;
+        assert_eq!(corrections(""), Ok(Some(usual)));
+        let second = Some(Duration::from_secs(1));
+        let rules = CorrectionRules { progress_every: second, least_saving: Duration::from_secs(9), ..usual };
+        assert_eq!(corrections("progress_every = \"1s\"\nduplicate_saves = \"9s\""), Ok(Some(rules)));
+        let never = CorrectionRules { progress_every: None, ..usual };
+        assert_eq!(corrections("progress_every = \"never\""), Ok(Some(never)));
+        let both = corrections("progress_every = \"1s\"\nduplicate_saves = \"never\"").unwrap_err();
+        assert!(both.contains("leave one of them out"), "{both}");
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub struct Leaf {
     /// Holds the counter `oom_kill`.
     events: Option<File>,
     usage: Option<File>,
+    cpu: Option<File>,
     members: PathBuf,
     kill: Option<PathBuf>,
     directories: Vec<PathBuf>,
@@ -181,6 +182,7 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
         born_in: Some(File::open(directory)?.into()),
         events: File::open(directory.join("memory.events")).ok(),
         usage: File::open(directory.join("memory.current")).ok(),
+        cpu: File::open(directory.join("cpu.stat")).ok(),
         members: directory.join("cgroup.procs"),
         kill: kill.exists().then_some(kill),
         directories: vec![directory.to_owned()],
@@ -193,6 +195,8 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
     for directory in &directories {
         create(directory)?;
     }
+    // Nearly everywhere one tree does both.
+    let accounting = cpu.as_ref().and_then(|cpu| File::open(cpu.join("cpuacct.usage")).ok());
     if let Some(cpu) = cpu.filter(|_| shape.cpu_millis > 0) {
         let shares = (u64::from(shape.cpu_millis) * 1024 / 1000).clamp(2, 262_144);
         fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_MICROS.to_string())?;
@@ -216,6 +220,7 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
         born_in: None,
         events: memory.as_ref().and_then(|memory| File::open(memory.join("memory.oom_control")).ok()),
         usage: memory.as_ref().and_then(|memory| File::open(memory.join("memory.usage_in_bytes")).ok()),
+        cpu: accounting,
         members: members.join("cgroup.procs"),
         kill: None,
         directories,
@@ -226,6 +231,12 @@ impl Leaf {
     /// How many processes the kernel has killed in it for memory, ever.
     pub fn oom_kills(&self) -> u64 {
         self.events.as_ref().and_then(|file| counter(file, Some("oom_kill"))).unwrap_or(0)
+    }
+
+    /// The CPU time that was used in it, ever; `None` where the kernel does not count it.
+    pub fn cpu_micros(&self) -> Option<u64> {
+        let file = self.cpu.as_ref()?;
+        counter(file, Some("usage_usec")).or_else(|| Some(counter(file, None)? / 1_000))
     }
 
     pub fn memory_bytes(&self) -> u64 {

@@ -23,6 +23,8 @@ pub struct Stat {
     pub session: i32,
     pub started_ticks: u64,
     pub rss_pages: u64,
+    /// With that of its children that have ended.
+    pub cpu_ticks: u64,
 }
 
 pub fn stat(pid: i32) -> Option<Stat> {
@@ -31,13 +33,29 @@ pub fn stat(pid: i32) -> Option<Stat> {
     let after = text.iter().rposition(|byte| *byte == b')')? + 2;
     let text = std::str::from_utf8(text.get(after..)?).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
+    let ticks = |range: std::ops::Range<usize>| {
+        fields.get(range)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()
+    };
     Some(Stat {
         state: *fields.first()?.as_bytes().first()?,
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         started_ticks: fields.get(19)?.parse().ok()?,
         rss_pages: fields.get(21)?.parse().ok()?,
+        cpu_ticks: ticks(11..15)?,
     })
+}
+
+/// The CPU time of a process, with that of its children that have ended.
+pub fn cpu_micros(pid: i32) -> Option<u64> {
+    let ticks = stat(pid)?.cpu_ticks;
+    Some(ticks.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// What a process has read, with its children that have ended: from disks, pipes and memory alike.
+pub fn read_bytes(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
 }
 
 pub fn kill(pid: i32) {
@@ -184,6 +202,18 @@ impl Census {
         }
         let page = rustix::param::page_size() as u64;
         pages.into_iter().map(|pages: u64| pages * page).collect()
+    }
+
+    /// The processes of each main process's session and its descendants, in the order of `mains`.
+    pub fn members(&self, mains: &[i32]) -> Vec<Vec<i32>> {
+        let places: HashMap<i32, usize> = mains.iter().enumerate().map(|(place, pid)| (*pid, place)).collect();
+        let mut members = vec![Vec::new(); mains.len()];
+        for (pid, stat) in &self.processes {
+            if let Some(place) = self.owner(*pid, stat, &places) {
+                members[place].push(*pid);
+            }
+        }
+        members
     }
 
     fn owner(&self, pid: i32, stat: &Stat, places: &HashMap<i32, usize>) -> Option<usize> {

@@ -9,6 +9,7 @@
 //! * `prepare.rs` environment, directories and the search for the program
 //! * `outputs.rs` the files that tasks declare to leave
 //! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
+//! * `progress.rs` how far attempts have come
 //! * `members.rs` which processes belong to an attempt
 //! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
 //! * `sys.rs` the only unsafe code; `host.rs` what this machine has
@@ -23,6 +24,7 @@ mod link;
 mod members;
 mod outputs;
 mod prepare;
+mod progress;
 mod serve;
 mod sys;
 mod task_dirs;

@@ -2,6 +2,7 @@
 
 use super::members::MARK;
 use super::own_dir;
+use super::progress::progress_file;
 use super::task_dirs::error_file;
 use crate::files::FileStore;
 use amalgam_core::vocabulary::{Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS};
@@ -52,6 +53,7 @@ impl BaseEnvironment {
         }
         set(&mut environment, MARK, task_dir.as_os_str().as_bytes());
         set(&mut environment, "AMALGAM_ERROR_FILE", error_file(task_dir).as_os_str().as_bytes());
+        set(&mut environment, "AMALGAM_PROGRESS_FILE", progress_file(task_dir).as_os_str().as_bytes());
         set(&mut environment, "TMPDIR", task_dir.as_os_str().as_bytes());
         environment
     }

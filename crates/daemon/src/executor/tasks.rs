@@ -7,6 +7,7 @@ use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
 use super::outputs::{Outputs, Stored};
 use super::prepare::{self, BaseEnvironment, Prepared, node_fault};
+use super::progress::{self, Measured};
 use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
 use super::task_dirs::TaskDirs;
 use crate::files::FileStore;
@@ -86,6 +87,7 @@ struct Attempt {
     task_dir: PathBuf,
     leaf: Option<Leaf>,
     oom_kills_before: u64,
+    cpu_before: u64,
     /// It was reported as started.
     announced: bool,
     /// Why the agent wanted it ended.
@@ -150,6 +152,7 @@ impl Tasks {
                 self.ends.remove(&attempt);
             }
             ToExecutor::List { node } => self.on_list(node),
+            ToExecutor::Measure { node, attempts } => self.on_measure(node, &attempts),
             // The agent's process has the connection to other nodes, and sees to these itself.
             ToExecutor::Fetch { .. } | ToExecutor::Drop { .. } => {}
         }
@@ -186,6 +189,7 @@ impl Tasks {
         let leaf = leaf.map_err(|error| node_fault("make a cgroup for it", &error))?;
         let launched = Instant::now();
         let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
+        let cpu_before = leaf.as_ref().and_then(Leaf::cpu_micros).unwrap_or(0);
         let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
             Ok(started) => started,
             Err(reason) => {
@@ -208,6 +212,7 @@ impl Tasks {
             task_dir,
             leaf,
             oom_kills_before,
+            cpu_before,
             announced: false,
             ordered_end: None,
             over_memory: false,
@@ -324,6 +329,14 @@ impl Tasks {
             self.reports.push(ExecutorReport::Stored { node, files });
         }
         self.reports.push(ExecutorReport::Executing { attempts });
+    }
+
+    fn on_measure(&mut self, node: NodeId, attempts: &[AttemptId]) {
+        let running = attempts.iter().filter_map(|attempt| Some((*attempt, self.table.get(*attempt)?)));
+        let (attempts, measured): (Vec<AttemptId>, Vec<Measured>) =
+            running.map(|(attempt, running)| (attempt, running.measured())).unzip();
+        let samples = attempts.into_iter().zip(progress::measure(&measured)).collect();
+        self.reports.push(ExecutorReport::Measured { node, samples });
     }
 
     /// A pipe has something to read, or was closed.
@@ -536,6 +549,16 @@ impl Attempt {
 
     fn running_for(&self) -> words::Duration {
         words::Duration::from_micros(self.launched.elapsed().as_micros() as u64)
+    }
+
+    fn measured(&self) -> Measured<'_> {
+        Measured {
+            pid: self.pid,
+            running_for: self.running_for(),
+            task_dir: &self.task_dir,
+            leaf: self.leaf.as_ref(),
+            cpu_before: self.cpu_before,
+        }
     }
 
     fn started(&self) -> ExecutorReport {

@@ -73,14 +73,14 @@ impl FileOrders {
                     files.iter().for_each(|digest| FileStore::of(&state, node).remove(digest));
                 }
                 ToExecutor::Fetch { node, file, from } => {
-                    if !lock(&under_way).insert((node, file.digest)) {
+                    if !lock(&under_way).insert((node, file.digest, from)) {
                         continue;
                     }
                     let (state, source, handle) = (state.clone(), Arc::clone(&source), handle.clone());
                     let under_way = Arc::clone(&under_way);
                     tokio::spawn(async move {
                         let outcome = fetch(&state, node, file, from, source.as_ref()).await;
-                        lock(&under_way).remove(&(node, file.digest));
+                        lock(&under_way).remove(&(node, file.digest, from));
                         let end = Box::new((file.digest, outcome));
                         let message = Message::ToNode(ToNode::Executor(ExecutorReport::Fetched { node, end }));
                         let letter = Letter { from: Address::Executor(node), to: Address::Node(node), message };

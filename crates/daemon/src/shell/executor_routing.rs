@@ -26,6 +26,7 @@ impl ExecutorRouting {
             ToExecutor::Signal { .. }
             | ToExecutor::Promote { .. }
             | ToExecutor::Fetch { .. }
+            | ToExecutor::Measure { .. }
             | ToExecutor::Drop { .. } => {}
         }
     }
@@ -49,7 +50,9 @@ impl ExecutorRouting {
             ExecutorReport::Finished { attempt, .. } => {
                 self.owners.get(attempt).or_else(|| self.listing.front()).copied()
             }
-            ExecutorReport::Stored { node, .. } | ExecutorReport::Fetched { node, .. } => Some(*node),
+            ExecutorReport::Stored { node, .. }
+            | ExecutorReport::Fetched { node, .. }
+            | ExecutorReport::Measured { node, .. } => Some(*node),
             ExecutorReport::Executing { attempts } => {
                 let node = self.listing.pop_front()?;
                 self.owners.extend(attempts.iter().map(|entry| (entry.order.attempt, node)));

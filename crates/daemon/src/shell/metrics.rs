@@ -29,6 +29,9 @@ pub struct Metrics {
     attempts_shed: Counter,
     attempts_superseded: Counter,
     tokens_refused: Counter,
+    stragglers: Counter,
+    stragglers_overtaken: Counter,
+    slow_inputs: Counter,
     tasks_retried: Counter,
     ended: AtomicU64,
     launch_seconds: Histogram,
@@ -56,6 +59,9 @@ impl Default for Metrics {
             attempts_shed: Counter::default(),
             attempts_superseded: Counter::default(),
             tokens_refused: Counter::default(),
+            stragglers: Counter::default(),
+            stragglers_overtaken: Counter::default(),
+            slow_inputs: Counter::default(),
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
             launch_seconds: seconds(0.0001),
@@ -88,6 +94,12 @@ impl Metrics {
         registry.register("attempts_superseded", superseded, self.attempts_superseded.clone());
         let refused = "Launches that a node of this process refused for their tokens";
         registry.register("tokens_refused", refused, self.tokens_refused.clone());
+        let stragglers = "Running attempts that were slow and got a duplicate";
+        registry.register("stragglers", stragglers, self.stragglers.clone());
+        let overtaken = "Of these, those whose duplicate was done first";
+        registry.register("stragglers_overtaken", overtaken, self.stragglers_overtaken.clone());
+        let slow = "Files that were slow to come, whose tasks ran once more elsewhere";
+        registry.register("slow_inputs", slow, self.slow_inputs.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
         let mut histogram = |name, help, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
@@ -140,6 +152,15 @@ impl Metrics {
                 Fact::Record(Record::Started { waited, .. }) => self.launch_seconds.observe(waited.as_secs_f64()),
                 Fact::Record(Record::TokenRefused { .. }) => {
                     self.tokens_refused.inc();
+                }
+                Fact::Record(Record::Straggles { .. }) => {
+                    self.stragglers.inc();
+                }
+                Fact::Record(Record::SlowInput { .. }) => {
+                    self.slow_inputs.inc();
+                }
+                Fact::Record(Record::Overtaken { .. }) => {
+                    self.stragglers_overtaken.inc();
                 }
                 Fact::Record(Record::Retried { .. }) => {
                     self.tasks_retried.inc();

@@ -43,7 +43,7 @@ impl View<'_> {
             }
             Change::Lost { attempt, task, node, cause, last, .. } => {
                 let lost = Ended::without_run(match cause {
-                    LostCause::Superseded => EndReason::Cancelled,
+                    LostCause::Superseded | LostCause::Copied => EndReason::Cancelled,
                     LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken => EndReason::NodeLost,
                 });
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, &lost);

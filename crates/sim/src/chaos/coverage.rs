@@ -95,6 +95,8 @@ fn of_change(change: &Change) -> Option<&'static str> {
             Rule::Moved => Some("task moved to another queue"),
             Rule::Sampling => Some("task sent to a queue"),
             Rule::Duplicate => Some("duplicate launched"),
+            Rule::Copy => Some("finished task copied for a slow file"),
+            Rule::Straggler => Some("duplicate of a slow attempt launched"),
             Rule::Completion => Some("task sent where it is done first"),
             Rule::Reservation => Some("task on a node kept for it"),
             _ => None,
@@ -116,6 +118,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             LostCause::Unknown => Some("attempt unknown to its node"),
             LostCause::NotTaken => Some("attempt not taken by its node"),
             LostCause::Superseded => Some("attempt superseded by a duplicate"),
+            LostCause::Copied => Some("copy of a finished task ended"),
         },
         Change::JobEnded { outcome, .. } => match outcome {
             JobOutcome::Succeeded => Some("job succeeded"),
@@ -141,6 +144,7 @@ fn of_record(record: &Record) -> Option<&'static str> {
         Record::TokenRefused { why: TokenFault::Expired, .. } => Some("expired token refused"),
         Record::TokenRefused { why: TokenFault::NotAuthentic, .. } => Some("foreign token refused"),
         Record::NodeLost { .. } => Some("node given up"),
+        Record::Overtaken { .. } => Some("slow attempt overtaken"),
         Record::NodePaused { .. } => Some("node paused"),
         _ => None,
     }

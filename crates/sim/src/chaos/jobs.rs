@@ -5,7 +5,7 @@ use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
 use amalgam_core::vocabulary::job::{IndexRange, Items};
 use amalgam_core::vocabulary::{
-    Chance, Duration, ExecutionType, InputSpec, JobId, JobSpec, Program, StageSpec, TaskSet,
+    Chance, Duration, ExecutionType, InputSpec, JobId, JobSpec, Program, StageSpec, TaskSet, Workdir,
 };
 use amalgam_workload::trace::{MalformedLines, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         name: format!("s{index}"),
         after: (0..index).filter(|_| is_one_in(2, chance)).collect(),
         tasks: tasks(chance),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".to_owned()], workdir: Workdir::Own, ..Program::default() }),
         resources: shape.resources.clone(),
         expected: one_of(chance, &[None, Some(Duration::from_secs(3))]),
         execution: one_of(chance, &[ExecutionType::Auto, ExecutionType::Guaranteed, ExecutionType::Opportunistic]),

@@ -44,6 +44,7 @@ impl Scenario {
             bytes_per_second: one_of(files, &[1 << 20, 100 << 20]),
             cache_bytes: one_of(files, &[40 << 20, 10 << 30]),
             wrong: one_of(files, &[0.0, 0.05, 0.5]),
+            slow: one_of(files, &[0.0, 0.1]),
         };
         Scenario { settings, nodes, workload, plan }
     }
@@ -130,7 +131,8 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
 
 /// Decisions are changed for the least reason.
 fn queueing_corrections() -> Option<CorrectionRules> {
-    Some(CorrectionRules { least_saving: Duration::from_millis(10), saving: 0 })
+    let progress_every = Some(Duration::from_millis(500));
+    Some(CorrectionRules { least_saving: Duration::from_millis(10), saving: 0, progress_every })
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {

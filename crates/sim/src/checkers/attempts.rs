@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Attempts {
     launched: BTreeSet<AttemptId>,
     ended: BTreeSet<AttemptId>,
+    /// They write once more what finished tasks left.
+    copies: BTreeSet<AttemptId>,
     tasks: BTreeMap<TaskId, Progress>,
 }
 
@@ -31,7 +33,9 @@ enum Progress {
 impl Attempts {
     fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
         match change {
-            Change::Launched { attempt, task, rule: Rule::Duplicate, .. } => self.on_duplicated(*attempt, *task),
+            Change::Launched { attempt, task, rule: Rule::Copy, .. } => self.on_copied(*attempt, *task),
+            Change::Lost { attempt, task, .. } if self.copies.contains(attempt) => self.on_copy_ended(*attempt, *task),
+            Change::Launched { attempt, task, rule, .. } if rule.is_second() => self.on_duplicated(*attempt, *task),
             Change::Launched { attempt, task, .. } => self.on_launched(*attempt, *task),
             Change::Finished { attempt, task, ended, last, .. } => {
                 let progress = match last {
@@ -85,6 +89,20 @@ impl Attempts {
                 Err(Breach::of_task(task, format!("{attempt} is a duplicate of task {task}, which was {before:?}")))
             }
         }
+    }
+
+    fn on_copied(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
+        let is_new = self.launched.insert(attempt) && self.copies.insert(attempt);
+        match self.tasks.get(&task) {
+            Some(Progress::Succeeded) if is_new => Ok(()),
+            before => Err(Breach::of_task(task, format!("{attempt} is a copy of task {task}, which was {before:?}"))),
+        }
+    }
+
+    fn on_copy_ended(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
+        let is_first = self.ended.insert(attempt);
+        let twice = || Breach::of_task(task, format!("attempt {attempt} ended twice"));
+        is_first.then_some(()).ok_or_else(twice)
     }
 
     fn on_ended(&mut self, attempt: AttemptId, task: TaskId, progress: Progress) -> Result<(), Breach> {

@@ -7,7 +7,7 @@ mod usage;
 
 pub use altruism::{Against, Altruism, QueueExchange};
 use queueing::QueueMeasure;
-pub use queueing::{Duplicates, Queueing};
+pub use queueing::{Duplicates, Queueing, Stragglers};
 pub use results::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
 };
@@ -16,7 +16,9 @@ use usage::ClusterUsage;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record};
-use amalgam_core::vocabulary::{Duration, EndReason, Exchange, Instant, JobId, Resources, TaskId, TaskShape};
+use amalgam_core::vocabulary::{
+    AttemptId, Duration, EndReason, Exchange, Instant, JobId, Resources, TaskId, TaskShape,
+};
 use amalgam_workload::trace::TraceJob;
 
 /// The length of the windows over which fairness and utilisation are taken.
@@ -170,10 +172,10 @@ impl Metrics {
                     self.last_end = self.last_end.max(now);
                 }
             }
-            Change::Launched { attempt, rule: Rule::Duplicate, .. } => {
+            Change::Launched { attempt, rule, .. } if rule.is_second() => {
                 self.counters.launched += 1;
                 self.counters.duplicated += 1;
-                self.queueing.on_duplicate_launched(*attempt);
+                self.queueing.on_duplicate_launched(*attempt, *rule != Rule::Duplicate);
             }
             Change::Launched { task, .. } => {
                 self.counters.launched += 1;
@@ -202,6 +204,7 @@ impl Metrics {
                 }
             }
             Change::Lost { attempt, cause: LostCause::Superseded, .. } => self.queueing.on_superseded(*attempt),
+            Change::Lost { cause: LostCause::Copied, .. } => {}
             Change::Lost { cause, .. } => {
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);
@@ -223,11 +226,19 @@ impl Metrics {
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
             }
             Record::Duplicated { trigger, .. } => self.queueing.on_triggered(*trigger),
+            Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),
+            Record::Overtaken { .. } => self.queueing.on_overtaken(),
+            Record::SlowInput { .. } => self.queueing.on_slow_input(),
             Record::Retried { .. } => self.counters.retried += 1,
             Record::Stale { .. } | Record::StaleGrant { .. } => self.counters.stale += 1,
             Record::NodeLost { .. } => self.counters.nodes_lost += 1,
             _ => {}
         }
+    }
+
+    /// An attempt began that takes far longer than its task should.
+    pub fn on_straggler(&mut self, attempt: AttemptId) {
+        self.queueing.on_straggler(attempt);
     }
 
     /// A launch came to its node and was under way for so long.

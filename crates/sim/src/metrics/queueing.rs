@@ -25,6 +25,7 @@ pub struct Queueing {
     /// The part of the guaranteed ones whose wait was off by a second at most.
     pub within_a_second: f64,
     pub duplicates: Duplicates,
+    pub stragglers: Stragglers,
 }
 
 /// Attempts that were launched beside others of their tasks.
@@ -44,6 +45,19 @@ impl Duplicates {
     }
 }
 
+/// Running attempts that were slow, and duplicates of running attempts.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Stragglers {
+    /// Attempts that were made to take several times as long as they should, and those of them that got a duplicate.
+    pub slow: u64,
+    pub caught: u64,
+    /// Duplicates of running attempts, whether these were slow or had more to do, and those that were done first.
+    pub duplicates: u64,
+    pub first: u64,
+    /// Finished tasks that ran once more, since a file of theirs was slow to come.
+    pub slow_inputs: u64,
+}
+
 /// As it is collected.
 #[derive(Default)]
 pub struct QueueMeasure {
@@ -54,6 +68,10 @@ pub struct QueueMeasure {
     duplicates: Duplicates,
     /// Duplicates that have neither been first nor been superseded.
     open: BTreeSet<AttemptId>,
+    stragglers: Stragglers,
+    slow: BTreeSet<AttemptId>,
+    /// Those that got a duplicate while they ran, and these duplicates.
+    racing: BTreeSet<AttemptId>,
 }
 
 impl QueueMeasure {
@@ -67,8 +85,31 @@ impl QueueMeasure {
         }
     }
 
-    pub fn on_duplicate_launched(&mut self, attempt: AttemptId) {
-        self.open.insert(attempt);
+    pub fn on_duplicate_launched(&mut self, attempt: AttemptId, is_race: bool) {
+        if is_race {
+            self.racing.insert(attempt);
+        } else {
+            self.open.insert(attempt);
+        }
+    }
+
+    pub fn on_straggler(&mut self, attempt: AttemptId) {
+        self.stragglers.slow += u64::from(self.slow.insert(attempt));
+    }
+
+    /// A running attempt is taken to be slow, and gets a duplicate.
+    pub fn on_caught(&mut self, attempt: AttemptId) {
+        self.stragglers.duplicates += 1;
+        self.stragglers.caught += u64::from(self.slow.contains(&attempt));
+        self.racing.insert(attempt);
+    }
+
+    pub fn on_slow_input(&mut self) {
+        self.stragglers.slow_inputs += 1;
+    }
+
+    pub fn on_overtaken(&mut self) {
+        self.stragglers.first += 1;
     }
 
     pub fn on_triggered(&mut self, trigger: Trigger) {
@@ -81,7 +122,9 @@ impl QueueMeasure {
 
     /// One of two attempts of a task was superseded by the other.
     pub fn on_superseded(&mut self, attempt: AttemptId) {
-        self.duplicates.first += u64::from(!self.open.remove(&attempt));
+        if !self.racing.contains(&attempt) {
+            self.duplicates.first += u64::from(!self.open.remove(&attempt));
+        }
     }
 
     /// `None` where nothing was sent to queues.
@@ -103,6 +146,7 @@ impl QueueMeasure {
                 all => good as f64 / all as f64,
             },
             duplicates: self.duplicates,
+            stragglers: self.stragglers,
         })
     }
 }

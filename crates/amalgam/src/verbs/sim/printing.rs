@@ -2,7 +2,7 @@
 
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_sim::{Against, Altruism, Duplicates, Outcome, QueueExchange, Queueing, Reference, Results};
+use amalgam_sim::{Against, Altruism, Duplicates, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
@@ -223,10 +223,21 @@ fn queueing(queueing: &Queueing) -> String {
         number(queueing.error_s.p95)
     );
     let Duplicates { underestimated, above_mean, waited_long, first } = queueing.duplicates;
-    text + &format!(
+    text += &format!(
         "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first\n",
         counted(queueing.duplicates.all(), "duplicate")
-    )
+    );
+    let Stragglers { slow, caught, duplicates, first, slow_inputs } = queueing.stragglers;
+    if slow + duplicates > 0 {
+        let (of, slow) = (counted(duplicates, "duplicate"), counted(slow, "attempt"));
+        text += &format!(
+            "{of} of running attempts, of which {first} were done first; {slow} ran slowly, of which {caught} got one\n"
+        );
+    }
+    if slow_inputs > 0 {
+        text += &format!("{} ran once more for files that were slow to come\n", counted(slow_inputs, "finished task"));
+    }
+    text
 }
 
 /// Jobs that can never run, the first of them by name.

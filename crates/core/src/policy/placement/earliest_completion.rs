@@ -12,7 +12,7 @@
 
 use crate::policy::completion::{Estimate, MILLION, Odds, Part, Rates};
 use crate::policy::matching::Candidates;
-use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, run_time};
+use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::vocabulary::{Chance, Duration, Instant, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,8 @@ pub struct EarliestCompletion {
     local: Vec<usize>,
     /// All that suit the ask, once draws have failed to find one.
     suitable: Option<Vec<usize>>,
+    /// No task is to go there.
+    avoided: Option<usize>,
     /// So many of the best nodes are lightly loaded.
     lightly_loaded: u32,
     /// The random time that is added is below this.
@@ -84,6 +86,7 @@ impl EarliestCompletion {
             asks: Vec::new(),
             local: Vec::new(),
             suitable: None,
+            avoided: None,
             lightly_loaded: 0,
             spread: Duration::ZERO,
         }
@@ -146,6 +149,9 @@ impl EarliestCompletion {
     }
 
     fn add(&mut self, node: usize, ask: &OpenAsk, view: &dyn NodeViews) {
+        if self.avoided == Some(node) {
+            return;
+        }
         let estimate = estimate(node, ask, view, &self.settings.rates);
         let cost = self.cost(node, &estimate, view);
         let risk = Duration(cost.0.saturating_sub(estimate.unless_it_fails().0));
@@ -217,12 +223,28 @@ impl PlacementPolicy for EarliestCompletion {
         out.extend(found[..sent].iter().map(|one| start(one.task, one.node)));
     }
 
-    fn reconsider(&mut self, ask: &OpenAsk, node: usize, wait: Duration, view: &dyn NodeViews) -> Option<Alternative> {
+    fn reconsider(
+        &mut self,
+        ask: &OpenAsk,
+        node: usize,
+        standing: Standing,
+        view: &dyn NodeViews,
+    ) -> Option<Alternative> {
         self.begin(view);
+        let mut here = estimate(node, ask, view, &self.settings.rates);
+        match standing {
+            Standing::Waits(wait) => here.wait = wait,
+            Standing::Runs(left) => {
+                // It is the node that may be slow.
+                self.avoided = Some(node);
+                let reading = here.run - run_time(ask.expected);
+                (here.wait, here.run) = (Duration::ZERO, reading + left);
+            }
+        }
         self.find_local(ask, view);
         self.add_task(ask, view);
+        self.avoided = None;
         let best = *self.candidates.find(1).first()?;
-        let here = Estimate { wait, ..estimate(node, ask, view, &self.settings.rates) };
         let saving = Duration(self.cost(node, &here, view).0.saturating_sub(best.cost.0));
         let is_other = best.node as usize != node;
         (is_other && saving > Duration::ZERO).then_some(Alternative {
@@ -429,7 +451,7 @@ mod tests {
         nodes.local = (0..4).map(NodeId).collect();
         let reconsider = |nodes: &Nodes, seed| {
             let mut policy = EarliestCompletion::new(Chance::new(seed, "placement"), CompletionSettings::USUAL);
-            policy.reconsider(&ask(1), 1, Duration::from_secs(5), nodes)
+            policy.reconsider(&ask(1), 1, Standing::Waits(Duration::from_secs(5)), nodes)
         };
         assert!((0..50).all(|seed| reconsider(&nodes, seed).is_none()), "all are alike");
         nodes.success = vec![1_000_000, 500_000];
@@ -447,9 +469,23 @@ mod tests {
     fn a_decision_is_changed_only_for_a_node_where_the_task_is_done_sooner() {
         let nodes = Nodes::without_input(&[0, 5, 5, 5]);
         let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
-        let mut reconsider = |node, wait| policy.reconsider(&ask(1), node, Duration::from_secs(wait), &nodes);
+        let mut reconsider =
+            |node, wait| policy.reconsider(&ask(1), node, Standing::Waits(Duration::from_secs(wait)), &nodes);
         let saved = (0..50).filter_map(|_| reconsider(1, 60)).map(|better| better.saving).collect::<Vec<_>>();
         assert!(saved.len() > 30 && saved.iter().all(|saving| *saving > Duration::from_secs(54)), "{saved:?}");
         assert!((0..50).all(|_| reconsider(0, 0).is_none()), "nowhere is it done sooner");
+    }
+
+    #[test]
+    fn what_runs_goes_to_another_node_however_good_its_own_is() {
+        let nodes = Nodes::without_input(&[0, 5, 5]);
+        let mut policy = EarliestCompletion::new(Chance::new(1, "placement"), CompletionSettings::USUAL);
+        let asked = OpenAsk { expected: Some(Duration::from_secs(10)), ..ask(1) };
+        let mut reconsider = |left| policy.reconsider(&asked, 0, Standing::Runs(Duration::from_secs(left)), &nodes);
+        let saved = (0..50).filter_map(|_| reconsider(60)).collect::<Vec<_>>();
+        assert!(saved.len() > 30 && saved.iter().all(|better| better.node != 0), "{saved:?}");
+        let by: Vec<u64> = saved.iter().map(|better| better.saving.as_millis() / 1_000).collect();
+        assert!(by.iter().all(|by| (44..=45).contains(by)), "60 s against 5 s and 10 s: {by:?}");
+        assert!((0..50).all(|_| reconsider(15).is_none()), "it is done as soon here");
     }
 }

@@ -1,0 +1,143 @@
+//! A task that waits long for a file, since the node that has it is slow or away: whoever wrote the file runs again elsewhere, so
+//! that there is a second way to it. Whichever copy is there first is read; the task that runs again keeps the result that it has.
+//!
+//! That is the re-run of a slow upstream task of Boutin et al. 2014, section 3.4. Departs: it is looked for where tasks wait for
+//! declared files, and not in the rate at which a process reads.
+
+use super::correction::{CorrectionRules, part_of};
+use super::{Basis, JobManager, Room, RunningAttempt};
+use crate::policy::{Standing, run_time};
+use crate::protocol::{Address, Rule, ToNode};
+use crate::role::{Change, LostCause, Outbox, Record};
+use crate::vocabulary::{AttemptId, Digest, Duration, Ended, ExecutionType, Instant, NodeId, TaskId};
+use std::collections::BTreeSet;
+
+/// In bytes a second, what is taken for the way of a file where nothing is slow.
+const USUAL_RATE: u64 = 80_000_000;
+
+/// An attempt that waits for a file, and since when the file is under way.
+#[derive(Clone, Copy)]
+struct Waiting {
+    attempt: AttemptId,
+    task: TaskId,
+    node: NodeId,
+    digest: Digest,
+    waited: Duration,
+}
+
+impl JobManager {
+    /// A node still waits for files that an attempt reads.
+    pub(super) fn on_lacks(
+        &mut self,
+        now: Instant,
+        from: Address,
+        attempt: AttemptId,
+        files: &[(Digest, Duration)],
+        out: &mut Outbox,
+    ) {
+        let Some(rules) = self.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
+        let Some(running) = self.running.get(&attempt) else { return };
+        let RunningAttempt { task, node, started_at, .. } = *running;
+        if from != Address::Node(node) || started_at.is_some() || self.stopping || self.held {
+            return;
+        }
+        for &(digest, waited) in files {
+            self.review_fetch(now, Waiting { attempt, task, node, digest, waited }, rules, out);
+        }
+    }
+
+    /// Of a fetch nobody knows how far it has come: it is taken to be half done.
+    fn review_fetch(&mut self, now: Instant, waiting: Waiting, rules: CorrectionRules, out: &mut Outbox) {
+        let Waiting { attempt, task, node, digest, waited: left } = waiting;
+        let Some((place, bytes)) = self.files.as_ref().and_then(|files| files.writer_of(&digest)) else { return };
+        let writer = TaskId { job: self.id(), stage: place.0, index: place.1 };
+        let estimate = &self.dag.stage(writer.stage).estimate;
+        let (expected, from) = (estimate.expected(), self.dag.stage(writer.stage).record(writer.index));
+        let Some(from) = from.map(|record| record.node) else { return };
+        let way = Duration((u128::from(bytes) * 1_000_000 / u128::from(USUAL_RATE)).try_into().unwrap_or(u64::MAX));
+        let part = |of| part_of(of, rules.saving);
+        let margin = rules.least_saving.max(part(left)).max(part(run_time(expected))) + way;
+        if left < run_time(expected) + margin || self.is_copied(writer) {
+            return;
+        }
+        let stated = self.job.spec.stages[writer.stage as usize].execution;
+        for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
+            if stated != ExecutionType::Auto && stated != execution || !self.may_send_another(writer, execution) {
+                continue;
+            }
+            let ask = self.requests.ask_of(writer.stage, execution == ExecutionType::Opportunistic);
+            let Some(scheduler) = &mut self.scheduler else { return };
+            scheduler.advance(now);
+            let better = scheduler.reconsider(ask, from, execution, expected, Standing::Runs(left), margin);
+            let Some(better) = better else { continue };
+            let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
+            self.corrections.copied.insert(writer);
+            out.record(Record::SlowInput { task, attempt, node, waited: left, writer, from, elsewhere });
+            let (basis, rule) = (Basis::Queue, Rule::Copy);
+            let room = Room { node: elsewhere, basis, rule, passed_over: 0, execution, expected_wait };
+            return self.launch(now, room, writer, execution, out);
+        }
+    }
+
+    /// Once is enough: a third node would be as far.
+    fn is_copied(&self, writer: TaskId) -> bool {
+        self.corrections.copied.contains(&writer)
+            || self.corrections.copies.iter().any(|attempt| self.running[attempt].task == writer)
+    }
+
+    /// A copy ended. If it left what the task left already, those who wait for it are told where.
+    pub(super) fn end_copy(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        copy: &RunningAttempt,
+        ended: &Ended,
+        out: &mut Outbox,
+    ) {
+        let (task, node) = (copy.task, copy.node);
+        self.take_files(task, attempt, node, ended);
+        let files = self.files.as_mut().filter(|_| ended.reason.is_success());
+        let copied = files.map(|files| files.add_copy((task.stage, task.index), node, ended)).unwrap_or_default();
+        for digest in copied {
+            for reader in self.waiting_readers(task.stage) {
+                out.send(reader, ToNode::Holder { digest, node });
+            }
+        }
+        self.lose_copy(now, attempt, copy, LostCause::Copied, out);
+        self.update_demand(now, out);
+    }
+
+    pub(super) fn lose_copy(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        copy: &RunningAttempt,
+        cause: LostCause,
+        out: &mut Outbox,
+    ) {
+        let (task, node) = (copy.task, copy.node);
+        self.dag.pass(node);
+        out.persist(Change::Lost { attempt, task, node, cause, last: false, at: now });
+    }
+
+    /// Copies for which nobody waits any more, or whose task is to run again as a whole.
+    pub(super) fn drop_idle_copies(&mut self, now: Instant, out: &mut Outbox) {
+        if self.corrections.copies.is_empty() {
+            return;
+        }
+        let is_wanted = |attempt: &AttemptId| {
+            let task = self.running[attempt].task;
+            let is_committed = self.files.as_ref().is_some_and(|files| files.has_outputs((task.stage, task.index)));
+            is_committed && !self.stopping && self.is_read_still(task.stage)
+        };
+        let idle: Vec<AttemptId> = self.corrections.copies.iter().filter(|copy| !is_wanted(copy)).copied().collect();
+        idle.into_iter().for_each(|attempt| self.discard(now, attempt, out));
+    }
+
+    /// Nodes where tasks wait that read what the stage leaves.
+    fn waiting_readers(&self, writer: u32) -> BTreeSet<NodeId> {
+        let readers = self.dag.stage(writer).dependents.iter().copied();
+        let readers = readers.filter(|reader| self.reads_from(*reader, writer));
+        readers.flat_map(|reader| self.unstarted(reader).map(|(_, running)| running.node)).collect()
+    }
+}

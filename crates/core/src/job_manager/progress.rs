@@ -1,0 +1,280 @@
+//! How fast the tasks of a stage come on: what is known of each running attempt, and of those that finished.
+//!
+//! Tasks of a stage differ in their work, so an attempt is compared by how fast it works and not by how much it has done. Its
+//! work is measured in bytes of its input where those are declared, else in CPU time where that tells something, and else all
+//! tasks of the stage are taken to be alike.
+
+use crate::vocabulary::{AttemptId, Duration, Sample, WHOLE};
+use std::collections::BTreeMap;
+
+/// Less CPU time than this is too little to measure work by.
+const LEAST_CPU: Duration = Duration(100_000);
+/// And tasks that use less of one CPU than one part in so many do not work by it.
+const IDLE_PART: u64 = 10;
+
+/// What some attempts have done, and in which time. Of many it is the sum.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Work {
+    time: u64,
+    /// Of tasks, in millionths.
+    parts: u128,
+    /// Of their inputs, in millionths of a byte.
+    input: u128,
+    cpu: u64,
+}
+
+impl Work {
+    fn of(time: Duration, part: u32, input_bytes: u64, cpu: Duration) -> Work {
+        let (parts, input) = (u128::from(part), u128::from(input_bytes) * u128::from(part));
+        Work { time: time.0, parts, input, cpu: cpu.0 }
+    }
+
+    fn add(&mut self, other: &Work) {
+        self.time += other.time;
+        self.parts += other.parts;
+        self.input += other.input;
+        self.cpu += other.cpu;
+    }
+
+    fn sub(&mut self, other: &Work) {
+        self.time -= other.time;
+        self.parts -= other.parts;
+        self.input -= other.input;
+        self.cpu -= other.cpu;
+    }
+
+    /// How long so much of the work takes at this speed, by one of its measures.
+    fn time_for(&self, amount: u128, of: u128) -> Option<Duration> {
+        let time = amount.saturating_mul(u128::from(self.time)).checked_div(of)?;
+        Some(Duration(u64::try_from(time).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A running attempt as it was heard of last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Course {
+    stage: u32,
+    input_bytes: u64,
+    said: Option<u32>,
+    work: Work,
+    /// Of its work, in millionths.
+    pub(super) part: u32,
+    pub(super) running_for: Duration,
+}
+
+impl Course {
+    /// How long it takes still if it goes on as it did. Of one that has done nothing yet nobody knows: it is taken to be half
+    /// done.
+    pub(super) fn left(&self) -> Duration {
+        let (elapsed, part) = (u128::from(self.running_for.0), u128::from(self.part));
+        let left = (elapsed * (u128::from(WHOLE) - part)).checked_div(part).unwrap_or(elapsed);
+        Duration(u64::try_from(left).unwrap_or(u64::MAX))
+    }
+}
+
+/// Of the tasks of a stage.
+#[derive(Clone, Copy, Default)]
+struct StageSpeed {
+    finished: u64,
+    finished_input: u128,
+    finished_cpu: u128,
+    /// Of finished tasks and of running attempts.
+    work: Work,
+}
+
+pub(super) struct Speeds {
+    stages: Vec<StageSpeed>,
+    courses: BTreeMap<AttemptId, Course>,
+}
+
+impl Speeds {
+    pub(super) fn new(stages: usize) -> Speeds {
+        Speeds { stages: vec![StageSpeed::default(); stages], courses: BTreeMap::new() }
+    }
+
+    /// The input of a running attempt, if it was heard of before.
+    pub(super) fn input_of(&self, attempt: AttemptId) -> Option<u64> {
+        self.courses.get(&attempt).map(|course| course.input_bytes)
+    }
+
+    pub(super) fn on_sample(&mut self, attempt: AttemptId, stage: u32, input_bytes: u64, sample: &Sample) {
+        let said = self.courses.get(&attempt).and_then(|course| course.said);
+        // Its file may be half written just now.
+        let said = sample.said.map(|part| part.min(WHOLE)).or(said);
+        self.on_gone(attempt);
+        let speed = &mut self.stages[stage as usize];
+        let Some(part) = said.or_else(|| speed.part_of(input_bytes, sample)) else { return };
+        let running_for = sample.running_for;
+        let work = Work::of(running_for, part, input_bytes, sample.cpu);
+        speed.work.add(&work);
+        self.courses.insert(attempt, Course { stage, input_bytes, said, work, part, running_for });
+    }
+
+    pub(super) fn on_gone(&mut self, attempt: AttemptId) {
+        if let Some(course) = self.courses.remove(&attempt) {
+            self.stages[course.stage as usize].work.sub(&course.work);
+        }
+    }
+
+    pub(super) fn on_finished(&mut self, stage: u32, input_bytes: u64, wall: Duration, cpu: Duration) {
+        let speed = &mut self.stages[stage as usize];
+        speed.finished += 1;
+        speed.finished_input += u128::from(input_bytes);
+        speed.finished_cpu += u128::from(cpu.0);
+        speed.work.add(&Work::of(wall, WHOLE, input_bytes, cpu));
+    }
+
+    /// An attempt, and how long its whole task would take at the speed of the others of its stage; `None` where nobody knows.
+    pub(super) fn compare(&self, attempt: AttemptId) -> Option<(&Course, Duration)> {
+        let course = self.courses.get(&attempt)?;
+        let mut others = self.stages[course.stage as usize].work;
+        others.sub(&course.work);
+        Some((course, course.at_speed_of(&others)?))
+    }
+}
+
+impl Course {
+    fn at_speed_of(&self, others: &Work) -> Option<Duration> {
+        let whole = u128::from(WHOLE);
+        if self.input_bytes > 0 && others.input > 0 {
+            return others.time_for(u128::from(self.input_bytes) * whole, others.input);
+        }
+        let cpu_tells = self.work.cpu >= LEAST_CPU.0 && others.cpu >= others.time / IDLE_PART && others.cpu > 0;
+        match u128::from(self.work.cpu * u64::from(WHOLE)).checked_div(u128::from(self.part)) {
+            Some(all) if cpu_tells => others.time_for(all, u128::from(others.cpu)),
+            _ => others.time_for(whole, others.parts),
+        }
+    }
+}
+
+impl StageSpeed {
+    /// How much of its work an attempt has done that does not say so itself: as it has read of its input, or as much of the CPU
+    /// time as it has used that finished tasks did, for their input. The larger counts. Who has passed both is nearly done,
+    /// as far as anybody can tell.
+    fn part_of(&self, input_bytes: u64, sample: &Sample) -> Option<u32> {
+        let read = part(u128::from(sample.read_bytes), u128::from(input_bytes));
+        let works_by_it = self.finished_cpu >= u128::from(LEAST_CPU.0) * u128::from(self.finished);
+        let cpu = match (input_bytes, self.finished_input) {
+            _ if !works_by_it => None,
+            (1.., 1..) => {
+                let of = self.finished_cpu * u128::from(input_bytes) / self.finished_input;
+                part(u128::from(sample.cpu.0), of)
+            }
+            _ => part(u128::from(sample.cpu.0) * u128::from(self.finished), self.finished_cpu),
+        };
+        read.max(cpu)
+    }
+}
+
+fn part(done: u128, of: u128) -> Option<u32> {
+    let millionths = (done * u128::from(WHOLE)).checked_div(of)?;
+    Some(u32::try_from(millionths).unwrap_or(WHOLE).min(WHOLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Epoch, JobId};
+
+    const SECOND: u64 = 1_000_000;
+    const GIB: u64 = 1 << 30;
+
+    fn attempt(number: u32) -> AttemptId {
+        AttemptId { job: JobId(1), epoch: Epoch(1), number }
+    }
+
+    /// After so many seconds, of which it had a CPU for so many milliseconds.
+    fn sample(seconds: u64, said: Option<u32>, cpu_millis: u64, read_bytes: u64) -> Sample {
+        let (running_for, cpu) = (Duration(seconds * SECOND), Duration::from_millis(cpu_millis));
+        Sample { running_for, said: said.map(|hundredths| hundredths * 10_000), cpu, read_bytes }
+    }
+
+    /// In seconds, what is left of the first attempt and what another would take, where this is said of it and of another one.
+    fn compared(input: [u64; 2], samples: [Sample; 2]) -> Option<(u64, u64)> {
+        let mut speeds = Speeds::new(1);
+        for (number, (input, sample)) in input.iter().zip(&samples).enumerate() {
+            speeds.on_sample(attempt(number as u32), 0, *input, sample);
+        }
+        seconds(&speeds)
+    }
+
+    fn seconds(speeds: &Speeds) -> Option<(u64, u64)> {
+        let (course, takes) = speeds.compare(attempt(0))?;
+        Some((course.left().0 / SECOND, takes.0 / SECOND))
+    }
+
+    #[test]
+    fn who_is_slow_takes_as_long_again_as_it_took_and_elsewhere_as_long_as_the_others() {
+        let slow = sample(20, Some(10), 0, 0);
+        assert_eq!(compared([0, 0], [slow, sample(20, Some(80), 0, 0)]), Some((180, 25)));
+        assert_eq!(compared([0, 0], [slow, slow]), Some((180, 200)), "as slow as the other");
+        let none = Speeds::new(1).compare(attempt(0)).is_none();
+        assert!(none && compared([0, 0], [sample(20, None, 0, 0), slow]).is_none(), "nobody says anything");
+        let mut alone = Speeds::new(1);
+        alone.on_sample(attempt(0), 0, 0, &slow);
+        assert_eq!(seconds(&alone), None, "with nobody to compare it with");
+    }
+
+    #[test]
+    fn a_large_input_makes_no_straggler_and_a_slow_disk_does() {
+        let read = |bytes| sample(10, None, 0, bytes);
+        assert_eq!(compared([10 * GIB, GIB], [read(GIB), read(GIB)]), Some((90, 100)), "ten times as much to read");
+        assert_eq!(compared([GIB, GIB], [read(GIB / 10), read(GIB)]), Some((90, 10)));
+        let said = |hundredths| sample(10, Some(hundredths), 0, 0);
+        assert_eq!(compared([10 * GIB, GIB], [said(10), said(99)]), Some((90, 101)), "by what it says of it");
+    }
+
+    #[test]
+    fn who_works_as_hard_as_the_others_has_more_to_do_and_who_gets_less_cpu_is_slow() {
+        let others = sample(10, Some(100), 10_000, 0);
+        assert_eq!(compared([0, 0], [sample(10, Some(10), 10_000, 0), others]), Some((90, 100)));
+        assert_eq!(compared([0, 0], [sample(10, Some(10), 1_000, 0), others]), Some((90, 10)));
+        // Who has hardly run says nothing by its CPU time, nor do those that wait for something else.
+        assert_eq!(compared([0, 0], [sample(10, Some(10), 99, 0), others]), Some((90, 10)));
+        assert_eq!(compared([0, 0], [sample(10, Some(10), 900, 0), sample(10, Some(100), 900, 0)]), Some((90, 10)));
+        assert_eq!(
+            compared([0, 0], [sample(10, Some(10), 1_000, 0), sample(10, Some(100), 1_000, 0)]),
+            Some((90, 100))
+        );
+    }
+
+    #[test]
+    fn who_says_nothing_is_as_far_as_its_cpu_time_is_of_that_of_finished_tasks() {
+        let mut speeds = Speeds::new(1);
+        let slow = sample(20, None, 1_000, 0);
+        speeds.on_sample(attempt(0), 0, 0, &slow);
+        assert_eq!(seconds(&speeds), None, "nobody has finished");
+        (0..4).for_each(|_| speeds.on_finished(0, 0, Duration(10 * SECOND), Duration(10 * SECOND)));
+        speeds.on_sample(attempt(0), 0, 0, &slow);
+        assert_eq!(seconds(&speeds), Some((180, 10)));
+        speeds.on_sample(attempt(0), 0, 0, &sample(20, None, 20_000, 0));
+        assert_eq!(seconds(&speeds), Some((0, 20)), "it has more to do, and nobody knows how much");
+        // For its input.
+        let mut speeds = Speeds::new(1);
+        speeds.on_finished(0, GIB, Duration(10 * SECOND), Duration(10 * SECOND));
+        speeds.on_sample(attempt(0), 0, 4 * GIB, &sample(10, None, 10_000, GIB / 2));
+        assert_eq!(seconds(&speeds), Some((30, 40)));
+    }
+
+    #[test]
+    fn tasks_that_use_no_cpu_are_not_measured_by_it() {
+        let mut speeds = Speeds::new(1);
+        speeds.on_finished(0, 0, Duration(10 * SECOND), Duration::from_millis(99));
+        speeds.on_sample(attempt(0), 0, 0, &sample(20, None, 1, 0));
+        assert_eq!(seconds(&speeds), None);
+    }
+
+    #[test]
+    fn what_was_said_once_holds_and_nothing_said_is_half_done() {
+        let mut speeds = Speeds::new(1);
+        speeds.on_finished(0, 0, Duration(10 * SECOND), Duration::ZERO);
+        speeds.on_sample(attempt(0), 0, 0, &sample(10, Some(0), 0, 0));
+        assert_eq!(seconds(&speeds), Some((10, 10)));
+        speeds.on_sample(attempt(0), 0, 0, &sample(20, Some(25), 0, 0));
+        speeds.on_sample(attempt(0), 0, 0, &sample(40, None, 0, 0));
+        assert_eq!(seconds(&speeds), Some((120, 10)));
+        speeds.on_gone(attempt(0));
+        assert!(speeds.compare(attempt(0)).is_none());
+        assert_eq!(speeds.stages[0].work, Work::of(Duration(10 * SECOND), WHOLE, 0, Duration::ZERO));
+    }
+}

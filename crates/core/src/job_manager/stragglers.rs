@@ -1,0 +1,157 @@
+//! A running attempt that makes slow progress gets a duplicate where the whole task is expected to be done sooner than what is
+//! left of it. Both run, and whichever ends well first counts; the other one is ended.
+//!
+//! That is the straggler detection of Boutin et al. 2014, section 3.4. Departs: both go on until one ends, also when the
+//! duplicate has caught up.
+
+use super::correction::{CorrectionRules, part_of};
+use super::progress::Speeds;
+use super::{Basis, Dag, JobManager, Room, RunningAttempt};
+use crate::policy::Standing;
+use crate::protocol::{Address, Rule};
+use crate::role::{Outbox, Record};
+use crate::vocabulary::{AttemptId, Duration, Ended, ExecutionType, Instant, NodeId, Sample, TaskId, Totals, Workdir};
+
+/// A straggler as it was found.
+#[derive(Clone, Copy)]
+struct Straggler {
+    task: TaskId,
+    node: NodeId,
+    /// Of its work, in millionths.
+    part: u32,
+    left: Duration,
+    /// All of it, at the speed of the others of its stage.
+    takes: Duration,
+    /// By so much sooner it has to be done elsewhere.
+    margin: Duration,
+}
+
+impl JobManager {
+    pub(super) fn on_progress(
+        &mut self,
+        now: Instant,
+        from: Address,
+        samples: &[(AttemptId, Sample)],
+        out: &mut Outbox,
+    ) {
+        let Some(rules) = self.corrections.rules.filter(|rules| rules.progress_every.is_some()) else { return };
+        for (attempt, sample) in samples {
+            let Some(running) = self.running.get(attempt).filter(|running| from == Address::Node(running.node)) else {
+                continue;
+            };
+            let task = running.task;
+            let input = match self.speeds.input_of(*attempt) {
+                Some(bytes) => bytes,
+                None => self.input_bytes(task),
+            };
+            self.speeds.on_sample(*attempt, task.stage, input, sample);
+        }
+        for (attempt, _) in samples {
+            self.review_progress(now, *attempt, rules, out);
+        }
+    }
+
+    fn review_progress(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
+        if self.stopping || self.held {
+            return;
+        }
+        let Some(straggler) = self.find_straggler(attempt, rules) else { return };
+        let (expected, stated) = (Some(straggler.takes), self.job.spec.stages[straggler.task.stage as usize].execution);
+        for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
+            if stated != ExecutionType::Auto && stated != execution || !self.may_send_another(straggler.task, execution)
+            {
+                continue;
+            }
+            let ask = self.requests.ask_of(straggler.task.stage, execution == ExecutionType::Opportunistic);
+            let Some(scheduler) = &mut self.scheduler else { return };
+            scheduler.advance(now);
+            let Straggler { task, node, part, left, takes, margin } = straggler;
+            let better = scheduler.reconsider(ask, node, execution, expected, Standing::Runs(left), margin);
+            let Some(better) = better else { continue };
+            let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
+            out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
+            let (basis, rule) = (Basis::Queue, Rule::Straggler);
+            let room = Room { node: elsewhere, basis, rule, passed_over: 0, execution, expected_wait };
+            return self.launch(now, room, task, execution, out);
+        }
+    }
+
+    /// Whether two attempts of it can run at once: in a directory that they share they would write over each other's files.
+    fn keeps_to_itself(&self, task: TaskId) -> bool {
+        self.job.spec.stages[task.stage as usize].program.workdir == Workdir::Own
+    }
+
+    /// Whether it is slower than its stage, by enough for a duplicate, and for long enough to tell.
+    fn find_straggler(&self, attempt: AttemptId, rules: CorrectionRules) -> Option<Straggler> {
+        let sent = self.running.get(&attempt)?;
+        let may_have_one =
+            sent.twin.is_none() && !sent.had_rival && sent.rule != Rule::Copy && self.keeps_to_itself(sent.task);
+        if !may_have_one || sent.started_at.is_none() {
+            return None;
+        }
+        let (course, takes) = self.speeds.compare(attempt)?;
+        let left = course.left();
+        let margin = rules.least_saving.max(part_of(left, rules.saving)).max(part_of(takes, rules.saving));
+        if course.running_for < part_of(takes, rules.saving) || left < takes + margin {
+            return None;
+        }
+        let (task, node) = (sent.task, sent.node);
+        Some(Straggler { task, node, part: course.part, left, takes, margin })
+    }
+
+    /// Both run, so the second one is within the job's share as well; and it may always have one, however small its share.
+    pub(super) fn may_send_another(&self, task: TaskId, execution: ExecutionType) -> bool {
+        let Some(room) = self.allowed_beside(execution) else { return execution == ExecutionType::Guaranteed };
+        let mut taken = Totals::ZERO;
+        taken.add(&self.job.resources[task.stage as usize]);
+        let is_rival = |running: &RunningAttempt| {
+            running.rule == Rule::Copy || running.twin.is_some() && running.rule == Rule::Straggler
+        };
+        taken.fits_in(&room) || !self.running.values().any(is_rival)
+    }
+
+    /// A duplicate was done before the slow attempt.
+    pub(super) fn tell_overtaken(&self, by: AttemptId, out: &mut Outbox) {
+        let Some(first) = self.running.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
+        if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.running.get(&slow)?))) {
+            out.record(Record::Overtaken { task: slow.task, attempt, node: slow.node, by });
+        }
+    }
+
+    /// What a task took that succeeded.
+    pub(super) fn note_speed(&mut self, task: TaskId, ended: &Ended) {
+        if self.watches_progress() && ended.reason.is_success() {
+            let input = self.input_bytes(task);
+            self.speeds.on_finished(task.stage, input, ended.usage.wall, ended.usage.cpu);
+        }
+    }
+
+    /// The same, of all that succeeded in earlier lives.
+    pub(super) fn recall_speeds(&mut self) {
+        if !self.watches_progress() {
+            return;
+        }
+        self.speeds = Speeds::new(self.dag.stages.len());
+        for (stage, index, wall, cpu) in finished_tasks(&self.dag) {
+            let input = self.input_bytes(TaskId { job: self.id(), stage, index });
+            self.speeds.on_finished(stage, input, wall, cpu);
+        }
+    }
+
+    fn watches_progress(&self) -> bool {
+        self.corrections.rules.is_some_and(|rules| rules.progress_every.is_some())
+    }
+
+    /// Of the files that it is declared to read.
+    fn input_bytes(&mut self, task: TaskId) -> u64 {
+        self.inputs_of(task).iter().map(|input| input.bytes).sum()
+    }
+}
+
+fn finished_tasks(dag: &Dag) -> Vec<(u32, u32, Duration, Duration)> {
+    let stages = (0..).zip(&dag.stages);
+    let of_stage = |(stage, entry): (u32, &super::Stage)| {
+        entry.succeeded_runs().map(move |(index, wall, cpu)| (stage, index, wall, cpu)).collect::<Vec<_>>()
+    };
+    stages.flat_map(of_stage).collect()
+}

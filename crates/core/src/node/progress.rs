@@ -1,0 +1,88 @@
+//! A node says now and then how far its running attempts have come, to the job managers that look for stragglers (Boutin et
+//! al. 2014, section 3.4).
+
+use super::{AtExecutor, NodeAgent, State};
+use crate::protocol::{TheExecutor, ToExecutor, ToJobManager};
+use crate::role::Outbox;
+use crate::vocabulary::{AttemptId, Duration, Instant, JobId, Sample};
+use std::collections::BTreeMap;
+
+/// Of a long attempt progress is told so often while it runs for as long as it was expected to.
+const LOOKS: u64 = 16;
+
+#[derive(Default)]
+pub(super) struct Watch {
+    every: Option<Duration>,
+    /// When the executor is asked next.
+    pub(super) due: Option<Instant>,
+}
+
+impl Watch {
+    /// Something runs from now on.
+    pub(super) fn on_running(&mut self, now: Instant, running: &mut AtExecutor) {
+        let Some(every) = self.every else { return };
+        running.measured_at = now + interval(every, running.expected);
+        self.due = Some(self.due.map_or(running.measured_at, |due| due.min(running.measured_at)));
+    }
+}
+
+impl Watch {
+    /// Something waits for files from now on.
+    pub(super) fn on_lacking(&mut self, now: Instant) {
+        let Some(every) = self.every else { return };
+        self.due = Some(self.due.map_or(now + every, |due| due.min(now + every)));
+    }
+}
+
+/// Seldom where little changes.
+fn interval(every: Duration, expected: Option<Duration>) -> Duration {
+    every.max(Duration(expected.map_or(0, |expected| expected.0 / LOOKS)))
+}
+
+impl NodeAgent {
+    /// From now on it tells how far attempts have come, not more often than this.
+    #[must_use]
+    pub fn telling_progress(mut self, every: Option<Duration>) -> NodeAgent {
+        self.watch.every = every;
+        self
+    }
+
+    /// Asks the executor how far those have come of which nothing was said for long.
+    pub(super) fn measure(&mut self, now: Instant, out: &mut Outbox) {
+        self.watch.due = None;
+        let Some(every) = self.watch.every else { return };
+        // Who is due soon is asked as well: one question is cheaper than two.
+        let soon = now + Duration(every.0 / 4);
+        let mut attempts = Vec::new();
+        for one in &mut self.running {
+            if one.measured_at <= soon {
+                one.measured_at = now + interval(every, one.expected);
+                attempts.push(one.attempt);
+            }
+        }
+        self.watch.due = self.running.iter().map(|one| one.measured_at).min();
+        if self.files.is_any_lacking() {
+            self.watch.on_lacking(now);
+            for (attempt, files) in self.files.lacking(now, every) {
+                out.send(attempt.job, ToJobManager::Lacks { attempt, files });
+            }
+        }
+        attempts.retain(|attempt| matches!(self.attempts[attempt].state, State::Running));
+        if !attempts.is_empty() {
+            out.send(TheExecutor(self.node), ToExecutor::Measure { node: self.node, attempts });
+        }
+    }
+
+    /// The executor's answer.
+    pub(super) fn on_measured(&self, samples: Box<[(AttemptId, Sample)]>, out: &mut Outbox) {
+        let mut by_job: BTreeMap<JobId, Vec<(AttemptId, Sample)>> = BTreeMap::new();
+        for (attempt, sample) in samples {
+            if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Running)) {
+                by_job.entry(attempt.job).or_default().push((attempt, sample));
+            }
+        }
+        for (job, samples) in by_job {
+            out.send(job, ToJobManager::Progress { samples: samples.into_boxed_slice() });
+        }
+    }
+}

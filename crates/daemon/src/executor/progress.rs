@@ -1,0 +1,122 @@
+//! How far an attempt has come, as far as this machine can tell: what its processes say of it, read and use.
+//!
+//! A task says so in a file and not on its standard output: that may be held back in buffers, is for its user, and would have
+//! to be searched through whether anybody asks or not.
+
+use super::hierarchy::Leaf;
+use super::members::{Census, cpu_micros, read_bytes};
+use amalgam_core::vocabulary::{Duration, Sample, WHOLE};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// How much of the end of the file is read.
+const TAIL: u64 = 256;
+
+/// Where a task may say how far it has come.
+pub fn progress_file(task_dir: &Path) -> PathBuf {
+    task_dir.join("progress")
+}
+
+/// What of the attempt is looked at.
+pub struct Measured<'a> {
+    pub pid: i32,
+    pub running_for: Duration,
+    pub task_dir: &'a Path,
+    pub leaf: Option<&'a Leaf>,
+    /// What its cgroup had used before.
+    pub cpu_before: u64,
+}
+
+/// Of several attempts, with one look at the machine's processes where that is needed.
+pub fn measure(attempts: &[Measured]) -> Vec<Sample> {
+    let without: Vec<i32> = attempts.iter().filter(|one| one.leaf.is_none()).map(|one| one.pid).collect();
+    let mut found = if without.is_empty() { Vec::new() } else { Census::take().members(&without) }.into_iter();
+    let sample = |one: &Measured| {
+        let members = match one.leaf {
+            Some(leaf) => leaf.members(),
+            None => found.next().unwrap_or_default(),
+        };
+        let of_group = one.leaf.and_then(Leaf::cpu_micros).map(|used| used.saturating_sub(one.cpu_before));
+        let cpu = of_group.unwrap_or_else(|| members.iter().filter_map(|pid| cpu_micros(*pid)).sum());
+        Sample {
+            running_for: one.running_for,
+            said: said(&progress_file(one.task_dir)),
+            cpu: Duration::from_micros(cpu),
+            // Not what the group read from disks: an input is often in memory.
+            read_bytes: members.iter().filter_map(|pid| read_bytes(*pid)).sum(),
+        }
+    };
+    attempts.iter().map(sample).collect()
+}
+
+/// The last word of the file that says something, in millionths.
+fn said(path: &Path) -> Option<u32> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    // A link or a pipe in its place would lead us elsewhere, or keep us waiting.
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    last_part(&tail(&file)?)
+}
+
+fn tail(file: &File) -> Option<String> {
+    let found = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let mut text = [0; TAIL as usize];
+    let from = found.len().saturating_sub(TAIL);
+    let length = file.read_at(&mut text, from).ok()?;
+    let text = String::from_utf8_lossy(&text[..length]);
+    // What is left of a line that was cut would be another number.
+    Some(if from == 0 { text.into_owned() } else { text.split_once('\n')?.1.to_owned() })
+}
+
+fn last_part(text: &str) -> Option<u32> {
+    text.lines().rev().find_map(parse)
+}
+
+/// `0.42` or `42%`.
+fn parse(line: &str) -> Option<u32> {
+    let line = line.trim();
+    let part = match line.strip_suffix('%') {
+        Some(percent) => percent.trim_end().parse::<f64>().ok()? / 100.0,
+        None => line.parse::<f64>().ok()?,
+    };
+    (0.0..=1.0).contains(&part).then(|| (part * f64::from(WHOLE)).round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_part_is_a_number_up_to_one_or_a_percentage() {
+        for (text, part) in [("0.42", 420_000), (" 42 %\n", 420_000), ("1", 1_000_000), ("0", 0), ("99.95%", 999_500)] {
+            assert_eq!(last_part(text), Some(part), "{text}");
+        }
+        for text in ["", "\n", "1.5", "-0.1", "nan", "inf", "101%", "half", "0.4.2"] {
+            assert_eq!(last_part(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_line_that_says_something_counts_however_long_the_file_is() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("progress");
+        assert_eq!(said(&path), None);
+        let lines: Vec<String> = (0..=900).map(|part| format!("0.{part:03}\n")).collect();
+        fs::write(&path, lines.concat() + "\nwriting\n").unwrap();
+        assert_eq!(said(&path), Some(900_000));
+        fs::write(&path, "0.1\n".to_owned() + &"x".repeat(254) + "\n").unwrap();
+        assert_eq!(said(&path), None, "a 1 is left of it");
+    }
+
+    #[test]
+    fn what_is_no_plain_file_says_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let (real, link, pipe) = (home.path().join("real"), home.path().join("link"), home.path().join("pipe"));
+        fs::write(&real, "0.5").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        assert_eq!((said(&real), said(&link), said(&pipe), said(home.path())), (Some(500_000), None, None, None));
+    }
+}
