@@ -395,6 +395,10 @@ impl Simulation {
     fn wake_up(&mut self, place: Place) {
         let now = self.now;
         let process = self.process(place);
+        if process.wakeup_noted.is_some_and(|noted| noted > now) {
+            // It was noted before one that came earlier, and that one has noted another since.
+            return;
+        }
         process.wakeup_noted = None;
         if process.roles.next_wakeup().is_none_or(|at| at > now) {
             // It was put off since.
