@@ -222,6 +222,8 @@ pub enum Trigger {
     AboveMean,
     /// It has waited longer than the mean of its stage.
     WaitedLong,
+    /// It may be guaranteed now, and would start sooner on another node.
+    Upgraded,
 }
 
 /// Why a node refused a token.

@@ -208,6 +208,9 @@ impl JobManager {
             if allowed.room.holds(&self.job.resources[task.stage as usize]) == 0 || self.stopping {
                 return;
             }
+            if wait > AT_ONCE && self.upgrade_elsewhere(now, attempt, wait, out) {
+                continue;
+            }
             self.take_promotion(attempt);
             if let Some(running) = self.running.get_mut(&attempt) {
                 running.expected_wait = now.since(running.launched_at) + wait;
@@ -219,13 +222,15 @@ impl JobManager {
 
     /// With how long it would still wait.
     fn starved(&self, now: Instant, after: Duration) -> Option<(AttemptId, Duration)> {
-        let (since, attempt) = self.allowance.as_ref()?.waiting.first()?;
+        let is_alone = |attempt: &AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
+        let (since, attempt) = self.allowance.as_ref()?.waiting.iter().find(|(_, attempt)| is_alone(attempt))?;
         (now.since(*since) >= after).then(|| (*attempt, self.wait_if_promoted(*attempt)))
     }
 
     fn best_to_promote(&self) -> Option<(AttemptId, Duration)> {
         let allowance = self.allowance.as_ref()?;
-        let waiting = allowance.waiting.iter().take(LOOKS);
+        let is_alone = |attempt: &AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
+        let waiting = allowance.waiting.iter().filter(|(_, attempt)| is_alone(attempt)).take(LOOKS);
         let best = waiting.map(|(_, attempt)| (*attempt, self.wait_if_promoted(*attempt))).min_by_key(|best| best.1);
         let running = || allowance.running.first().map(|(_, attempt)| (*attempt, Duration::ZERO));
         best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best)

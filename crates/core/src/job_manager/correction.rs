@@ -129,7 +129,7 @@ impl JobManager {
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
         let Some(sent) = self.running.get(&attempt) else { return };
         let Some(starts_at) = sent.starts_at.filter(|_| !sent.opportunistic) else { return };
-        let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
+        let task = sent.task;
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
         let expected_run = self.dag.stage(task.stage).estimate.expected();
         let part = |of| part_of(of, rules.saving);
@@ -147,17 +147,50 @@ impl JobManager {
         } else {
             return;
         };
+        self.send_beside(now, attempt, left, margin, trigger, out);
+    }
+
+    /// An opportunistic attempt of which so much is left to wait may become guaranteed: is it rather launched as such elsewhere?
+    /// That is no second thought about a decision, but what the paper says of upgrades (section 3.5).
+    pub(super) fn upgrade_elsewhere(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        left: Duration,
+        out: &mut Outbox,
+    ) -> bool {
+        let (Some(rules), Some(sent)) = (self.corrections.rules, self.running.get(&attempt)) else { return false };
+        let expected_run = self.dag.stage(sent.task.stage).estimate.expected();
+        let part = |of| part_of(of, rules.saving);
+        let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
+        left > margin && self.send_beside(now, attempt, left, margin, Trigger::Upgraded, out)
+    }
+
+    /// Launches a guaranteed attempt beside this one, where it is done sooner by so much.
+    fn send_beside(
+        &mut self,
+        now: Instant,
+        attempt: AttemptId,
+        left: Duration,
+        margin: Duration,
+        trigger: Trigger,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(sent) = self.running.get(&attempt) else { return false };
+        let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
+        let expected_run = self.dag.stage(task.stage).estimate.expected();
         let ask = self.requests.ask_of(task.stage, false);
-        let Some(scheduler) = &mut self.scheduler else { return };
+        let Some(scheduler) = &mut self.scheduler else { return false };
         scheduler.advance(now);
-        let Some(better) = scheduler.reconsider(ask, node, execution, expected_run, Standing::Waits(left), margin)
-        else {
-            return;
+        let standing = Standing::Waits(left);
+        let Some(better) = scheduler.reconsider(ask, node, execution, expected_run, standing, margin) else {
+            return false;
         };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
         out.record(Record::Duplicated { task, attempt, node, trigger });
         let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };
         self.launch(now, room, task, execution, out);
+        true
     }
 
     /// The attempt was launched beside the one that the task's record shows.

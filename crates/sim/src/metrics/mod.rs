@@ -225,7 +225,7 @@ impl Metrics {
             Record::Started { waited, expected: Some(expected), opportunistic, promoted, .. } => {
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
             }
-            Record::Duplicated { trigger, .. } => self.queueing.on_triggered(*trigger),
+            Record::Duplicated { attempt, trigger, .. } => self.queueing.on_triggered(*attempt, *trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),
             Record::Overtaken { .. } => self.queueing.on_overtaken(),
             Record::SlowInput { .. } => self.queueing.on_slow_input(),

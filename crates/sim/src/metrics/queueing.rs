@@ -37,6 +37,9 @@ pub struct Duplicates {
     pub waited_long: u64,
     /// Those that were first.
     pub first: u64,
+    /// Opportunistic attempts that waited when they could have been guaranteed, and were sent to another node as such: nothing was
+    /// wrong with the decision before, so they count in none of the others.
+    pub upgraded: u64,
 }
 
 impl Duplicates {
@@ -68,6 +71,8 @@ pub struct QueueMeasure {
     duplicates: Duplicates,
     /// Duplicates that have neither been first nor been superseded.
     open: BTreeSet<AttemptId>,
+    /// Waiting attempts beside which a guaranteed one was sent.
+    upgraded: BTreeSet<AttemptId>,
     stragglers: Stragglers,
     slow: BTreeSet<AttemptId>,
     /// Those that got a duplicate while they ran, and these duplicates.
@@ -112,18 +117,23 @@ impl QueueMeasure {
         self.stragglers.first += 1;
     }
 
-    pub fn on_triggered(&mut self, trigger: Trigger) {
+    pub fn on_triggered(&mut self, attempt: AttemptId, trigger: Trigger) {
         *match trigger {
             Trigger::Underestimated => &mut self.duplicates.underestimated,
             Trigger::AboveMean => &mut self.duplicates.above_mean,
             Trigger::WaitedLong => &mut self.duplicates.waited_long,
+            Trigger::Upgraded => {
+                self.upgraded.insert(attempt);
+                &mut self.duplicates.upgraded
+            }
         } += 1;
     }
 
     /// One of two attempts of a task was superseded by the other.
     pub fn on_superseded(&mut self, attempt: AttemptId) {
         if !self.racing.contains(&attempt) {
-            self.duplicates.first += u64::from(!self.open.remove(&attempt));
+            let is_first = !self.open.remove(&attempt) && !self.upgraded.remove(&attempt);
+            self.duplicates.first += u64::from(is_first);
         }
     }
 

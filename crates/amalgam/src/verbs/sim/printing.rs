@@ -222,9 +222,10 @@ fn queueing(queueing: &Queueing) -> String {
         queueing.within_a_second * 100.0,
         number(queueing.error_s.p95)
     );
-    let Duplicates { underestimated, above_mean, waited_long, first } = queueing.duplicates;
+    let Duplicates { underestimated, above_mean, waited_long, first, upgraded } = queueing.duplicates;
     text += &format!(
-        "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first\n",
+        "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first; \
+         beside them {upgraded} that became guaranteed elsewhere\n",
         counted(queueing.duplicates.all(), "duplicate")
     );
     let Stragglers { slow, caught, duplicates, first, slow_inputs } = queueing.stragglers;

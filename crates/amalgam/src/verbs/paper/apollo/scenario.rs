@@ -1,15 +1,51 @@
 //! What Apollo's figures are run with, as their scenario file says it.
 
-use super::super::figure::{ScenarioText, within};
+use super::super::figure::{ScenarioText, figure_of, within};
 use crate::failure::Result;
 use amalgam_core::policy::completion::Rates;
+use amalgam_core::preset::Preset;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     rates: RatesEntry,
     pub figure: Figures,
+    pub production: Production,
+}
+
+/// A cluster under a steady load.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Production {
+    pub nodes: u32,
+    pub cpus: u32,
+    pub memory_gib: u32,
+    pub jobs: u32,
+    pub heartbeat_s: f64,
+    /// A format and a path in the folder of traces.
+    pub read: String,
+    pub options: BTreeMap<String, String>,
+    pub stand_in: String,
+    pub straggler_factor: f64,
+    figure: BTreeMap<String, ProductionFigure>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct ProductionFigure {
+    /// Instead of the production's.
+    pub nodes: Option<u32>,
+    pub jobs: Option<u32>,
+    /// Parts of the cluster's CPUs that would be busy if nobody waited.
+    pub loads: Vec<f64>,
+    /// Those that are compared with.
+    #[serde(default)]
+    pub baselines: Vec<String>,
+    pub schedulers: Vec<String>,
+    /// The probability that an attempt is slow.
+    pub stragglers: Option<f64>,
 }
 
 #[derive(Clone, Copy, Deserialize, Debug)]
@@ -102,7 +138,12 @@ impl Scenario {
         Rates { on_node: bytes(on_node_mb_s), in_rack: bytes(in_rack_mb_s), elsewhere: bytes(elsewhere_mb_s) }
     }
 
+    pub fn production(&self, figure: &str) -> Result<&ProductionFigure> {
+        figure_of(&self.production.figure, figure)
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
+        self.production.check()?;
         let RatesEntry { on_node_mb_s, in_rack_mb_s, elsewhere_mb_s } = self.rates;
         for (key, rate) in
             [("on_node_mb_s", on_node_mb_s), ("in_rack_mb_s", in_rack_mb_s), ("elsewhere_mb_s", elsewhere_mb_s)]
@@ -131,6 +172,32 @@ fn check_servers<'a>(
     match named.find(|name| servers.iter().all(|server| server.name != **name)) {
         Some(missing) => Err(format!("there is no server `{missing}`")),
         None => Ok(()),
+    }
+}
+
+impl Production {
+    fn check(&self) -> std::result::Result<(), String> {
+        let Production { nodes, cpus, memory_gib, jobs, heartbeat_s, straggler_factor, .. } = *self;
+        within("production.nodes", nodes, 1.0..=MANY)?;
+        within("production.cpus", cpus, 1.0..=1_000.0)?;
+        within("production.memory_gib", memory_gib, 1.0..=100_000.0)?;
+        within("production.jobs", jobs, 1.0..=MANY)?;
+        within("production.heartbeat_s", heartbeat_s, 0.01..=MANY)?;
+        within("production.straggler_factor", straggler_factor, 1.0..=1_000.0)?;
+        for (name, figure) in &self.figure {
+            figure.check().map_err(|what| format!("production.figure.{name}: {what}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl ProductionFigure {
+    fn check(&self) -> std::result::Result<(), String> {
+        within("nodes", self.nodes.unwrap_or(1), 1.0..=MANY)?;
+        within("jobs", self.jobs.unwrap_or(1), 1.0..=MANY)?;
+        within("stragglers", self.stragglers.unwrap_or(0.0), 0.0..=1.0)?;
+        self.loads.iter().try_for_each(|&load| within("loads", load, 0.01..=10.0))?;
+        self.baselines.iter().chain(&self.schedulers).try_for_each(|name| Preset::parse(name).map(drop))
     }
 }
 
