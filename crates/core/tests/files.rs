@@ -225,6 +225,58 @@ fn a_reader_whose_file_went_with_the_executors_disk_reads_again() {
     assert!(reasons(&world, task(id, 1, 0)).iter().any(|reason| matches!(reason, EndReason::NoInput(_))));
 }
 
+/// Readers on both nodes, of which some run on while a short one ends and another takes its place; and the node of that one.
+fn one_reader_follows(world: &mut World) -> (JobId, usize) {
+    let mut items = Items::default();
+    ["30s", "30s", "30s", "5s", "5s"].into_iter().for_each(|item| items.push(item).expect("it is small"));
+    let readers = StageSpec { tasks: TaskSet::Each(items), ..reader("reduce", 5, "-", 0, "*") };
+    let id = world.submit(job(vec![writer("map", 1, &["o"]), readers]));
+    world.run_for(Duration::from_secs(3));
+    let short = task(id, 1, 3);
+    let has_short = |host: &NodeHost| host.executor.running.values().any(|(order, ..)| order.task == short);
+    let place = world.nodes.iter().position(has_short).expect("it runs");
+    (id, place)
+}
+
+#[test]
+fn a_file_that_is_gone_under_a_running_reader_is_fetched_for_the_next_one() {
+    let mut world = World::with_nodes(Preset::FIFO, 2, Resources::new(2_000, 0));
+    let (id, place) = one_reader_follows(&mut world);
+    assert_eq!(world.nodes[place].executor.running.len(), 2, "another one goes on with the file");
+    world.nodes[place].executor.files.clear();
+    world.nodes[place].executor.fetched.clear();
+    world.run_for(Duration::from_secs(10));
+    let last = task(id, 1, 4);
+    let ends = reasons(&world, last);
+    assert!(matches!(ends[..], [EndReason::NoInput(_), EndReason::Exit(0)]), "{}", world.log.join("\n"));
+    assert_eq!(world.nodes[place].executor.fetched, [(mapped(0), NodeId(1 - place as u32))]);
+    assert_eq!(lost_outputs(&world), []);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
+    let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
+    // The first readers take the file to both nodes.
+    let mut stages = vec![writer("map", 1, &["o"]), reader("both", 4, "1s", 0, "*"), reader("many", 8, "5s", 0, "*")];
+    stages[2].after.push(1);
+    stages[2].execution = ExecutionType::Opportunistic;
+    let id = world.submit(job(stages));
+    world.run_for(Duration::from_secs(4));
+    let waits = |host: &NodeHost| host.agent.as_ref().unwrap().queued().len() > 2;
+    let place = world.nodes.iter().position(waits).expect("some wait at a node");
+    world.nodes[place].executor.files.clear();
+    world.nodes[place].executor.fetched.clear();
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let in_vain = |index: &u32| reasons(&world, task(id, 2, *index)).len() > 1;
+    // Those found it out that were launched at once.
+    assert!((1..=2).contains(&(0..8).filter(in_vain).count()), "{}", world.log.join("\n"));
+    assert_eq!(world.nodes[place].executor.fetched, [(mapped(0), NodeId(1 - place as u32))]);
+    assert_eq!(lost_outputs(&world), []);
+}
+
 /// One node with room for so many files.
 fn small(files: u64) -> World {
     let mut world = World::new(Preset::FIFO);

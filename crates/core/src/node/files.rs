@@ -89,6 +89,8 @@ struct Effects {
     ask: Vec<(StoredFile, NodeId)>,
     drop: Vec<Digest>,
     arrived: Vec<AttemptId>,
+    /// Those that had everything, and wait again for a file that is gone.
+    held: Vec<AttemptId>,
     failed: Vec<(AttemptId, Arc<Ended>)>,
 }
 
@@ -168,20 +170,26 @@ impl Files {
                 continue;
             }
             reader.missing += 1;
-            let fetch = self.fetches.entry(digest).or_insert_with(|| {
-                self.waiting.push_back(digest);
-                self.fetch_bytes += bytes;
-                Fetch::new(bytes)
-            });
-            fetch.readers += 1;
-            // Nodes begin at different ones.
-            let first = own.0 as usize % holders.len().max(1);
-            holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
+            self.send_for(own, StoredFile { digest, bytes }, holders);
         }
         if reader.missing == 0 {
             self.effects.arrived.push(id);
         }
         self.readers.insert(id, reader);
+    }
+
+    /// One more reader waits for a file that these nodes may have.
+    fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId]) {
+        let StoredFile { digest, bytes } = file;
+        let fetch = self.fetches.entry(digest).or_insert_with(|| {
+            self.waiting.push_back(digest);
+            self.fetch_bytes += bytes;
+            Fetch::new(bytes)
+        });
+        fetch.readers += 1;
+        // Nodes begin at different ones.
+        let first = own.0 as usize % holders.len().max(1);
+        holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
     }
 
     /// Keeps a file that is here for one more reader; false if it is not here.
@@ -257,12 +265,36 @@ impl Files {
         }
     }
 
-    fn forget(&mut self, digest: &Digest) {
-        let Some(gone) = self.stored.remove(digest) else { return };
+    fn forget(&mut self, digest: &Digest) -> Option<Stored> {
+        let gone = self.stored.remove(digest)?;
         self.stored_bytes -= gone.bytes;
         if gone.readers > 0 {
             self.pinned_bytes -= gone.bytes;
         }
+        Some(gone)
+    }
+
+    /// What was taken to be here is not. Whoever runs with it has a name of its own for it and needs it here no more; whoever
+    /// has not started waits until it comes again.
+    fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
+        if self.forget(digest).is_none() {
+            return;
+        }
+        let mut readers = std::mem::take(&mut self.readers);
+        for (&id, reader) in readers.iter_mut().filter(|(_, reader)| reader.is_admitted) {
+            let Some(&at) = reader.files.get(digest) else { continue };
+            if has_started(id) {
+                reader.files.remove(digest);
+                continue;
+            }
+            if reader.missing == 0 {
+                self.effects.held.push(id);
+            }
+            reader.missing += 1;
+            let InputFile { bytes, ref holders, .. } = reader.inputs[at];
+            self.send_for(own, StoredFile { digest: *digest, bytes }, holders);
+        }
+        self.readers = readers;
     }
 
     fn forget_job(&mut self, job: JobId) {
@@ -443,8 +475,10 @@ impl Fetch {
     fn add_holder(&mut self, own: NodeId, holder: NodeId) {
         if holder == own {
             // It was here, and is not any more.
-            self.in_vain.push(own);
-            self.trouble = "does not have it any more";
+            if !self.in_vain.contains(&own) {
+                self.in_vain.push(own);
+                self.trouble = "does not have it any more";
+            }
         } else if !self.in_vain.contains(&holder) && self.holders.iter().all(|(known, _)| *known != holder) {
             self.holders.push_back((holder, 0));
             self.unasked += 1;
@@ -508,20 +542,25 @@ impl NodeAgent {
         self.follow_files(now, out);
     }
 
-    /// What the executor has. Of what it does not have, launches will say so.
+    /// What the executor has.
     pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
         let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
-        let gone = self.files.stored.iter().filter(|(digest, one)| one.readers == 0 && !there.contains(digest));
-        for digest in gone.map(|(digest, _)| *digest).collect::<Vec<_>>() {
-            self.files.forget(&digest);
-        }
+        let gone: Vec<Digest> =
+            self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
+        self.lose(&gone);
         for file in stored {
             if !self.files.stored.contains_key(&file.digest) {
                 self.files.take_in(self.node, file, None);
             }
         }
-        self.files.make_room();
+        self.files.admit(self.node);
         self.follow_files(now, out);
+    }
+
+    fn lose(&mut self, gone: &[Digest]) {
+        let attempts = &self.attempts;
+        let has_started = |id: AttemptId| !attempts.get(&id).is_some_and(|one| matches!(one.state, State::Queued(_)));
+        gone.iter().for_each(|digest| self.files.lose(self.node, digest, has_started));
     }
 
     pub(super) fn fetch_again(&mut self, now: Instant, out: &mut Outbox) {
@@ -546,12 +585,8 @@ impl NodeAgent {
         for OutputFile { digest, bytes, .. } in ended.outputs() {
             self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, Some(id.job));
         }
-        for (digest, _) in ended.missing().iter().filter(|(_, node)| *node == self.node) {
-            // Others that wait for it learn it when they are launched.
-            if self.files.stored.get(digest).is_some_and(|stored| stored.readers == 0) {
-                self.files.forget(digest);
-            }
-        }
+        let gone = ended.missing().iter().filter(|(_, node)| *node == self.node);
+        self.lose(&gone.map(|(digest, _)| *digest).collect::<Vec<_>>());
         self.files.admit(self.node);
         self.follow_files(now, out);
     }
@@ -563,8 +598,9 @@ impl NodeAgent {
     }
 
     fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
-        let Effects { ask, drop, arrived, failed } = std::mem::take(&mut self.files.effects);
+        let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
         let node = self.node;
+        held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id)));
         if !drop.is_empty() {
             out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
         }
