@@ -332,6 +332,32 @@ fn a_job_that_is_forgotten_leaves_no_files() {
     assert_eq!(world.nodes[0].executor.files.len(), 0, "{:?}", world.nodes[0].executor.files);
 }
 
+#[test]
+fn what_two_jobs_left_alike_stays_until_both_are_forgotten() {
+    let mut world = World::new(Preset::FIFO);
+    world.settings.kept_jobs = 1;
+    world.start_server();
+    world.add_node(Resources::new(2_000, 0), &[]);
+    world.settle();
+    let mut late = vec![writer("a", 1, &["o"]), stage("middle", 1, "20s", 1_000), reader("b", 1, "1s", 0, "*")];
+    late[1].after = vec![0];
+    late[2].after = vec![0, 1];
+    let late = world.submit(job(late));
+    world.run_for(Duration::from_secs(2));
+    // Another job leaves the same, is the last to use it, and is forgotten.
+    world.submit(job(vec![writer("a", 1, &["o"]), reader("b", 1, "1s", 0, "*")]));
+    world.run_for(Duration::from_secs(5));
+    world.submit(job(vec![stage("last", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.nodes[0].executor.files.len(), 1);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(late), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(lost_outputs(&world), []);
+    world.submit(job(vec![stage("last", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.nodes[0].executor.files.len(), 0);
+}
+
 /// Files that a reader waits for are fetched before the node has room for it.
 #[test]
 fn files_come_while_the_task_waits_in_the_queue() {

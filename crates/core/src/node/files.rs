@@ -46,8 +46,8 @@ struct Stored {
     /// The larger, the later.
     last_use: u64,
     readers: u32,
-    /// The one that left it or read it last, as far as is known.
-    job: Option<JobId>,
+    /// Those that left it or read it; of what was here before this agent, nothing is known.
+    jobs: BTreeSet<JobId>,
 }
 
 struct Reader {
@@ -196,7 +196,8 @@ impl Files {
     fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
         let Some(stored) = self.stored.get_mut(digest) else { return false };
         self.uses += 1;
-        (stored.last_use, stored.job) = (self.uses, Some(job));
+        stored.last_use = self.uses;
+        stored.jobs.insert(job);
         stored.readers += 1;
         if stored.readers == 1 {
             self.pinned_bytes += stored.bytes;
@@ -222,6 +223,10 @@ impl Files {
                 stored.readers -= 1;
                 if stored.readers == 0 {
                     self.pinned_bytes -= stored.bytes;
+                    if stored.jobs.is_empty() {
+                        // All of them were forgotten meanwhile.
+                        self.drop_file(digest);
+                    }
                 }
             }
         }
@@ -234,13 +239,14 @@ impl Files {
         let StoredFile { digest, bytes } = file;
         let stored = self.stored.entry(digest).or_insert_with(|| {
             self.stored_bytes += bytes;
-            Stored { bytes, last_use: 0, readers: 0, job: None }
+            Stored { bytes, last_use: 0, readers: 0, jobs: BTreeSet::new() }
         });
         if stored.readers == 0 && readers > 0 {
             self.pinned_bytes += stored.bytes;
         }
         stored.readers += readers;
-        (stored.last_use, stored.job) = (self.uses, job.or(stored.job));
+        stored.last_use = self.uses;
+        stored.jobs.extend(job);
     }
 
     /// What no task needs goes, that which was used longest ago first, until the rest is within the limit.
@@ -260,9 +266,13 @@ impl Files {
             if self.stored_bytes <= wanted {
                 return;
             }
-            self.forget(&digest);
-            self.effects.drop.push(digest);
+            self.drop_file(&digest);
         }
+    }
+
+    fn drop_file(&mut self, digest: &Digest) {
+        self.forget(digest);
+        self.effects.drop.push(*digest);
     }
 
     fn forget(&mut self, digest: &Digest) -> Option<Stored> {
@@ -298,10 +308,10 @@ impl Files {
     }
 
     fn forget_job(&mut self, job: JobId) {
-        let of_job = self.stored.iter().filter(|(_, one)| one.job == Some(job) && one.readers == 0);
-        for digest in of_job.map(|(digest, _)| *digest).collect::<Vec<_>>() {
-            self.forget(&digest);
-            self.effects.drop.push(digest);
+        let is_nobodys = |one: &mut Stored| one.jobs.remove(&job) && one.jobs.is_empty() && one.readers == 0;
+        let left = self.stored.iter_mut().filter_map(|(digest, one)| is_nobodys(one).then_some(*digest));
+        for digest in left.collect::<Vec<_>>() {
+            self.drop_file(&digest);
         }
     }
 
@@ -374,7 +384,7 @@ impl Files {
                     self.effects.arrived.push(id);
                 }
                 let stored = self.stored.get_mut(&file.digest).expect("just stored");
-                stored.job = Some(id.job);
+                stored.jobs.insert(id.job);
             }
         }
         self.admit(own);
