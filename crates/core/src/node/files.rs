@@ -3,23 +3,19 @@
 //!
 //! Room is reserved for everything that a task reads at once. Tasks that each held a part of the room would wait for ever.
 
+use super::fetch::{Fetch, Step};
 use super::{NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{
-    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, EntryId, Fetched, InputFile, Instant, JobId, NodeId,
-    OutputFile, StoredFile, Usage,
+    AttemptId, Digest, EndReason, Ended, EndedFiles, EntryId, Fetched, InputFile, Instant, JobId, NodeId, OutputFile,
+    StoredFile, Usage,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// So many files are fetched at once.
 pub const MOST_FETCHES: usize = 4;
-/// A node that sends another file than it was asked for is asked so often.
-const MOST_WRONG: u32 = 3;
-/// Nodes that do not answer are asked again after so long, and not any more after `PATIENCE`.
-const RETRY: Duration = Duration(2_000_000);
-const PATIENCE: Duration = Duration(30_000_000);
 
 pub(super) struct Files {
     /// In bytes, of what is kept.
@@ -57,30 +53,6 @@ struct Reader {
     /// Room is reserved for them.
     is_admitted: bool,
     missing: usize,
-}
-
-struct Fetch {
-    bytes: u64,
-    /// Nodes that may have it, with how often they sent something else; the front is asked next.
-    holders: VecDeque<(NodeId, u32)>,
-    /// Nodes that do not have it, whatever was said.
-    in_vain: Vec<NodeId>,
-    /// Since when nobody answers.
-    unanswered_since: Option<Instant>,
-    /// Holders to ask before the next pause.
-    unasked: usize,
-    readers: u32,
-    step: Step,
-    /// What went wrong last.
-    trouble: &'static str,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Waiting,
-    Asked(NodeId),
-    /// Nobody answered; all are asked again then.
-    Paused(Instant),
 }
 
 /// What follows for others.
@@ -324,7 +296,7 @@ impl Files {
             let Some(fetch) = self.fetches.get_mut(&digest).filter(|fetch| fetch.step == Step::Waiting) else {
                 continue;
             };
-            let Some(&(holder, _)) = fetch.holders.front() else {
+            let Some(holder) = fetch.next_holder() else {
                 self.fail(&digest, None);
                 continue;
             };
@@ -335,8 +307,21 @@ impl Files {
     }
 
     fn on_fetched(&mut self, now: Instant, own: NodeId, digest: Digest, outcome: Fetched) {
-        let Some(fetch) = self.fetches.get_mut(&digest) else { return };
-        let Step::Asked(holder) = fetch.step else { return };
+        let Some(fetch) = self.fetches.get_mut(&digest) else {
+            if outcome == Fetched::Done && !self.stored.contains_key(&digest) {
+                // Its readers went while the executor was away.
+                self.effects.drop.push(digest);
+            }
+            return;
+        };
+        let Step::Asked(holder) = fetch.step else {
+            // Sent for before the executor went away, and to be sent for again.
+            if outcome == Fetched::Done {
+                let bytes = fetch.bytes;
+                self.arrive(own, StoredFile { digest, bytes });
+            }
+            return;
+        };
         self.under_way -= 1;
         fetch.step = Step::Waiting;
         match outcome {
@@ -348,9 +333,11 @@ impl Files {
                 self.fail(&digest, Some(why));
                 return self.admit(own);
             }
-            Fetched::Absent => fetch.give_up(holder, "does not have it any more"),
+            Fetched::Absent => fetch.was_absent(holder),
+            Fetched::Spoiled => fetch.was_spoiled(holder),
             Fetched::Wrong => fetch.was_wrong(holder),
-            Fetched::Unreachable => fetch.was_silent(now),
+            Fetched::CutShort => fetch.was_cut_short(now, holder),
+            Fetched::Unreachable => fetch.was_silent(now, holder),
         }
         if let Some(fetch) = self.fetches.get(&digest).filter(|fetch| fetch.step == Step::Waiting) {
             if fetch.readers == 0 {
@@ -400,12 +387,8 @@ impl Files {
     /// Nobody has the file, or it cannot be kept here for this reason: its readers end.
     fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
         let Some(fetch) = self.fetches.get(digest) else { return };
-        let missing: Vec<(Digest, NodeId)> = fetch.in_vain.iter().map(|node| (*digest, *node)).collect();
-        let nodes: Vec<String> = fetch.in_vain.iter().map(NodeId::to_string).collect();
-        let asked = match nodes.is_empty() {
-            true => "no node is known to have it".to_owned(),
-            false => format!("{} {}", nodes.join(", "), fetch.trouble),
-        };
+        let missing: Vec<(Digest, NodeId)> = fetch.asked_in_vain().map(|node| (*digest, node)).collect();
+        let asked = fetch.why_in_vain();
         let readers = self.readers.iter().filter(|(_, one)| one.is_admitted && one.files.contains_key(digest));
         for id in readers.map(|(id, _)| *id).collect::<Vec<_>>() {
             let reader = &self.readers[&id];
@@ -468,69 +451,6 @@ impl Reader {
     }
 }
 
-impl Fetch {
-    fn new(bytes: u64) -> Fetch {
-        Fetch {
-            bytes,
-            holders: VecDeque::new(),
-            in_vain: Vec::new(),
-            unanswered_since: None,
-            unasked: 0,
-            readers: 0,
-            step: Step::Waiting,
-            trouble: "",
-        }
-    }
-
-    fn add_holder(&mut self, own: NodeId, holder: NodeId) {
-        if holder == own {
-            // It was here, and is not any more.
-            if !self.in_vain.contains(&own) {
-                self.in_vain.push(own);
-                self.trouble = "does not have it any more";
-            }
-        } else if !self.in_vain.contains(&holder) && self.holders.iter().all(|(known, _)| *known != holder) {
-            self.holders.push_back((holder, 0));
-            self.unasked += 1;
-        }
-    }
-
-    fn give_up(&mut self, holder: NodeId, trouble: &'static str) {
-        self.holders.retain(|(known, _)| *known != holder);
-        self.in_vain.push(holder);
-        self.trouble = trouble;
-        self.unanswered_since = None;
-    }
-
-    /// Another one is asked first, if there is one.
-    fn was_wrong(&mut self, holder: NodeId) {
-        self.unanswered_since = None;
-        let Some(wrong) = self.holders.iter_mut().find(|(known, _)| *known == holder) else { return };
-        wrong.1 += 1;
-        if wrong.1 >= MOST_WRONG {
-            self.give_up(holder, "sent something else, whose checksum is wrong, each time");
-        } else {
-            self.holders.rotate_left(1);
-        }
-    }
-
-    fn was_silent(&mut self, now: Instant) {
-        let since = *self.unanswered_since.get_or_insert(now);
-        if now.since(since) >= PATIENCE {
-            let silent: Vec<NodeId> = self.holders.drain(..).map(|(holder, _)| holder).collect();
-            self.in_vain.extend(silent);
-            self.trouble = "did not answer for long";
-            return;
-        }
-        self.holders.rotate_left(1);
-        self.unasked = self.unasked.saturating_sub(1);
-        if self.unasked == 0 {
-            self.unasked = self.holders.len();
-            self.step = Step::Paused(now + RETRY);
-        }
-    }
-}
-
 fn no_input(why: String, missing: Vec<(Digest, NodeId)>) -> Arc<Ended> {
     let files = (!missing.is_empty()).then(|| Box::new(EndedFiles { outputs: Vec::new(), missing }));
     Arc::new(Ended { reason: EndReason::NoInput(why), usage: Usage::default(), message: None, files })
@@ -555,8 +475,7 @@ impl NodeAgent {
     /// What the executor has.
     pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
         let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
-        let gone: Vec<Digest> =
-            self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
+        let gone: Vec<Digest> = self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
         self.lose(&gone);
         for file in stored {
             if !self.files.stored.contains_key(&file.digest) {

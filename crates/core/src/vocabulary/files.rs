@@ -69,8 +69,12 @@ pub enum Fetched {
     Absent,
     /// What came was not the file.
     Wrong,
+    /// What came was not the file, and the node that was asked found that its own copy is not.
+    Spoiled,
     /// The node that was asked does not answer.
     Unreachable,
+    /// The node that was asked sent the beginning, and then did not answer any more.
+    CutShort,
     /// This node cannot keep it; the text says why and what would help.
     NoRoom(String),
 }
