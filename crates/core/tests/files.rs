@@ -295,7 +295,7 @@ fn what_was_used_longest_ago_goes_first_and_what_somebody_waits_for_stays() {
     assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded));
     let has = |world: &World, name: &str| world.nodes[0].executor.files.contains_key(&digest_of(name));
     // One more fits; of two more, one of the first two goes.
-    world.submit(job(vec![writer("c", 2, &["o"])]));
+    world.submit(job(vec![writer("c", 2, &["o"]), reader("d", 1, "1s", 0, "*")]));
     world.run_for(Duration::from_secs(5));
     assert_eq!((has(&world, "a/0/o"), has(&world, "a/1/o")), (false, true), "{:?}", world.nodes[0].executor.files);
     assert!(has(&world, "c/0/o") && has(&world, "c/1/o"));

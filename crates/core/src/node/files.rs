@@ -1,5 +1,5 @@
 //! The files of a node: what waiting tasks read is fetched from nodes that have it, in order of arrival, into a cache of
-//! limited size, which drops first what was used longest ago.
+//! limited size, which drops first what others have, too, and of that what was used longest ago.
 //!
 //! Room is reserved for everything that a task reads at once. Tasks that each held a part of the room would wait for ever.
 
@@ -41,9 +41,23 @@ struct Stored {
     bytes: u64,
     /// The larger, the later.
     last_use: u64,
+    /// A task left it here for others, so that without it that task would run again.
+    is_own: bool,
     readers: u32,
     /// Those that left it or read it; of what was here before this agent, nothing is known.
     jobs: BTreeSet<JobId>,
+}
+
+/// How a file came here.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// A task of this job left it for others.
+    Left(JobId),
+    /// A task of this job left it, where it stays besides, and no task reads it.
+    Kept(JobId),
+    Fetched,
+    /// It was here before this agent.
+    Found,
 }
 
 struct Reader {
@@ -206,35 +220,42 @@ impl Files {
 
     // ---- what is here ----------------------------------------------------------------------------------------------
 
-    fn store(&mut self, file: StoredFile, job: Option<JobId>, readers: u32) {
+    fn store(&mut self, file: StoredFile, origin: Origin, readers: u32) {
         self.uses += 1;
         let StoredFile { digest, bytes } = file;
         let stored = self.stored.entry(digest).or_insert_with(|| {
             self.stored_bytes += bytes;
-            Stored { bytes, last_use: 0, readers: 0, jobs: BTreeSet::new() }
+            Stored { bytes, last_use: 0, is_own: false, readers: 0, jobs: BTreeSet::new() }
         });
         if stored.readers == 0 && readers > 0 {
             self.pinned_bytes += stored.bytes;
         }
         stored.readers += readers;
-        stored.last_use = self.uses;
-        stored.jobs.extend(job);
+        match origin {
+            Origin::Left(job) => {
+                (stored.is_own, stored.last_use) = (true, self.uses);
+                stored.jobs.insert(job);
+            }
+            Origin::Kept(job) => drop(stored.jobs.insert(job)),
+            Origin::Fetched | Origin::Found => stored.last_use = self.uses,
+        }
     }
 
-    /// What no task needs goes, that which was used longest ago first, until the rest is within the limit.
+    /// What no task needs goes, of that first what is elsewhere as well, and that which was used longest ago, until the rest
+    /// is within the limit.
     fn make_room(&mut self) {
         let wanted = self.limit.saturating_sub(self.fetch_bytes);
         if self.stored_bytes <= wanted {
             return;
         }
-        let mut idle: Vec<(u64, Digest)> = self
+        let mut idle: Vec<(bool, u64, Digest)> = self
             .stored
             .iter()
             .filter(|(_, one)| one.readers == 0)
-            .map(|(digest, one)| (one.last_use, *digest))
+            .map(|(digest, one)| (one.is_own, one.last_use, *digest))
             .collect();
         idle.sort_unstable();
-        for (_, digest) in idle {
+        for (_, _, digest) in idle {
             if self.stored_bytes <= wanted {
                 return;
             }
@@ -318,7 +339,7 @@ impl Files {
             // Sent for before the executor went away, and to be sent for again.
             if outcome == Fetched::Done {
                 let bytes = fetch.bytes;
-                self.arrive(own, StoredFile { digest, bytes });
+                self.arrive(own, StoredFile { digest, bytes }, Origin::Fetched);
             }
             return;
         };
@@ -327,7 +348,7 @@ impl Files {
         match outcome {
             Fetched::Done => {
                 let file = StoredFile { digest, bytes: fetch.bytes };
-                return self.arrive(own, file);
+                return self.arrive(own, file, Origin::Fetched);
             }
             Fetched::NoRoom(why) => {
                 self.fail(&digest, Some(why));
@@ -350,20 +371,20 @@ impl Files {
     }
 
     /// A file is here that was not sent for; what was, is not waited for any more.
-    fn take_in(&mut self, own: NodeId, file: StoredFile, job: Option<JobId>) {
+    fn take_in(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
         match self.fetches.get(&file.digest).map(|fetch| fetch.step) {
-            None => self.store(file, job, 0),
+            None => self.store(file, origin, 0),
             Some(step) => {
                 self.under_way -= usize::from(matches!(step, Step::Asked(_)));
-                self.arrive(own, file);
+                self.arrive(own, file, origin);
             }
         }
     }
 
-    fn arrive(&mut self, own: NodeId, file: StoredFile) {
+    fn arrive(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
         let readers = self.fetches[&file.digest].readers;
         self.remove_fetch(&file.digest);
-        self.store(file, None, readers);
+        self.store(file, origin, readers);
         for (&id, reader) in &mut self.readers {
             if reader.is_admitted && reader.files.contains_key(&file.digest) {
                 reader.missing -= 1;
@@ -479,7 +500,7 @@ impl NodeAgent {
         self.lose(&gone);
         for file in stored {
             if !self.files.stored.contains_key(&file.digest) {
-                self.files.take_in(self.node, file, None);
+                self.files.take_in(self.node, file, Origin::Found);
             }
         }
         self.files.admit(self.node);
@@ -511,8 +532,10 @@ impl NodeAgent {
             return;
         }
         self.files.remove_reader(id);
+        let are_kept = self.attempts.get(&id).is_some_and(|entry| entry.template.keeps_outputs);
+        let origin = if are_kept { Origin::Kept(id.job) } else { Origin::Left(id.job) };
         for OutputFile { digest, bytes, .. } in ended.outputs() {
-            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, Some(id.job));
+            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, origin);
         }
         let gone = ended.missing().iter().filter(|(_, node)| *node == self.node);
         self.lose(&gone.map(|(digest, _)| *digest).collect::<Vec<_>>());
@@ -559,5 +582,33 @@ impl NodeAgent {
         if let Some(&last) = arrived.iter().rfind(waits) {
             self.make_room(now, last, out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: NodeId = NodeId(0);
+    const JOB: JobId = JobId(1);
+
+    /// With room for three files of a byte each, which come in this order.
+    fn dropped(files: &[(u8, Origin)]) -> Vec<u8> {
+        let mut node = Files::new(3);
+        for &(name, origin) in files {
+            node.take_in(OWN, StoredFile { digest: Digest([name; 32]), bytes: 1 }, origin);
+            node.admit(OWN);
+            node.check_invariants();
+        }
+        node.effects.drop.iter().map(|digest| digest.0[0]).collect()
+    }
+
+    #[test]
+    fn copies_of_what_others_have_go_before_what_is_only_here() {
+        use Origin::{Fetched, Found, Kept, Left};
+        assert_eq!(dropped(&[(1, Left(JOB)), (2, Left(JOB)), (3, Left(JOB)), (4, Left(JOB))]), [1]);
+        assert_eq!(dropped(&[(1, Left(JOB)), (2, Fetched), (3, Found), (4, Fetched), (5, Left(JOB))]), [2, 3]);
+        let kept = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Kept(JOB)), (5, Kept(JOB)), (6, Left(JOB))];
+        assert_eq!(dropped(&kept), [4, 5, 1], "what nobody reads comes and goes");
     }
 }
