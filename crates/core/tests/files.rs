@@ -93,6 +93,19 @@ fn readers_by_index_get_their_own_files() {
 }
 
 #[test]
+fn later_launches_name_the_nodes_that_have_come_to_have_a_file() {
+    let mut world = cluster(2);
+    let id = world.submit(job(vec![writer("map", 1, &["o"]), reader("reduce", 3, "5s", 0, "*")]));
+    world.run_for(Duration::from_secs(20));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    let named = |index: u32| -> usize {
+        let of = |(_, launch): &&(NodeId, Launch)| launch.task == task(id, 1, index);
+        world.heard_launches.iter().find(of).unwrap().1.inputs[0].holders.len()
+    };
+    assert_eq!([0, 1, 2].map(named), [1, 1, 2]);
+}
+
+#[test]
 fn a_task_starts_when_its_files_are_there_and_others_pass_it() {
     let mut world = World::with_nodes(Preset::FIFO, 2, Resources::new(2_000, 0));
     world.nodes[0].executor.holds_fetches = true;
