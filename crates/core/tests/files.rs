@@ -268,9 +268,8 @@ fn a_file_that_is_gone_under_a_running_reader_is_fetched_for_the_next_one() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
 }
 
-#[test]
-fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
-    let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
+/// Two nodes have a file, and many tasks wait at one of them to read it; which one.
+fn many_wait(world: &mut World) -> (JobId, usize) {
     // The first readers take the file to both nodes.
     let mut stages = vec![writer("map", 1, &["o"]), reader("both", 4, "1s", 0, "*"), reader("many", 8, "5s", 0, "*")];
     stages[2].after.push(1);
@@ -279,6 +278,13 @@ fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
     world.run_for(Duration::from_secs(4));
     let waits = |host: &NodeHost| host.agent.as_ref().unwrap().queued().len() > 2;
     let place = world.nodes.iter().position(waits).expect("some wait at a node");
+    (id, place)
+}
+
+#[test]
+fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
+    let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
+    let (id, place) = many_wait(&mut world);
     world.nodes[place].executor.files.clear();
     world.nodes[place].executor.fetched.clear();
     world.run_for(Duration::from_secs(60));
@@ -287,6 +293,19 @@ fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
     // Those found it out that were launched at once.
     assert!((1..=2).contains(&(0..8).filter(in_vain).count()), "{}", world.log.join("\n"));
     assert_eq!(world.nodes[place].executor.fetched, [(mapped(0), NodeId(1 - place as u32))]);
+    assert_eq!(lost_outputs(&world), []);
+}
+
+#[test]
+fn an_executor_that_has_nothing_any_more_says_so_by_saying_nothing() {
+    let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
+    let (id, place) = many_wait(&mut world);
+    world.kill_executor(place);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let all = (0..8).flat_map(|index| reasons(&world, task(id, 2, index)));
+    let in_vain: Vec<_> = all.filter(|reason| matches!(reason, EndReason::NoInput(_))).collect();
+    assert_eq!(in_vain, [], "those that wait have their file sent for again");
     assert_eq!(lost_outputs(&world), []);
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Files {
     /// Those that wait until fewer are under way.
     waiting: VecDeque<Digest>,
     under_way: usize,
+    /// The executor has said what it has, since it was asked.
+    is_listed: bool,
     effects: Effects,
 }
 
@@ -94,6 +96,7 @@ impl Files {
             fetch_bytes: 0,
             waiting: VecDeque::new(),
             under_way: 0,
+            is_listed: false,
             effects: Effects::default(),
         }
     }
@@ -493,8 +496,20 @@ impl NodeAgent {
         self.follow_files(now, out);
     }
 
+    pub(super) fn await_list(&mut self) {
+        self.files.is_listed = false;
+    }
+
+    /// The executor has said everything; one that has no files says nothing of them.
+    pub(super) fn end_list(&mut self, now: Instant, out: &mut Outbox) {
+        if !self.files.is_listed {
+            self.on_stored(now, Vec::new(), out);
+        }
+    }
+
     /// What the executor has.
     pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
+        self.files.is_listed = true;
         let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
         let gone: Vec<Digest> = self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
         self.lose(&gone);
