@@ -434,12 +434,11 @@ impl Tasks {
 
     /// Ends the attempts whose output is stored.
     pub fn on_stored(&mut self) {
-        for Stored { attempt, files } in self.outputs.take_done() {
+        for Stored { attempt, outputs, failure } in self.outputs.take_done() {
             let Some((executing, mut ended)) = self.storing.remove(&attempt) else { continue };
-            match files {
-                Ok(files) => ended.files = Some(files),
-                Err(reason) => ended.reason = reason,
-            }
+            // The node has them, whatever became of the rest.
+            ended.files = (!outputs.is_empty()).then(|| Box::new(words::EndedFiles { outputs, missing: Vec::new() }));
+            ended.reason = failure.unwrap_or(ended.reason);
             self.end(attempt, executing.order.node, Arc::new(ended));
         }
     }

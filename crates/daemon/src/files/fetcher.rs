@@ -144,6 +144,7 @@ async fn away_from_the_loop<T: Send + 'static>(work: impl FnOnce() -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Left;
     use std::collections::VecDeque;
     use std::path::Path;
 
@@ -172,10 +173,9 @@ mod tests {
     #[test]
     fn a_file_comes_in_pieces_and_what_is_wrong_is_noticed() {
         let state = tempfile::tempdir().unwrap();
-        let path = state.path().join("o");
-        std::fs::write(&path, "abcdef").unwrap();
+        std::fs::write(state.path().join("o"), "abcdef").unwrap();
         let there = FileStore::of(state.path(), NodeId(2));
-        let file = there.put(&path, false).unwrap();
+        let file = there.put(&Left::find(state.path(), "o").unwrap(), false).unwrap();
         let bytes = |text: &str| Piece::Bytes(text.as_bytes().to_vec());
         let here = FileStore::of(state.path(), NodeId(1));
         for (pieces, outcome) in [

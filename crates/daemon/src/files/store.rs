@@ -3,10 +3,11 @@
 //! A task finds its inputs as further names of these same files, which may not be written to; but who runs as root may.
 //! Every stored file has the same time of change, so one that was written to is known, and is not served any more.
 
+use super::{Left, PutError};
 use amalgam_core::vocabulary::{Digest, NodeId, StoredFile};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,21 +20,6 @@ const PART: usize = 1 << 20;
 
 pub struct FileStore {
     directory: PathBuf,
-}
-
-/// Why a file was not taken.
-#[derive(Debug)]
-pub enum PutError {
-    Missing,
-    NotAFile,
-    /// The node cannot keep it.
-    Io(io::Error),
-}
-
-impl From<io::Error> for PutError {
-    fn from(error: io::Error) -> PutError {
-        PutError::Io(error)
-    }
 }
 
 impl FileStore {
@@ -58,54 +44,43 @@ impl FileStore {
     }
 
     /// Takes a file that a task left. Unless it is kept there, it is not in the task's directory any more.
-    pub fn put(&self, source: &Path, is_kept: bool) -> Result<StoredFile, PutError> {
-        let metadata = match fs::symlink_metadata(source) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Err(PutError::Missing);
-            }
-            other => other?,
-        };
-        if !metadata.is_file() {
-            return Err(PutError::NotAFile);
-        }
-        let is_others = metadata.nlink() > 1;
-        if !is_others {
-            // The task may have forbidden it to itself.
-            let _ = fs::set_permissions(source, Permissions::from_mode(0o600));
-        }
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(source)?;
+    pub fn put(&self, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
+        let mut file = left.open()?;
         // What has another name, too, must not become read only there.
-        if is_others {
-            return self.copy(&mut file, source, is_kept);
+        if left.is_shared() {
+            return self.copy(&mut file, left, is_kept);
         }
-        let (digest, bytes) = digest_of(&mut file)?;
-        seal(&file)?;
-        let (fresh, target) = (self.fresh()?, self.path(&digest));
-        let moved = if is_kept { fs::hard_link(source, &fresh) } else { fs::rename(source, &fresh) };
-        if moved.is_err() {
+        let (digest, bytes) = digest_of(&mut file).map_err(PutError::of_source)?;
+        seal(&file).map_err(PutError::of_source)?;
+        let fresh = self.fresh().map_err(PutError::Io)?;
+        if left.rename(&fresh, is_kept).is_err() {
             // Another file system, or one without links.
-            let mut file = File::open(source)?;
-            return self.copy(&mut file, source, is_kept);
+            file.rewind().map_err(PutError::of_source)?;
+            return self.copy(&mut file, left, is_kept);
         }
-        fs::rename(&fresh, &target)?;
-        self.sync()?;
+        self.take(&fresh, &digest).and_then(|()| self.sync()).map_err(PutError::Io)?;
         Ok(StoredFile { digest, bytes })
     }
 
-    fn copy(&self, file: &mut File, source: &Path, is_kept: bool) -> Result<StoredFile, PutError> {
-        let mut incoming = self.incoming()?;
+    fn copy(&self, file: &mut File, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
+        let mut incoming = self.incoming().map_err(PutError::Io)?;
         let mut part = vec![0; PART];
         loop {
-            match file.read(&mut part)? {
+            match file.read(&mut part).map_err(PutError::of_source)? {
                 0 => break,
-                length => incoming.write(&part[..length])?,
+                length => incoming.write(&part[..length]).map_err(PutError::Io)?,
             }
         }
-        let stored = incoming.keep(None)?.expect("any contents are right");
+        let stored = incoming.keep(None).map_err(PutError::Io)?.expect("any contents are right");
         if !is_kept {
-            fs::remove_file(source)?;
+            left.remove().map_err(PutError::of_source)?;
         }
         Ok(stored)
+    }
+
+    /// What is whole under its passing name gets its own, or goes.
+    fn take(&self, fresh: &Path, digest: &Digest) -> io::Result<()> {
+        fs::rename(fresh, self.path(digest)).inspect_err(|_| drop(fs::remove_file(fresh)))
     }
 
     /// A file that is about to come from elsewhere.
@@ -291,17 +266,16 @@ mod tests {
     }
 
     /// A file that a task left.
-    fn left(state: &Path, name: &str, text: &str) -> PathBuf {
-        let path = state.join(name);
-        fs::write(&path, text).unwrap();
-        path
+    fn left<'a>(state: &Path, name: &'a str, text: &str) -> Left<'a> {
+        fs::write(state.join(name), text).unwrap();
+        Left::find(state, name).unwrap()
     }
 
     #[test]
     fn a_file_is_stored_under_its_checksum_and_read_from_there() {
         let state = tempfile::tempdir().unwrap();
-        let (store, path) = (store(state.path()), left(state.path(), "o", "abc"));
-        let stored = store.put(&path, false).unwrap();
+        let (store, path) = (store(state.path()), state.path().join("o"));
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
         // By `printf abc | sha256sum`.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!((stored.digest.to_string().as_str(), stored.bytes), (known, 3));
@@ -321,14 +295,14 @@ mod tests {
     #[test]
     fn a_kept_file_stays_and_that_of_somebody_else_is_left_alone() {
         let state = tempfile::tempdir().unwrap();
-        let (store, path) = (store(state.path()), left(state.path(), "o", "abc"));
-        store.put(&path, true).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "abc");
-        let others = left(state.path(), "others", "xyz");
-        let output = state.path().join("output");
+        let store = store(state.path());
+        store.put(&left(state.path(), "o", "abc"), true).unwrap();
+        assert_eq!(fs::read_to_string(state.path().join("o")).unwrap(), "abc");
+        let (others, output) = (state.path().join("others"), state.path().join("output"));
+        fs::write(&others, "xyz").unwrap();
         fs::hard_link(&others, &output).unwrap();
         fs::set_permissions(&others, Permissions::from_mode(0o644)).unwrap();
-        let stored = store.put(&output, false).unwrap();
+        let stored = store.put(&Left::find(state.path(), "output").unwrap(), false).unwrap();
         assert!(!output.exists() && store.has(&stored.digest, 3));
         assert!(!is_sealed(&fs::metadata(&others).unwrap()));
     }
@@ -360,18 +334,6 @@ mod tests {
             assert_eq!(store.has(&stored.digest, 3), is_kept);
         }
         assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn directories_and_links_are_no_outputs() {
-        let state = tempfile::tempdir().unwrap();
-        let store = store(state.path());
-        std::os::unix::fs::symlink("/etc/passwd", state.path().join("link")).unwrap();
-        fs::create_dir(state.path().join("directory")).unwrap();
-        for name in ["link", "directory"] {
-            assert!(matches!(store.put(&state.path().join(name), false), Err(PutError::NotAFile)), "{name}");
-        }
-        assert!(matches!(store.put(&state.path().join("none"), false), Err(PutError::Missing)));
     }
 
     #[test]

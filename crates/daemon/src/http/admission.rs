@@ -1,7 +1,7 @@
 //! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
 
 use crate::api::Error;
-use amalgam_core::vocabulary::files::{MAX_NAME, check_output};
+use amalgam_core::vocabulary::files::{MAX_NAME, MAX_PART, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
@@ -54,8 +54,8 @@ fn count(tasks: &TaskSet) -> u64 {
 }
 
 fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
-    if stage.name.is_empty() || stage.name.len() > 256 || stage.name.chars().any(char::is_control) {
-        return Err("has a name that is empty, longer than 256 bytes or not printable".to_owned());
+    if stage.name.is_empty() || stage.name.len() > MAX_PART || stage.name.chars().any(char::is_control) {
+        return Err("has a name that is empty, longer than 255 bytes or not printable".to_owned());
     }
     if stage.after.iter().any(|before| *before as usize >= index) {
         return Err("depends on itself or on a stage behind it".to_owned());
