@@ -10,12 +10,12 @@
 
 use crate::auth::{self, Tokens};
 use crate::backend::read_output;
-use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, Source};
+use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
 use crate::frames::{self, Decoder};
 use crate::shell::{Handle, Input, NodeRoute};
 use amalgam_core::hosting::Letter;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{AttemptId, Digest, NodeId, Stream};
+use amalgam_core::vocabulary::{AttemptId, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +32,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The first frame of a stranger is short.
@@ -74,13 +74,10 @@ enum Wire {
         id: u64,
         bytes: FileBytes,
     },
-    /// For a piece of a file that `node` has.
+    /// For a piece of a file of another node.
     AskFile {
         id: u64,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
+        ask: PieceAsk,
     },
     FilePiece {
         id: u64,
@@ -124,11 +121,12 @@ impl RemoteNodes {
         }
     }
 
-    async fn piece(&self, node: NodeId, digest: Digest, offset: u64, limit: u32) -> Piece {
+    async fn piece(&self, ask: PieceAsk) -> Piece {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting_pieces).insert(id, answer);
-        let ask = Wire::AskFile { id, node, digest, offset, limit };
+        let node = ask.node;
+        let ask = Wire::AskFile { id, ask };
         let sent = lock(&self.peers).get(&node).is_some_and(|peer| peer.send(ask).is_ok());
         let piece = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
         lock(&self.waiting_pieces).remove(&id);
@@ -245,11 +243,11 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
             }
             Ok(Wire::Fetched { id, bytes }) => remote.answer(id, bytes),
             Ok(Wire::FilePiece { id, piece }) => remote.answer_piece(id, piece),
-            Ok(Wire::AskFile { id, node: holder, digest, offset, limit }) => {
+            Ok(Wire::AskFile { id, ask }) => {
                 // Passed on while others speak; the answer finds its way by the number.
                 let (remote, answers) = (Arc::clone(&remote), wire_in.clone());
                 tokio::spawn(async move {
-                    let piece = remote.piece(holder, digest, offset, limit.min(PIECE)).await;
+                    let piece = remote.piece(ask).await;
                     let _ = answers.send(Wire::FilePiece { id, piece });
                 });
             }
@@ -340,18 +338,13 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others:
     let end = loop {
         match conversation.next().await {
             Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
-            Ok(Wire::AskFile { id, digest, offset, limit, .. }) => {
+            Ok(Wire::AskFile { id, ask }) => {
                 let (store, answers) = (FileStore::of(files, node), wire_in.clone());
                 let served = Arc::clone(&others.served);
                 tokio::spawn(async move {
                     let _place = served.acquire().await;
-                    let read = move || store.read(&digest, offset, limit.min(PIECE));
-                    let piece = match tokio::task::spawn_blocking(read).await {
-                        Ok(Ok(Some(bytes))) => Piece::Bytes(bytes),
-                        // What cannot be read is as good as lost.
-                        Ok(Ok(None) | Err(_)) => Piece::Absent,
-                        Err(_) => Piece::Unreachable,
-                    };
+                    let read = move || piece(&store, &ask);
+                    let piece = tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable);
                     let _ = answers.send(Wire::FilePiece { id, piece });
                 });
             }
@@ -375,6 +368,18 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others:
     others.reach_through(None);
     let _ = handle.send(Input::MasterDisconnected);
     end
+}
+
+/// A piece of a file of this node.
+fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
+    if ask.is_suspect && !store.verify(&ask.digest) {
+        return Piece::Absent;
+    }
+    match store.read(&ask.digest, ask.offset, ask.limit.min(PIECE)) {
+        Ok(Some(bytes)) => Piece::Bytes(bytes),
+        // What cannot be read is as good as lost.
+        Ok(None) | Err(_) => Piece::Absent,
+    }
 }
 
 /// Files of other nodes, as an agent reaches them through its server.
@@ -411,7 +416,7 @@ impl OtherNodes {
     }
 
     /// While there is no server it waits for one: that says nothing of the node.
-    async fn ask(&self, node: NodeId, digest: Digest, offset: u64, limit: u32) -> Piece {
+    async fn ask(&self, ask: PieceAsk) -> Piece {
         let mut connections = self.server.subscribe();
         loop {
             let Ok(server) = connections.wait_for(Option::is_some).await.map(|server| server.clone()) else {
@@ -420,7 +425,7 @@ impl OtherNodes {
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             let (answer, answered) = oneshot::channel();
             lock(&self.waiting).insert(id, answer);
-            let ask = Wire::AskFile { id, node, digest, offset, limit };
+            let ask = Wire::AskFile { id, ask };
             if server.is_some_and(|server| server.send(ask).is_ok()) {
                 match timeout(FETCH * 2, answered).await {
                     Ok(Ok(piece)) => return piece,
@@ -438,41 +443,8 @@ impl OtherNodes {
 }
 
 impl Source for OtherNodes {
-    fn piece(
-        &self,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
-    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
-        Box::pin(self.ask(node, digest, offset, limit))
-    }
-
-    /// An agent has one node.
-    fn is_here(&self, _: NodeId) -> bool {
-        false
-    }
-}
-
-/// Files of agents' nodes, for nodes that the server has itself.
-pub struct ServersNodes {
-    pub remote: Arc<RemoteNodes>,
-}
-
-impl Source for ServersNodes {
-    fn piece(
-        &self,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
-    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
-        Box::pin(self.remote.piece(node, digest, offset, limit))
-    }
-
-    /// What is not connected over the network is in this process.
-    fn is_here(&self, node: NodeId) -> bool {
-        !lock(&self.remote.peers).contains_key(&node)
+    fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        Box::pin(self.ask(ask))
     }
 }
 
@@ -574,5 +546,35 @@ async fn write_out(
             frames::encode(&Wire::Mail(more), &mut bytes).map_err(io::Error::other)?;
         }
         writer.write_all(&bytes).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Left;
+    use std::fs::{self, FileTimes, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_copy_that_somebody_doubts_is_read_as_a_whole_and_goes_if_it_is_damaged() {
+        let state = tempfile::tempdir().unwrap();
+        let store = FileStore::of(state.path(), NodeId(1));
+        fs::write(state.path().join("o"), "abc").unwrap();
+        let stored = store.put(&Left::find(state.path(), "o").unwrap(), false).unwrap();
+        let said = |is_suspect| {
+            piece(&store, &PieceAsk { node: NodeId(1), digest: stored.digest, offset: 0, limit: 9, is_suspect })
+        };
+        assert_eq!(said(true), Piece::Bytes(b"abc".to_vec()));
+        // Damage that no time of change tells of.
+        let path = state.path().join("files/1").join(stored.digest.to_string());
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "abd").unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))).unwrap();
+        assert_eq!(said(false), Piece::Bytes(b"abd".to_vec()));
+        assert_eq!((said(true), said(false)), (Piece::Absent, Piece::Absent));
+        assert!(!store.has(&stored.digest, 3), "its own readers are not given it either");
     }
 }

@@ -7,7 +7,7 @@ mod fetcher;
 mod left;
 mod store;
 
-pub use fetcher::{Fetcher, Piece, Source, fetcher};
+pub use fetcher::{Fetcher, Piece, PieceAsk, Source, fetcher};
 pub use left::{Left, PutError};
 pub use store::{FileStore, Incoming};
 

@@ -164,6 +164,18 @@ impl FileStore {
         Ok(Some(piece))
     }
 
+    /// Reads the whole file, of which somebody says that it is not what it was; a damaged one is removed.
+    pub fn verify(&self, digest: &Digest) -> bool {
+        let path = self.path(digest);
+        let Ok(mut file) = File::open(&path) else { return false };
+        let is_whole = digest_of(&mut file).is_ok_and(|(found, _)| found == *digest);
+        if !is_whole {
+            tracing::warn!(file = %path.display(), "its contents have changed, and it is removed");
+            let _ = fs::remove_file(&path);
+        }
+        is_whole
+    }
+
     /// All files, those first that were given a name longest ago.
     pub fn list(&self) -> Vec<StoredFile> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
