@@ -124,6 +124,20 @@ impl StageSpec {
         }
     }
 
+    /// How many files its task in this position reads of the stages before it.
+    pub fn count_inputs(&self, before: &[StageSpec], position: u32) -> u64 {
+        let index = self.tasks.index_value(position);
+        let of = |input: &InputSpec| before[input.stage as usize].count_outputs(&input.files, index);
+        self.inputs.iter().fold(0, |sum: u64, input| sum.saturating_add(of(input)))
+    }
+
+    /// Tasks of it that may read the most: all are alike, or the first and the last are taken to be.
+    pub fn samples_of_readers(&self) -> impl Iterator<Item = u32> {
+        let by_index = self.inputs.iter().any(|input| input.files.contains(INDEX));
+        let last = self.tasks.len().saturating_sub(1);
+        std::iter::once(0).chain((by_index && last > 0).then_some(last))
+    }
+
     /// Whether its tasks leave files or read some.
     pub fn has_files(&self) -> bool {
         !self.outputs.is_empty() || !self.inputs.is_empty()
