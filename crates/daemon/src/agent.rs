@@ -80,6 +80,7 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         roles.add_local_node(first.node, settings);
         let (fetcher, orders) = fetcher();
         let handle = start_loop(roles, journal, files.clone(), fetcher)?;
+        FileStore::remove_others(&files, first.node);
         FileStore::remove_remains(&files);
         let others = Arc::new(OtherNodes::default());
         let source = Arc::clone(&others) as Arc<dyn Source>;

@@ -105,6 +105,7 @@ impl Tasks {
     pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
         let scratch = state.join("tasks");
         super::members::kill_remains(&scratch);
+        prepare::remove_remaining_inputs(state);
         Ok(Tasks {
             state: state.to_owned(),
             enforcer,
@@ -189,6 +190,7 @@ impl Tasks {
         let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
             Ok(started) => started,
             Err(reason) => {
+                prepare::remove_inputs(&order, &self.state);
                 self.task_dirs.give_back(task_dir);
                 self.give_back_unused(leaf, &reason);
                 return Err(reason);
@@ -383,9 +385,7 @@ impl Tasks {
 
     fn finish(&mut self, serial: u64, all_gone: bool) {
         let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
-        if !attempt.order.inputs.is_empty() {
-            prepare::remove_inputs(&attempt.order, &self.state);
-        }
+        prepare::remove_inputs(&attempt.order, &self.state);
         if !attempt.announced {
             self.reports.push(attempt.started());
         }

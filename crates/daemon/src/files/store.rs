@@ -100,8 +100,14 @@ impl FileStore {
     fn fresh(&self) -> io::Result<PathBuf> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(self.directory.join(format!(".new-{}-{number}", std::process::id())))
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = self.directory.join(format!(".new-{}-{number}", std::process::id()));
+            // In a container an earlier process may have had the same number.
+            if fs::symlink_metadata(&path).is_err() {
+                return Ok(path);
+            }
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -125,7 +131,8 @@ impl FileStore {
         match fs::hard_link(&path, target) {
             Err(error) if matches!(error.kind(), io::ErrorKind::TooManyLinks | io::ErrorKind::CrossesDevices) => {
                 fs::copy(&path, target)?;
-                fs::set_permissions(target, Permissions::from_mode(READ_ONLY))
+                // Of a copy the time of change is another.
+                seal(&File::open(target)?)
             }
             other => other,
         }
@@ -141,9 +148,7 @@ impl FileStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             other => other?,
         }
-        // Of a copy the time is another.
-        seal(&File::open(&fresh)?)?;
-        fs::rename(&fresh, self.path(&file.digest))?;
+        self.take(&fresh, &file.digest)?;
         Ok(true)
     }
 
@@ -182,7 +187,12 @@ impl FileStore {
         let mut files: Vec<((i64, i64), StoredFile)> = entries
             .filter_map(|entry| {
                 let digest = Digest::parse(entry.file_name().to_str()?)?;
-                let metadata = entry.metadata().ok().filter(is_sealed)?;
+                let metadata = entry.metadata().ok()?;
+                if !is_sealed(&metadata) {
+                    // Nobody is given it any more.
+                    self.remove(&digest);
+                    return None;
+                }
                 Some(((metadata.ctime(), metadata.ctime_nsec()), StoredFile { digest, bytes: metadata.len() }))
             })
             .collect();
@@ -194,10 +204,21 @@ impl FileStore {
         let _ = fs::remove_file(self.path(digest));
     }
 
-    /// Removes what processes were writing that are no more.
+    /// Removes what nodes had whose executor this was before.
+    pub fn remove_others(state: &Path, node: NodeId) {
+        let own = FileStore::of(state, node).directory;
+        for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
+            if store.path() != own {
+                let _ = fs::remove_dir_all(store.path());
+            }
+        }
+    }
+
+    /// Removes what processes were writing that are no more, before this one writes anything.
     pub fn remove_remains(state: &Path) {
         let writer = |name: &str| name.strip_prefix(".new-")?.split('-').next()?.parse::<u32>().ok();
-        let is_alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        // Of this process's number an earlier one was.
+        let is_alive = |pid: u32| pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
         for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
             for entry in fs::read_dir(store.path()).into_iter().flatten().flatten() {
                 let name = entry.file_name();
@@ -331,6 +352,33 @@ mod tests {
         fs::write(&link, "abd").unwrap();
         assert!(!store.has(&stored.digest, 3));
         assert_eq!(store.list(), []);
+    }
+
+    #[test]
+    fn what_was_written_to_is_found_when_all_are_listed() {
+        let state = tempfile::tempdir().unwrap();
+        let store = store(state.path());
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
+        fs::set_permissions(store.path(&stored.digest), Permissions::from_mode(0o600)).unwrap();
+        fs::write(store.path(&stored.digest), "abd").unwrap();
+        assert_eq!(store.list(), []);
+        assert!(!store.path(&stored.digest).exists(), "it takes no room for ever");
+    }
+
+    #[test]
+    fn what_earlier_processes_and_nodes_left_is_in_nobodys_way() {
+        let state = tempfile::tempdir().unwrap();
+        let (store, other) = (store(state.path()), FileStore::of(state.path(), NodeId(4)));
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
+        other.put(&left(state.path(), "p", "xyz"), false).unwrap();
+        // One of the same number, in a container.
+        let remains = |number: u32| store.directory.join(format!(".new-{}-{number}", std::process::id()));
+        (0..300).for_each(|number| fs::write(remains(number), "").unwrap());
+        assert!(store.incoming().is_ok());
+        FileStore::remove_remains(state.path());
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
+        FileStore::remove_others(state.path(), NodeId(3));
+        assert_eq!((store.list(), other.directory.exists()), (vec![stored], false));
     }
 
     #[test]
