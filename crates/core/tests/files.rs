@@ -203,25 +203,40 @@ fn a_silent_node_is_waited_for_and_given_up_after_a_while() {
 #[test]
 fn committed_files_survive_the_server() {
     let mut world = cluster(2);
-    let job = world.submit(map_reduce());
-    world.run_for(Duration::from_millis(500));
-    world.run_for(Duration::from_millis(500));
-    world.settle();
+    let mut stages = vec![writer("map", 2, &["o"]), stage("middle", 1, "5s", 1_000), reader("reduce", 1, "1s", 0, "*")];
+    stages[1].after = vec![0];
+    stages[2].after = vec![0, 1];
+    let job = world.submit(job(stages));
+    world.run_for(Duration::from_secs(2));
     world.kill_server();
     world.start_server();
     world.settle();
+    assert_eq!(attempts_of(&world, task(job, 2, 0)), 0, "it is launched by the next server");
     world.run_for(Duration::from_secs(30));
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     assert_eq!(lost_outputs(&world), []);
     for index in 0..2 {
         assert_eq!(attempts_of(&world, task(job, 0, index)), 1);
     }
-    let manager = &world.server.as_ref().unwrap().jobs[&job];
-    let (_, files) = manager.outputs_of(task(job, 0, 1)).unwrap();
-    assert_eq!(files, [OutputFile { name: "o".to_owned(), digest: mapped(1), bytes: FILE_BYTES }]);
-    let holders = manager.input_holders(task(job, 1, 0));
-    // The reader's node has both.
-    assert_eq!(holders.iter().map(|holder| holder.bytes).collect::<Vec<_>>(), [2 * FILE_BYTES, FILE_BYTES]);
+    let launch = world.heard_launches.iter().find(|(_, launch)| launch.task.stage == 2).map(|(_, launch)| launch);
+    let inputs = launch.unwrap().inputs.iter();
+    let told: Vec<(Digest, u64, usize)> =
+        inputs.map(|input| (input.digest, input.bytes, input.holders.len())).collect();
+    assert_eq!(told, [(mapped(0), FILE_BYTES, 1), (mapped(1), FILE_BYTES, 1)]);
+}
+
+#[test]
+fn who_finds_its_own_copy_damaged_is_not_asked_again_and_reads_it_no_more() {
+    let mut world = cluster(2);
+    (0..2).for_each(|node| world.nodes[node].executor.spoils = 1);
+    let id = world.submit(map_reduce());
+    world.run_for(Duration::from_secs(20));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(lost_outputs(&world).len(), 1);
+    let EndReason::NoInput(why) = &reasons(&world, task(id, 1, 0))[0] else { panic!("it was read") };
+    assert!(why.contains("had a damaged copy"), "{why}");
+    let fetches: usize = world.nodes.iter().map(|node| node.executor.fetched.len()).sum();
+    assert!(fetches <= 2, "once, and once more for what was written again: {fetches}");
 }
 
 #[test]

@@ -180,26 +180,6 @@ impl JobManager {
         }
     }
 
-    /// How many bytes of its inputs each node has, the most first.
-    pub fn input_holders(&self, task: TaskId) -> Vec<Holder> {
-        let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
-        if let Some(files) = &self.files {
-            for file in files.gather(&self.job.spec, (task.stage, task.index)).iter() {
-                let holders = files.holders.get(&file.digest).into_iter().flatten();
-                holders.for_each(|node| *bytes.entry(*node).or_default() += file.bytes);
-            }
-        }
-        let mut holders: Vec<Holder> = bytes.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
-        holders.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.node));
-        holders
-    }
-
-    /// What the task left, and the attempt that did.
-    pub fn outputs_of(&self, task: TaskId) -> Option<(AttemptId, &[OutputFile])> {
-        let committed = self.files.as_ref()?.committed.get(&(task.stage, task.index))?;
-        Some((committed.attempt, &committed.files))
-    }
-
     /// Says to the job's own scheduler where the input of stages lies that can run now, if all of a stage's tasks read the same.
     pub(super) fn locate_inputs(&mut self) {
         let (Some(files), Some(scheduler)) = (&mut self.files, &mut self.scheduler) else { return };
