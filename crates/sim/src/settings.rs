@@ -74,6 +74,8 @@ pub struct FileSettings {
     pub cache_bytes: u64,
     /// The probability that another file comes than was asked for.
     pub wrong: f64,
+    /// The probability that it does because the copy there is damaged, and stays so.
+    pub spoiled: f64,
 }
 
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
@@ -143,7 +145,7 @@ impl Default for Settings {
 
 impl Default for FileSettings {
     fn default() -> FileSettings {
-        FileSettings { bytes: 1 << 20, bytes_per_second: 100 << 20, cache_bytes: 10 << 30, wrong: 0.0 }
+        FileSettings { bytes: 1 << 20, bytes_per_second: 100 << 20, cache_bytes: 10 << 30, wrong: 0.0, spoiled: 0.0 }
     }
 }
 

@@ -44,6 +44,7 @@ impl Scenario {
             bytes_per_second: one_of(files, &[1 << 20, 100 << 20]),
             cache_bytes: one_of(files, &[40 << 20, 10 << 30]),
             wrong: one_of(files, &[0.0, 0.05, 0.5]),
+            spoiled: one_of(files, &[0.0, 0.02, 0.2]),
         };
         Scenario { settings, nodes, workload, plan }
     }
