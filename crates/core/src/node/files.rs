@@ -55,8 +55,8 @@ struct Stored {
 enum Origin {
     /// A task of this job left it for others.
     Left(JobId),
-    /// A task of this job left it, where it stays besides, and no task reads it.
-    Kept(JobId),
+    /// A task of this job left it, and no task will read it.
+    Unread(JobId),
     Fetched,
     /// It was here before this agent.
     Found,
@@ -239,7 +239,7 @@ impl Files {
                 (stored.is_own, stored.last_use) = (true, self.uses);
                 stored.jobs.insert(job);
             }
-            Origin::Kept(job) => drop(stored.jobs.insert(job)),
+            Origin::Unread(job) => drop(stored.jobs.insert(job)),
             Origin::Fetched | Origin::Found => stored.last_use = self.uses,
         }
     }
@@ -547,8 +547,10 @@ impl NodeAgent {
             return;
         }
         self.files.remove_reader(id);
-        let are_kept = self.attempts.get(&id).is_some_and(|entry| entry.template.keeps_outputs);
-        let origin = if are_kept { Origin::Kept(id.job) } else { Origin::Left(id.job) };
+        // What was stored before an attempt failed counts for nothing.
+        let is_read = self.attempts.get(&id).is_some_and(|entry| !entry.template.keeps_outputs);
+        let is_read = is_read && ended.reason.is_success();
+        let origin = if is_read { Origin::Left(id.job) } else { Origin::Unread(id.job) };
         for OutputFile { digest, bytes, .. } in ended.outputs() {
             self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, origin);
         }
@@ -620,10 +622,10 @@ mod tests {
 
     #[test]
     fn copies_of_what_others_have_go_before_what_is_only_here() {
-        use Origin::{Fetched, Found, Kept, Left};
+        use Origin::{Fetched, Found, Left, Unread};
         assert_eq!(dropped(&[(1, Left(JOB)), (2, Left(JOB)), (3, Left(JOB)), (4, Left(JOB))]), [1]);
         assert_eq!(dropped(&[(1, Left(JOB)), (2, Fetched), (3, Found), (4, Fetched), (5, Left(JOB))]), [2, 3]);
-        let kept = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Kept(JOB)), (5, Kept(JOB)), (6, Left(JOB))];
-        assert_eq!(dropped(&kept), [4, 5, 1], "what nobody reads comes and goes");
+        let unread = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Unread(JOB)), (5, Unread(JOB)), (6, Left(JOB))];
+        assert_eq!(dropped(&unread), [4, 5, 1], "what nobody reads comes and goes");
     }
 }
