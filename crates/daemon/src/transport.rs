@@ -465,18 +465,6 @@ struct Link {
     decoder: Decoder,
 }
 
-/// Gets a piece of a file when there is a place for it, which is free again once the piece is written.
-async fn answer_in_turn(
-    places: Arc<Semaphore>,
-    id: u64,
-    piece: impl Future<Output = Piece>,
-    answers: mpsc::UnboundedSender<Outgoing>,
-) {
-    let place = places.acquire_owned().await.ok();
-    let wire = Wire::FilePiece { id, piece: piece.await };
-    let _ = answers.send(Outgoing { wire, _place: place });
-}
-
 /// A link on which both sides say what they like, until it is dropped.
 struct Conversation {
     reader: OwnedReadHalf,
@@ -545,6 +533,18 @@ async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &m
             count => decoder.push(&bytes[..count]),
         }
     }
+}
+
+/// Gets a piece of a file when there is a place for it, which is free again once the piece is written.
+async fn answer_in_turn(
+    places: Arc<Semaphore>,
+    id: u64,
+    piece: impl Future<Output = Piece>,
+    answers: mpsc::UnboundedSender<Outgoing>,
+) {
+    let place = places.acquire_owned().await.ok();
+    let wire = Wire::FilePiece { id, piece: piece.await };
+    let _ = answers.send(Outgoing { wire, _place: place });
 }
 
 /// Writes what comes, as much at once as has piled up.
