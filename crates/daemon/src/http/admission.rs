@@ -1,15 +1,15 @@
 //! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
 
 use crate::api::Error;
-use amalgam_core::vocabulary::files::{MAX_INPUTS, MAX_NAME, MAX_PART, check_output};
+use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, MAX_PART, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
 /// Everything that a name or a command may be long.
 const MAX_TEXT: usize = 1 << 20;
-/// Each is compared with all names that it may stand for.
-const MAX_PATTERNS: usize = 1_000;
+/// Of patterns with the names of files that they may stand for; it takes seconds.
+const MAX_COMPARISONS: u64 = 100_000_000;
 
 pub fn check(job: &JobSpec) -> Result<(), Error> {
     let refuse = |message: String| Err(Error::bad_request(message, "submit what `amalgam submit` makes of a job file"));
@@ -40,6 +40,10 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
         return refuse(format!("{tasks} tasks are too many: a job may have {MAX_TASKS}"));
     }
     // Only now is it known that they can be counted.
+    let comparisons = job.stages.iter().map(|stage| comparisons(&job.stages, stage)).fold(0, u64::saturating_add);
+    if comparisons > MAX_COMPARISONS {
+        return refuse(format!("its inputs are patterns over {comparisons} names; {MAX_COMPARISONS} are allowed"));
+    }
     for (index, stage) in job.stages.iter().enumerate() {
         let counts = stage.samples_of_readers().map(|position| stage.count_inputs(&job.stages[..index], position));
         if let Some(files) = counts.max().filter(|files| *files > MAX_INPUTS) {
@@ -112,9 +116,6 @@ fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
     if let Some(name) = names.iter().flat_map(|name| parents(name)).find(|parent| names.contains(parent.as_str())) {
         return Err(format!("has the output `{name}`, which is a directory of another one"));
     }
-    if stage.inputs.len() > MAX_PATTERNS {
-        return Err(format!("has {} inputs; {MAX_PATTERNS} are allowed", stage.inputs.len()));
-    }
     for InputSpec { stage: writer, files } in &stage.inputs {
         let Some(writer) = before.get(*writer as usize).filter(|_| stage.after.contains(writer)) else {
             return Err("reads what a stage writes that it does not come after".to_owned());
@@ -128,6 +129,17 @@ fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// How many names are made to see what the stage reads.
+fn comparisons(stages: &[StageSpec], stage: &StageSpec) -> u64 {
+    let of = |input: &InputSpec| {
+        let writer = &stages[input.stage as usize];
+        let by_index = writer.outputs.iter().filter(|name| name.contains(INDEX)).count() as u64;
+        let names = if input.files.contains('*') { by_index * count(&writer.tasks) } else { 0 };
+        names + writer.outputs.len() as u64
+    };
+    stage.inputs.iter().map(of).fold(0, u64::saturating_add)
 }
 
 fn check_tasks(tasks: &TaskSet) -> Result<(), String> {
@@ -179,7 +191,8 @@ mod tests {
         assert!(refused(60_000, &["o", "p"], &["o", "p"]).unwrap().contains("120000 files"), "of all its patterns");
         assert_eq!(refused(100_001, &["o-{index}"], &["o-{index}"]), None);
         assert!(refused(100_001, &["to-1"], &["to-{index}"]).is_some(), "the last of its tasks reads them");
-        assert!(refused(1, &["o"], &["o"; 1_001]).unwrap().contains("1001 inputs"));
+        let said = refused(1_000_000, &["o-{index}"], &["*x"; 101]).unwrap();
+        assert!(said.contains("patterns over 101000101 names"), "{said}");
     }
 
     #[test]
