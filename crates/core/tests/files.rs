@@ -93,6 +93,19 @@ fn readers_by_index_get_their_own_files() {
 }
 
 #[test]
+fn later_launches_name_the_nodes_that_have_come_to_have_a_file() {
+    let mut world = cluster(2);
+    let id = world.submit(job(vec![writer("map", 1, &["o"]), reader("reduce", 3, "5s", 0, "*")]));
+    world.run_for(Duration::from_secs(20));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    let named = |index: u32| -> usize {
+        let of = |(_, launch): &&(NodeId, Launch)| launch.task == task(id, 1, index);
+        world.heard_launches.iter().find(of).unwrap().1.inputs[0].holders.len()
+    };
+    assert_eq!([0, 1, 2].map(named), [1, 1, 2]);
+}
+
+#[test]
 fn a_task_starts_when_its_files_are_there_and_others_pass_it() {
     let mut world = World::with_nodes(Preset::FIFO, 2, Resources::new(2_000, 0));
     world.nodes[0].executor.holds_fetches = true;
@@ -190,25 +203,40 @@ fn a_silent_node_is_waited_for_and_given_up_after_a_while() {
 #[test]
 fn committed_files_survive_the_server() {
     let mut world = cluster(2);
-    let job = world.submit(map_reduce());
-    world.run_for(Duration::from_millis(500));
-    world.run_for(Duration::from_millis(500));
-    world.settle();
+    let mut stages = vec![writer("map", 2, &["o"]), stage("middle", 1, "5s", 1_000), reader("reduce", 1, "1s", 0, "*")];
+    stages[1].after = vec![0];
+    stages[2].after = vec![0, 1];
+    let job = world.submit(job(stages));
+    world.run_for(Duration::from_secs(2));
     world.kill_server();
     world.start_server();
     world.settle();
+    assert_eq!(attempts_of(&world, task(job, 2, 0)), 0, "it is launched by the next server");
     world.run_for(Duration::from_secs(30));
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     assert_eq!(lost_outputs(&world), []);
     for index in 0..2 {
         assert_eq!(attempts_of(&world, task(job, 0, index)), 1);
     }
-    let manager = &world.server.as_ref().unwrap().jobs[&job];
-    let (_, files) = manager.outputs_of(task(job, 0, 1)).unwrap();
-    assert_eq!(files, [OutputFile { name: "o".to_owned(), digest: mapped(1), bytes: FILE_BYTES }]);
-    let holders = manager.input_holders(task(job, 1, 0));
-    // The reader's node has both.
-    assert_eq!(holders.iter().map(|holder| holder.bytes).collect::<Vec<_>>(), [2 * FILE_BYTES, FILE_BYTES]);
+    let launch = world.heard_launches.iter().find(|(_, launch)| launch.task.stage == 2).map(|(_, launch)| launch);
+    let inputs = launch.unwrap().inputs.iter();
+    let told: Vec<(Digest, u64, usize)> =
+        inputs.map(|input| (input.digest, input.bytes, input.holders.len())).collect();
+    assert_eq!(told, [(mapped(0), FILE_BYTES, 1), (mapped(1), FILE_BYTES, 1)]);
+}
+
+#[test]
+fn who_finds_its_own_copy_damaged_is_not_asked_again_and_reads_it_no_more() {
+    let mut world = cluster(2);
+    (0..2).for_each(|node| world.nodes[node].executor.spoils = 1);
+    let id = world.submit(map_reduce());
+    world.run_for(Duration::from_secs(20));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(lost_outputs(&world).len(), 1);
+    let EndReason::NoInput(why) = &reasons(&world, task(id, 1, 0))[0] else { panic!("it was read") };
+    assert!(why.contains("had a damaged copy"), "{why}");
+    let fetches: usize = world.nodes.iter().map(|node| node.executor.fetched.len()).sum();
+    assert!(fetches <= 2, "once, and once more for what was written again: {fetches}");
 }
 
 #[test]
@@ -223,6 +251,77 @@ fn a_reader_whose_file_went_with_the_executors_disk_reads_again() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     assert_eq!(lost_outputs(&world), [task(id, 0, 0)]);
     assert!(reasons(&world, task(id, 1, 0)).iter().any(|reason| matches!(reason, EndReason::NoInput(_))));
+}
+
+/// Readers on both nodes, of which some run on while a short one ends and another takes its place; and the node of that one.
+fn one_reader_follows(world: &mut World) -> (JobId, usize) {
+    let mut items = Items::default();
+    ["30s", "30s", "30s", "5s", "5s"].into_iter().for_each(|item| items.push(item).expect("it is small"));
+    let readers = StageSpec { tasks: TaskSet::Each(items), ..reader("reduce", 5, "-", 0, "*") };
+    let id = world.submit(job(vec![writer("map", 1, &["o"]), readers]));
+    world.run_for(Duration::from_secs(3));
+    let short = task(id, 1, 3);
+    let has_short = |host: &NodeHost| host.executor.running.values().any(|(order, ..)| order.task == short);
+    let place = world.nodes.iter().position(has_short).expect("it runs");
+    (id, place)
+}
+
+#[test]
+fn a_file_that_is_gone_under_a_running_reader_is_fetched_for_the_next_one() {
+    let mut world = World::with_nodes(Preset::FIFO, 2, Resources::new(2_000, 0));
+    let (id, place) = one_reader_follows(&mut world);
+    assert_eq!(world.nodes[place].executor.running.len(), 2, "another one goes on with the file");
+    world.nodes[place].executor.files.clear();
+    world.nodes[place].executor.fetched.clear();
+    world.run_for(Duration::from_secs(10));
+    let last = task(id, 1, 4);
+    let ends = reasons(&world, last);
+    assert!(matches!(ends[..], [EndReason::NoInput(_), EndReason::Exit(0)]), "{}", world.log.join("\n"));
+    assert_eq!(world.nodes[place].executor.fetched, [(mapped(0), NodeId(1 - place as u32))]);
+    assert_eq!(lost_outputs(&world), []);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+}
+
+/// Two nodes have a file, and many tasks wait at one of them to read it; which one.
+fn many_wait(world: &mut World) -> (JobId, usize) {
+    // The first readers take the file to both nodes.
+    let mut stages = vec![writer("map", 1, &["o"]), reader("both", 4, "1s", 0, "*"), reader("many", 8, "5s", 0, "*")];
+    stages[2].after.push(1);
+    stages[2].execution = ExecutionType::Opportunistic;
+    let id = world.submit(job(stages));
+    world.run_for(Duration::from_secs(4));
+    let waits = |host: &NodeHost| host.agent.as_ref().unwrap().queued().len() > 2;
+    let place = world.nodes.iter().position(waits).expect("some wait at a node");
+    (id, place)
+}
+
+#[test]
+fn who_has_not_started_waits_again_for_a_file_that_is_gone() {
+    let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
+    let (id, place) = many_wait(&mut world);
+    world.nodes[place].executor.files.clear();
+    world.nodes[place].executor.fetched.clear();
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let in_vain = |index: &u32| reasons(&world, task(id, 2, *index)).len() > 1;
+    // Those found it out that were launched at once.
+    assert!((1..=2).contains(&(0..8).filter(in_vain).count()), "{}", world.log.join("\n"));
+    assert_eq!(world.nodes[place].executor.fetched, [(mapped(0), NodeId(1 - place as u32))]);
+    assert_eq!(lost_outputs(&world), []);
+}
+
+#[test]
+fn an_executor_that_has_nothing_any_more_says_so_by_saying_nothing() {
+    let mut world = World::with_nodes(Preset::MERCURY, 2, Resources::new(2_000, 0));
+    let (id, place) = many_wait(&mut world);
+    world.kill_executor(place);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let all = (0..8).flat_map(|index| reasons(&world, task(id, 2, index)));
+    let in_vain: Vec<_> = all.filter(|reason| matches!(reason, EndReason::NoInput(_))).collect();
+    assert_eq!(in_vain, [], "those that wait have their file sent for again");
+    assert_eq!(lost_outputs(&world), []);
 }
 
 /// One node with room for so many files.
@@ -243,7 +342,7 @@ fn what_was_used_longest_ago_goes_first_and_what_somebody_waits_for_stays() {
     assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded));
     let has = |world: &World, name: &str| world.nodes[0].executor.files.contains_key(&digest_of(name));
     // One more fits; of two more, one of the first two goes.
-    world.submit(job(vec![writer("c", 2, &["o"])]));
+    world.submit(job(vec![writer("c", 2, &["o"]), reader("d", 1, "1s", 0, "*")]));
     world.run_for(Duration::from_secs(5));
     assert_eq!((has(&world, "a/0/o"), has(&world, "a/1/o")), (false, true), "{:?}", world.nodes[0].executor.files);
     assert!(has(&world, "c/0/o") && has(&world, "c/1/o"));
@@ -278,6 +377,32 @@ fn a_job_that_is_forgotten_leaves_no_files() {
     world.submit(job(vec![stage("last", 1, "1s", 1_000)]));
     world.run_for(Duration::from_secs(5));
     assert_eq!(world.nodes[0].executor.files.len(), 0, "{:?}", world.nodes[0].executor.files);
+}
+
+#[test]
+fn what_two_jobs_left_alike_stays_until_both_are_forgotten() {
+    let mut world = World::new(Preset::FIFO);
+    world.settings.kept_jobs = 1;
+    world.start_server();
+    world.add_node(Resources::new(2_000, 0), &[]);
+    world.settle();
+    let mut late = vec![writer("a", 1, &["o"]), stage("middle", 1, "20s", 1_000), reader("b", 1, "1s", 0, "*")];
+    late[1].after = vec![0];
+    late[2].after = vec![0, 1];
+    let late = world.submit(job(late));
+    world.run_for(Duration::from_secs(2));
+    // Another job leaves the same, is the last to use it, and is forgotten.
+    world.submit(job(vec![writer("a", 1, &["o"]), reader("b", 1, "1s", 0, "*")]));
+    world.run_for(Duration::from_secs(5));
+    world.submit(job(vec![stage("last", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.nodes[0].executor.files.len(), 1);
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(world.outcome(late), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(lost_outputs(&world), []);
+    world.submit(job(vec![stage("last", 1, "1s", 1_000)]));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.nodes[0].executor.files.len(), 0);
 }
 
 /// Files that a reader waits for are fetched before the node has room for it.

@@ -79,9 +79,11 @@ pub fn run(options: AgentOptions, mut joined_as: impl FnMut(&str)) -> Result<(),
         roles.add_local_node(first.node, settings);
         let (fetcher, orders) = fetcher();
         let handle = start_loop(roles, journal, files.clone(), fetcher)?;
+        FileStore::remove_others(&files, first.node);
         FileStore::remove_remains(&files);
         let others = Arc::new(OtherNodes::default());
-        tokio::spawn(orders.carry_out(files.clone(), Arc::clone(&others) as Arc<dyn Source>, handle.clone()));
+        let source = Arc::clone(&others) as Arc<dyn Source>;
+        tokio::spawn(orders.carry_out(files.clone(), Some(source), handle.clone()));
         // The loop was started just now and takes what it is sent.
         let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
         let (node, preset) = (first.node, first.preset);

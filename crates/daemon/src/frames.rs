@@ -22,14 +22,16 @@ pub enum FrameError {
 
 /// Appends one frame to `out`, which stays as it was on an error.
 pub fn encode<T: Serialize + ?Sized>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    encode_within(message, MAX_FRAME, out)
+}
+
+/// The same with a limit of one's own.
+pub fn encode_within<T: Serialize + ?Sized>(message: &T, limit: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; LENGTH]);
     let result = postcard::to_extend(message, Appender(out)).map(|_| ()).map_err(FrameError::from);
     let bytes = out.len() - start - LENGTH;
-    let result = match bytes {
-        0..=MAX_FRAME => result,
-        _ => Err(FrameError::TooLong { bytes, limit: MAX_FRAME }),
-    };
+    let result = if bytes <= limit { result } else { Err(FrameError::TooLong { bytes, limit }) };
     match result {
         Ok(()) => out[start..start + LENGTH].copy_from_slice(&(bytes as u32).to_le_bytes()),
         Err(_) => out.truncate(start),

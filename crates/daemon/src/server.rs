@@ -17,7 +17,7 @@ use crate::shell::{
     end_process_on_panic,
 };
 use crate::store::{Options, Store, StoreError};
-use crate::transport::{RemoteNodes, ServersNodes, serve_agents};
+use crate::transport::{RemoteNodes, serve_agents};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::role::Change;
@@ -141,8 +141,8 @@ impl Server {
         let remote = Arc::new(RemoteNodes::default());
         if let Some(files) = local_files.clone() {
             FileStore::remove_remains(&files);
-            let source = Arc::new(ServersNodes { remote: Arc::clone(&remote) });
-            runtime.spawn(file_orders.carry_out(files, source, handle.clone()));
+            // Who has nodes of its own has no agents that hold files.
+            runtime.spawn(file_orders.carry_out(files, None, handle.clone()));
         }
         let backend = ServerBackend {
             handle: handle.clone(),

@@ -10,13 +10,13 @@
 
 use crate::auth::{self, Tokens};
 use crate::backend::read_output;
-use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, Source};
+use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
 use crate::frames::{self, Decoder};
 use crate::shell::{Handle, Input, NodeRoute};
 use amalgam_core::hosting::Letter;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{AttemptId, Digest, NodeId, Stream};
+use amalgam_core::vocabulary::{AttemptId, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::HashMap;
 use std::io;
@@ -28,12 +28,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The first frame of a stranger is short.
@@ -75,18 +75,27 @@ enum Wire {
         id: u64,
         bytes: FileBytes,
     },
-    /// For a piece of a file that `node` has.
+    /// For a piece of a file of another node.
     AskFile {
         id: u64,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
+        ask: PieceAsk,
     },
     FilePiece {
         id: u64,
         piece: Piece,
     },
+}
+
+/// What is to be written, with the place that it takes until it is: what nobody reads must not fill the memory.
+struct Outgoing {
+    wire: Wire,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl From<Wire> for Outgoing {
+    fn from(wire: Wire) -> Outgoing {
+        Outgoing { wire, _place: None }
+    }
 }
 
 /// A piece of a file, or why it cannot be read.
@@ -95,7 +104,7 @@ type FileBytes = Result<Vec<u8>, String>;
 /// Files of nodes that are connected over the network.
 #[derive(Default)]
 pub struct RemoteNodes {
-    peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Wire>>>,
+    peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Outgoing>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<FileBytes>>>,
     waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     next: AtomicU64,
@@ -115,7 +124,7 @@ impl RemoteNodes {
         lock(&self.waiting).insert(id, answer);
         let sent = lock(&self.peers)
             .get(&node)
-            .is_some_and(|peer| peer.send(Wire::Fetch { id, attempt, stream, offset, limit }).is_ok());
+            .is_some_and(|peer| peer.send(Wire::Fetch { id, attempt, stream, offset, limit }.into()).is_ok());
         let fetched = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
         lock(&self.waiting).remove(&id);
         match fetched {
@@ -125,12 +134,13 @@ impl RemoteNodes {
         }
     }
 
-    async fn piece(&self, node: NodeId, digest: Digest, offset: u64, limit: u32) -> Piece {
+    async fn piece(&self, ask: PieceAsk) -> Piece {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting_pieces).insert(id, answer);
-        let ask = Wire::AskFile { id, node, digest, offset, limit };
-        let sent = lock(&self.peers).get(&node).is_some_and(|peer| peer.send(ask).is_ok());
+        let node = ask.node;
+        let ask = Wire::AskFile { id, ask };
+        let sent = lock(&self.peers).get(&node).is_some_and(|peer| peer.send(ask.into()).is_ok());
         let piece = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
         lock(&self.waiting_pieces).remove(&id);
         piece.unwrap_or(Piece::Unreachable)
@@ -236,6 +246,7 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
         return;
     }
     tracing::info!(%node, name, "a node's agent connected");
+    let passed_on = Arc::new(Semaphore::new(MOST_SERVED));
     let mut conversation = link.converse(letters, wire);
     let end = loop {
         match conversation.next().await {
@@ -248,13 +259,10 @@ async fn serve_agent(agent: LetIn, handle: Handle, remote: Arc<RemoteNodes>, inc
             }
             Ok(Wire::Fetched { id, bytes }) => remote.answer(id, bytes),
             Ok(Wire::FilePiece { id, piece }) => remote.answer_piece(id, piece),
-            Ok(Wire::AskFile { id, node: holder, digest, offset, limit }) => {
+            Ok(Wire::AskFile { id, ask }) => {
                 // Passed on while others speak; the answer finds its way by the number.
-                let (remote, answers) = (Arc::clone(&remote), wire_in.clone());
-                tokio::spawn(async move {
-                    let piece = remote.piece(holder, digest, offset, limit.min(PIECE)).await;
-                    let _ = answers.send(Wire::FilePiece { id, piece });
-                });
+                let (remote, answers, places) = (Arc::clone(&remote), wire_in.clone(), Arc::clone(&passed_on));
+                tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
             }
             Ok(Wire::Fetch { .. }) => {}
             Err(error) => break error,
@@ -345,20 +353,14 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others:
     let end = loop {
         match conversation.next().await {
             Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
-            Ok(Wire::AskFile { id, digest, offset, limit, .. }) => {
+            Ok(Wire::AskFile { id, ask }) => {
                 let (store, answers) = (FileStore::of(files, node), wire_in.clone());
                 let served = Arc::clone(&others.served);
-                tokio::spawn(async move {
-                    let _place = served.acquire().await;
-                    let read = move || store.read(&digest, offset, limit.min(PIECE));
-                    let piece = match tokio::task::spawn_blocking(read).await {
-                        Ok(Ok(Some(bytes))) => Piece::Bytes(bytes),
-                        // What cannot be read is as good as lost.
-                        Ok(Ok(None) | Err(_)) => Piece::Absent,
-                        Err(_) => Piece::Unreachable,
-                    };
-                    let _ = answers.send(Wire::FilePiece { id, piece });
-                });
+                let read = async move {
+                    let read = move || piece(&store, &ask);
+                    tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
+                };
+                tokio::spawn(answer_in_turn(served, id, read, answers));
             }
             Ok(Wire::Mail(letters)) => {
                 if handle.send(Input::Mail(letters)).is_err() {
@@ -369,7 +371,7 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others:
                 let (files, answers): (PathBuf, _) = (files.to_owned(), wire_in.clone());
                 tokio::task::spawn_blocking(move || {
                     let bytes = read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
-                    let _ = answers.send(Wire::Fetched { id, bytes });
+                    let _ = answers.send(Wire::Fetched { id, bytes }.into());
                 });
             }
             Ok(Wire::Fetched { .. }) => {}
@@ -382,9 +384,21 @@ pub async fn serve_server(joined: Joined, handle: &Handle, files: &Path, others:
     end
 }
 
+/// A piece of a file of this node.
+fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
+    if ask.is_suspect && !store.verify(&ask.digest) {
+        return Piece::Absent;
+    }
+    match store.read(&ask.digest, ask.offset, ask.limit.min(PIECE)) {
+        Ok(Some(bytes)) => Piece::Bytes(bytes),
+        // What cannot be read is as good as lost.
+        Ok(None) | Err(_) => Piece::Absent,
+    }
+}
+
 /// Files of other nodes, as an agent reaches them through its server.
 pub struct OtherNodes {
-    server: watch::Sender<Option<mpsc::UnboundedSender<Wire>>>,
+    server: watch::Sender<Option<mpsc::UnboundedSender<Outgoing>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     next: AtomicU64,
     /// Places for those that ask for files of this node.
@@ -403,7 +417,7 @@ impl Default for OtherNodes {
 }
 
 impl OtherNodes {
-    fn reach_through(&self, server: Option<mpsc::UnboundedSender<Wire>>) {
+    fn reach_through(&self, server: Option<mpsc::UnboundedSender<Outgoing>>) {
         self.server.send_replace(server);
         // What was asked on an earlier connection is not answered on this one.
         lock(&self.waiting).clear();
@@ -416,7 +430,7 @@ impl OtherNodes {
     }
 
     /// While there is no server it waits for one: that says nothing of the node.
-    async fn ask(&self, node: NodeId, digest: Digest, offset: u64, limit: u32) -> Piece {
+    async fn ask(&self, ask: PieceAsk) -> Piece {
         let mut connections = self.server.subscribe();
         loop {
             let Ok(server) = connections.wait_for(Option::is_some).await.map(|server| server.clone()) else {
@@ -425,8 +439,8 @@ impl OtherNodes {
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             let (answer, answered) = oneshot::channel();
             lock(&self.waiting).insert(id, answer);
-            let ask = Wire::AskFile { id, node, digest, offset, limit };
-            if server.is_some_and(|server| server.send(ask).is_ok()) {
+            let ask = Wire::AskFile { id, ask };
+            if server.is_some_and(|server| server.send(ask.into()).is_ok()) {
                 match timeout(FETCH * 2, answered).await {
                     Ok(Ok(piece)) => return piece,
                     Err(_) => {
@@ -443,41 +457,8 @@ impl OtherNodes {
 }
 
 impl Source for OtherNodes {
-    fn piece(
-        &self,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
-    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
-        Box::pin(self.ask(node, digest, offset, limit))
-    }
-
-    /// An agent has one node.
-    fn is_here(&self, _: NodeId) -> bool {
-        false
-    }
-}
-
-/// Files of agents' nodes, for nodes that the server has itself.
-pub struct ServersNodes {
-    pub remote: Arc<RemoteNodes>,
-}
-
-impl Source for ServersNodes {
-    fn piece(
-        &self,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
-    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
-        Box::pin(self.remote.piece(node, digest, offset, limit))
-    }
-
-    /// What is not connected over the network is in this process.
-    fn is_here(&self, node: NodeId) -> bool {
-        !lock(&self.remote.peers).contains_key(&node)
+    fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        Box::pin(self.ask(ask))
     }
 }
 
@@ -521,7 +502,7 @@ impl Link {
     fn converse(
         self,
         letters: mpsc::UnboundedReceiver<Vec<Letter>>,
-        wire: mpsc::UnboundedReceiver<Wire>,
+        wire: mpsc::UnboundedReceiver<Outgoing>,
     ) -> Conversation {
         let Link { reader, writer, decoder } = self;
         Conversation { reader, decoder, writing: tokio::spawn(write_out(writer, letters, wire)) }
@@ -559,25 +540,129 @@ async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &m
     }
 }
 
+/// Gets a piece of a file when there is a place for it, which is free again once the piece is written.
+async fn answer_in_turn(
+    places: Arc<Semaphore>,
+    id: u64,
+    piece: impl Future<Output = Piece>,
+    answers: mpsc::UnboundedSender<Outgoing>,
+) {
+    let place = places.acquire_owned().await.ok();
+    let wire = Wire::FilePiece { id, piece: piece.await };
+    let _ = answers.send(Outgoing { wire, _place: place });
+}
+
 /// Writes what comes, as much at once as has piled up.
 async fn write_out(
     mut writer: OwnedWriteHalf,
     mut letters: mpsc::UnboundedReceiver<Vec<Letter>>,
-    mut wire: mpsc::UnboundedReceiver<Wire>,
+    mut wire: mpsc::UnboundedReceiver<Outgoing>,
 ) -> io::Result<()> {
     loop {
-        let first = tokio::select! {
-            letters = letters.recv() => letters.map(Wire::Mail),
-            other = wire.recv() => other,
-        };
-        let Some(first) = first else { return Ok(()) };
         let mut bytes = Vec::new();
-        frames::encode(&first, &mut bytes).map_err(io::Error::other)?;
+        let written = tokio::select! {
+            mail = letters.recv() => mail.map(|mail| {
+                encode_mail(mail, frames::MAX_FRAME, &mut bytes);
+                None
+            }),
+            other = wire.recv() => other.map(Some),
+        };
+        let Some(written) = written else { return Ok(()) };
+        if let Some(outgoing) = &written {
+            frames::encode(&outgoing.wire, &mut bytes).map_err(io::Error::other)?;
+        }
         while bytes.len() < 256 * 1024
             && let Ok(more) = letters.try_recv()
         {
-            frames::encode(&Wire::Mail(more), &mut bytes).map_err(io::Error::other)?;
+            encode_mail(more, frames::MAX_FRAME, &mut bytes);
         }
         writer.write_all(&bytes).await?;
+    }
+}
+
+/// Letters that are too long are left out, for others go the same way.
+fn encode_mail(letters: Vec<Letter>, limit: usize, bytes: &mut Vec<u8>) {
+    let mail = Wire::Mail(letters);
+    let Err(error) = frames::encode_within(&mail, limit, bytes) else { return };
+    let Wire::Mail(letters) = mail else { return };
+    match &letters[..] {
+        [only] => tracing::error!(to = ?only.to, %error, "a letter is lost that cannot be sent"),
+        _ => letters.into_iter().for_each(|letter| encode_mail(vec![letter], limit, bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Left;
+    use amalgam_core::protocol::{Message, ToMaster};
+    use std::fs::{self, FileTimes, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
+
+    #[test]
+    fn pieces_that_nobody_takes_are_few() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (answers, mut taken) = mpsc::unbounded_channel();
+            let places = Arc::new(Semaphore::new(2));
+            for id in 0..5 {
+                let piece = async { Piece::Bytes(vec![0]) };
+                tokio::spawn(answer_in_turn(Arc::clone(&places), id, piece, answers.clone()));
+            }
+            let mut written = 0;
+            for waiting in [2; 4] {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(taken.len(), waiting);
+                // As it is written, its place is free.
+                drop(taken.recv().await);
+                written += 1;
+            }
+            assert_eq!((written, taken.recv().await.is_some(), taken.len()), (4, true, 0));
+        });
+    }
+
+    #[test]
+    fn a_letter_that_is_too_long_does_not_hold_up_the_others() {
+        let letter = |length: usize| {
+            let why = "x".repeat(length);
+            let message = Message::ToMaster(ToMaster::CannotLaunch { why });
+            Letter { from: Address::Node(NodeId(1)), to: Address::Master, message }
+        };
+        let mut bytes = Vec::new();
+        encode_mail(vec![letter(1), letter(500), letter(2)], 100, &mut bytes);
+        let mut decoder = Decoder::default();
+        decoder.push(&bytes);
+        let mut lengths = Vec::new();
+        while let Some(Wire::Mail(letters)) = decoder.next().unwrap() {
+            lengths.extend(letters.into_iter().map(|letter| match letter.message {
+                Message::ToMaster(ToMaster::CannotLaunch { why }) => why.len(),
+                other => panic!("{other:?}"),
+            }));
+        }
+        assert_eq!(lengths, [1, 2]);
+    }
+
+    #[test]
+    fn a_copy_that_somebody_doubts_is_read_as_a_whole_and_goes_if_it_is_damaged() {
+        let state = tempfile::tempdir().unwrap();
+        let store = FileStore::of(state.path(), NodeId(1));
+        fs::write(state.path().join("o"), "abc").unwrap();
+        let stored = store.put(&Left::find(state.path(), "o").unwrap(), false).unwrap();
+        let said = |is_suspect| {
+            piece(&store, &PieceAsk { node: NodeId(1), digest: stored.digest, offset: 0, limit: 9, is_suspect })
+        };
+        assert_eq!(said(true), Piece::Bytes(b"abc".to_vec()));
+        // Damage that no time of change tells of.
+        let path = state.path().join("files/1").join(stored.digest.to_string());
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "abd").unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))).unwrap();
+        assert_eq!(said(false), Piece::Bytes(b"abd".to_vec()));
+        assert_eq!((said(true), said(false)), (Piece::Absent, Piece::Absent));
+        assert!(!store.has(&stored.digest, 3), "its own readers are not given it either");
     }
 }

@@ -6,6 +6,7 @@ use agent::{Agent, Home, cgroups_or_skip, change, change_program, change_shape, 
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorFrame, Mechanism, output_path, own_dir};
+use amalgam_daemon::files::{FileStore, Left};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -283,6 +284,39 @@ fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
     assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept\n");
     amalgam_daemon::executor::forget_job(&home.state, JobId(1)).unwrap();
     assert!(!own.exists());
+}
+
+/// The order reads a file of its node's store, in a directory of its own.
+fn with_input(home: &Home, mut order: LaunchOrder) -> LaunchOrder {
+    fs::write(home.state.join("o"), "text").unwrap();
+    let left = Left::find(&home.state, "o").unwrap();
+    let StoredFile { digest, bytes } = FileStore::of(&home.state, order.node).put(&left, false).unwrap();
+    let path = "inputs/a/0/o".to_owned();
+    order.inputs = std::sync::Arc::new([InputFile { path, digest, bytes, holders: Vec::new() }]);
+    change_program(&mut order).workdir = Workdir::Own;
+    order
+}
+
+#[test]
+fn inputs_are_laid_out_while_a_task_runs_and_not_longer_however_it_ends() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let inputs = |order: &LaunchOrder| own_dir(&home.state, order.attempt).join("inputs");
+    let reads = with_input(&home, sh(1, "cat inputs/a/0/o; stat -c ' %a' inputs/a/0/o"));
+    assert_eq!(agent.run(reads.clone()).reason, EndReason::Exit(0));
+    assert_eq!(home.output(1, Stream::Stdout), "text 444\n");
+    assert!(!inputs(&reads).exists());
+
+    let fails = with_input(&home, order(2, &["no-such-command"]));
+    assert!(matches!(agent.run(fails.clone()).reason, EndReason::LaunchFailed(_)));
+    assert!(own_dir(&home.state, fails.attempt).exists() && !inputs(&fails).exists());
+
+    let lasts = with_input(&home, sh(3, "sleep 1000"));
+    agent.start(lasts.clone());
+    assert!(inputs(&lasts).exists());
+    home.kill_executor(agent.hello.pid);
+    home.agent();
+    assert!(!inputs(&lasts).exists());
 }
 
 #[test]

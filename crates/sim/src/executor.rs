@@ -184,6 +184,11 @@ impl Executor {
         self.files.contains_key(digest)
     }
 
+    /// A file is not what it was, and is removed.
+    pub fn remove(&mut self, digest: &Digest) {
+        self.files.remove(digest);
+    }
+
     /// A file that was fetched is here.
     pub fn store(&mut self, file: StoredFile) {
         self.files.insert(file.digest, file.bytes);

@@ -76,6 +76,8 @@ pub struct FileSettings {
     pub wrong: f64,
     /// The probability that a file takes [`SLOW_FILE`] times as long.
     pub slow: f64,
+    /// The probability that it does because the copy there is damaged, and stays so.
+    pub spoiled: f64,
 }
 
 pub const SLOW_FILE: u64 = 100;
@@ -147,7 +149,14 @@ impl Default for Settings {
 
 impl Default for FileSettings {
     fn default() -> FileSettings {
-        FileSettings { bytes: 1 << 20, bytes_per_second: 100 << 20, cache_bytes: 10 << 30, wrong: 0.0, slow: 0.0 }
+        FileSettings {
+            bytes: 1 << 20,
+            bytes_per_second: 100 << 20,
+            cache_bytes: 10 << 30,
+            wrong: 0.0,
+            spoiled: 0.0,
+            slow: 0.0,
+        }
     }
 }
 

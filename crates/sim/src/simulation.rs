@@ -644,27 +644,30 @@ impl Simulation {
     /// A file takes its way, if the other node has it.
     fn fetch(&mut self, node: usize, file: StoredFile, from: NodeId) {
         let StoredFile { digest, bytes } = file;
+        self.fetches += 1;
         let source = self.nodes.get(from.0 as usize);
         let (outcome, on_the_way) = match source.is_some_and(|source| source.executor.has(&digest)) {
-            true if self.comes_wrong() => (Fetched::Wrong, self.settings.files.transfer(bytes)),
+            true if self.is_unlucky("spoiled", self.settings.files.spoiled) => {
+                self.nodes[from.0 as usize].executor.remove(&digest);
+                (Fetched::Spoiled, self.settings.files.transfer(bytes))
+            }
+            true if self.is_unlucky("fetch", self.settings.files.wrong) => {
+                (Fetched::Wrong, self.settings.files.transfer(bytes))
+            }
             true => (Fetched::Done, self.settings.files.transfer(bytes)),
             false => (Fetched::Absent, Duration::ZERO),
         };
-        let on_the_way = if self.is_slow_file() { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
+        let is_slow = self.is_unlucky("slow fetch", self.settings.files.slow);
+        let on_the_way = if is_slow { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
         let at = self.now + self.settings.network.delay + self.settings.network.delay + on_the_way;
         let link = self.nodes[node].executor_link;
         self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, outcome)) });
     }
 
-    fn is_slow_file(&self) -> bool {
-        let slow = self.settings.files.slow;
-        slow > 0.0 && Chance::new(self.settings.seed, &format!("slow fetch {}", self.fetches)).unit() < slow
-    }
-
-    fn comes_wrong(&mut self) -> bool {
-        let wrong = self.settings.files.wrong;
-        self.fetches += 1;
-        wrong > 0.0 && Chance::new(self.settings.seed, &format!("fetch {}", self.fetches)).unit() < wrong
+    /// Whether this happens to the latest fetch.
+    fn is_unlucky(&self, what: &str, probability: f64) -> bool {
+        let chance = || Chance::new(self.settings.seed, &format!("{what} {}", self.fetches)).unit();
+        probability > 0.0 && chance() < probability
     }
 
     fn end_fetch(&mut self, node: usize, (file, outcome): (StoredFile, Fetched)) {

@@ -61,7 +61,16 @@ pub(crate) fn inputs(
             return Err(Complaint::new(format!("the input `{text}` is named twice"), remedy).at(at));
         }
     }
-    Ok(inputs)
+    let reader = StageSpec { inputs, ..reader.clone() };
+    let counts = reader.samples_of_readers().map(|position| reader.count_inputs(before, position));
+    match (counts.max(), seen.values().max()) {
+        (Some(found), Some(last)) if found > MAX_INPUTS => {
+            let problem =
+                format!("the inputs of `{}` are {found} files for one task; {MAX_INPUTS} are allowed", reader.name);
+            Err(Complaint::new(problem, "merge them in a stage between the two").at(*last))
+        }
+        _ => Ok(reader.inputs),
+    }
 }
 
 fn input(text: &str, reader: &StageSpec, before: &[StageSpec], names: &[String]) -> Result<InputSpec, Complaint> {
@@ -103,7 +112,7 @@ fn check_selection(text: &str, files: &str, reader: &StageSpec, writer: &StageSp
     };
     for position in asked {
         let index = reader.tasks.index_value(position);
-        let found = writer.select_outputs(files, index).len() as u64;
+        let found = writer.count_outputs(files, index);
         if found == 0 {
             let whose = if files.contains(INDEX) { format!(" for the task of index {index}") } else { String::new() };
             let problem = format!("`{text}` matches no output of `{}`{whose}", writer.name);

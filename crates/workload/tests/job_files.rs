@@ -380,6 +380,11 @@ fn wrong_files_are_explained() {
              stage `map`",
         ),
         (
+            map_and_reduce("'o', 'p'", "'map/o', 'map/p'").replace("tasks = 2", "tasks = 60000"),
+            "10:20: the inputs of `reduce` are 120000 files for one task; 100000 are allowed\n  help: merge them in a \
+             stage between the two",
+        ),
+        (
             own("workdir = 'submitted'"),
             "3:11: tasks with `inputs` or `outputs` run in directories of their own, and this says another\n  help: \
              remove `workdir`, or write `own`; `$AMALGAM_SUBMIT_DIR` is where the job was submitted from",

@@ -2,7 +2,7 @@
 
 use crate::support::{Cluster, Daemon, Scene, until, until_true};
 use amalgam_daemon::api::JobState;
-use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::fs::{self, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -72,19 +72,21 @@ fn damage(file: &Path) {
 
 #[test]
 fn a_task_reads_what_others_left_on_another_node() {
-    let (cluster, id) = mapped("");
+    let (cluster, id) = mapped("kept_jobs = 1");
     let scene = &cluster.scene;
     assert_eq!(stored(&cluster, 0).len(), 2);
-    let big = start_big(&cluster, &[]);
+    let _big = start_big(&cluster, &[]);
     scene.ok(&["wait", &id]);
     assert_eq!((scene.read("read"), scene.read("sum")), (READ.to_owned(), sum_of_all()));
     assert_eq!(stored(&cluster, 1).len(), 2);
     assert_eq!(told(scene, &id, "output-lost"), Vec::<String>::new());
     assert_eq!(told(scene, &id, "awaits-files"), ["node-1 lacks 2 files of 4388905 bytes that reduce reads"]);
-    // What the master forgets, no node keeps: its own directories go as well.
-    let own = scene.path().join(format!("node-1/executor/own/{id}"));
-    assert!(own.exists() && !glob_inputs(&own), "inputs are there while a task runs");
-    drop(big);
+    let own = |agent: usize| scene.path().join(format!("node-{agent}/executor/own/{id}"));
+    assert!(own(1).exists() && !glob_inputs(&own(1)), "inputs are there while a task runs");
+    // What the master forgets, no node keeps.
+    let next = scene.submit(&["--", "true"]);
+    scene.ok(&["wait", &next]);
+    until_true("all of it is gone", || (0..2).all(|agent| !own(agent).exists() && stored(&cluster, agent).is_empty()));
 }
 
 fn glob_inputs(own: &Path) -> bool {
@@ -177,10 +179,35 @@ command = 'stat -c %a inputs/a/0/o; cat inputs/a/0/o > result; rm -f inputs/a/0/
     scene.ok(&["wait", &id]);
     assert!(scene.ok(&["logs", &id]).contains("444"));
     let own = scene.state().join(format!("executor/own/{id}"));
-    let attempts = || fs::read_dir(&own).unwrap().flatten();
-    let results: Vec<PathBuf> =
-        attempts().map(|attempt| attempt.path().join("result")).filter(|path| path.exists()).collect();
+    let left = |name: &str| -> Vec<PathBuf> {
+        let attempts = fs::read_dir(&own).unwrap().flatten();
+        attempts.map(|attempt| attempt.path().join(name)).filter(|path| path.exists()).collect()
+    };
+    let results = left("result");
     assert_eq!(results.len(), 1);
     assert_eq!(fs::read_to_string(&results[0]).unwrap(), "one\n");
-    assert!(File::open(own.join("o")).is_err());
+    assert_eq!(left("o"), Vec::<PathBuf>::new(), "what somebody reads is in the store");
+}
+
+#[test]
+fn what_a_link_leads_to_is_left_alone() {
+    let scene = Scene::dev(&[]);
+    let text = r#"
+[[stage]]
+name = "a"
+outputs = ["out/result"]
+command = 'mkdir -p "$AMALGAM_SUBMIT_DIR/out"; ln -s "$AMALGAM_SUBMIT_DIR/out" out; echo mine > out/result'
+[[stage]]
+name = "b"
+after = ["a"]
+inputs = ["a/*"]
+command = 'true'
+"#;
+    let job = scene.write("job.toml", text);
+    let id = scene.submit(&[job.to_str().unwrap()]);
+    assert_eq!(scene.run(&["wait", &id]).code, 1);
+    assert!(scene.ok(&["info", &id]).contains("its output `out/result` is behind a link to a directory"));
+    let mine = scene.work().join("out/result");
+    assert_eq!(fs::read_to_string(&mine).unwrap(), "mine\n");
+    assert_ne!(fs::metadata(&mine).unwrap().permissions().mode() & 0o222, 0, "it is as it was");
 }

@@ -152,6 +152,10 @@ impl Dag {
         let record = &mut entry.records[index as usize];
         record.attempts = record.attempts.saturating_add(1);
         record.state = TaskState::Running;
+        if record.attempts > 1 && record.node != node {
+            // What the earlier attempt left there is to go as well in the end.
+            self.passed.insert(record.node);
+        }
         (record.node, record.epoch, record.number, record.at) = (node, attempt.epoch, attempt.number, at);
         self.review(stage);
     }
@@ -306,7 +310,7 @@ impl Dag {
         self.stages.iter().map(|stage| Duration(run_time(stage.estimate.expected()).0.max(1)))
     }
 
-    /// The nodes that ran the latest attempts of its tasks.
+    /// The nodes that ran attempts of its tasks.
     pub fn nodes(&self) -> BTreeSet<NodeId> {
         let records = self.stages.iter().flat_map(|stage| &stage.records);
         let shown = records.filter(|record| record.attempts > 0).map(|record| record.node);
@@ -579,6 +583,14 @@ mod tests {
         lost.launched(0, 0, attempt, NodeId(0), Instant(3));
         lost.lost(0, 0, LostCause::NodeLost, false, Instant(4));
         assert_eq!(said(&lost), None);
+    }
+
+    #[test]
+    fn nodes_of_earlier_attempts_are_remembered() {
+        let mut dag = ends(1, &[(0, EndReason::Exit(1))]);
+        let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 9 };
+        dag.launched(0, 0, attempt, NodeId(7), Instant(3));
+        assert_eq!(dag.nodes(), BTreeSet::from([NodeId(0), NodeId(7)]));
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub(super) struct Files {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Committed {
     attempt: AttemptId,
+    /// By name.
     files: Vec<OutputFile>,
 }
 
@@ -64,7 +65,9 @@ impl Files {
         for file in files {
             self.holders.entry(file.digest).or_default().insert(node);
         }
-        self.committed.insert(task, Committed { attempt, files: files.to_vec() });
+        let mut files = files.to_vec();
+        files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        self.committed.insert(task, Committed { attempt, files });
     }
 
     /// Which task left the file, and how large it is.
@@ -129,7 +132,7 @@ impl Files {
     /// What a task finds in its working directory, in the order of paths.
     fn inputs_of(&mut self, spec: &JobSpec, place: Place) -> Arc<[InputFile]> {
         let (stage, _) = place;
-        if spec.stages[stage as usize].inputs.iter().any(|input| input.files.contains(INDEX)) {
+        if spec.stages[stage as usize].inputs.iter().any(is_by_index) {
             return self.gather(spec, place);
         }
         if let Some(shared) = self.shared.get(&stage) {
@@ -146,9 +149,8 @@ impl Files {
         for InputSpec { stage, files } in &reader.inputs {
             let writer = &spec.stages[*stage as usize];
             for (from, name) in writer.select_outputs(files, reader.tasks.index_value(position)) {
-                let committed = self.committed.get(&(*stage, from)).map_or(&[][..], |committed| &committed.files);
                 let index = writer.tasks.index_value(from);
-                for file in committed.iter().filter(|file| file.name == name) {
+                if let Some(file) = self.committed.get(&(*stage, from)).and_then(|committed| committed.find(&name)) {
                     let path = input_path(&writer.name, index, &name);
                     let holders = self.holders_of(&file.digest);
                     inputs.insert(path.clone(), InputFile { path, digest: file.digest, bytes: file.bytes, holders });
@@ -156,6 +158,19 @@ impl Files {
             }
         }
         inputs.into_values().collect()
+    }
+}
+
+/// Whether tasks of different indexes read different files by it.
+fn is_by_index(input: &InputSpec) -> bool {
+    input.files.contains(INDEX)
+}
+
+impl Committed {
+    fn find(&self, name: &str) -> Option<&OutputFile> {
+        // What an earlier version saved has the order of the job file.
+        let sorted = self.files.binary_search_by(|file| file.name.as_str().cmp(name)).ok();
+        sorted.map(|at| &self.files[at]).or_else(|| self.files.iter().find(|file| file.name == name))
     }
 }
 
@@ -188,32 +203,12 @@ impl JobManager {
         }
     }
 
-    /// How many bytes of its inputs each node has, the most first.
-    pub fn input_holders(&self, task: TaskId) -> Vec<Holder> {
-        let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
-        if let Some(files) = &self.files {
-            for file in files.gather(&self.job.spec, (task.stage, task.index)).iter() {
-                let holders = files.holders.get(&file.digest).into_iter().flatten();
-                holders.for_each(|node| *bytes.entry(*node).or_default() += file.bytes);
-            }
-        }
-        let mut holders: Vec<Holder> = bytes.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
-        holders.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.node));
-        holders
-    }
-
-    /// What the task left, and the attempt that did.
-    pub fn outputs_of(&self, task: TaskId) -> Option<(AttemptId, &[OutputFile])> {
-        let committed = self.files.as_ref()?.committed.get(&(task.stage, task.index))?;
-        Some((committed.attempt, &committed.files))
-    }
-
     /// Says to the job's own scheduler where the input of stages lies that can run now, if all of a stage's tasks read the same.
     pub(super) fn locate_inputs(&mut self) {
         let (Some(files), Some(scheduler)) = (&mut self.files, &mut self.scheduler) else { return };
         for stage in self.dag.runnable() {
             let inputs = &self.job.spec.stages[stage as usize].inputs;
-            let is_shared = !inputs.is_empty() && !inputs.iter().any(|input| input.files.contains(INDEX));
+            let is_shared = !inputs.is_empty() && !inputs.iter().any(is_by_index);
             if !is_shared || !files.located.insert(stage) {
                 continue;
             }
@@ -236,7 +231,7 @@ impl JobManager {
         }
         let Some(files) = &mut self.files else { return };
         // Where each task reads its own files, a node that has those of one has none of another's.
-        let read_the_same = files.shared.contains_key(&task.stage);
+        let read_the_same = !self.job.spec.stages[task.stage as usize].inputs.iter().any(is_by_index);
         let nodes = files.arrivals.entry(task.stage).or_default();
         if read_the_same && (nodes.len() >= MOST_HOLDERS || !nodes.insert(node)) {
             return;
@@ -248,6 +243,8 @@ impl JobManager {
                 holders.insert(node);
             });
         }
+        // From now on launches name this node, too.
+        files.shared.remove(&task.stage);
     }
 
     /// What the end of an attempt says about files, before it is taken into the DAG.
@@ -384,6 +381,22 @@ mod tests {
         files.uncommit((0, 0));
         files.commit((0, 0), attempt(3), NodeId(3), &[output(ONE)]);
         assert_eq!(files.lost_file((0, 1)), None);
+    }
+
+    #[test]
+    fn a_file_is_found_by_name_in_what_was_saved_in_another_order_too() {
+        let named = |name: &str| OutputFile { name: name.to_owned(), ..output(ONE) };
+        let left = [named("b"), named("c"), named("a")];
+        let mut files = Files::default();
+        files.commit((0, 0), attempt(1), NodeId(1), &left);
+        let sorted = files.committed.remove(&(0, 0)).unwrap();
+        assert!(sorted.files.is_sorted_by_key(|file| &file.name));
+        for committed in [sorted, Committed { attempt: attempt(1), files: left.to_vec() }] {
+            for name in ["a", "b", "c"] {
+                assert_eq!(committed.find(name).map(|file| file.name.as_str()), Some(name));
+            }
+            assert_eq!(committed.find("d"), None);
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The files of a node: what waiting tasks read is fetched from nodes that have it, in order of arrival, into a cache of
-//! limited size, which drops first what was used longest ago.
+//! limited size, which drops first what others have, too, and of that what was used longest ago.
 //!
 //! Room is reserved for everything that a task reads at once. Tasks that each held a part of the room would wait for ever.
 
+use super::fetch::{Fetch, Step};
 use super::{NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
@@ -15,11 +16,6 @@ use std::sync::Arc;
 
 /// So many files are fetched at once.
 pub const MOST_FETCHES: usize = 4;
-/// A node that sends another file than it was asked for is asked so often.
-const MOST_WRONG: u32 = 3;
-/// Nodes that do not answer are asked again after so long, and not any more after `PATIENCE`.
-const RETRY: Duration = Duration(2_000_000);
-const PATIENCE: Duration = Duration(30_000_000);
 
 pub(super) struct Files {
     /// In bytes, of what is kept.
@@ -38,6 +34,8 @@ pub(super) struct Files {
     /// Those that wait until fewer are under way.
     waiting: VecDeque<Digest>,
     under_way: usize,
+    /// The executor has said what it has, since it was asked.
+    is_listed: bool,
     effects: Effects,
 }
 
@@ -48,9 +46,23 @@ struct Stored {
     bytes: u64,
     /// The larger, the later.
     last_use: u64,
+    /// A task left it here for others, so that without it that task would run again.
+    is_own: bool,
     readers: u32,
-    /// The one that left it or read it last, as far as is known.
-    job: Option<JobId>,
+    /// Those that left it or read it; of what was here before this agent, nothing is known.
+    jobs: BTreeSet<JobId>,
+}
+
+/// How a file came here.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// A task of this job left it for others.
+    Left(JobId),
+    /// A task of this job left it, and no task will read it.
+    Unread(JobId),
+    Fetched,
+    /// It was here before this agent.
+    Found,
 }
 
 struct Reader {
@@ -62,38 +74,14 @@ struct Reader {
     missing: usize,
 }
 
-struct Fetch {
-    bytes: u64,
-    /// Nodes that may have it, with how often they sent something else; the front is asked next.
-    holders: VecDeque<(NodeId, u32)>,
-    /// Nodes that do not have it, whatever was said.
-    in_vain: Vec<NodeId>,
-    /// Since when nobody answers.
-    unanswered_since: Option<Instant>,
-    /// Since when it is under way.
-    asked_at: Option<Instant>,
-    /// Holders to ask before the next pause.
-    unasked: usize,
-    readers: u32,
-    step: Step,
-    /// What went wrong last.
-    trouble: &'static str,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Waiting,
-    Asked(NodeId),
-    /// Nobody answered; all are asked again then.
-    Paused(Instant),
-}
-
 /// What follows for others.
 #[derive(Default)]
 struct Effects {
     ask: Vec<(StoredFile, NodeId)>,
     drop: Vec<Digest>,
     arrived: Vec<AttemptId>,
+    /// Those that had everything, and wait again for a file that is gone.
+    held: Vec<AttemptId>,
     failed: Vec<(AttemptId, Arc<Ended>)>,
 }
 
@@ -111,6 +99,7 @@ impl Files {
             fetch_bytes: 0,
             waiting: VecDeque::new(),
             under_way: 0,
+            is_listed: false,
             effects: Effects::default(),
         }
     }
@@ -173,15 +162,7 @@ impl Files {
                 continue;
             }
             reader.missing += 1;
-            let fetch = self.fetches.entry(digest).or_insert_with(|| {
-                self.waiting.push_back(digest);
-                self.fetch_bytes += bytes;
-                Fetch::new(bytes)
-            });
-            fetch.readers += 1;
-            // Nodes begin at different ones.
-            let first = own.0 as usize % holders.len().max(1);
-            holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
+            self.send_for(own, StoredFile { digest, bytes }, holders);
         }
         if reader.missing == 0 {
             self.effects.arrived.push(id);
@@ -189,11 +170,26 @@ impl Files {
         self.readers.insert(id, reader);
     }
 
+    /// One more reader waits for a file that these nodes may have.
+    fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId]) {
+        let StoredFile { digest, bytes } = file;
+        let fetch = self.fetches.entry(digest).or_insert_with(|| {
+            self.waiting.push_back(digest);
+            self.fetch_bytes += bytes;
+            Fetch::new(bytes)
+        });
+        fetch.readers += 1;
+        // Nodes begin at different ones.
+        let first = own.0 as usize % holders.len().max(1);
+        holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
+    }
+
     /// Keeps a file that is here for one more reader; false if it is not here.
     fn pin(&mut self, digest: &Digest, job: JobId) -> bool {
         let Some(stored) = self.stored.get_mut(digest) else { return false };
         self.uses += 1;
-        (stored.last_use, stored.job) = (self.uses, Some(job));
+        stored.last_use = self.uses;
+        stored.jobs.insert(job);
         stored.readers += 1;
         if stored.readers == 1 {
             self.pinned_bytes += stored.bytes;
@@ -219,6 +215,10 @@ impl Files {
                 stored.readers -= 1;
                 if stored.readers == 0 {
                     self.pinned_bytes -= stored.bytes;
+                    if stored.jobs.is_empty() {
+                        // All of them were forgotten meanwhile.
+                        self.drop_file(digest);
+                    }
                 }
             }
         }
@@ -226,55 +226,91 @@ impl Files {
 
     // ---- what is here ----------------------------------------------------------------------------------------------
 
-    fn store(&mut self, file: StoredFile, job: Option<JobId>, readers: u32) {
+    fn store(&mut self, file: StoredFile, origin: Origin, readers: u32) {
         self.uses += 1;
         let StoredFile { digest, bytes } = file;
         let stored = self.stored.entry(digest).or_insert_with(|| {
             self.stored_bytes += bytes;
-            Stored { bytes, last_use: 0, readers: 0, job: None }
+            Stored { bytes, last_use: 0, is_own: false, readers: 0, jobs: BTreeSet::new() }
         });
         if stored.readers == 0 && readers > 0 {
             self.pinned_bytes += stored.bytes;
         }
         stored.readers += readers;
-        (stored.last_use, stored.job) = (self.uses, job.or(stored.job));
+        match origin {
+            Origin::Left(job) => {
+                (stored.is_own, stored.last_use) = (true, self.uses);
+                stored.jobs.insert(job);
+            }
+            Origin::Unread(job) => drop(stored.jobs.insert(job)),
+            Origin::Fetched | Origin::Found => stored.last_use = self.uses,
+        }
     }
 
-    /// What no task needs goes, that which was used longest ago first, until the rest is within the limit.
+    /// What no task needs goes, of that first what is elsewhere as well, and that which was used longest ago, until the rest
+    /// is within the limit.
     fn make_room(&mut self) {
         let wanted = self.limit.saturating_sub(self.fetch_bytes);
         if self.stored_bytes <= wanted {
             return;
         }
-        let mut idle: Vec<(u64, Digest)> = self
+        let mut idle: Vec<(bool, u64, Digest)> = self
             .stored
             .iter()
             .filter(|(_, one)| one.readers == 0)
-            .map(|(digest, one)| (one.last_use, *digest))
+            .map(|(digest, one)| (one.is_own, one.last_use, *digest))
             .collect();
         idle.sort_unstable();
-        for (_, digest) in idle {
+        for (_, _, digest) in idle {
             if self.stored_bytes <= wanted {
                 return;
             }
-            self.forget(&digest);
-            self.effects.drop.push(digest);
+            self.drop_file(&digest);
         }
     }
 
-    fn forget(&mut self, digest: &Digest) {
-        let Some(gone) = self.stored.remove(digest) else { return };
+    fn drop_file(&mut self, digest: &Digest) {
+        self.forget(digest);
+        self.effects.drop.push(*digest);
+    }
+
+    fn forget(&mut self, digest: &Digest) -> Option<Stored> {
+        let gone = self.stored.remove(digest)?;
         self.stored_bytes -= gone.bytes;
         if gone.readers > 0 {
             self.pinned_bytes -= gone.bytes;
         }
+        Some(gone)
+    }
+
+    /// What was taken to be here is not. Whoever runs with it has a name of its own for it and needs it here no more; whoever
+    /// has not started waits until it comes again.
+    fn lose(&mut self, own: NodeId, digest: &Digest, has_started: impl Fn(AttemptId) -> bool) {
+        if self.forget(digest).is_none() {
+            return;
+        }
+        let mut readers = std::mem::take(&mut self.readers);
+        for (&id, reader) in readers.iter_mut().filter(|(_, reader)| reader.is_admitted) {
+            let Some(&at) = reader.files.get(digest) else { continue };
+            if has_started(id) {
+                reader.files.remove(digest);
+                continue;
+            }
+            if reader.missing == 0 {
+                self.effects.held.push(id);
+            }
+            reader.missing += 1;
+            let InputFile { bytes, ref holders, .. } = reader.inputs[at];
+            self.send_for(own, StoredFile { digest: *digest, bytes }, holders);
+        }
+        self.readers = readers;
     }
 
     fn forget_job(&mut self, job: JobId) {
-        let of_job = self.stored.iter().filter(|(_, one)| one.job == Some(job) && one.readers == 0);
-        for digest in of_job.map(|(digest, _)| *digest).collect::<Vec<_>>() {
-            self.forget(&digest);
-            self.effects.drop.push(digest);
+        let is_nobodys = |one: &mut Stored| one.jobs.remove(&job) && one.jobs.is_empty() && one.readers == 0;
+        let left = self.stored.iter_mut().filter_map(|(digest, one)| is_nobodys(one).then_some(*digest));
+        for digest in left.collect::<Vec<_>>() {
+            self.drop_file(&digest);
         }
     }
 
@@ -287,7 +323,7 @@ impl Files {
             let Some(fetch) = self.fetches.get_mut(&digest).filter(|fetch| fetch.step == Step::Waiting) else {
                 continue;
             };
-            let Some(&(holder, _)) = fetch.holders.front() else {
+            let Some(holder) = fetch.next_holder() else {
                 self.fail(&digest, None);
                 continue;
             };
@@ -298,22 +334,37 @@ impl Files {
     }
 
     fn on_fetched(&mut self, now: Instant, own: NodeId, digest: Digest, outcome: Fetched) {
-        let Some(fetch) = self.fetches.get_mut(&digest) else { return };
-        let Step::Asked(holder) = fetch.step else { return };
+        let Some(fetch) = self.fetches.get_mut(&digest) else {
+            if outcome == Fetched::Done && !self.stored.contains_key(&digest) {
+                // Its readers went while the executor was away.
+                self.effects.drop.push(digest);
+            }
+            return;
+        };
+        let Step::Asked(holder) = fetch.step else {
+            // Sent for before the executor went away, and to be sent for again.
+            if outcome == Fetched::Done {
+                let bytes = fetch.bytes;
+                self.arrive(own, StoredFile { digest, bytes }, Origin::Fetched);
+            }
+            return;
+        };
         self.under_way -= 1;
         fetch.step = Step::Waiting;
         match outcome {
             Fetched::Done => {
                 let file = StoredFile { digest, bytes: fetch.bytes };
-                return self.arrive(own, file);
+                return self.arrive(own, file, Origin::Fetched);
             }
             Fetched::NoRoom(why) => {
                 self.fail(&digest, Some(why));
                 return self.admit(own);
             }
-            Fetched::Absent => fetch.give_up(holder, "does not have it any more"),
+            Fetched::Absent => fetch.was_absent(holder),
+            Fetched::Spoiled => fetch.was_spoiled(holder),
             Fetched::Wrong => fetch.was_wrong(holder),
-            Fetched::Unreachable => fetch.was_silent(now),
+            Fetched::CutShort => fetch.was_cut_short(now, holder),
+            Fetched::Unreachable => fetch.was_silent(now, holder),
         }
         if let Some(fetch) = self.fetches.get(&digest).filter(|fetch| fetch.step == Step::Waiting) {
             if fetch.readers == 0 {
@@ -326,20 +377,20 @@ impl Files {
     }
 
     /// A file is here that was not sent for; what was, is not waited for any more.
-    fn take_in(&mut self, own: NodeId, file: StoredFile, job: Option<JobId>) {
+    fn take_in(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
         match self.fetches.get(&file.digest).map(|fetch| fetch.step) {
-            None => self.store(file, job, 0),
+            None => self.store(file, origin, 0),
             Some(step) => {
                 self.under_way -= usize::from(matches!(step, Step::Asked(_)));
-                self.arrive(own, file);
+                self.arrive(own, file, origin);
             }
         }
     }
 
-    fn arrive(&mut self, own: NodeId, file: StoredFile) {
+    fn arrive(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
         let readers = self.fetches[&file.digest].readers;
         self.remove_fetch(&file.digest);
-        self.store(file, None, readers);
+        self.store(file, origin, readers);
         for (&id, reader) in &mut self.readers {
             if reader.is_admitted && reader.files.contains_key(&file.digest) {
                 reader.missing -= 1;
@@ -347,7 +398,7 @@ impl Files {
                     self.effects.arrived.push(id);
                 }
                 let stored = self.stored.get_mut(&file.digest).expect("just stored");
-                stored.job = Some(id.job);
+                stored.jobs.insert(id.job);
             }
         }
         self.admit(own);
@@ -363,12 +414,8 @@ impl Files {
     /// Nobody has the file, or it cannot be kept here for this reason: its readers end.
     fn fail(&mut self, digest: &Digest, no_room: Option<String>) {
         let Some(fetch) = self.fetches.get(digest) else { return };
-        let missing: Vec<(Digest, NodeId)> = fetch.in_vain.iter().map(|node| (*digest, *node)).collect();
-        let nodes: Vec<String> = fetch.in_vain.iter().map(NodeId::to_string).collect();
-        let asked = match nodes.is_empty() {
-            true => "no node is known to have it".to_owned(),
-            false => format!("{} {}", nodes.join(", "), fetch.trouble),
-        };
+        let missing: Vec<(Digest, NodeId)> = fetch.asked_in_vain().map(|node| (*digest, node)).collect();
+        let asked = fetch.why_in_vain();
         let readers = self.readers.iter().filter(|(_, one)| one.is_admitted && one.files.contains_key(digest));
         for id in readers.map(|(id, _)| *id).collect::<Vec<_>>() {
             let reader = &self.readers[&id];
@@ -395,11 +442,9 @@ impl Files {
     /// Another node has the file. Whom we wait for is not waited for alone.
     fn on_holder(&mut self, own: NodeId, digest: Digest, holder: NodeId) {
         let Some(fetch) = self.fetches.get_mut(&digest).filter(|_| holder != own) else { return };
-        if fetch.holders.iter().any(|(known, _)| *known == holder) {
+        if !fetch.add_first(holder) {
             return;
         }
-        fetch.holders.push_front((holder, 0));
-        fetch.unasked += 1;
         match fetch.step {
             Step::Asked(_) => {
                 fetch.step = Step::Asked(holder);
@@ -475,68 +520,6 @@ impl Reader {
     }
 }
 
-impl Fetch {
-    fn new(bytes: u64) -> Fetch {
-        Fetch {
-            bytes,
-            holders: VecDeque::new(),
-            in_vain: Vec::new(),
-            unanswered_since: None,
-            asked_at: None,
-            unasked: 0,
-            readers: 0,
-            step: Step::Waiting,
-            trouble: "",
-        }
-    }
-
-    fn add_holder(&mut self, own: NodeId, holder: NodeId) {
-        if holder == own {
-            // It was here, and is not any more.
-            self.in_vain.push(own);
-            self.trouble = "does not have it any more";
-        } else if !self.in_vain.contains(&holder) && self.holders.iter().all(|(known, _)| *known != holder) {
-            self.holders.push_back((holder, 0));
-            self.unasked += 1;
-        }
-    }
-
-    fn give_up(&mut self, holder: NodeId, trouble: &'static str) {
-        self.holders.retain(|(known, _)| *known != holder);
-        self.in_vain.push(holder);
-        self.trouble = trouble;
-        self.unanswered_since = None;
-    }
-
-    /// Another one is asked first, if there is one.
-    fn was_wrong(&mut self, holder: NodeId) {
-        self.unanswered_since = None;
-        let Some(wrong) = self.holders.iter_mut().find(|(known, _)| *known == holder) else { return };
-        wrong.1 += 1;
-        if wrong.1 >= MOST_WRONG {
-            self.give_up(holder, "sent something else, whose checksum is wrong, each time");
-        } else {
-            self.holders.rotate_left(1);
-        }
-    }
-
-    fn was_silent(&mut self, now: Instant) {
-        let since = *self.unanswered_since.get_or_insert(now);
-        if now.since(since) >= PATIENCE {
-            let silent: Vec<NodeId> = self.holders.drain(..).map(|(holder, _)| holder).collect();
-            self.in_vain.extend(silent);
-            self.trouble = "did not answer for long";
-            return;
-        }
-        self.holders.rotate_left(1);
-        self.unasked = self.unasked.saturating_sub(1);
-        if self.unasked == 0 {
-            self.unasked = self.holders.len();
-            self.step = Step::Paused(now + RETRY);
-        }
-    }
-}
-
 fn no_input(why: String, missing: Vec<(Digest, NodeId)>) -> Arc<Ended> {
     let files = (!missing.is_empty()).then(|| Box::new(EndedFiles { outputs: Vec::new(), missing }));
     Arc::new(Ended { reason: EndReason::NoInput(why), usage: Usage::default(), message: None, files })
@@ -566,20 +549,36 @@ impl NodeAgent {
         self.follow_files(now, out);
     }
 
-    /// What the executor has. Of what it does not have, launches will say so.
-    pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
-        let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
-        let gone = self.files.stored.iter().filter(|(digest, one)| one.readers == 0 && !there.contains(digest));
-        for digest in gone.map(|(digest, _)| *digest).collect::<Vec<_>>() {
-            self.files.forget(&digest);
+    pub(super) fn await_list(&mut self) {
+        self.files.is_listed = false;
+    }
+
+    /// The executor has said everything; one that has no files says nothing of them.
+    pub(super) fn end_list(&mut self, now: Instant, out: &mut Outbox) {
+        if !self.files.is_listed {
+            self.on_stored(now, Vec::new(), out);
         }
+    }
+
+    /// What the executor has.
+    pub(super) fn on_stored(&mut self, now: Instant, stored: Vec<StoredFile>, out: &mut Outbox) {
+        self.files.is_listed = true;
+        let there: BTreeSet<Digest> = stored.iter().map(|file| file.digest).collect();
+        let gone: Vec<Digest> = self.files.stored.keys().filter(|digest| !there.contains(digest)).copied().collect();
+        self.lose(&gone);
         for file in stored {
             if !self.files.stored.contains_key(&file.digest) {
-                self.files.take_in(self.node, file, None);
+                self.files.take_in(self.node, file, Origin::Found);
             }
         }
-        self.files.make_room();
+        self.files.admit(self.node);
         self.follow_files(now, out);
+    }
+
+    fn lose(&mut self, gone: &[Digest]) {
+        let attempts = &self.attempts;
+        let has_started = |id: AttemptId| !attempts.get(&id).is_some_and(|one| matches!(one.state, State::Queued(_)));
+        gone.iter().for_each(|digest| self.files.lose(self.node, digest, has_started));
     }
 
     pub(super) fn fetch_again(&mut self, now: Instant, out: &mut Outbox) {
@@ -601,15 +600,15 @@ impl NodeAgent {
             return;
         }
         self.files.remove_reader(id);
+        // What was stored before an attempt failed counts for nothing.
+        let is_read = self.attempts.get(&id).is_some_and(|entry| !entry.template.keeps_outputs);
+        let is_read = is_read && ended.reason.is_success();
+        let origin = if is_read { Origin::Left(id.job) } else { Origin::Unread(id.job) };
         for OutputFile { digest, bytes, .. } in ended.outputs() {
-            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, Some(id.job));
+            self.files.take_in(self.node, StoredFile { digest: *digest, bytes: *bytes }, origin);
         }
-        for (digest, _) in ended.missing().iter().filter(|(_, node)| *node == self.node) {
-            // Others that wait for it learn it when they are launched.
-            if self.files.stored.get(digest).is_some_and(|stored| stored.readers == 0) {
-                self.files.forget(digest);
-            }
-        }
+        let gone = ended.missing().iter().filter(|(_, node)| *node == self.node);
+        self.lose(&gone.map(|(digest, _)| *digest).collect::<Vec<_>>());
         self.files.admit(self.node);
         self.follow_files(now, out);
     }
@@ -621,8 +620,9 @@ impl NodeAgent {
     }
 
     fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
-        let Effects { ask, drop, arrived, failed } = std::mem::take(&mut self.files.effects);
+        let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
         let node = self.node;
+        held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id)));
         if !drop.is_empty() {
             out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
         }
@@ -655,5 +655,33 @@ impl NodeAgent {
         if let Some(&last) = arrived.iter().rfind(waits) {
             self.make_room(now, last, out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: NodeId = NodeId(0);
+    const JOB: JobId = JobId(1);
+
+    /// With room for three files of a byte each, which come in this order.
+    fn dropped(files: &[(u8, Origin)]) -> Vec<u8> {
+        let mut node = Files::new(3);
+        for &(name, origin) in files {
+            node.take_in(OWN, StoredFile { digest: Digest([name; 32]), bytes: 1 }, origin);
+            node.admit(OWN);
+            node.check_invariants();
+        }
+        node.effects.drop.iter().map(|digest| digest.0[0]).collect()
+    }
+
+    #[test]
+    fn copies_of_what_others_have_go_before_what_is_only_here() {
+        use Origin::{Fetched, Found, Left, Unread};
+        assert_eq!(dropped(&[(1, Left(JOB)), (2, Left(JOB)), (3, Left(JOB)), (4, Left(JOB))]), [1]);
+        assert_eq!(dropped(&[(1, Left(JOB)), (2, Fetched), (3, Found), (4, Fetched), (5, Left(JOB))]), [2, 3]);
+        let unread = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Unread(JOB)), (5, Unread(JOB)), (6, Left(JOB))];
+        assert_eq!(dropped(&unread), [4, 5, 1], "what nobody reads comes and goes");
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 impl NodeAgent {
     pub(super) fn on_executor_connected(&mut self, out: &mut Outbox) {
         self.executor = ExecutorLink::Asked;
+        self.await_list();
         out.send(TheExecutor(self.node), ToExecutor::List { node: self.node });
     }
 
@@ -24,6 +25,8 @@ impl NodeAgent {
             // Asked twice, it answers twice; the second answer knows nothing of what was ordered after the first.
             return;
         }
+        // Nothing starts before it is known what runs.
+        self.end_list(now, out);
         self.executor = ExecutorLink::Known;
         let there: BTreeSet<AttemptId> = executing.iter().map(|entry| entry.order.attempt).collect();
         let gone: Vec<AttemptId> = self

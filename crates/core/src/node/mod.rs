@@ -5,6 +5,7 @@
 
 mod conflicts;
 mod devices;
+mod fetch;
 mod files;
 mod joining;
 mod kept;

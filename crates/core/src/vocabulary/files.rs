@@ -2,7 +2,7 @@
 
 use super::{NodeId, StageSpec};
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// In the name of an output the index of the task that writes it, in a pattern of inputs that of the task that reads.
 pub const INDEX: &str = "{index}";
@@ -12,6 +12,10 @@ pub const INPUTS: &str = "inputs";
 pub const MAX_INPUTS: u64 = 100_000;
 /// The longest name of an output, in bytes.
 pub const MAX_NAME: usize = 1_024;
+/// The longest name of a file or a directory, in bytes: of a part of an output's name, and of a stage.
+pub const MAX_PART: usize = 255;
+/// The digits of the largest index.
+const INDEX_DIGITS: usize = 20;
 
 /// The SHA-256 of a file's contents: its name between nodes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,8 +73,12 @@ pub enum Fetched {
     Absent,
     /// What came was not the file.
     Wrong,
+    /// What came was not the file, and the node that was asked found that its own copy is not.
+    Spoiled,
     /// The node that was asked does not answer.
     Unreachable,
+    /// The node that was asked sent the beginning, and then did not answer any more.
+    CutShort,
     /// This node cannot keep it; the text says why and what would help.
     NoRoom(String),
 }
@@ -79,26 +87,55 @@ impl StageSpec {
     /// The files of the stage's tasks that a pattern names for the reader of this index: positions of tasks, in order, and
     /// names.
     pub fn select_outputs(&self, files: &str, reader: u64) -> Vec<(u32, String)> {
+        let mut found = Vec::new();
+        self.visit_outputs(files, reader, |position, name| found.push((position, name.to_owned())));
+        found.sort_unstable();
+        found
+    }
+
+    /// How many they are, without a list of them.
+    pub fn count_outputs(&self, files: &str, reader: u64) -> u64 {
+        let mut found = 0;
+        self.visit_outputs(files, reader, |_, _| found += 1);
+        found
+    }
+
+    fn visit_outputs(&self, files: &str, reader: u64, mut visit: impl FnMut(u32, &str)) {
         let wanted = name_for(files, reader);
         let is_exact = !wanted.contains('*');
-        let mut found = Vec::new();
+        let mut name = String::new();
         for template in &self.outputs {
             if !template.contains(INDEX) {
                 if matches(&wanted, template) {
-                    found.extend((0..self.tasks.len()).map(|position| (position, template.clone())));
+                    (0..self.tasks.len()).for_each(|position| visit(position, template));
                 }
             } else if is_exact {
                 let index = index_in(template, &wanted);
                 let position = index.and_then(|index| self.tasks.position_of(index));
-                found.extend(position.map(|position| (position, wanted.clone())));
+                position.into_iter().for_each(|position| visit(position, &wanted));
             } else {
-                let named = (0..self.tasks.len())
-                    .map(|position| (position, name_for(template, self.tasks.index_value(position))));
-                found.extend(named.filter(|(_, name)| matches(&wanted, name)));
+                for position in 0..self.tasks.len() {
+                    write_name(template, self.tasks.index_value(position), &mut name);
+                    if matches(&wanted, &name) {
+                        visit(position, &name);
+                    }
+                }
             }
         }
-        found.sort_unstable();
-        found
+    }
+
+    /// How many files its task in this position reads of the stages before it.
+    pub fn count_inputs(&self, before: &[StageSpec], position: u32) -> u64 {
+        let index = self.tasks.index_value(position);
+        let of = |input: &InputSpec| before[input.stage as usize].count_outputs(&input.files, index);
+        self.inputs.iter().fold(0, |sum: u64, input| sum.saturating_add(of(input)))
+    }
+
+    /// Tasks of it that may read the most: all are alike, or the first and the last are taken to be.
+    pub fn samples_of_readers(&self) -> impl Iterator<Item = u32> {
+        let by_index = self.inputs.iter().any(|input| input.files.contains(INDEX));
+        let last = self.tasks.len().saturating_sub(1);
+        std::iter::once(0).chain((by_index && last > 0).then_some(last))
     }
 
     /// Whether its tasks leave files or read some.
@@ -110,6 +147,18 @@ impl StageSpec {
 /// The name or pattern for the task of this index.
 pub fn name_for(text: &str, index: u64) -> String {
     text.replace(INDEX, &index.to_string())
+}
+
+/// The same, in place of what is in `name`.
+fn write_name(text: &str, index: u64, name: &mut String) {
+    name.clear();
+    for (number, part) in text.split(INDEX).enumerate() {
+        if number > 0 {
+            // Writing to a text cannot fail.
+            let _ = write!(name, "{index}");
+        }
+        name.push_str(part);
+    }
 }
 
 /// Where an output of the task of this index appears for who reads it.
@@ -161,6 +210,8 @@ pub fn check_output(name: &str) -> Result<(), (&'static str, &'static str)> {
         Err(("it is absolute", "write a path relative to the task's working directory, such as `counts.txt`"))
     } else if parts.any(|part| part.is_empty() || part == "." || part == "..") {
         Err(("it has an empty part, `.` or `..`", "write a path that stays in the task's working directory"))
+    } else if name.split('/').any(|part| longest(part) > MAX_PART) {
+        Err(("a part of it can be longer than 255 bytes, as no file's name may be", "give it a shorter name"))
     } else if name.contains('*') {
         Err(("an output is one file, and no pattern", "name each file; those that read them may use `*`"))
     } else if !braces.is_empty() {
@@ -170,6 +221,12 @@ pub fn check_output(name: &str) -> Result<(), (&'static str, &'static str)> {
     } else {
         Ok(())
     }
+}
+
+/// How many bytes it can have as part of a name.
+fn longest(part: &str) -> usize {
+    let indexes = part.matches(INDEX).count();
+    part.len() - indexes * INDEX.len() + indexes * INDEX_DIGITS
 }
 
 impl Digest {
@@ -217,6 +274,7 @@ mod tests {
         let indexes = TaskSet::Indexes(vec![IndexRange { first: 10, last: 30, step: 10 }]);
         let map = stage(indexes, &["log", "part-{index}", "to-0", "to-1"]);
         let names = |files: &str, reader: u64| -> Vec<String> {
+            assert_eq!(map.count_outputs(files, reader), selected(&map, files, reader).len() as u64);
             selected(&map, files, reader).iter().map(|(position, name)| format!("{position}:{name}")).collect()
         };
         assert_eq!(names("*", 0).len(), 12);
@@ -257,6 +315,8 @@ mod tests {
         for good in ["counts.txt", "a/b/part-{index}.txt", "..a", "input"] {
             assert_eq!(check_output(good), Ok(()), "{good}");
         }
+        let (longest, too_long) = ("a".repeat(235) + INDEX, "a".repeat(236) + INDEX);
+        assert_eq!((check_output(&longest), check_output(&too_long).is_err()), (Ok(()), true));
         for bad in
             ["", "/tmp/a", "a/../b", "..", "./a", "a//b", "a/", "*.txt", "{item}", "a{", "inputs/a", "inputs", "a\nb"]
         {

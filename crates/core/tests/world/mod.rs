@@ -81,6 +81,8 @@ pub struct PretendedExecutor {
     pub files: BTreeMap<Digest, u64>,
     /// Whoever fetches from here gets something else so many times.
     pub sends_wrong: u32,
+    /// So many times it finds that what is fetched from here is damaged, and removes it.
+    pub spoils: u32,
     /// It does not answer those that fetch from here.
     pub is_silent: bool,
     /// Fetches that were ordered here.
@@ -389,6 +391,11 @@ impl World {
         }
         if !source.files.contains_key(&file.digest) {
             return Fetched::Absent;
+        }
+        if source.spoils > 0 {
+            source.spoils -= 1;
+            source.files.remove(&file.digest);
+            return Fetched::Spoiled;
         }
         if source.sends_wrong > 0 {
             source.sends_wrong -= 1;

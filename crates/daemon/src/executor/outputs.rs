@@ -2,10 +2,8 @@
 //! start and end meanwhile.
 
 use super::prepare::node_fault;
-use crate::files::{FileStore, PutError};
-use amalgam_core::vocabulary::{
-    AttemptId, EndReason, EndedFiles, LaunchOrder, OutputFile, StoredFile, files::name_for,
-};
+use crate::files::{FileStore, Left, PutError};
+use amalgam_core::vocabulary::{AttemptId, EndReason, LaunchOrder, OutputFile, StoredFile, files::name_for};
 use rustix::event::EventfdFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,10 +20,11 @@ pub struct Outputs {
     bell: Arc<OwnedFd>,
 }
 
-/// What an attempt left, or why it has not ended well after all.
+/// What an attempt left, and why it has not ended well after all.
 pub struct Stored {
     pub attempt: AttemptId,
-    pub files: Result<Box<EndedFiles>, EndReason>,
+    pub outputs: Vec<OutputFile>,
+    pub failure: Option<EndReason>,
 }
 
 impl Outputs {
@@ -62,7 +61,8 @@ impl Outputs {
         // It blocks all signals, as the thread that starts it does.
         std::thread::Builder::new().name("outputs".to_owned()).spawn(move || {
             for order in ordered {
-                let _ = done.send(Stored { attempt: order.attempt, files: store_all(&state, &order) });
+                let (outputs, failure) = store_all(&state, &order);
+                let _ = done.send(Stored { attempt: order.attempt, outputs, failure });
                 let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
             }
         })?;
@@ -70,26 +70,121 @@ impl Outputs {
     }
 }
 
-fn store_all(state: &Path, order: &LaunchOrder) -> Result<Box<EndedFiles>, EndReason> {
+/// What could be stored, and why the rest could not. Unless all files are there, all of them stay where they are.
+fn store_all(state: &Path, order: &LaunchOrder) -> (Vec<OutputFile>, Option<EndReason>) {
     let directory = super::own_dir(state, order.attempt);
     let store = FileStore::of(state, order.node);
-    let mut outputs = Vec::new();
-    for name in &order.template.outputs {
-        let name = name_for(name, order.index);
-        let kept = store.put(&directory.join(&name), order.template.keeps_outputs);
-        let StoredFile { digest, bytes } = kept.map_err(|error| match error {
-            PutError::Missing => EndReason::NoOutput(format!(
-                "it exited with 0 and left no `{name}`, which its stage declares as an output; write it in the working \
-                 directory, or remove it from `outputs`"
-            )),
-            PutError::NotAFile => EndReason::NoOutput(format!(
-                "its output `{name}` is no regular file; declared outputs are files, and links to none"
-            )),
-            PutError::Io(error) => {
-                EndReason::NodeFault(format!("this node cannot keep its output `{name}`: {}", store.trouble(&error)))
-            }
-        })?;
-        outputs.push(OutputFile { name, digest, bytes });
+    let mut stored = Vec::new();
+    let names: Vec<String> = order.template.outputs.iter().map(|name| name_for(name, order.index)).collect();
+    for name in &names {
+        if let Err(error) = Left::find(&directory, name) {
+            return (stored, Some(failure(name, error, &store)));
+        }
     }
-    Ok(Box::new(EndedFiles { outputs, missing: Vec::new() }))
+    for name in names {
+        let kept = Left::find(&directory, &name).and_then(|left| store.put(&left, order.template.keeps_outputs));
+        match kept {
+            Ok(StoredFile { digest, bytes }) => stored.push(OutputFile { name, digest, bytes }),
+            Err(error) => return (stored, Some(failure(&name, error, &store))),
+        }
+    }
+    (stored, None)
+}
+
+fn failure(name: &str, error: PutError, store: &FileStore) -> EndReason {
+    let why = match error {
+        PutError::Io(error) => {
+            return EndReason::NodeFault(format!(
+                "this node cannot keep its output `{name}`: {}",
+                store.trouble(&error)
+            ));
+        }
+        PutError::Missing => format!(
+            "it exited with 0 and left no `{name}`, which its stage declares as an output; write it in the working \
+             directory, or remove it from `outputs`"
+        ),
+        PutError::NotAFile => {
+            format!("its output `{name}` is no regular file; declared outputs are files, and links to none")
+        }
+        PutError::Linked => format!(
+            "its output `{name}` is behind a link to a directory, and what is elsewhere is left alone; write it in the \
+             working directory itself"
+        ),
+        PutError::Unreadable(error) => format!("its output `{name}` cannot be read: {error}"),
+    };
+    EndReason::NoOutput(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{Epoch, JobId, NodeId, TaskId, TaskTemplate};
+    use std::fs;
+
+    fn order(outputs: &[&str]) -> LaunchOrder {
+        let outputs = outputs.iter().map(|name| (*name).to_owned()).collect();
+        LaunchOrder {
+            attempt: AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 },
+            task: TaskId { job: JobId(1), ..TaskId::default() },
+            node: NodeId(1),
+            template: Arc::new(TaskTemplate { outputs, ..TaskTemplate::default() }),
+            index: 0,
+            item: None,
+            devices: Vec::new(),
+            inputs: Arc::default(),
+            grant: None,
+            expected: None,
+        }
+    }
+
+    /// A task with these outputs that has left `a`, in a directory that it has prepared like this.
+    fn stored(outputs: &[&str], prepare: impl Fn(&Path)) -> (usize, Option<EndReason>, bool) {
+        let state = tempfile::tempdir().unwrap();
+        let order = order(outputs);
+        let own = crate::executor::own_dir(state.path(), order.attempt);
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("a"), "text").unwrap();
+        prepare(&own);
+        let (stored, failure) = store_all(state.path(), &order);
+        assert_eq!(FileStore::of(state.path(), order.node).list().len(), stored.len(), "all that is there is told");
+        (stored.len(), failure, own.join("a").exists())
+    }
+
+    #[test]
+    fn what_a_task_did_to_its_files_is_no_fault_of_its_node() {
+        let long = "b".repeat(300);
+        let (in_link, in_loop) = (["a", "link/b"], ["a", "loop/b"]);
+        let no_link = |_: &Path| {};
+        let link = |own: &Path| {
+            let outside = own.with_file_name("outside");
+            fs::create_dir(&outside).unwrap();
+            fs::write(outside.join("b"), "mine").unwrap();
+            std::os::unix::fs::symlink(outside, own.join("link")).unwrap();
+        };
+        let turn = |own: &Path| std::os::unix::fs::symlink("loop", own.join("loop")).unwrap();
+        for (number, failed, stayed) in [
+            stored(&["a", &long], no_link),
+            stored(&in_link, link),
+            stored(&in_loop, turn),
+            stored(&["a", "b"], no_link),
+        ] {
+            assert!(matches!(failed, Some(EndReason::NoOutput(_))), "{failed:?}");
+            assert_eq!((number, stayed), (0, true), "nothing is moved before all is there");
+        }
+        assert_eq!(stored(&["a"], no_link), (1, None, false));
+    }
+
+    #[test]
+    fn what_was_stored_before_something_failed_is_told() {
+        let refused = |own: &Path| {
+            // There is a file of that name in the way of what `b` would be stored as, by `printf other | sha256sum`.
+            fs::write(own.join("b"), "other").unwrap();
+            let store = own.ancestors().nth(3).unwrap().join("files/1");
+            let digest = "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";
+            fs::create_dir_all(store.join(digest).join("in the way")).unwrap();
+        };
+        let (number, failed, _) = stored(&["a", "b"], refused);
+        assert_eq!(number, 1);
+        assert!(matches!(failed, Some(EndReason::NodeFault(_))), "{failed:?}");
+    }
 }

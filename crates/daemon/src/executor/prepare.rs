@@ -14,6 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The directory of marks of attempts that have inputs.
+const READERS: &str = "readers";
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
@@ -146,10 +148,14 @@ pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
     })
 }
 
-fn make_dir(directory: &Path) -> io::Result<()> {
+/// An empty directory. What is there is an attempt's of the same id, from a server that has lost its state since.
+fn make_empty(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_dir_all(directory)?;
+            fs::create_dir(directory)
+        }
         other => other,
     }
 }
@@ -160,7 +166,7 @@ fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndRe
         Workdir::Path(path) => Ok(PathBuf::from(path)),
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
-            make_dir(&own).map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
+            make_empty(&own).map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
             lay_out_inputs(order, &own, state)?;
             Ok(own)
         }
@@ -184,6 +190,12 @@ pub fn lacking(order: &LaunchOrder, state: &Path) -> Option<Arc<Ended>> {
 
 /// Gives the task's inputs the names by which it knows them.
 fn lay_out_inputs(order: &LaunchOrder, own: &Path, state: &Path) -> Result<(), EndReason> {
+    if order.inputs.is_empty() {
+        return Ok(());
+    }
+    let mark = readers_mark(state, &order.attempt.to_string());
+    let marked = fs::create_dir_all(state.join(READERS)).and_then(|()| fs::write(&mark, ""));
+    marked.map_err(|error| node_fault(&format!("make the file {}", mark.display()), &error))?;
     let store = FileStore::of(state, order.node);
     for input in order.inputs.iter() {
         let target = own.join(&input.path);
@@ -198,7 +210,26 @@ fn lay_out_inputs(order: &LaunchOrder, own: &Path, state: &Path) -> Result<(), E
 
 /// Nobody reads them any more, and names would keep what the store drops.
 pub fn remove_inputs(order: &LaunchOrder, state: &Path) {
-    let _ = fs::remove_dir_all(own_dir(state, order.attempt).join(INPUTS));
+    if !order.inputs.is_empty() {
+        let _ = fs::remove_dir_all(own_dir(state, order.attempt).join(INPUTS));
+        let _ = fs::remove_file(readers_mark(state, &order.attempt.to_string()));
+    }
+}
+
+/// The same, of all attempts that died with an earlier executor.
+pub fn remove_remaining_inputs(state: &Path) {
+    for mark in fs::read_dir(state.join(READERS)).into_iter().flatten().flatten() {
+        let name = mark.file_name();
+        if let Some((name, (job, _))) = name.to_str().and_then(|name| Some((name, name.split_once('-')?))) {
+            let _ = fs::remove_dir_all(state.join("own").join(job).join(name).join(INPUTS));
+        }
+        let _ = fs::remove_file(mark.path());
+    }
+}
+
+/// Says that an attempt's inputs are laid out: a task may make a directory of that name itself.
+fn readers_mark(state: &Path, attempt: &str) -> PathBuf {
+    state.join(READERS).join(attempt)
 }
 
 fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
@@ -253,8 +284,9 @@ fn shortened(search: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Left;
     use amalgam_core::vocabulary::{
-        AttemptId, Epoch, JobId, NodeId, Program, Resources, TaskId, TaskShape, TaskTemplate,
+        AttemptId, Epoch, InputFile, JobId, NodeId, Program, Resources, StoredFile, TaskId, TaskShape, TaskTemplate,
     };
 
     /// Of two cores.
@@ -274,6 +306,47 @@ mod tests {
             grant: None,
             expected: None,
         }
+    }
+
+    /// An attempt that reads one file, laid out.
+    fn laid_out(state: &Path) -> (LaunchOrder, PathBuf) {
+        fs::write(state.join("o"), "abc").unwrap();
+        let mut order = order(&[]);
+        let StoredFile { digest, bytes } =
+            FileStore::of(state, order.node).put(&Left::find(state, "o").unwrap(), false).unwrap();
+        let path = "inputs/a/0/o".to_owned();
+        order.inputs = Arc::new([InputFile { path, digest, bytes, holders: Vec::new() }]);
+        let own = working_directory(&LaunchOrder { template: own_template(), ..order.clone() }, state).unwrap();
+        assert_eq!(fs::read_to_string(own.join("inputs/a/0/o")).unwrap(), "abc");
+        (order, own)
+    }
+
+    fn own_template() -> Arc<TaskTemplate> {
+        let program = Arc::new(Program { workdir: Workdir::Own, ..Program::default() });
+        Arc::new(TaskTemplate { program, ..TaskTemplate::default() })
+    }
+
+    #[test]
+    fn inputs_of_attempts_that_died_with_an_executor_go_and_no_task_s_own_directory_does() {
+        let state = tempfile::tempdir().unwrap();
+        let (order, own) = laid_out(state.path());
+        remove_inputs(&order, state.path());
+        assert!(own.exists() && !own.join(INPUTS).exists());
+        fs::create_dir(own.join(INPUTS)).unwrap();
+        remove_remaining_inputs(state.path());
+        assert!(own.join(INPUTS).exists(), "nobody laid that one out");
+        let (_, own) = laid_out(state.path());
+        remove_remaining_inputs(state.path());
+        assert!(own.exists() && !own.join(INPUTS).exists());
+    }
+
+    #[test]
+    fn an_attempt_finds_nothing_of_another_one_of_its_id() {
+        let state = tempfile::tempdir().unwrap();
+        let (_, own) = laid_out(state.path());
+        fs::write(own.join("result"), "old").unwrap();
+        let (_, again) = laid_out(state.path());
+        assert!(own == again && !own.join("result").exists());
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl Tasks {
     pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
         let scratch = state.join("tasks");
         super::members::kill_remains(&scratch);
+        prepare::remove_remaining_inputs(state);
         Ok(Tasks {
             state: state.to_owned(),
             enforcer,
@@ -193,6 +194,7 @@ impl Tasks {
         let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
             Ok(started) => started,
             Err(reason) => {
+                prepare::remove_inputs(&order, &self.state);
                 self.task_dirs.give_back(task_dir);
                 self.give_back_unused(leaf, &reason);
                 return Err(reason);
@@ -396,9 +398,7 @@ impl Tasks {
 
     fn finish(&mut self, serial: u64, all_gone: bool) {
         let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
-        if !attempt.order.inputs.is_empty() {
-            prepare::remove_inputs(&attempt.order, &self.state);
-        }
+        prepare::remove_inputs(&attempt.order, &self.state);
         if !attempt.announced {
             self.reports.push(attempt.started());
         }
@@ -447,12 +447,11 @@ impl Tasks {
 
     /// Ends the attempts whose output is stored.
     pub fn on_stored(&mut self) {
-        for Stored { attempt, files } in self.outputs.take_done() {
+        for Stored { attempt, outputs, failure } in self.outputs.take_done() {
             let Some((executing, mut ended)) = self.storing.remove(&attempt) else { continue };
-            match files {
-                Ok(files) => ended.files = Some(files),
-                Err(reason) => ended.reason = reason,
-            }
+            // The node has them, whatever became of the rest.
+            ended.files = (!outputs.is_empty()).then(|| Box::new(words::EndedFiles { outputs, missing: Vec::new() }));
+            ended.reason = failure.unwrap_or(ended.reason);
             self.end(attempt, executing.order.node, Arc::new(ended));
         }
     }

@@ -9,10 +9,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// Between asking for a piece and asking for it again, and how often.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1_000 });
+const PAUSES: u32 = 3;
 
 /// A part of a file of another node, or why there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,18 +27,20 @@ pub enum Piece {
     Unreachable,
 }
 
-/// Where files of other nodes come from.
-pub trait Source: Send + Sync {
-    fn piece(
-        &self,
-        node: NodeId,
-        digest: Digest,
-        offset: u64,
-        limit: u32,
-    ) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>>;
+/// What one node asks another one for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PieceAsk {
+    pub node: NodeId,
+    pub digest: Digest,
+    pub offset: u64,
+    pub limit: u32,
+    /// What came of the file had another checksum: the node is to look whether its copy has.
+    pub is_suspect: bool,
+}
 
-    /// Whether the node keeps its files in the same state directory.
-    fn is_here(&self, node: NodeId) -> bool;
+/// Where files of other machines' nodes come from.
+pub trait Source: Send + Sync {
+    fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>>;
 }
 
 /// Orders about files, from the loop.
@@ -63,8 +70,9 @@ pub fn fetcher() -> (Fetcher, FileOrders) {
 pub struct FileOrders(mpsc::UnboundedReceiver<ToExecutor>);
 
 impl FileOrders {
-    /// Carries orders out for as long as the loop lives. How many fetches there are at once is the agent's to say.
-    pub async fn carry_out(mut self, state: PathBuf, source: Arc<dyn Source>, handle: Handle) {
+    /// Carries orders out for as long as the loop lives. How many fetches there are at once is the agent's to say. Without a
+    /// source all nodes keep their files in the same state directory.
+    pub async fn carry_out(mut self, state: PathBuf, source: Option<Arc<dyn Source>>, handle: Handle) {
         let under_way = Arc::new(Mutex::new(HashSet::new()));
         while let Some(order) = self.0.recv().await {
             match order {
@@ -76,10 +84,10 @@ impl FileOrders {
                     if !lock(&under_way).insert((node, file.digest, from)) {
                         continue;
                     }
-                    let (state, source, handle) = (state.clone(), Arc::clone(&source), handle.clone());
+                    let (state, source, handle) = (state.clone(), source.clone(), handle.clone());
                     let under_way = Arc::clone(&under_way);
                     tokio::spawn(async move {
-                        let outcome = fetch(&state, node, file, from, source.as_ref()).await;
+                        let outcome = fetch(&state, node, file, from, source.as_deref()).await;
                         lock(&under_way).remove(&(node, file.digest, from));
                         let end = Box::new((file.digest, outcome));
                         let message = Message::ToNode(ToNode::Executor(ExecutorReport::Fetched { node, end }));
@@ -97,18 +105,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn fetch(state: &std::path::Path, node: NodeId, file: StoredFile, from: NodeId, source: &dyn Source) -> Fetched {
+async fn fetch(state: &Path, node: NodeId, file: StoredFile, from: NodeId, source: Option<&dyn Source>) -> Fetched {
     let store = FileStore::of(state, node);
     let no_room = |error: io::Error| Fetched::NoRoom(FileStore::of(state, node).trouble(&error));
-    if source.is_here(from) {
+    let Some(source) = source else {
         let other = FileStore::of(state, from);
         return match away_from_the_loop(move || store.link_from(&other, &file)).await {
             Ok(true) => Fetched::Done,
             Ok(false) => Fetched::Absent,
             Err(error) => no_room(error),
         };
-    }
+    };
     match receive(store, file, from, source).await {
+        Ok(Fetched::Wrong) => {
+            let ask = PieceAsk { node: from, digest: file.digest, offset: 0, limit: 1, is_suspect: true };
+            if source.piece(ask).await == Piece::Absent { Fetched::Spoiled } else { Fetched::Wrong }
+        }
         Ok(outcome) => outcome,
         Err(error) => no_room(error),
     }
@@ -119,10 +131,12 @@ async fn receive(store: FileStore, file: StoredFile, from: NodeId, source: &dyn 
     let mut incoming = away_from_the_loop(move || store.incoming()).await?;
     let mut offset = 0;
     while offset < file.bytes {
-        let piece = match source.piece(from, file.digest, offset, PIECE).await {
+        let ask = PieceAsk { node: from, digest: file.digest, offset, limit: PIECE, is_suspect: false };
+        let piece = match next_piece(source, ask).await {
             Piece::Bytes(piece) if piece.is_empty() || piece.len() > PIECE as usize => return Ok(Fetched::Wrong),
             Piece::Bytes(piece) => piece,
             Piece::Absent => return Ok(Fetched::Absent),
+            Piece::Unreachable if offset > 0 => return Ok(Fetched::CutShort),
             Piece::Unreachable => return Ok(Fetched::Unreachable),
         };
         offset += piece.len() as u64;
@@ -136,6 +150,18 @@ async fn receive(store: FileStore, file: StoredFile, from: NodeId, source: &dyn 
     Ok(if kept.is_some() { Fetched::Done } else { Fetched::Wrong })
 }
 
+/// Who sent the beginning, and then nothing, is asked again before the beginning is thrown away.
+async fn next_piece(source: &dyn Source, ask: PieceAsk) -> Piece {
+    let mut pauses = if ask.offset > 0 { PAUSES } else { 0 };
+    loop {
+        match source.piece(ask).await {
+            Piece::Unreachable if pauses > 0 => tokio::time::sleep(PAUSE).await,
+            piece => return piece,
+        }
+        pauses -= 1;
+    }
+}
+
 /// On a thread that may wait for the disk.
 async fn away_from_the_loop<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
@@ -144,27 +170,23 @@ async fn away_from_the_loop<T: Send + 'static>(work: impl FnOnce() -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Left;
     use std::collections::VecDeque;
-    use std::path::Path;
 
     /// What a node that was asked says, in order.
     struct Scripted(Mutex<VecDeque<Piece>>);
 
     impl Source for Scripted {
-        fn piece(&self, _: NodeId, _: Digest, _: u64, _: u32) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        fn piece(&self, _: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
             let next = lock(&self.0).pop_front().expect("nothing more is asked");
             Box::pin(async move { next })
-        }
-
-        fn is_here(&self, _: NodeId) -> bool {
-            false
         }
     }
 
     fn fetched(state: &Path, file: StoredFile, pieces: &[Piece]) -> Fetched {
         let source = Scripted(Mutex::new(pieces.iter().cloned().collect()));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let outcome = runtime.block_on(fetch(state, NodeId(1), file, NodeId(2), &source));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let outcome = runtime.block_on(fetch(state, NodeId(1), file, NodeId(2), Some(&source)));
         assert!(lock(&source.0).is_empty());
         outcome
     }
@@ -172,22 +194,28 @@ mod tests {
     #[test]
     fn a_file_comes_in_pieces_and_what_is_wrong_is_noticed() {
         let state = tempfile::tempdir().unwrap();
-        let path = state.path().join("o");
-        std::fs::write(&path, "abcdef").unwrap();
+        std::fs::write(state.path().join("o"), "abcdef").unwrap();
         let there = FileStore::of(state.path(), NodeId(2));
-        let file = there.put(&path, false).unwrap();
+        let file = there.put(&Left::find(state.path(), "o").unwrap(), false).unwrap();
         let bytes = |text: &str| Piece::Bytes(text.as_bytes().to_vec());
         let here = FileStore::of(state.path(), NodeId(1));
         for (pieces, outcome) in [
-            (vec![bytes("abc"), bytes("dex")], Fetched::Wrong),
-            (vec![bytes("abc"), bytes("")], Fetched::Wrong),
+            // The node that sent it is asked to look at its copy.
+            (vec![bytes("abc"), bytes("dex"), bytes("a")], Fetched::Wrong),
+            (vec![bytes("abc"), bytes("dex"), Piece::Unreachable], Fetched::Wrong),
+            (vec![bytes("abc"), bytes("dex"), Piece::Absent], Fetched::Spoiled),
+            (vec![bytes("abc"), bytes(""), Piece::Absent], Fetched::Spoiled),
             (vec![bytes("abc"), Piece::Absent], Fetched::Absent),
             (vec![Piece::Unreachable], Fetched::Unreachable),
+            ([vec![bytes("abc")], vec![Piece::Unreachable; 4]].concat(), Fetched::CutShort),
         ] {
             assert_eq!(fetched(state.path(), file, &pieces), outcome);
             assert_eq!(here.list(), [], "{outcome:?}");
         }
-        assert_eq!(fetched(state.path(), file, &[bytes("abc"), bytes("def")]), Fetched::Done);
+        // One that says nothing for a while goes on where it was.
+        let silence = vec![Piece::Unreachable; 3];
+        let pieces = [vec![bytes("abc")], silence.clone(), vec![bytes("de")], silence, vec![bytes("f")]].concat();
+        assert_eq!(fetched(state.path(), file, &pieces), Fetched::Done);
         assert!(here.has(&file.digest, 6));
     }
 

@@ -4,10 +4,12 @@
 //! appear and go in one step, so they need not agree about it.
 
 mod fetcher;
+mod left;
 mod store;
 
-pub use fetcher::{Fetcher, Piece, Source, fetcher};
-pub use store::{FileStore, Incoming, PutError};
+pub use fetcher::{Fetcher, Piece, PieceAsk, Source, fetcher};
+pub use left::{Left, PutError};
+pub use store::{FileStore, Incoming};
 
 /// So many bytes of a file are in one frame: letters between server and agent wait for no more.
 pub const PIECE: u32 = 512 << 10;

@@ -3,10 +3,11 @@
 //! A task finds its inputs as further names of these same files, which may not be written to; but who runs as root may.
 //! Every stored file has the same time of change, so one that was written to is known, and is not served any more.
 
+use super::{Left, PutError};
 use amalgam_core::vocabulary::{Digest, NodeId, StoredFile};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,21 +20,6 @@ const PART: usize = 1 << 20;
 
 pub struct FileStore {
     directory: PathBuf,
-}
-
-/// Why a file was not taken.
-#[derive(Debug)]
-pub enum PutError {
-    Missing,
-    NotAFile,
-    /// The node cannot keep it.
-    Io(io::Error),
-}
-
-impl From<io::Error> for PutError {
-    fn from(error: io::Error) -> PutError {
-        PutError::Io(error)
-    }
 }
 
 impl FileStore {
@@ -58,54 +44,44 @@ impl FileStore {
     }
 
     /// Takes a file that a task left. Unless it is kept there, it is not in the task's directory any more.
-    pub fn put(&self, source: &Path, is_kept: bool) -> Result<StoredFile, PutError> {
-        let metadata = match fs::symlink_metadata(source) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Err(PutError::Missing);
-            }
-            other => other?,
-        };
-        if !metadata.is_file() {
-            return Err(PutError::NotAFile);
-        }
-        let is_others = metadata.nlink() > 1;
-        if !is_others {
-            // The task may have forbidden it to itself.
-            let _ = fs::set_permissions(source, Permissions::from_mode(0o600));
-        }
-        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(source)?;
+    pub fn put(&self, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
+        let mut file = left.open()?;
         // What has another name, too, must not become read only there.
-        if is_others {
-            return self.copy(&mut file, source, is_kept);
+        if left.is_shared() {
+            return self.copy(&mut file, left, is_kept);
         }
-        let (digest, bytes) = digest_of(&mut file)?;
-        seal(&file)?;
-        let (fresh, target) = (self.fresh()?, self.path(&digest));
-        let moved = if is_kept { fs::hard_link(source, &fresh) } else { fs::rename(source, &fresh) };
-        if moved.is_err() {
+        let (digest, bytes) = digest_of(&mut file).map_err(PutError::of_source)?;
+        seal(&file).map_err(PutError::of_source)?;
+        let fresh = self.fresh().map_err(PutError::Io)?;
+        if left.rename(&fresh, is_kept).is_err() {
             // Another file system, or one without links.
-            let mut file = File::open(source)?;
-            return self.copy(&mut file, source, is_kept);
+            file.rewind().map_err(PutError::of_source)?;
+            return self.copy(&mut file, left, is_kept);
         }
-        fs::rename(&fresh, &target)?;
-        self.sync()?;
+        self.take(&fresh, &digest).and_then(|()| self.sync()).map_err(PutError::Io)?;
         Ok(StoredFile { digest, bytes })
     }
 
-    fn copy(&self, file: &mut File, source: &Path, is_kept: bool) -> Result<StoredFile, PutError> {
-        let mut incoming = self.incoming()?;
+    fn copy(&self, file: &mut File, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
+        let mut incoming = self.incoming().map_err(PutError::Io)?;
         let mut part = vec![0; PART];
         loop {
-            match file.read(&mut part)? {
+            match file.read(&mut part).map_err(PutError::of_source)? {
                 0 => break,
-                length => incoming.write(&part[..length])?,
+                length => incoming.write(&part[..length]).map_err(PutError::Io)?,
             }
         }
-        let stored = incoming.keep(None)?.expect("any contents are right");
+        let stored = incoming.keep(None).map_err(PutError::Io)?.expect("any contents are right");
         if !is_kept {
-            fs::remove_file(source)?;
+            // The task may have forbidden it; then it stays there besides.
+            let _ = left.remove();
         }
         Ok(stored)
+    }
+
+    /// What is whole under its passing name gets its own, or goes.
+    fn take(&self, fresh: &Path, digest: &Digest) -> io::Result<()> {
+        fs::rename(fresh, self.path(digest)).inspect_err(|_| drop(fs::remove_file(fresh)))
     }
 
     /// A file that is about to come from elsewhere.
@@ -125,8 +101,14 @@ impl FileStore {
     fn fresh(&self) -> io::Result<PathBuf> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(self.directory.join(format!(".new-{}-{number}", std::process::id())))
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = self.directory.join(format!(".new-{}-{number}", std::process::id()));
+            // In a container an earlier process may have had the same number.
+            if fs::symlink_metadata(&path).is_err() {
+                return Ok(path);
+            }
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -150,7 +132,8 @@ impl FileStore {
         match fs::hard_link(&path, target) {
             Err(error) if matches!(error.kind(), io::ErrorKind::TooManyLinks | io::ErrorKind::CrossesDevices) => {
                 fs::copy(&path, target)?;
-                fs::set_permissions(target, Permissions::from_mode(READ_ONLY))
+                // Of a copy the time of change is another.
+                seal(&File::open(target)?)
             }
             other => other,
         }
@@ -166,9 +149,7 @@ impl FileStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             other => other?,
         }
-        // Of a copy the time is another.
-        seal(&File::open(&fresh)?)?;
-        fs::rename(&fresh, self.path(&file.digest))?;
+        self.take(&fresh, &file.digest)?;
         Ok(true)
     }
 
@@ -189,13 +170,30 @@ impl FileStore {
         Ok(Some(piece))
     }
 
+    /// Reads the whole file, of which somebody says that it is not what it was; a damaged one is removed.
+    pub fn verify(&self, digest: &Digest) -> bool {
+        let path = self.path(digest);
+        let Ok(mut file) = File::open(&path) else { return false };
+        let is_whole = digest_of(&mut file).is_ok_and(|(found, _)| found == *digest);
+        if !is_whole {
+            tracing::warn!(file = %path.display(), "its contents have changed, and it is removed");
+            let _ = fs::remove_file(&path);
+        }
+        is_whole
+    }
+
     /// All files, those first that were given a name longest ago.
     pub fn list(&self) -> Vec<StoredFile> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let mut files: Vec<((i64, i64), StoredFile)> = entries
             .filter_map(|entry| {
                 let digest = Digest::parse(entry.file_name().to_str()?)?;
-                let metadata = entry.metadata().ok().filter(is_sealed)?;
+                let metadata = entry.metadata().ok()?;
+                if !is_sealed(&metadata) {
+                    // Nobody is given it any more.
+                    self.remove(&digest);
+                    return None;
+                }
                 Some(((metadata.ctime(), metadata.ctime_nsec()), StoredFile { digest, bytes: metadata.len() }))
             })
             .collect();
@@ -207,10 +205,21 @@ impl FileStore {
         let _ = fs::remove_file(self.path(digest));
     }
 
-    /// Removes what processes were writing that are no more.
+    /// Removes what nodes had whose executor this was before.
+    pub fn remove_others(state: &Path, node: NodeId) {
+        let own = FileStore::of(state, node).directory;
+        for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
+            if store.path() != own {
+                let _ = fs::remove_dir_all(store.path());
+            }
+        }
+    }
+
+    /// Removes what processes were writing that are no more, before this one writes anything.
     pub fn remove_remains(state: &Path) {
         let writer = |name: &str| name.strip_prefix(".new-")?.split('-').next()?.parse::<u32>().ok();
-        let is_alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        // Of this process's number an earlier one was.
+        let is_alive = |pid: u32| pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists();
         for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
             for entry in fs::read_dir(store.path()).into_iter().flatten().flatten() {
                 let name = entry.file_name();
@@ -291,17 +300,16 @@ mod tests {
     }
 
     /// A file that a task left.
-    fn left(state: &Path, name: &str, text: &str) -> PathBuf {
-        let path = state.join(name);
-        fs::write(&path, text).unwrap();
-        path
+    fn left<'a>(state: &Path, name: &'a str, text: &str) -> Left<'a> {
+        fs::write(state.join(name), text).unwrap();
+        Left::find(state, name).unwrap()
     }
 
     #[test]
     fn a_file_is_stored_under_its_checksum_and_read_from_there() {
         let state = tempfile::tempdir().unwrap();
-        let (store, path) = (store(state.path()), left(state.path(), "o", "abc"));
-        let stored = store.put(&path, false).unwrap();
+        let (store, path) = (store(state.path()), state.path().join("o"));
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
         // By `printf abc | sha256sum`.
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!((stored.digest.to_string().as_str(), stored.bytes), (known, 3));
@@ -321,14 +329,14 @@ mod tests {
     #[test]
     fn a_kept_file_stays_and_that_of_somebody_else_is_left_alone() {
         let state = tempfile::tempdir().unwrap();
-        let (store, path) = (store(state.path()), left(state.path(), "o", "abc"));
-        store.put(&path, true).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "abc");
-        let others = left(state.path(), "others", "xyz");
-        let output = state.path().join("output");
+        let store = store(state.path());
+        store.put(&left(state.path(), "o", "abc"), true).unwrap();
+        assert_eq!(fs::read_to_string(state.path().join("o")).unwrap(), "abc");
+        let (others, output) = (state.path().join("others"), state.path().join("output"));
+        fs::write(&others, "xyz").unwrap();
         fs::hard_link(&others, &output).unwrap();
         fs::set_permissions(&others, Permissions::from_mode(0o644)).unwrap();
-        let stored = store.put(&output, false).unwrap();
+        let stored = store.put(&Left::find(state.path(), "output").unwrap(), false).unwrap();
         assert!(!output.exists() && store.has(&stored.digest, 3));
         assert!(!is_sealed(&fs::metadata(&others).unwrap()));
     }
@@ -348,6 +356,33 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_to_is_found_when_all_are_listed() {
+        let state = tempfile::tempdir().unwrap();
+        let store = store(state.path());
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
+        fs::set_permissions(store.path(&stored.digest), Permissions::from_mode(0o600)).unwrap();
+        fs::write(store.path(&stored.digest), "abd").unwrap();
+        assert_eq!(store.list(), []);
+        assert!(!store.path(&stored.digest).exists(), "it takes no room for ever");
+    }
+
+    #[test]
+    fn what_earlier_processes_and_nodes_left_is_in_nobodys_way() {
+        let state = tempfile::tempdir().unwrap();
+        let (store, other) = (store(state.path()), FileStore::of(state.path(), NodeId(4)));
+        let stored = store.put(&left(state.path(), "o", "abc"), false).unwrap();
+        other.put(&left(state.path(), "p", "xyz"), false).unwrap();
+        // One of the same number, in a container.
+        let remains = |number: u32| store.directory.join(format!(".new-{}-{number}", std::process::id()));
+        (0..300).for_each(|number| fs::write(remains(number), "").unwrap());
+        assert!(store.incoming().is_ok());
+        FileStore::remove_remains(state.path());
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
+        FileStore::remove_others(state.path(), NodeId(3));
+        assert_eq!((store.list(), other.directory.exists()), (vec![stored], false));
+    }
+
+    #[test]
     fn what_comes_wrong_is_not_kept() {
         let state = tempfile::tempdir().unwrap();
         let store = store(state.path());
@@ -360,18 +395,6 @@ mod tests {
             assert_eq!(store.has(&stored.digest, 3), is_kept);
         }
         assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn directories_and_links_are_no_outputs() {
-        let state = tempfile::tempdir().unwrap();
-        let store = store(state.path());
-        std::os::unix::fs::symlink("/etc/passwd", state.path().join("link")).unwrap();
-        fs::create_dir(state.path().join("directory")).unwrap();
-        for name in ["link", "directory"] {
-            assert!(matches!(store.put(&state.path().join(name), false), Err(PutError::NotAFile)), "{name}");
-        }
-        assert!(matches!(store.put(&state.path().join("none"), false), Err(PutError::Missing)));
     }
 
     #[test]

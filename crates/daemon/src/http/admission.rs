@@ -1,13 +1,15 @@
 //! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
 
 use crate::api::Error;
-use amalgam_core::vocabulary::files::{MAX_NAME, check_output};
+use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, MAX_PART, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
 /// Everything that a name or a command may be long.
 const MAX_TEXT: usize = 1 << 20;
+/// Of patterns with the names of files that they may stand for; it takes seconds.
+const MAX_COMPARISONS: u64 = 100_000_000;
 
 pub fn check(job: &JobSpec) -> Result<(), Error> {
     let refuse = |message: String| Err(Error::bad_request(message, "submit what `amalgam submit` makes of a job file"));
@@ -37,6 +39,20 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
     if tasks > MAX_TASKS {
         return refuse(format!("{tasks} tasks are too many: a job may have {MAX_TASKS}"));
     }
+    // Only now is it known that they can be counted.
+    let comparisons = job.stages.iter().map(|stage| comparisons(&job.stages, stage)).fold(0, u64::saturating_add);
+    if comparisons > MAX_COMPARISONS {
+        return refuse(format!("its inputs are patterns over {comparisons} names; {MAX_COMPARISONS} are allowed"));
+    }
+    for (index, stage) in job.stages.iter().enumerate() {
+        let counts = stage.samples_of_readers().map(|position| stage.count_inputs(&job.stages[..index], position));
+        if let Some(files) = counts.max().filter(|files| *files > MAX_INPUTS) {
+            return refuse(format!(
+                "stage {index} (`{}`) has a task that reads {files} files; {MAX_INPUTS} are allowed",
+                stage.name
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -54,8 +70,8 @@ fn count(tasks: &TaskSet) -> u64 {
 }
 
 fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
-    if stage.name.is_empty() || stage.name.len() > 256 || stage.name.chars().any(char::is_control) {
-        return Err("has a name that is empty, longer than 256 bytes or not printable".to_owned());
+    if stage.name.is_empty() || stage.name.len() > MAX_PART || stage.name.chars().any(char::is_control) {
+        return Err("has a name that is empty, longer than 255 bytes or not printable".to_owned());
     }
     if stage.after.iter().any(|before| *before as usize >= index) {
         return Err("depends on itself or on a stage behind it".to_owned());
@@ -92,6 +108,14 @@ fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
     for name in &stage.outputs {
         check_output(name).map_err(|(problem, _)| format!("cannot have the output `{name}`: {problem}"))?;
     }
+    let names: BTreeSet<&str> = stage.outputs.iter().map(String::as_str).collect();
+    if names.len() < stage.outputs.len() {
+        return Err("declares an output twice".to_owned());
+    }
+    let parents = |name: &'_ str| name.match_indices('/').map(|(at, _)| name[..at].to_owned()).collect::<Vec<_>>();
+    if let Some(name) = names.iter().flat_map(|name| parents(name)).find(|parent| names.contains(parent.as_str())) {
+        return Err(format!("has the output `{name}`, which is a directory of another one"));
+    }
     for InputSpec { stage: writer, files } in &stage.inputs {
         let Some(writer) = before.get(*writer as usize).filter(|_| stage.after.contains(writer)) else {
             return Err("reads what a stage writes that it does not come after".to_owned());
@@ -105,6 +129,17 @@ fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// How many names are made to see what the stage reads.
+fn comparisons(stages: &[StageSpec], stage: &StageSpec) -> u64 {
+    let of = |input: &InputSpec| {
+        let writer = &stages[input.stage as usize];
+        let by_index = writer.outputs.iter().filter(|name| name.contains(INDEX)).count() as u64;
+        let names = if input.files.contains('*') { by_index * count(&writer.tasks) } else { 0 };
+        names + writer.outputs.len() as u64
+    };
+    stage.inputs.iter().map(of).fold(0, u64::saturating_add)
 }
 
 fn check_tasks(tasks: &TaskSet) -> Result<(), String> {
@@ -122,5 +157,55 @@ fn check_tasks(tasks: &TaskSet) -> Result<(), String> {
             let sound = (0..items.len()).all(|at| items.get(at).is_some_and(|item| !item.contains('\0')));
             if sound { Ok(()) } else { Err("has malformed items".to_owned()) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::Program;
+    use std::sync::Arc;
+
+    fn stage(name: &str, tasks: u32) -> StageSpec {
+        let command = vec!["true".to_owned()];
+        let program = Arc::new(Program { command, workdir: Workdir::Own, ..Program::default() });
+        StageSpec { name: name.to_owned(), tasks: TaskSet::Count(tasks), program, ..StageSpec::default() }
+    }
+
+    /// A stage of so many tasks with these outputs, and one that reads of them by these patterns.
+    fn refused(tasks: u32, outputs: &[&str], patterns: &[&str]) -> Option<String> {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let writer = StageSpec { outputs: texts(outputs), ..stage("a", tasks) };
+        let inputs = texts(patterns).into_iter().map(|files| InputSpec { stage: 0, files }).collect();
+        let reader = StageSpec { after: vec![0], inputs, ..stage("b", 2) };
+        let (name, submit_dir) = ("job".to_owned(), "/".to_owned());
+        let job = JobSpec { name, submit_dir, stages: vec![writer, reader], ..JobSpec::default() };
+        check(&job).err().map(|error| error.message)
+    }
+
+    #[test]
+    fn a_task_reads_no_more_files_than_a_launch_can_name() {
+        assert_eq!(refused(100_000, &["o"], &["*"]), None);
+        let said = refused(100_001, &["o"], &["*"]).unwrap();
+        assert!(said.contains("`b`") && said.contains("100001 files"), "{said}");
+        assert!(refused(60_000, &["o", "p"], &["o", "p"]).unwrap().contains("120000 files"), "of all its patterns");
+        assert_eq!(refused(100_001, &["o-{index}"], &["o-{index}"]), None);
+        assert!(refused(100_001, &["to-1"], &["to-{index}"]).is_some(), "the last of its tasks reads them");
+        let said = refused(1_000_000, &["o-{index}"], &["*x"; 101]).unwrap();
+        assert!(said.contains("patterns over 101000101 names"), "{said}");
+    }
+
+    #[test]
+    fn outputs_do_not_get_in_each_others_way() {
+        assert!(refused(1, &["o", "o"], &[]).unwrap().contains("twice"));
+        assert!(refused(1, &["a/b/c", "a/b"], &[]).unwrap().contains("`a/b`, which is a directory"));
+        assert_eq!(refused(1, &["a/b/c", "a/bc", "c"], &[]), None);
+    }
+
+    #[test]
+    fn no_name_is_longer_than_a_files_may_be() {
+        let long = "x".repeat(256);
+        assert!(check_stage(0, &stage(&long, 1)).is_err() && check_stage(0, &stage(&long[1..], 1)).is_ok());
+        assert!(refused(1, &[&long], &[]).unwrap().contains("255 bytes"));
     }
 }

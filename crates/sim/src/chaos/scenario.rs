@@ -45,6 +45,7 @@ impl Scenario {
             cache_bytes: one_of(files, &[40 << 20, 10 << 30]),
             wrong: one_of(files, &[0.0, 0.05, 0.5]),
             slow: one_of(files, &[0.0, 0.1]),
+            spoiled: one_of(files, &[0.0, 0.02, 0.2]),
         };
         Scenario { settings, nodes, workload, plan }
     }

@@ -1,0 +1,200 @@
+//! A file on its way to a node: who may have it, and how those behaved that were asked.
+
+use crate::vocabulary::{Duration, Instant, NodeId};
+use std::collections::VecDeque;
+
+/// A node that sends another file than it was asked for is asked so often.
+const MOST_WRONG: u32 = 3;
+/// One that stops on the way is asked so often.
+const MOST_CUT_SHORT: u32 = 10;
+/// Nodes that do not answer are asked again after so long, and one that does not for `PATIENCE` not any more.
+const RETRY: Duration = Duration(2_000_000);
+const PATIENCE: Duration = Duration(30_000_000);
+
+pub(super) struct Fetch {
+    pub bytes: u64,
+    pub readers: u32,
+    pub step: Step,
+    /// Since when it is under way.
+    pub asked_at: Option<Instant>,
+    /// Nodes that may have it; the front is asked next.
+    holders: VecDeque<Holder>,
+    /// Nodes that do not have it, whatever was said, and why not.
+    in_vain: Vec<(NodeId, &'static str)>,
+    /// Holders to ask before the next pause.
+    unasked: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Waiting,
+    Asked(NodeId),
+    /// Nobody answered; all are asked again then.
+    Paused(Instant),
+}
+
+struct Holder {
+    node: NodeId,
+    /// How often it sent something else.
+    wrong: u32,
+    /// How often it began and did not go on.
+    cut_short: u32,
+    /// Since when it says nothing.
+    silent_since: Option<Instant>,
+}
+
+impl Holder {
+    fn new(node: NodeId) -> Holder {
+        Holder { node, wrong: 0, cut_short: 0, silent_since: None }
+    }
+}
+
+impl Fetch {
+    pub fn new(bytes: u64) -> Fetch {
+        Fetch {
+            bytes,
+            readers: 0,
+            step: Step::Waiting,
+            asked_at: None,
+            holders: VecDeque::new(),
+            in_vain: Vec::new(),
+            unasked: 0,
+        }
+    }
+
+    /// Who is asked next.
+    pub fn next_holder(&self) -> Option<NodeId> {
+        self.holders.front().map(|holder| holder.node)
+    }
+
+    pub fn asked_in_vain(&self) -> impl Iterator<Item = NodeId> {
+        self.in_vain.iter().map(|(node, _)| *node)
+    }
+
+    /// Why nobody is left to ask.
+    pub fn why_in_vain(&self) -> String {
+        let each: Vec<String> = self.in_vain.iter().map(|(node, trouble)| format!("{node} {trouble}")).collect();
+        if each.is_empty() { "no node is known to have it".to_owned() } else { each.join("; ") }
+    }
+
+    pub fn add_holder(&mut self, own: NodeId, node: NodeId) {
+        if self.in_vain.iter().any(|(known, _)| *known == node) {
+            return;
+        }
+        if node == own {
+            return self.was_absent(own);
+        }
+        if self.holders.iter().all(|known| known.node != node) {
+            self.holders.push_back(Holder::new(node));
+            self.unasked += 1;
+        }
+    }
+
+    /// One that is asked next. False if it was known to have the file.
+    pub fn add_first(&mut self, node: NodeId) -> bool {
+        let is_new = self.holders.iter().all(|known| known.node != node);
+        if is_new {
+            self.holders.push_front(Holder::new(node));
+            self.unasked += 1;
+        }
+        is_new
+    }
+
+    pub fn was_absent(&mut self, holder: NodeId) {
+        self.give_up(holder, "does not have it any more (what is more than a node's --cache goes there)");
+    }
+
+    /// Its own copy is not what it was.
+    pub fn was_spoiled(&mut self, holder: NodeId) {
+        self.give_up(holder, "had a damaged copy, whose checksum is wrong");
+    }
+
+    /// Another one is asked first, if there is one.
+    pub fn was_wrong(&mut self, holder: NodeId) {
+        let Some(wrong) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
+        wrong.silent_since = None;
+        wrong.wrong += 1;
+        if wrong.wrong >= MOST_WRONG {
+            self.give_up(holder, "sent something else, whose checksum is wrong, each time");
+        } else {
+            self.holders.rotate_left(1);
+        }
+    }
+
+    /// It sent the beginning, and then nothing more.
+    pub fn was_cut_short(&mut self, now: Instant, holder: NodeId) {
+        let Some(cut) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
+        cut.silent_since = Some(now);
+        cut.cut_short += 1;
+        if cut.cut_short >= MOST_CUT_SHORT {
+            self.give_up(holder, "did not go on to its end, each time");
+        } else {
+            self.holders.rotate_left(1);
+        }
+        self.pause_after_all(now);
+    }
+
+    pub fn was_silent(&mut self, now: Instant, holder: NodeId) {
+        let Some(silent) = self.holders.iter_mut().find(|known| known.node == holder) else { return };
+        if now.since(*silent.silent_since.get_or_insert(now)) >= PATIENCE {
+            self.give_up(holder, "did not answer for long");
+        } else {
+            self.holders.rotate_left(1);
+        }
+        self.pause_after_all(now);
+    }
+
+    fn pause_after_all(&mut self, now: Instant) {
+        self.unasked = self.unasked.saturating_sub(1);
+        if self.unasked == 0 && !self.holders.is_empty() {
+            self.unasked = self.holders.len();
+            self.step = Step::Paused(now + RETRY);
+        }
+    }
+
+    fn give_up(&mut self, holder: NodeId, trouble: &'static str) {
+        self.holders.retain(|known| known.node != holder);
+        self.in_vain.push((holder, trouble));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: NodeId = NodeId(0);
+    const ONE: NodeId = NodeId(1);
+    const OTHER: NodeId = NodeId(2);
+
+    fn fetch() -> Fetch {
+        let mut fetch = Fetch::new(1);
+        [ONE, OTHER].into_iter().for_each(|node| fetch.add_holder(OWN, node));
+        fetch
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn only_those_are_given_up_that_were_silent_themselves() {
+        let mut fetch = fetch();
+        (0..4).for_each(|round| fetch.was_silent(at(10 * round), ONE));
+        assert_eq!(fetch.asked_in_vain().collect::<Vec<_>>(), [ONE]);
+        fetch.was_silent(at(31), OTHER);
+        assert_eq!(fetch.next_holder(), Some(OTHER), "it is silent since a moment ago");
+        assert_eq!(fetch.why_in_vain(), "n1 did not answer for long");
+    }
+
+    #[test]
+    fn who_sent_something_meanwhile_is_waited_for_anew_and_not_for_ever() {
+        let mut fetch = fetch();
+        for round in 0..9 {
+            fetch.was_silent(at(40 * round), ONE);
+            fetch.was_cut_short(at(40 * round + 20), ONE);
+        }
+        assert_eq!(fetch.asked_in_vain().count(), 0);
+        fetch.was_cut_short(at(400), ONE);
+        assert_eq!(fetch.asked_in_vain().collect::<Vec<_>>(), [ONE]);
+    }
+}
