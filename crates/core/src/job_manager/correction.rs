@@ -176,7 +176,8 @@ impl JobManager {
         trigger: Trigger,
         out: &mut Outbox,
     ) -> bool {
-        let Some(sent) = self.running.get(&attempt) else { return false };
+        // A copy is of a task that is over.
+        let Some(sent) = self.running.get(&attempt).filter(|sent| sent.rule != Rule::Copy) else { return false };
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
         let expected_run = self.dag.stage(task.stage).estimate.expected();
         let ask = self.requests.ask_of(task.stage, false);
