@@ -48,7 +48,7 @@ pub enum Reaction {
     /// A running process ended before its time.
     Ended { order: Box<LaunchOrder>, reason: EndReason },
     /// What runs with this shape is guaranteed from now on.
-    Promoted { before: Arc<TaskShape> },
+    Promoted { task: TaskId, before: Arc<TaskShape> },
 }
 
 impl Executor {
@@ -82,7 +82,7 @@ impl Executor {
                     let before = Arc::clone(&running.order.template.shape);
                     running.order.promote(grant);
                     if *before != *running.order.template.shape {
-                        out.push(Reaction::Promoted { before });
+                        out.push(Reaction::Promoted { task: running.order.task, before });
                     }
                 }
             }

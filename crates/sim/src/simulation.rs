@@ -635,7 +635,7 @@ impl Simulation {
                 Reaction::Began { attempt, task, template } => self.begin_task(node, attempt, task, &template),
                 Reaction::Fetch { file, from } => self.fetch(node, file, from),
                 Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
-                Reaction::Promoted { before } => self.metrics.on_promoted(self.now, &before),
+                Reaction::Promoted { task, before } => self.metrics.on_promoted(self.now, task, &before),
             }
         }
         self.reactions = reactions;

@@ -292,8 +292,11 @@ impl Metrics {
     }
 
     /// What ran with this shape is guaranteed from now on.
-    pub fn on_promoted(&mut self, now: Instant, before: &TaskShape) {
-        self.usage.on_promoted(now, before);
+    pub fn on_promoted(&mut self, now: Instant, task: TaskId, before: &TaskShape) {
+        // What runs of a job that nobody knows any more was not counted either.
+        if self.job_of(task.job).is_some() {
+            self.usage.on_promoted(now, before);
+        }
     }
 
     pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape) {
