@@ -94,6 +94,8 @@ fn a_figure_that_is_run_with_traces_says_which_and_where_they_are_looked_for() {
     };
     let text = refused(&["run", "carbyne-5", "--quick"]);
     assert!(text.contains("dag/tpcds_hive_tez_30tb") && text.contains("--traces DIR"), "{text}");
+    let text = refused(&["run", "apollo-10", "--quick"]);
+    assert!(text.contains("dag/tpch_decima") && text.contains("docs/results/apollo/README.md"), "{text}");
     let empty = tempfile::tempdir().unwrap();
     let text = refused(&["run", "carbyne-5", "--quick", "--traces", empty.path().to_str().unwrap()]);
     assert!(text.contains("there is no") && text.contains("tpcds_hive_tez_30tb"), "{text}");
@@ -142,6 +144,8 @@ fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
 #[test]
 fn a_wrong_scenario_is_pointed_at() {
     let of_apollo = [
+        ("loads = [0.9]", "loads = [0.0]", "production.figure.apollo-7: loads is 0, and may be"),
+        ("[\"apollo\"]", "[\"apolo\"]", "there is no preset `apolo`"),
         ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
         ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
         ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),

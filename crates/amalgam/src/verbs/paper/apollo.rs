@@ -7,9 +7,9 @@ mod quality;
 mod rows;
 mod scenario;
 
-use super::figure::{Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, misses, run_all};
+use super::figure::{Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, missed, misses, run_all};
 use crate::failure::Result;
-use production::{CAUGHT, DUPLICATES, FIRST, WITHIN};
+use production::{CAUGHT, DUPLICATES, FIRST, WAIT, WITHIN};
 use scenario::{Batch, Scenario};
 
 const PAPER: Paper = Paper {
@@ -66,11 +66,11 @@ fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
     Ok(Findings { plots: cases.iter().zip(&runs).map(plot).collect(), ..told(rows, &FIGURE_12) })
 }
 
-/// What the paper says.
-const NUMBERS: [PaperNumber; 16] = [
+/// What the paper says: the least or, of waits and duplicates, the most. Table 2 has 81.3, 81.3 and 83 % by trigger, which is 82 of all.
+const NUMBERS: [PaperNumber; 14] = [
     ("apollo-7", "apollo, load 0.9", "cpu", 0.9),
     ("apollo-7", "apollo, load 0.9", "decisions_per_s", 20_000.0),
-    ("apollo-7", "apollo, load 0.9", "guaranteed_wait_p95_s", 1.0),
+    ("apollo-7", "apollo, load 0.9", WAIT, 1.0),
     ("apollo-10", "apollo, load 0.6", WITHIN, 0.95),
     ("apollo-10", "apollo, load 0.8", WITHIN, 0.95),
     ("apollo-10", "apollo, load 0.9", WITHIN, 0.95),
@@ -82,15 +82,19 @@ const NUMBERS: [PaperNumber; 16] = [
     ("apollo-table-2", "apollo, load 0.9", FIRST, 0.82),
     ("apollo-stragglers", "apollo, load 0.6, slow ones corrected", CAUGHT, 0.7),
     ("apollo-stragglers", "apollo, load 0.8, slow ones corrected", CAUGHT, 0.7),
-    ("apollo-9", "apollo, load 0.8", "mean_jct over greedy omniscient", 1.045),
-    ("apollo-9", "apollo, load 0.9", "mean_jct over greedy omniscient", 1.045),
 ];
 
 fn in_production(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
     let scenario = Scenario::parse(scenario)?;
     let set_up = scenario.production(figure)?;
     let cases = production::run(&scenario.production, set_up, extent)?;
-    Ok(told(production::rows(figure, set_up, &cases, &NUMBERS), &IN_PRODUCTION))
+    let rows = production::rows(figure, set_up, &cases, &NUMBERS);
+    let is_worse = |row: &Row, paper: f64| match &*row.metric {
+        WAIT | DUPLICATES => row.ours > paper,
+        _ => row.ours < paper,
+    };
+    let missed = missed(&rows, is_worse);
+    Ok(Findings { departures: [missed, sentences(&IN_PRODUCTION)].concat(), rows, plots: Vec::new() })
 }
 
 const IN_PRODUCTION: [&str; 5] = [
@@ -102,14 +106,16 @@ const IN_PRODUCTION: [&str; 5] = [
     "a guaranteed attempt was launched as such; one that was opportunistic and was promoted while it waited has a row of its own, and \
      its wait counts from its launch",
     "the paper's oracle has each job run with its own tokens, without waits and failures. Here stands an omniscient greedy scheduler on one \
-     pooled machine, the job with the least work left first: what that gives up of fairness it gains in the mean",
+     pooled machine, the job with the least work left first: what that gives up of fairness it gains in the mean; so the paper's 1.045 stands beside nothing",
     "the paper's baseline, which knows no loads and explores by duplicates, is not built; the baselines are presets of other papers",
 ];
 
 fn told(rows: Vec<Row>, departures: &[&str]) -> Findings {
-    let mut all = misses(&rows);
-    all.extend(departures.iter().map(|&departure| departure.to_owned()));
-    Findings { rows, departures: all, plots: Vec::new() }
+    Findings { departures: [misses(&rows), sentences(departures)].concat(), rows, plots: Vec::new() }
+}
+
+fn sentences(departures: &[&str]) -> Vec<String> {
+    departures.iter().map(|&departure| departure.to_owned()).collect()
 }
 
 const FIGURE_5: [&str; 1] = [

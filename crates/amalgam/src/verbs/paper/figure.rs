@@ -1,8 +1,10 @@
 //! What a figure of a paper is here, and what running it finds.
 
 use crate::failure::{Failure, Result};
+use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
 use amalgam_sim::report;
 use amalgam_workload::closest;
+use amalgam_workload::trace::Node;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -95,12 +97,46 @@ impl Row {
 /// The paper's numbers that ours are not within a tenth of.
 pub fn misses(rows: &[Row]) -> Vec<String> {
     const NEAR: f64 = 0.1;
+    missed(rows, |row, paper| (row.ours - paper).abs() > NEAR * paper.abs())
+}
+
+/// The paper's numbers that ours are off in this sense.
+pub fn missed(rows: &[Row], is_off: impl Fn(&Row, f64) -> bool) -> Vec<String> {
     let missed = |row: &Row| {
-        let paper = row.paper?;
-        let is_off = (row.ours - paper).abs() > NEAR * paper.abs();
-        is_off.then(|| format!("missed: {}, {}: {:.3}, the paper has {paper}", row.case, row.metric, row.ours))
+        let paper = row.paper.filter(|paper| is_off(row, *paper))?;
+        Some(format!("missed: {}, {}: {:.3}, the paper has {paper}", row.case, row.metric, row.ours))
     };
     rows.iter().filter_map(missed).collect()
+}
+
+/// Where a workload is: `read` is a format and, if it reads files, a path in the folder of traces, of which the paper's page of
+/// results says what is in it.
+pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
+    let Some((format, path)) = read.split_once(':').filter(|(format, _)| *format != "synthetic") else {
+        return Ok(read.to_owned());
+    };
+    let remedy =
+        format!("give the folder that holds them: --traces DIR; docs/results/{paper}/README.md says what is in it");
+    let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), &*remedy);
+    let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
+    if !file.exists() {
+        return Err(Failure::usage(format!("there is no {}", file.display()), &*remedy));
+    }
+    Ok(format!("{format}:{}", file.display()))
+}
+
+/// So many of one size.
+pub fn nodes(resources: Resources, count: u32) -> Vec<Node> {
+    let node = |number: u32| Node {
+        name: format!("node-{number}"),
+        resources: ResourceSpec { basic: resources, custom: Vec::new() },
+        attributes: Attributes::default(),
+    };
+    (0..count).map(node).collect()
+}
+
+pub fn seconds(seconds: f64) -> Duration {
+    Duration::from_micros((seconds * 1e6).round() as u64)
 }
 
 /// What a paper says: figure, case, metric, number.

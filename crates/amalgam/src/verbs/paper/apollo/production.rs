@@ -1,13 +1,13 @@
 //! Runs a steady stream of a trace's jobs on a cluster, as the paper's cluster has it in production, and keeps of a run what
 //! figures are about.
 
-use super::super::figure::{Amount, Extent, PaperNumber, Row, number_of, ratio, run_all};
+use super::super::figure::{Amount, Extent, PaperNumber, Row, mean, nodes, number_of, ratio, run_all, seconds, source};
 use super::scenario::{Production, ProductionFigure};
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources, Totals, Workdir};
+use amalgam_core::vocabulary::{Resources, Totals, Workdir};
 use amalgam_sim::{Outcome, Queueing, Reference, Settings, Simulation};
-use amalgam_workload::trace::{self, Node, Workload};
+use amalgam_workload::trace::{self, Workload};
 use std::sync::Arc;
 
 /// Metrics of which the paper has numbers.
@@ -15,6 +15,7 @@ pub const WITHIN: &str = "waits estimated within 1 s";
 pub const DUPLICATES: &str = "duplicates, part of attempts";
 pub const FIRST: &str = "duplicates that were first";
 pub const CAUGHT: &str = "stragglers caught";
+pub const WAIT: &str = "guaranteed_wait_p95_s";
 
 /// A cluster under a load with a scheduler.
 pub struct Case {
@@ -83,20 +84,14 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
         Amount::Quick => 10,
         Amount::Smoke => 40,
     };
-    let nodes = (figure.nodes.unwrap_or(production.nodes) / part).max(2);
+    let count = (figure.nodes.unwrap_or(production.nodes) / part).max(2);
     let jobs = (figure.jobs.unwrap_or(production.jobs) / part).max(4);
     let node = Resources::new(production.cpus * 1_000, production.memory_gib * 1_024);
-    let workload = workload(production, case.load * f64::from(nodes * production.cpus), jobs, seed, extent)?;
-    let nodes: Vec<Node> = (0..nodes)
-        .map(|number| Node {
-            name: format!("node-{number}"),
-            resources: ResourceSpec { basic: node, custom: Vec::new() },
-            attributes: Attributes::default(),
-        })
-        .collect();
+    let workload = workload(production, case.load * f64::from(count * production.cpus), jobs, seed, extent)?;
+    let nodes = nodes(node, count);
     let mut settings = Settings { preset: case.preset()?, seed, ..Settings::default() };
     settings.preset.seed = seed;
-    settings.master.heartbeat = Duration::from_micros((production.heartbeat_s * 1e6) as u64);
+    settings.master.heartbeat = seconds(production.heartbeat_s);
     settings.execution.stragglers = case.stragglers;
     settings.execution.straggler_factor = production.straggler_factor;
     let mut capacity = Totals::ZERO;
@@ -108,11 +103,13 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
 
 /// Jobs that come at random, at the rate at which they keep so many cores busy.
 fn workload(production: &Production, busy: f64, jobs: u32, seed: u64, extent: &Extent) -> Result<Workload> {
+    let read = if extent.amount == Amount::Smoke { &production.stand_in } else { &production.read };
+    let source = source("apollo", read, extent)?;
     let read = |more: &[(&str, String)]| {
         let mut options: Vec<(String, String)> = production.options.clone().into_iter().collect();
         options.extend([("seed".to_owned(), seed.to_string()), ("draw".to_owned(), jobs.to_string())]);
         options.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        trace::read(&source(production, extent)?, &options).map_err(|error| Failure::usage(error.problem, error.remedy))
+        trace::read(&source, &options).map_err(|error| Failure::usage(error.problem, error.remedy))
     };
     let gap = |micros: f64| [("arrival", format!("poisson:{}us", micros.round().max(1.0)))];
     let plain = read(&gap(1e6))?;
@@ -128,19 +125,6 @@ fn workload(production: &Production, busy: f64, jobs: u32, seed: u64, extent: &E
     Ok(workload)
 }
 
-fn source(production: &Production, extent: &Extent) -> Result<String> {
-    let (Some((format, path)), false) = (production.read.split_once(':'), extent.amount == Amount::Smoke) else {
-        return Ok(production.stand_in.clone());
-    };
-    let remedy = "give the folder that holds them: --traces DIR; docs/results/apollo/README.md says what is in it";
-    let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), remedy);
-    let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
-    match file.exists() {
-        true => Ok(format!("{format}:{}", file.display())),
-        false => Err(Failure::usage(format!("there is no {}", file.display()), remedy)),
-    }
-}
-
 impl Run {
     fn of(outcome: &Outcome, greedy_jct_s: f64, last_arrival_s: f64) -> Run {
         let results = &outcome.results;
@@ -152,7 +136,7 @@ impl Run {
             mean_jct_s: results.jct_s.mean,
             greedy_jct_s,
             task_wait_p95_s: results.task_wait_s.p95,
-            cpu: if cpu.is_empty() { results.utilization.cpu } else { super::super::figure::mean(&cpu) },
+            cpu: if cpu.is_empty() { results.utilization.cpu } else { mean(&cpu) },
             decisions_per_s: ratio(results.counters.launched as f64, results.makespan_s),
             launched: results.counters.launched as f64,
             preempted: results.counters.preempted as f64,
@@ -194,7 +178,7 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
             let of_seeds: Vec<f64> = runs.iter().filter_map(|run| Some(of(run.queueing.as_ref()?, run))).collect();
             rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
         };
-        row("guaranteed_wait_p95_s", &|queueing, _| queueing.guaranteed_wait_s.p95);
+        row(WAIT, &|queueing, _| queueing.guaranteed_wait_s.p95);
         row("promoted_wait_p95_s", &|queueing, _| queueing.promoted_wait_s.p95);
         row("opportunistic_wait_p95_s", &|queueing, _| queueing.opportunistic_wait_s.p95);
         row(WITHIN, &|queueing, _| queueing.within_a_second);

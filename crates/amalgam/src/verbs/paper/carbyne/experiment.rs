@@ -1,14 +1,14 @@
 //! Runs each workload of a figure under each setting with each scheduler and each seed, and keeps of a run what figures are
 //! about.
 
-use super::super::figure::{Amount, Extent, run_all};
+use super::super::figure::{Amount, Extent, nodes, run_all, seconds, source};
 use super::scenario::{
     Arrival, ExampleJob, ExampleStage, FigureScenario, Scaled, Scenario, Setting, Setup, WorkloadEntry,
 };
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::resources::WIDTH;
-use amalgam_core::vocabulary::{Attributes, Duration, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet};
+use amalgam_core::vocabulary::{Duration, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet};
 use amalgam_sim::{Outcome, Settings, Simulation};
 use amalgam_workload::trace::{self, MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
     let mut cases = Vec::new();
     for name in &figure.workloads {
         let entry = entry(scenario, name, extent);
-        let source = source(entry, extent)?;
+        let source = source("carbyne", &entry.read, extent)?;
         for setting in &settings {
             for scheduler in &schedulers {
                 let preset = scenario.preset(scheduler).expect("checked");
@@ -95,7 +95,7 @@ pub fn workload(scenario: &Scenario, name: &str, seed: u64, extent: &Extent) -> 
         load: scenario.free.load,
         amount: extent.amount,
         workload: entry,
-        source: source(entry, extent)?,
+        source: source("carbyne", &entry.read, extent)?,
         setting: &Setting::default(),
         preset: Preset::default(),
         watched_job: None,
@@ -107,24 +107,11 @@ fn entry<'a>(scenario: &'a Scenario, name: &str, extent: &Extent) -> &'a Workloa
     if extent.amount == Amount::Smoke { &scenario.setup.stand_in } else { scenario.workload(name) }
 }
 
-/// Where a workload is, in the folder of traces.
-fn source(entry: &WorkloadEntry, extent: &Extent) -> Result<String> {
-    let Some((format, path)) = entry.read.split_once(':').filter(|(format, _)| *format != "synthetic") else {
-        return Ok(entry.read.clone());
-    };
-    let remedy = "give the folder that holds them: --traces DIR; docs/results/carbyne/README.md says what is in it";
-    let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), remedy);
-    let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
-    if !file.exists() {
-        return Err(Failure::usage(format!("there is no {}", file.display()), remedy));
-    }
-    Ok(format!("{format}:{}", file.display()))
-}
-
 impl World<'_> {
     fn run(&self, seed: u64) -> Result<Run> {
         let workload = self.jobs(seed)?;
-        let nodes = nodes(self.setup, (f64::from(self.whole_nodes()) / self.setting.contention).round() as u32);
+        let count = (f64::from(self.whole_nodes()) / self.setting.contention).round() as u32;
+        let nodes = nodes(node_resources(self.setup), count.max(1));
         Ok(Run::of(&simulate(&nodes, &workload, self.preset, seed, self.setup.heartbeat_s, self.watched_job)))
     }
 
@@ -207,11 +194,6 @@ impl World<'_> {
 
 /// One run of the jobs of an example on one node. They begin together, once an earlier job has left it.
 pub fn run_example(figure: &FigureScenario, preset: Preset, seed: u64, heartbeat_s: f64) -> Run {
-    let node = Node {
-        name: "node-0".to_owned(),
-        resources: ResourceSpec { basic: Resources::new(100_000, 0), custom: Vec::new() },
-        attributes: Attributes::default(),
-    };
     let before = ExampleStage { tasks: 1, cores: 100, run_time_s: 1.0, after: Vec::new() };
     let before = ExampleJob { name: "before".to_owned(), stage: vec![before] };
     let job = |(number, job): (usize, &ExampleJob)| TraceJob {
@@ -221,7 +203,7 @@ pub fn run_example(figure: &FigureScenario, preset: Preset, seed: u64, heartbeat
     };
     let jobs = std::iter::once(&before).chain(&figure.job).enumerate().map(job).collect();
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
-    let outcome = simulate(&[node], &workload, preset, seed, heartbeat_s, None);
+    let outcome = simulate(&nodes(Resources::new(100_000, 0), 1), &workload, preset, seed, heartbeat_s, None);
     let begin = outcome.jobs[0].ended_s.unwrap_or_default();
     let jct_s = outcome.jobs[1..].iter().map(|job| Some(job.ended_s? - begin)).collect();
     Run { jct_s, ..Run::of(&outcome) }
@@ -268,15 +250,6 @@ impl Run {
     }
 }
 
-fn nodes(setup: &Setup, count: u32) -> Vec<Node> {
-    let node = |number: u32| Node {
-        name: format!("node-{number}"),
-        resources: ResourceSpec { basic: node_resources(setup), custom: Vec::new() },
-        attributes: Attributes::default(),
-    };
-    (0..count.max(1)).map(node).collect()
-}
-
 pub fn node_resources(setup: &Setup) -> Resources {
     let Setup { cpus, memory_gib, disk_mb_s, network_mb_s, .. } = *setup;
     let [disk_read, disk_write, network_in, network_out] = [2, 3, 4, 5];
@@ -285,8 +258,4 @@ pub fn node_resources(setup: &Setup) -> Resources {
         .with(disk_write, disk_mb_s)
         .with(network_in, network_mb_s)
         .with(network_out, network_mb_s)
-}
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::from_micros((seconds * 1e6).round() as u64)
 }
