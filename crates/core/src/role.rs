@@ -139,6 +139,8 @@ pub enum Change {
         grant: Option<GrantId>,
         /// It gives way to others, unless it is promoted.
         opportunistic: bool,
+        /// How likely its node is to choose it, if it is.
+        weight: u16,
         rule: Rule,
         passed_over: u32,
         at: Instant,

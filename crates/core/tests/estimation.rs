@@ -150,6 +150,51 @@ fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
     }
 }
 
+/// The weights of the job's opportunistic attempts; its nodes heard the same.
+fn weights(world: &World, job: JobId) -> Vec<u16> {
+    let launched = world.disk.iter().filter_map(|change| match change {
+        Change::Launched { attempt, opportunistic: true, weight, .. } if attempt.job == job => {
+            let heard = world.heard_launches.iter().find(|(_, launch)| launch.attempt == *attempt);
+            assert_eq!(heard.map(|(_, launch)| launch.weight), Some(*weight));
+            Some(*weight)
+        }
+        _ => None,
+    });
+    launched.collect()
+}
+
+#[test]
+fn a_job_with_few_tasks_makes_up_for_it_by_their_weights() {
+    // 14 are guaranteed, and as much may be opportunistic.
+    for (tasks, expected) in [(16, vec![7, 7]), (17, vec![4, 5, 5]), (28, vec![1; 14]), (60, vec![1; 14])] {
+        let mut world = World::with_nodes(preset(90), 4, FOUR);
+        let id = world.submit(job(vec![of_kind(Auto, tasks, "20s", 1_000)]));
+        world.run_for(seconds(1));
+        assert_eq!(weights(&world, id), expected, "{tasks} tasks");
+    }
+}
+
+#[test]
+fn what_waits_weighs_and_what_runs_does_not() {
+    let mut world = World::with_nodes(preset(90), 4, FOUR);
+    let short = StageSpec { name: "short".to_owned(), ..of_kind(Auto, 30, "20s", 1_000) };
+    let first = StageSpec { name: "first".to_owned(), ..of_kind(Auto, 1, "1s", 1_000) };
+    let id = world.submit(job(vec![of_kind(Auto, 16, "20s", 1_000), first, StageSpec { after: vec![1], ..short }]));
+    world.run_for(seconds(4));
+    let sent = weights(&world, id);
+    // Three that started at once or wait, and then as many more as may be out: none beyond the allowance.
+    assert!(sent.iter().any(|weight| *weight > 1), "{sent:?}");
+    let (_, opportunistic) = out_of(&world, id);
+    assert!((10..=14).contains(&opportunistic), "{opportunistic}: {sent:?}");
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(4));
+    let manager = &world.server.as_ref().unwrap().jobs[&id];
+    assert_eq!(recovered(&world, id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+    world.run_for(seconds(400));
+    succeeded(&world, id);
+}
+
 #[test]
 fn a_stage_that_no_node_suits_keeps_none_of_its_jobs_others_from_running() {
     let mut world = World::with_nodes(preset(90), 2, FOUR);
