@@ -126,6 +126,11 @@ pub struct Usage {
 }
 
 impl LaunchOrder {
+    /// Nobody booked its resources, and it gives way to what is guaranteed.
+    pub fn is_opportunistic(&self) -> bool {
+        self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
+    }
+
     /// The attempt is guaranteed from now on, and booked where there is a grant.
     pub fn promote(&mut self, grant: Option<GrantId>) {
         match grant {

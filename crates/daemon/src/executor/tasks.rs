@@ -6,9 +6,10 @@ use super::hierarchy::{Leaf, Shape};
 use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
 use super::outputs::{Outputs, Stored};
+use super::precedence;
 use super::prepare::{self, BaseEnvironment, Prepared, node_fault};
 use super::progress::{self, Measured};
-use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
+use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Lower, Step};
 use super::task_dirs::TaskDirs;
 use crate::files::FileStore;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
@@ -94,6 +95,8 @@ struct Attempt {
     ordered_end: Option<EndReason>,
     /// We killed it because it passed its memory limit.
     over_memory: bool,
+    /// It gets what others leave of CPU and disks.
+    is_lower: bool,
 }
 
 struct Leaving {
@@ -146,6 +149,7 @@ impl Tasks {
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(running) = self.table.get_mut(attempt) {
                     running.order.promote(grant);
+                    running.set_precedence();
                 }
             }
             ToExecutor::Acknowledge { attempt } => {
@@ -204,6 +208,7 @@ impl Tasks {
         if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
             self.next_census = Some(launched + CENSUS_INTERVAL);
         }
+        let is_lower = order.is_opportunistic();
         let attempt = Attempt {
             order,
             pid,
@@ -216,6 +221,7 @@ impl Tasks {
             announced: false,
             ordered_end: None,
             over_memory: false,
+            is_lower,
         };
         self.table.insert(serial, attempt);
         self.young.push_back((launched + YOUTH, serial));
@@ -245,6 +251,10 @@ impl Tasks {
             born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
             open_files: self.open_files,
             data: self.backstop(order),
+            lower: order.is_opportunistic().then(|| match leaf.is_some_and(Leaf::weighs_cpu) {
+                true => Lower::Io,
+                false => Lower::CpuAndIo,
+            }),
         };
         let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
         Ok((pid, [stdout, stderr]))
@@ -514,6 +524,22 @@ impl Tasks {
 }
 
 impl Attempt {
+    /// What is guaranteed gives way no longer.
+    fn set_precedence(&mut self) {
+        let lower = self.order.is_opportunistic();
+        if std::mem::replace(&mut self.is_lower, lower) == lower {
+            return;
+        }
+        let main = self.pid;
+        match &mut self.leaf {
+            Some(leaf) => {
+                leaf.set_lower(lower);
+                precedence::set(|| leaf.members(), lower, !leaf.weighs_cpu());
+            }
+            None => precedence::set(|| precedence::processes_of(main), lower, true),
+        }
+    }
+
     fn kill(&self) {
         sys::kill(-self.pid, libc::SIGKILL);
         if let Some(leaf) = &self.leaf {
@@ -637,7 +663,7 @@ fn token(serial: u64, place: usize) -> u64 {
 
 fn shape(order: &LaunchOrder) -> Shape {
     let basic = &order.template.shape.resources;
-    Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib() }
+    Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib(), lower: order.is_opportunistic() }
 }
 
 fn explain(failure: &LaunchError, prepared: &Prepared) -> EndReason {
