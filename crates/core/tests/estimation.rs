@@ -226,8 +226,10 @@ fn the_shares_of_two_jobs_are_told_to_both() {
 }
 
 /// A job that fills the cluster: of its first tasks, which are short, 14 are guaranteed.
-fn filled() -> (World, JobId) {
-    let mut world = World::with_nodes(preset(90), 4, FOUR);
+fn filled(yields_for: Option<Duration>) -> (World, JobId) {
+    let mut preset = preset(90);
+    preset.queueing.as_mut().unwrap().yields_for = yields_for;
+    let mut world = World::with_nodes(preset, 4, FOUR);
     let lengths: Vec<&str> = [["10s"; 14].as_slice(), &["60s"; 46]].concat();
     let id = world.submit(job(vec![StageSpec { expected: Some(seconds(30)), ..lasting(&lengths) }]));
     world.run_for(seconds(2));
@@ -237,7 +239,7 @@ fn filled() -> (World, JobId) {
 
 #[test]
 fn nobody_is_allowed_what_another_still_holds() {
-    let (mut world, first) = filled();
+    let (mut world, first) = filled(Some(seconds(300)));
     let second = world.submit(job(vec![of_kind(Guaranteed, 20, "60s", 1_000)]));
     world.run_for(seconds(2));
     assert_eq!((running_of(&world, first), out_of(&world, second)), (16, (0, 0)), "all of it is held");
@@ -255,7 +257,7 @@ fn nobody_is_allowed_what_another_still_holds() {
 
 #[test]
 fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
-    let (mut world, first) = filled();
+    let (mut world, first) = filled(None);
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 400)]));
     world.run_for(seconds(6));
     assert_eq!((running_of(&world, first), running_of(&world, second)), (15, 1), "{}", world.log.join("\n"));

@@ -97,6 +97,9 @@ struct Attempt {
     over_memory: bool,
     /// It gets what others leave of CPU and disks.
     is_lower: bool,
+    /// Others are to have its CPU since then, and had it for so long before.
+    yields_since: Option<Instant>,
+    yielded: Duration,
 }
 
 struct Leaving {
@@ -149,6 +152,18 @@ impl Tasks {
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(running) = self.table.get_mut(attempt) {
                     running.order.promote(grant);
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::Yield { attempt } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.yields_since.get_or_insert_with(Instant::now);
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::Resume { attempt } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.yielded += running.yields_since.take().map_or(Duration::ZERO, |since| since.elapsed());
                     running.set_precedence();
                 }
             }
@@ -222,6 +237,8 @@ impl Tasks {
             ordered_end: None,
             over_memory: false,
             is_lower,
+            yields_since: None,
+            yielded: Duration::ZERO,
         };
         self.table.insert(serial, attempt);
         self.young.push_back((launched + YOUTH, serial));
@@ -524,9 +541,9 @@ impl Tasks {
 }
 
 impl Attempt {
-    /// What is guaranteed gives way no longer.
+    /// What is guaranteed gives way no longer, once it has its CPU.
     fn set_precedence(&mut self) {
-        let lower = self.order.is_opportunistic();
+        let lower = self.order.is_opportunistic() || self.yields_since.is_some();
         if std::mem::replace(&mut self.is_lower, lower) == lower {
             return;
         }
@@ -564,7 +581,8 @@ impl Attempt {
     fn usage(&self, exit: &Exit) -> Usage {
         let [stdout, stderr] = &self.captures;
         Usage {
-            wall: self.running_for(),
+            wall: micros(self.launched.elapsed()),
+            yielded: micros(self.yielded()),
             cpu: words::Duration::from_micros(exit.cpu_micros),
             max_memory_bytes: exit.max_rss_bytes,
             stdout_bytes: stdout.bytes,
@@ -573,8 +591,13 @@ impl Attempt {
         }
     }
 
+    fn yielded(&self) -> Duration {
+        self.yielded + self.yields_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Without the time for which others were to have its CPU.
     fn running_for(&self) -> words::Duration {
-        words::Duration::from_micros(self.launched.elapsed().as_micros() as u64)
+        micros(self.launched.elapsed().saturating_sub(self.yielded()))
     }
 
     fn measured(&self) -> Measured<'_> {
@@ -595,6 +618,7 @@ impl Attempt {
         Executing {
             order: self.order.clone(),
             running_for: self.running_for(),
+            yields_for: self.yields_since.map(|since| micros(since.elapsed())),
             pid: self.pid as u32,
             asked_to_end: self.ordered_end.clone(),
         }
@@ -659,6 +683,10 @@ impl Owners for Table {
 fn token(serial: u64, place: usize) -> u64 {
     debug_assert!(place < 2);
     serial * 2 + place as u64
+}
+
+fn micros(length: Duration) -> words::Duration {
+    words::Duration::from_micros(length.as_micros() as u64)
 }
 
 fn shape(order: &LaunchOrder) -> Shape {
