@@ -603,3 +603,37 @@ fn the_group_of_opportunistic_work_is_idle_until_it_is_promoted() {
         |number: &str| groups.iter().find_map(|group| fs::read_to_string(group.join(number).join("cpu.idle")).ok());
     assert_eq!((idle("1").as_deref(), idle("2").as_deref()), (Some("0\n"), Some("1\n")));
 }
+
+#[test]
+fn an_attempt_that_yields_has_lower_precedence_and_its_clock_stands_still() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    if agent.hello.enforcement.notes.iter().any(|note| note.contains("stays nice")) {
+        return println!("skipped: nothing can be raised again here");
+    }
+    let usual = (precedence_of(std::process::id() as i32).0, 0);
+    let pids = home.state.join("pids");
+    let attempt = agent.start(family(1, &pids));
+    home.wait_for_lines(&pids, 2);
+    let all = |expected: &(String, i64)| home.pids(&pids).iter().all(|pid| precedence_of(*pid) == *expected);
+    agent.send(ToExecutor::Yield { attempt });
+    home.wait_until("it yields", || all(&("19".to_owned(), 3)));
+    let listed = |agent: &mut Agent| {
+        agent.send(ToExecutor::List { node: NodeId(1) });
+        match agent.report_beside_ends() {
+            Some(ExecutorReport::Executing { attempts }) => (attempts[0].running_for, attempts[0].yields_for),
+            other => panic!("a list: {other:?}"),
+        }
+    };
+    let (first, yields_for) = listed(&mut agent);
+    std::thread::sleep(Duration::from_millis(50));
+    let (second, longer) = listed(&mut agent);
+    assert!(first == second && longer > yields_for && yields_for.is_some(), "{first:?} {second:?}");
+    agent.send(ToExecutor::Resume { attempt });
+    home.wait_until("it goes on", || all(&usual));
+    let (third, none) = listed(&mut agent);
+    assert!(third > second && none.is_none());
+    agent.send(ToExecutor::Signal { attempt, signal: TaskSignal::Kill, reason: EndReason::Cancelled });
+    let usage = agent.end_of(attempt).usage;
+    assert!(usage.yielded.as_micros() >= 50_000 && usage.run_time() >= third, "{usage:?}");
+}

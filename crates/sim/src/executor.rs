@@ -135,7 +135,7 @@ impl Executor {
                 if let Some(Attempt::Running(running)) = self.attempt(attempt)
                     && let Some(since) = running.yields_since.take()
                 {
-                    running.yielded = running.yielded + now.since(since);
+                    running.yielded += now.since(since);
                     let (length, reason) =
                         running.end.as_deref().cloned().unwrap_or((Duration::ZERO, EndReason::Exit(0)));
                     let left = Duration(length.0.saturating_sub(running.running_for(now).0));

@@ -158,7 +158,7 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("it runs");
         let Yielding { since, timeout_left, .. } = entry.yielding.take().expect("it yields");
         let (task, node, cpu, after) = (entry.task, self.node, entry.cpu(), now.since(since));
-        entry.since = entry.since + after;
+        entry.since += after;
         self.due.extend(timeout_left.map(|left| (now + left, id)));
         if let Some(running) = self.running.iter_mut().find(|one| one.attempt == id) {
             running.expected_end = running.expected_end.map(|end| end + after);

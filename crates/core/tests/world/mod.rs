@@ -476,9 +476,10 @@ impl World {
                 if let Some(yields_since) = executor.yielding.remove(&attempt) {
                     let length = now.since(yields_since);
                     let (_, since, end) = executor.running.get_mut(&attempt).expect("it runs");
-                    (*since, *end) = (*since + length, *end + length);
+                    *since += length;
+                    *end += length;
                     let yielded = executor.yielded.entry(attempt).or_default();
-                    *yielded = *yielded + length;
+                    *yielded += length;
                 }
             }
             ToExecutor::Signal { attempt, reason, .. } => {
