@@ -597,7 +597,8 @@ impl Attempt {
 
     /// Without the time for which others were to have its CPU.
     fn running_for(&self) -> words::Duration {
-        micros(self.launched.elapsed().saturating_sub(self.yielded()))
+        let until = self.yields_since.unwrap_or_else(Instant::now);
+        micros(until.duration_since(self.launched).saturating_sub(self.yielded))
     }
 
     fn measured(&self) -> Measured<'_> {
