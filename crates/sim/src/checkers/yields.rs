@@ -3,6 +3,7 @@
 
 use super::{Breach, Checker, HAND_OVER};
 use crate::faults::Happening;
+use crate::node::STOP_GRACE;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::role::Change;
@@ -30,8 +31,10 @@ struct Process {
     yields_since: Option<Instant>,
 }
 
-/// Who should have its CPU by now, and why.
-type Due = (AttemptId, &'static str);
+/// Who should have its CPU by now, why, and within what time. What yields may have been told to end, and needs no CPU then.
+type Due = (AttemptId, &'static str, Duration);
+
+const UNLESS_IT_ENDS: Duration = Duration(STOP_GRACE.0 + HAND_OVER.0);
 
 impl Yields {
     pub fn new(longest: Option<Duration>) -> Yields {
@@ -88,19 +91,19 @@ impl Yields {
         let cpu = |process: &Process| process.resources.cpu_millis();
         if let Some(promoted) = yielding.clone().find(|process| process.is_guaranteed) {
             let is_due = cpu(promoted) <= of_guaranteed.cpu_millis();
-            return is_due.then_some((promoted.attempt, "is guaranteed and yields"));
+            return is_due.then_some((promoted.attempt, "is guaranteed and yields", UNLESS_IT_ENDS));
         }
         if let Some((attempt, wanted)) = waiting
             && wanted.fits_in(&if_all_yielded)
         {
-            return Some((attempt, "is guaranteed and waits"));
+            return Some((attempt, "is guaranteed and waits", HAND_OVER));
         }
         let first = yielding.next()?;
-        (cpu(first) <= free.cpu_millis()).then_some((first.attempt, "yields"))
+        (cpu(first) <= free.cpu_millis()).then_some((first.attempt, "yields", UNLESS_IT_ENDS))
     }
 
     fn check_due(&mut self, now: Instant, node: usize, due: Option<Due>) -> Result<(), Breach> {
-        let Some((attempt, what)) = due else {
+        let Some((attempt, what, grace)) = due else {
             self.kept_off.remove(&node);
             return Ok(());
         };
@@ -108,7 +111,7 @@ impl Yields {
         if kept_off.0 != attempt {
             *kept_off = (attempt, now);
         }
-        if now.since(kept_off.1) <= HAND_OVER {
+        if now.since(kept_off.1) <= grace {
             return Ok(());
         }
         let what = format!("{attempt} {what} on n{node}, although there is CPU for it that nothing guaranteed uses");
@@ -118,7 +121,7 @@ impl Yields {
     fn check_overdue(&self, now: Instant, node: usize, longest: Duration) -> Result<(), Breach> {
         let overdue = self.running.get(&node).into_iter().flatten().find(|process| {
             let yields_for = process.yields_since.map_or(Duration::ZERO, |since| now.since(since));
-            !process.is_guaranteed && yields_for > longest + crate::node::STOP_GRACE + HAND_OVER
+            !process.is_guaranteed && yields_for > longest + UNLESS_IT_ENDS
         });
         let Some(Process { attempt, .. }) = overdue else { return Ok(()) };
         Err(Breach::of_job(attempt.job, format!("{attempt} has yielded on n{node} for more than {longest}")))
@@ -164,7 +167,7 @@ impl Checker for Yields {
             self.looks += 1;
             let due = self.due(node, &world.capacity(node), waiting);
             // Its node may not have heard yet that something is promoted.
-            let due = due.filter(|(attempt, _)| !self.promoted.contains(attempt) || world.is_healed());
+            let due = due.filter(|(attempt, ..)| !self.promoted.contains(attempt) || world.is_healed());
             self.check_due(world.now(), node, due)?;
             if world.is_healed() {
                 self.check_overdue(world.now(), node, longest)?;
@@ -195,7 +198,7 @@ mod tests {
 
     fn due(checker: &Yields, waiting: Option<(u32, Resources)>) -> Option<AttemptId> {
         let waiting = waiting.map(|(number, resources)| (attempt(number), resources));
-        checker.due(0, &CAPACITY, waiting).map(|(attempt, _)| attempt)
+        checker.due(0, &CAPACITY, waiting).map(|(attempt, ..)| attempt)
     }
 
     #[test]
@@ -222,7 +225,7 @@ mod tests {
     fn whoever_is_due_has_it_within_a_moment() {
         let at = |millis: u64| Instant(millis * 1_000);
         let mut checker = Yields::default();
-        let due = |number| Some((attempt(number), "yields"));
+        let due = |number| Some((attempt(number), "waits", HAND_OVER));
         assert_eq!(checker.check_due(at(0), 0, due(1)), Ok(()));
         assert_eq!(checker.check_due(at(900), 0, due(2)), Ok(()), "another one is");
         assert_eq!(checker.check_due(at(1_900), 0, due(2)), Ok(()));
