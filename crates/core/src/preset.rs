@@ -138,6 +138,8 @@ pub struct Queueing {
     pub waits: TellWaits,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work: its job sends the next task.
     pub keep_freed: Duration,
+    /// Opportunistic attempts yield their CPU to guaranteed work, for so long at most; without it they are ended at once.
+    pub yields_for: Option<Duration>,
     pub allowance: AllowanceRules,
     /// With it, job managers look again at what they decided.
     pub corrections: Option<CorrectionRules>,
@@ -261,7 +263,13 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     promote_after: None,
     steering: Steering { deviations: Some(2_000), limit: OpportunisticLimit::Everything, moves: false },
     reorder: true,
-    at_nodes: OpportunisticRules { queue_limit: None, keep_freed: Duration::ZERO, offer_after: None, tell_spare: None },
+    at_nodes: OpportunisticRules {
+        queue_limit: None,
+        keep_freed: Duration::ZERO,
+        offer_after: None,
+        tell_spare: None,
+        yields_for: None,
+    },
 };
 
 impl Default for Preset {
@@ -302,6 +310,7 @@ impl Preset {
                 keep_freed: Duration::from_millis(50),
                 offer_after: Some(Duration::from_secs(5)),
                 tell_spare: Some(Duration::from_millis(200)),
+                yields_for: None,
             },
             steering: Steering { moves: true, ..OPPORTUNISTIC.steering },
             ..OPPORTUNISTIC
@@ -326,6 +335,7 @@ impl Preset {
         queueing: Some(Queueing {
             waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
             keep_freed: Duration::from_millis(50),
+            yields_for: Some(Duration::from_secs(300)),
             allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
             corrections: Some(CorrectionRules::USUAL),
         }),
@@ -475,9 +485,9 @@ impl Preset {
         let Opportunistic { reorder, at_nodes, .. } = self.opportunistic;
         let (queue, rules): (Box<dyn QueuePolicy>, _) = match (self.places, self.queueing) {
             (Places::ByKind, _) => (Box::new(node_queue::ByKind { reorder }), at_nodes),
-            (_, Some(Queueing { keep_freed, .. })) => {
+            (_, Some(Queueing { keep_freed, yields_for, .. })) => {
                 let chance = Chance::new(self.seed, &format!("queue of node {node}"));
-                let rules = OpportunisticRules { keep_freed, ..OpportunisticRules::default() };
+                let rules = OpportunisticRules { keep_freed, yields_for, ..OpportunisticRules::default() };
                 (Box::new(node_queue::GapFilling::new(chance)), rules)
             }
             (Places::Master | Places::JobManagers, None) => (Box::new(node_queue::Fifo), OpportunisticRules::default()),

@@ -575,6 +575,10 @@ pub enum ToExecutor {
     Signal { attempt: AttemptId, signal: TaskSignal, reason: EndReason },
     /// The attempt is guaranteed now, and booked if it has a grant, which its agent will want to know after a restart.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
+    /// Others are to have the CPU of the attempt: it goes on with what they leave, and the time does not count as its own.
+    Yield { attempt: AttemptId },
+    /// It has its CPU again.
+    Resume { attempt: AttemptId },
     /// The end of the attempt is safe elsewhere: forget it.
     Acknowledge { attempt: AttemptId },
     /// Answered by `Executing`, before which `Stored` says which files the node has.
@@ -630,7 +634,10 @@ pub enum ExecutorReport {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Executing {
     pub order: LaunchOrder,
+    /// Without the time for which it had to yield its CPU.
     pub running_for: Duration,
+    /// For so long it has yielded its CPU, if it does.
+    pub yields_for: Option<Duration>,
     pub pid: u32,
     /// Why an earlier life of the agent had it end, if it did.
     pub asked_to_end: Option<EndReason>,

@@ -139,6 +139,8 @@ pub enum Change {
         grant: Option<GrantId>,
         /// It gives way to others, unless it is promoted.
         opportunistic: bool,
+        /// How likely its node is to choose it, if it is.
+        weight: u16,
         rule: Rule,
         passed_over: u32,
         at: Instant,
@@ -413,6 +415,20 @@ pub enum Record {
         node: NodeId,
         by: AttemptId,
     },
+    /// A running opportunistic attempt leaves its CPU to a guaranteed one, and goes on with what is left.
+    Yielding {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        by: AttemptId,
+    },
+    /// It has its CPU again, so long after.
+    Resumed {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        after: Duration,
+    },
     /// A launch came whose token does not speak for it; the node did not take it.
     TokenRefused {
         task: TaskId,
@@ -506,6 +522,8 @@ impl Record {
             | Record::Retried { task, .. }
             | Record::Orphaned { task, .. }
             | Record::Preempting { task, .. }
+            | Record::Yielding { task, .. }
+            | Record::Resumed { task, .. }
             | Record::TokenRefused { task, .. } => Some(*task),
             _ => None,
         }

@@ -150,6 +150,51 @@ fn who_has_next_to_no_share_has_one_attempt_out_all_the_same() {
     }
 }
 
+/// The weights of the job's opportunistic attempts; its nodes heard the same.
+fn weights(world: &World, job: JobId) -> Vec<u16> {
+    let launched = world.disk.iter().filter_map(|change| match change {
+        Change::Launched { attempt, opportunistic: true, weight, .. } if attempt.job == job => {
+            let heard = world.heard_launches.iter().find(|(_, launch)| launch.attempt == *attempt);
+            assert_eq!(heard.map(|(_, launch)| launch.weight), Some(*weight));
+            Some(*weight)
+        }
+        _ => None,
+    });
+    launched.collect()
+}
+
+#[test]
+fn a_job_with_few_tasks_makes_up_for_it_by_their_weights() {
+    // 14 are guaranteed, and as much may be opportunistic.
+    for (tasks, expected) in [(16, vec![7, 7]), (17, vec![4, 5, 5]), (28, vec![1; 14]), (60, vec![1; 14])] {
+        let mut world = World::with_nodes(preset(90), 4, FOUR);
+        let id = world.submit(job(vec![of_kind(Auto, tasks, "20s", 1_000)]));
+        world.run_for(seconds(1));
+        assert_eq!(weights(&world, id), expected, "{tasks} tasks");
+    }
+}
+
+#[test]
+fn what_waits_weighs_and_what_runs_does_not() {
+    let mut world = World::with_nodes(preset(90), 4, FOUR);
+    let short = StageSpec { name: "short".to_owned(), ..of_kind(Auto, 30, "20s", 1_000) };
+    let first = StageSpec { name: "first".to_owned(), ..of_kind(Auto, 1, "1s", 1_000) };
+    let id = world.submit(job(vec![of_kind(Auto, 16, "20s", 1_000), first, StageSpec { after: vec![1], ..short }]));
+    world.run_for(seconds(4));
+    let sent = weights(&world, id);
+    // Three that started at once or wait, and then as many more as may be out: none beyond the allowance.
+    assert!(sent.iter().any(|weight| *weight > 1), "{sent:?}");
+    let (_, opportunistic) = out_of(&world, id);
+    assert!((10..=14).contains(&opportunistic), "{opportunistic}: {sent:?}");
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(4));
+    let manager = &world.server.as_ref().unwrap().jobs[&id];
+    assert_eq!(recovered(&world, id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+    world.run_for(seconds(400));
+    succeeded(&world, id);
+}
+
 #[test]
 fn a_stage_that_no_node_suits_keeps_none_of_its_jobs_others_from_running() {
     let mut world = World::with_nodes(preset(90), 2, FOUR);
@@ -181,8 +226,10 @@ fn the_shares_of_two_jobs_are_told_to_both() {
 }
 
 /// A job that fills the cluster: of its first tasks, which are short, 14 are guaranteed.
-fn filled() -> (World, JobId) {
-    let mut world = World::with_nodes(preset(90), 4, FOUR);
+fn filled(yields_for: Option<Duration>) -> (World, JobId) {
+    let mut preset = preset(90);
+    preset.queueing.as_mut().unwrap().yields_for = yields_for;
+    let mut world = World::with_nodes(preset, 4, FOUR);
     let lengths: Vec<&str> = [["10s"; 14].as_slice(), &["60s"; 46]].concat();
     let id = world.submit(job(vec![StageSpec { expected: Some(seconds(30)), ..lasting(&lengths) }]));
     world.run_for(seconds(2));
@@ -192,7 +239,7 @@ fn filled() -> (World, JobId) {
 
 #[test]
 fn nobody_is_allowed_what_another_still_holds() {
-    let (mut world, first) = filled();
+    let (mut world, first) = filled(Some(seconds(300)));
     let second = world.submit(job(vec![of_kind(Guaranteed, 20, "60s", 1_000)]));
     world.run_for(seconds(2));
     assert_eq!((running_of(&world, first), out_of(&world, second)), (16, (0, 0)), "all of it is held");
@@ -210,7 +257,7 @@ fn nobody_is_allowed_what_another_still_holds() {
 
 #[test]
 fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
-    let (mut world, first) = filled();
+    let (mut world, first) = filled(None);
     let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 400)]));
     world.run_for(seconds(6));
     assert_eq!((running_of(&world, first), running_of(&world, second)), (15, 1), "{}", world.log.join("\n"));

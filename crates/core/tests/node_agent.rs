@@ -212,7 +212,7 @@ fn executing(number: u32) -> Executing {
         grant: None,
         expected: None,
     };
-    Executing { order, running_for: Duration::from_secs(1), pid: 1, asked_to_end: None }
+    Executing { order, running_for: Duration::from_secs(1), yields_for: None, pid: 1, asked_to_end: None }
 }
 
 #[test]

@@ -70,6 +70,7 @@ fn run(index: u32, reason: EndReason) -> [Change; 2] {
             node,
             grant: Some(grant),
             opportunistic: false,
+            weight: 1,
             rule,
             passed_over: 0,
             at: Instant(1),

@@ -216,6 +216,19 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             );
             of_attempt("preempting", *task, *attempt, *node, text)
         }
+        Record::Yielding { task, attempt, node, by } => {
+            let (task_name, node_name) = (names.task(*task), names.node(*node));
+            let text = format!(
+                "{task_name} on {node_name} leaves its CPU to attempt {by} of job {}, which is guaranteed, and goes on with \
+                 what is left",
+                by.job
+            );
+            of_attempt("yielding", *task, *attempt, *node, text)
+        }
+        Record::Resumed { task, attempt, node, after } => {
+            let text = format!("{} on {} has its CPU again, after {after}", names.task(*task), names.node(*node));
+            of_attempt("resumed", *task, *attempt, *node, text)
+        }
         Record::TokenRefused { task, attempt, node, why } => {
             let text = format!("{} refused a launch of {}: {why}", names.node(*node), names.task(*task));
             of_attempt("token-refused", *task, *attempt, *node, text)

@@ -1,7 +1,11 @@
 //! An executor without processes: tasks run for as long as the workload says.
+//!
+//! An attempt that yields its CPU makes no progress meanwhile. A process of the lowest priority gets what others leave of the
+//! CPU, so this is the least that it could do: as if the others left none.
 
 use crate::execution::Course;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
+use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{
     AttemptId, Chance, Digest, Duration, EndReason, Ended, EndedFiles, ExecutionType, Instant, LaunchOrder, NodeId,
     OutputFile, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Usage, WHOLE, files,
@@ -31,6 +35,11 @@ struct Running {
     /// How long all of it takes, and how long it would in its node's best days; nothing before its course is known.
     whole: Duration,
     nominal: Duration,
+    /// How long it works until it ends by itself, and why it does; nothing before its course is known.
+    end: Option<Box<(Duration, EndReason)>>,
+    /// It yields its CPU since then, and did for so long before.
+    yields_since: Option<Instant>,
+    yielded: Duration,
     /// It heeds no request to end, and has to be killed.
     is_stubborn: bool,
     /// Asked to end, to which its end is due from then on. Boxed, since most are not.
@@ -42,13 +51,40 @@ pub enum Reaction {
     /// The agent is told something.
     Report(ExecutorReport),
     /// A process runs from now on; somebody has to end it.
-    Began { attempt: AttemptId, task: TaskId, template: Arc<TaskTemplate> },
+    Began {
+        attempt: AttemptId,
+        task: TaskId,
+        template: Arc<TaskTemplate>,
+    },
     /// A file is to be brought from another node.
-    Fetch { file: StoredFile, from: NodeId },
+    Fetch {
+        file: StoredFile,
+        from: NodeId,
+    },
     /// A running process ended before its time.
-    Ended { order: Box<LaunchOrder>, reason: EndReason },
+    Ended {
+        order: Box<LaunchOrder>,
+        held: Arc<TaskShape>,
+        reason: EndReason,
+    },
     /// What runs with this shape is guaranteed from now on.
-    Promoted { task: TaskId, before: Arc<TaskShape> },
+    Promoted {
+        task: TaskId,
+        before: Arc<TaskShape>,
+    },
+    /// A running process has no CPU from now on, or has it again and works for so long still.
+    Yielded {
+        attempt: AttemptId,
+        task: TaskId,
+        shape: Arc<TaskShape>,
+    },
+    Resumed {
+        attempt: AttemptId,
+        task: TaskId,
+        shape: Arc<TaskShape>,
+        left: Duration,
+        reason: EndReason,
+    },
 }
 
 impl Executor {
@@ -72,18 +108,40 @@ impl Executor {
                 if running.is_stubborn && signal == TaskSignal::Terminate {
                     return;
                 }
+                let held = Arc::new(running.holds());
                 if let Some((order, ended)) = self.end(now, attempt, reason.clone()) {
-                    out.push(Reaction::Ended { order, reason });
+                    out.push(Reaction::Ended { order, held, reason });
                     out.push(Reaction::Report(ended));
                 }
             }
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(Attempt::Running(running)) = self.attempt(attempt) {
-                    let before = Arc::clone(&running.order.template.shape);
+                    let (before, was) = (running.holds(), Arc::clone(&running.order.template.shape));
                     running.order.promote(grant);
-                    if *before != *running.order.template.shape {
-                        out.push(Reaction::Promoted { task: running.order.task, before });
+                    if *was != *running.order.template.shape {
+                        out.push(Reaction::Promoted { task: running.order.task, before: Arc::new(before) });
                     }
+                }
+            }
+            ToExecutor::Yield { attempt } => {
+                if let Some(Attempt::Running(running)) = self.attempt(attempt)
+                    && running.yields_since.is_none()
+                {
+                    running.yields_since = Some(now);
+                    let (task, shape) = (running.order.task, Arc::clone(&running.order.template.shape));
+                    out.push(Reaction::Yielded { attempt, task, shape });
+                }
+            }
+            ToExecutor::Resume { attempt } => {
+                if let Some(Attempt::Running(running)) = self.attempt(attempt)
+                    && let Some(since) = running.yields_since.take()
+                {
+                    running.yielded += now.since(since);
+                    let (length, reason) =
+                        running.end.as_deref().cloned().unwrap_or((Duration::ZERO, EndReason::Exit(0)));
+                    let left = Duration(length.0.saturating_sub(running.running_for(now).0));
+                    let (task, shape) = (running.order.task, Arc::clone(&running.order.template.shape));
+                    out.push(Reaction::Resumed { attempt, task, shape, left, reason });
                 }
             }
             ToExecutor::Acknowledge { attempt } => {
@@ -133,7 +191,19 @@ impl Executor {
             Err(at) => {
                 out.push(Reaction::Began { attempt, task: order.task, template: Arc::clone(&order.template) });
                 let (whole, nominal) = (Duration::ZERO, Duration::ZERO);
-                let running = Running { order, since: now, whole, nominal, is_stubborn: false, asked: None };
+                let (yields_since, yielded, end) = (None, Duration::ZERO, None);
+                let since = now;
+                let running = Running {
+                    order,
+                    since,
+                    whole,
+                    nominal,
+                    end,
+                    yields_since,
+                    yielded,
+                    is_stubborn: false,
+                    asked: None,
+                };
                 self.attempts.insert(at, (attempt, Attempt::Running(running)));
             }
         }
@@ -213,6 +283,7 @@ impl Executor {
     pub fn set_course(&mut self, attempt: AttemptId, course: &Course) {
         if let Some(Attempt::Running(running)) = self.attempt(attempt) {
             (running.whole, running.nominal) = (course.whole, course.nominal);
+            running.end = Some(Box::new((course.length, course.reason.clone())));
         }
     }
 
@@ -223,10 +294,24 @@ impl Executor {
         }
     }
 
-    /// What ran when it died.
-    pub fn into_running(self) -> impl Iterator<Item = Box<LaunchOrder>> {
+    /// Whether the attempt has worked for as long as it takes, and not yielded for a part of that time.
+    pub fn is_done(&self, now: Instant, attempt: AttemptId) -> bool {
+        match self.place(attempt).map(|at| &self.attempts[at].1) {
+            Ok(Attempt::Running(running)) => {
+                let length = running.end.as_deref().map_or(Duration::ZERO, |(length, _)| *length);
+                running.yields_since.is_none() && running.running_for(now) >= length
+            }
+            _ => false,
+        }
+    }
+
+    /// What ran when it died, and held.
+    pub fn into_running(self) -> impl Iterator<Item = (Box<LaunchOrder>, TaskShape)> {
         self.attempts.into_iter().filter_map(|(_, state)| match state {
-            Attempt::Running(running) => Some(running.order),
+            Attempt::Running(running) => {
+                let held = running.holds();
+                Some((running.order, held))
+            }
             Attempt::Ended(_) => None,
         })
     }
@@ -238,12 +323,12 @@ impl Executor {
 
     /// CPU that attempts here were given, in thousandths.
     pub fn used_cpu(&self) -> u64 {
-        self.running().map(|running| u64::from(running.order.template.shape.resources.cpu_millis())).sum()
+        self.running().map(|running| u64::from(running.holds().resources.cpu_millis())).sum()
     }
 
     /// Of that, what opportunistic attempts were given.
     pub fn opportunistic_cpu(&self) -> u64 {
-        let shapes = self.running().map(|running| &running.order.template.shape);
+        let shapes = self.running().map(Running::holds);
         let opportunistic = shapes.filter(|shape| shape.execution == ExecutionType::Opportunistic);
         opportunistic.map(|shape| u64::from(shape.resources.cpu_millis())).sum()
     }
@@ -257,9 +342,10 @@ impl Executor {
     ) -> Option<(Box<LaunchOrder>, ExecutorReport)> {
         let at = self.place(attempt).ok()?;
         let Attempt::Running(running) = &mut self.attempts[at].1 else { return None };
-        let wall = now.since(running.since);
+        let (wall, run_time) = (now.since(running.since), running.running_for(now));
         let reason = running.asked.take().map_or(reason, |asked| *asked);
-        let usage = Usage { wall, cpu: running.cpu(wall), ..Usage::default() };
+        let yielded = Duration(wall.0 - run_time.0);
+        let usage = Usage { wall, yielded, cpu: running.cpu(run_time), ..Usage::default() };
         let Attempt::Running(running) = &self.attempts[at].1 else { unreachable!("it was running") };
         let files = if reason.is_success() { self.outputs(&running.order) } else { None };
         for file in files.iter().flat_map(|files| &files.outputs) {
@@ -275,6 +361,19 @@ impl Executor {
 }
 
 impl Running {
+    /// What it was given, without its CPU while it yields that.
+    fn holds(&self) -> TaskShape {
+        let TaskShape { resources, execution } = *self.order.template.shape;
+        let resources = if self.yields_since.is_some() { resources.with(CPU, 0) } else { resources };
+        TaskShape { resources, execution }
+    }
+
+    /// For how long it has had its CPU.
+    fn running_for(&self, now: Instant) -> Duration {
+        let until = self.yields_since.unwrap_or(now);
+        Duration(until.since(self.since).0.saturating_sub(self.yielded.0))
+    }
+
     /// Of its work, in millionths. Its process says so at every moment.
     fn part_after(&self, length: Duration) -> u32 {
         let part = u128::from(length.0) * u128::from(WHOLE) / u128::from(self.whole.0.max(1));
@@ -292,7 +391,7 @@ impl Running {
     }
 
     fn sample(&self, now: Instant) -> Sample {
-        let running_for = now.since(self.since);
+        let running_for = self.running_for(now);
         let part = self.part_after(running_for);
         let input: u64 = self.order.inputs.iter().map(|input| input.bytes).sum();
         let read_bytes = (u128::from(input) * u128::from(part) / u128::from(WHOLE)) as u64;
@@ -302,7 +401,8 @@ impl Running {
     fn describe(&self, now: Instant) -> Executing {
         Executing {
             order: (*self.order).clone(),
-            running_for: now.since(self.since),
+            running_for: self.running_for(now),
+            yields_for: self.yields_since.map(|since| now.since(since)),
             pid: 0,
             asked_to_end: self.asked.as_deref().cloned(),
         }
@@ -369,6 +469,47 @@ mod tests {
         let (_, report) = executor.end(Instant(9), ATTEMPT, EndReason::Exit(0)).unwrap();
         let is_cancelled = |ended: &Ended| ended.reason == EndReason::Cancelled;
         assert!(matches!(report, ExecutorReport::Finished { ended, .. } if is_cancelled(&ended)));
+    }
+
+    #[test]
+    fn an_attempt_that_yields_makes_no_progress_and_ends_as_much_later() {
+        let mut executor = Executor::default();
+        let mut order = launch();
+        Arc::make_mut(&mut Arc::make_mut(&mut order.template).shape).resources = Resources::new(1_000, 5);
+        executor.on_order(Instant(0), ToExecutor::Launch(order), &mut Vec::new());
+        let course = Course { length: Duration(10), whole: Duration(10), nominal: Duration(10), ..Course::default() };
+        executor.set_course(ATTEMPT, &course);
+        let tell = |executor: &mut Executor, at: u64, order: ToExecutor| {
+            let mut out = Vec::new();
+            executor.on_order(Instant(at), order, &mut out);
+            out.pop()
+        };
+        let (yields, resumes) = (ToExecutor::Yield { attempt: ATTEMPT }, ToExecutor::Resume { attempt: ATTEMPT });
+        assert!(tell(&mut executor, 3, resumes.clone()).is_none(), "it has its CPU");
+        assert!(matches!(tell(&mut executor, 4, yields.clone()), Some(Reaction::Yielded { .. })));
+        assert!(tell(&mut executor, 5, yields.clone()).is_none(), "it yields already");
+        assert_eq!((executor.used_cpu(), executor.is_done(Instant(10), ATTEMPT)), (0, false));
+        let Some(Reaction::Report(ExecutorReport::Executing { attempts })) =
+            tell(&mut executor, 20, ToExecutor::List { node: NodeId(0) })
+        else {
+            panic!("it is listed")
+        };
+        assert_eq!((attempts[0].running_for, attempts[0].yields_for), (Duration(4), Some(Duration(16))));
+        let left = |reaction: Option<Reaction>| match reaction {
+            Some(Reaction::Resumed { left, .. }) => Some(left),
+            _ => None,
+        };
+        assert_eq!(left(tell(&mut executor, 24, resumes.clone())), Some(Duration(6)));
+        assert_eq!((executor.used_cpu(), executor.is_done(Instant(29), ATTEMPT)), (1_000, false));
+        tell(&mut executor, 29, yields);
+        assert_eq!(left(tell(&mut executor, 40, resumes)), Some(Duration(1)));
+        assert!(executor.is_done(Instant(41), ATTEMPT));
+        let (_, report) = executor.end(Instant(41), ATTEMPT, EndReason::Exit(0)).unwrap();
+        let ExecutorReport::Finished { ended, .. } = report else { panic!("it has ended") };
+        assert_eq!(
+            (ended.usage.wall, ended.usage.yielded, ended.usage.cpu),
+            (Duration(41), Duration(31), Duration(10))
+        );
     }
 
     #[test]

@@ -634,8 +634,17 @@ impl Simulation {
                 Reaction::Report(report) => self.at_once.push_back((node, report)),
                 Reaction::Began { attempt, task, template } => self.begin_task(node, attempt, task, &template),
                 Reaction::Fetch { file, from } => self.fetch(node, file, from),
-                Reaction::Ended { order, reason } => self.task_ended(node, &order, reason),
+                Reaction::Ended { order, held, reason } => self.task_ended(node, &order, &held, reason),
                 Reaction::Promoted { task, before } => self.metrics.on_promoted(self.now, task, &before),
+                Reaction::Yielded { attempt, task, shape } => {
+                    self.metrics.on_yielded(self.now, node, attempt, task, &shape);
+                    self.note(|| Happening::Yielded { node, attempt, task });
+                }
+                Reaction::Resumed { attempt, task, shape, left, reason } => {
+                    self.metrics.on_resumed(self.now, node, attempt, task, &shape);
+                    self.note(|| Happening::Resumed { node, attempt, task });
+                    self.agenda.note(self.now + left, Occurrence::TaskEnds { node, attempt, reason });
+                }
             }
         }
         self.reactions = reactions;
@@ -707,23 +716,25 @@ impl Simulation {
         self.execution.course(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
     }
 
-    pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, reason: EndReason) {
+    /// An attempt has ended that held so much.
+    pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, held: &TaskShape, reason: EndReason) {
         self.last_progress = self.now;
-        self.metrics.on_ended(self.now, node, order.task, &order.template.shape);
+        self.metrics.on_ended(self.now, node, order.attempt, order.task, held);
         self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
         self.on_moment(Moment::TaskEnds, None);
     }
 
     fn end_task(&mut self, node: usize, attempt: AttemptId, reason: EndReason) {
-        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else {
-            // It was ended before its time.
+        if !self.nodes[node].executor.is_done(self.now, attempt) {
+            // It was ended before its time, or yielded for a part of it and ends later.
             return;
-        };
+        }
+        let Some((order, report)) = self.nodes[node].executor.end(self.now, attempt, reason.clone()) else { return };
         let reason = match &report {
             ExecutorReport::Finished { ended, .. } => ended.reason.clone(),
             _ => reason,
         };
-        self.task_ended(node, &order, reason);
+        self.task_ended(node, &order, &order.template.shape, reason);
         let exit = Duration::from_micros(self.settings.costs.exit / 1_000);
         if exit == Duration::ZERO {
             self.at_once.push_back((node, report));

@@ -82,6 +82,12 @@ fn describe(happening: &Happening) -> String {
             format!("!! an intruder brings a launch of {attempt} (task {task}) to n{node}")
         }
         Happening::Began { node, attempt, task, .. } => format!("process of {attempt} (task {task}) begins on n{node}"),
+        Happening::Yielded { node, attempt, task } => {
+            format!("process of {attempt} (task {task}) on n{node} leaves its CPU to others")
+        }
+        Happening::Resumed { node, attempt, task } => {
+            format!("process of {attempt} (task {task}) on n{node} has its CPU again")
+        }
         Happening::Ended { node, attempt, task, reason } => {
             format!("process of {attempt} (task {task}) on n{node}: {reason}")
         }
@@ -184,6 +190,12 @@ fn describe_record(record: &Record) -> String {
         }
         Record::Preempting { task, attempt, node, by } => {
             format!("{attempt} (task {task}) on {node} is told to end to make room for {by}")
+        }
+        Record::Yielding { task, attempt, node, by } => {
+            format!("{attempt} (task {task}) on {node} is told to leave its CPU to {by}")
+        }
+        Record::Resumed { task, attempt, node, after } => {
+            format!("{attempt} (task {task}) on {node} gets its CPU back after {after}")
         }
         Record::TokenRefused { task, attempt, node, why } => {
             format!("{node} refuses a launch of {attempt} (task {task}): {why}")

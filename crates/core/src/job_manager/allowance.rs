@@ -22,6 +22,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 const LOOKS: usize = 32;
 /// So many hundredths of what is allowed may be held beyond that by second attempts of slow tasks.
 const BESIDE: u32 = 10;
+/// An attempt weighs as much as so many at most: where there are few tasks, more would not make them start much sooner, and
+/// what becomes ready later finds the allowance used up.
+const MOST_WEIGHT: u64 = 16;
 /// Nobody calls that waiting.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
@@ -39,6 +42,8 @@ pub(super) struct Allowance {
     rules: AllowanceRules,
     guaranteed: Held,
     opportunistic: Held,
+    /// What opportunistic attempts hold, each as often as it weighs while it waits: that is within what they may hold.
+    weighed: Totals,
     /// Opportunistic attempts since they were sent, which wait as far as is known; and those that run, since then.
     waiting: BTreeSet<(Instant, AttemptId)>,
     running: BTreeSet<(Instant, AttemptId)>,
@@ -66,6 +71,7 @@ impl Allowance {
             rules,
             guaranteed: Held::default(),
             opportunistic: Held::default(),
+            weighed: Totals::ZERO,
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
             most: Totals::ZERO,
@@ -86,6 +92,7 @@ impl Allowance {
         held.attempts += 1;
         held.resources.add(resources);
         if sent.opportunistic {
+            self.weighed.add_times(resources, weight_now(sent));
             match sent.started_at {
                 Some(since) => self.running.insert((since, attempt)),
                 None => self.waiting.insert((sent.launched_at, attempt)),
@@ -93,9 +100,10 @@ impl Allowance {
         }
     }
 
-    /// An opportunistic attempt runs since then.
-    pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
+    /// An opportunistic attempt runs since then, and nobody draws it any more.
+    pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
         if let Some(since) = sent.started_at.filter(|_| sent.opportunistic) {
+            self.weighed.take(resources, u64::from(sent.weight) - 1);
             self.waiting.remove(&(sent.launched_at, attempt));
             self.running.insert((since, attempt));
         }
@@ -106,6 +114,7 @@ impl Allowance {
         held.attempts -= 1;
         held.resources.sub(resources);
         if sent.opportunistic {
+            self.weighed.take(resources, weight_now(sent));
             match sent.started_at {
                 Some(since) => self.running.remove(&(since, attempt)),
                 None => self.waiting.remove(&(sent.launched_at, attempt)),
@@ -119,12 +128,20 @@ impl Allowance {
         let (most, held, one_goes) = match execution {
             ExecutionType::Opportunistic if self.answer_due.is_some() => return None,
             ExecutionType::Opportunistic => {
-                let held = &self.opportunistic;
-                (share.hundredths(self.rules.opportunistic), held, held.attempts == 0)
+                (share.hundredths(self.rules.opportunistic), &self.weighed, self.opportunistic.attempts == 0)
             }
-            ExecutionType::Guaranteed | ExecutionType::Auto => (self.most, &self.guaranteed, false),
+            ExecutionType::Guaranteed | ExecutionType::Auto => (self.most, &self.guaranteed.resources, false),
         };
-        Some(Allowed { execution, room: most.saturating_sub(&held.resources), one_goes })
+        Some(Allowed { execution, room: most.saturating_sub(held), one_goes })
+    }
+
+    /// How much more likely a node is to draw a task than one of a job with many, where this one has only these left: as often
+    /// as they go into what the job may still send.
+    fn weight(&self, share: &Totals, open: &Totals) -> u16 {
+        let room = share.hundredths(self.rules.opportunistic).saturating_sub(&self.weighed);
+        let wanted = (0..WIDTH).filter(|&kind| open.0[kind] > 0);
+        let times = wanted.map(|kind| room.0[kind] / open.0[kind]).min().unwrap_or(1);
+        times.clamp(1, MOST_WEIGHT) as u16
     }
 
     /// The same for second attempts of slow tasks, which what may not be guaranteed of the cluster is for as well.
@@ -159,6 +176,11 @@ impl Allowance {
     }
 }
 
+/// As one of them counts that runs.
+fn weight_now(sent: &RunningAttempt) -> u64 {
+    if sent.started_at.is_some() { 1 } else { u64::from(sent.weight) }
+}
+
 fn is_off(told: &Totals, now: &Totals) -> bool {
     (0..WIDTH).any(|kind| told.0[kind].abs_diff(now.0[kind]).saturating_mul(TOLD_WITHIN) > told.0[kind])
 }
@@ -177,6 +199,20 @@ impl JobManager {
     pub(super) fn allowed(&self, execution: ExecutionType) -> Option<Allowed> {
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO);
         self.allowance.as_ref()?.allowed(execution, &share)
+    }
+
+    /// That of an opportunistic attempt of the stage, which is about to be sent.
+    pub(super) fn weight(&self, stage: u32) -> u16 {
+        let Some(allowance) = &self.allowance else { return 1 };
+        let mut open = Totals::ZERO;
+        let stages = self.dag.stages.iter().zip(&self.job.spec.stages).zip(&self.job.resources);
+        for ((stage, spec), resources) in stages {
+            if spec.execution != ExecutionType::Guaranteed {
+                open.add_times(resources, u64::from(stage.ready()));
+            }
+        }
+        open.add(&self.job.resources[stage as usize]);
+        allowance.weight(&self.share.as_deref().copied().unwrap_or(Totals::ZERO), &open)
     }
 
     /// What may go beside a slow attempt.
@@ -289,20 +325,23 @@ impl JobManager {
         let of_one = &self.job.resources[next as usize];
         let (held, most) = (&allowance.guaranteed.resources, &allowance.most);
         let kind = (0..WIDTH).find(|&kind| most.0[kind].saturating_sub(held.0[kind]) < u64::from(of_one.0[kind]))?;
-        let used = |held: &Held, most: &Totals| Used { used: held.resources.0[kind], most: most.0[kind] };
-        let (guaranteed, opportunistic) = (used(&allowance.guaranteed, most), used(&allowance.opportunistic, &share));
+        let used = |held: &Totals, most: &Totals| Used { used: held.0[kind], most: most.0[kind] };
+        let (guaranteed, opportunistic) = (used(held, most), used(&allowance.weighed, &share));
         Some(Why::Allowance { kind, guaranteed, opportunistic })
     }
 
     /// In tests and debug builds.
     pub(super) fn check_allowance(&self) {
         let Some(allowance) = &self.allowance else { return };
-        let mut counted = [Held::default(); 2];
+        let (mut counted, mut weighed) = ([Held::default(); 2], Totals::ZERO);
         for running in self.running.values() {
             let held = &mut counted[usize::from(running.opportunistic)];
             held.attempts += 1;
-            held.resources.add(&self.job.resources[running.task.stage as usize]);
+            let resources = &self.job.resources[running.task.stage as usize];
+            held.resources.add(resources);
+            weighed.add_times(resources, if running.opportunistic { weight_now(running) } else { 0 });
         }
+        assert_eq!(weighed, allowance.weighed, "what opportunistic tasks hold by their weights");
         let opportunistic = allowance.waiting.len() + allowance.running.len();
         assert_eq!(opportunistic, allowance.opportunistic.attempts as usize, "each of them waits or runs");
         assert_eq!(
@@ -310,5 +349,45 @@ impl JobManager {
             [allowance.guaranteed, allowance.opportunistic],
             "what guaranteed and opportunistic tasks hold"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CORE: Resources = Resources::new(1_000, 512);
+
+    fn cores(cores: u64) -> Totals {
+        let mut all = Totals::ZERO;
+        all.add_times(&CORE, cores);
+        all
+    }
+
+    #[test]
+    fn few_tasks_weigh_as_much_together_as_the_allowance_has_room_for() {
+        let rules = AllowanceRules { opportunistic: 200, starved_after: Duration::ZERO };
+        let mut allowance = Allowance::new(rules);
+        // Twice this share.
+        let share = cores(20);
+        let mut sum = 0;
+        for left in (1..=7).rev() {
+            let weight = allowance.weight(&share, &cores(left));
+            allowance.weighed.add_times(&CORE, u64::from(weight));
+            sum += weight;
+        }
+        assert_eq!((sum, allowance.weighed), (40, cores(40)), "all of it");
+        assert_eq!(allowance.weight(&share, &cores(1)), 1, "nothing is left, and it weighs something");
+    }
+
+    #[test]
+    fn no_task_weighs_more_than_is_settled_and_the_scarcest_kind_decides() {
+        let allowance = Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO });
+        let mut large = Totals::ZERO;
+        large.add(&Resources::new(1_000, 2_560));
+        assert_eq!(allowance.weight(&cores(12), &cores(1)), 12);
+        assert_eq!(allowance.weight(&cores(1_000), &cores(1)), MOST_WEIGHT as u16);
+        assert_eq!(allowance.weight(&cores(12), &large), 2, "twice its memory");
+        assert_eq!(allowance.weight(&cores(12), &Totals::ZERO), 1, "what wants nothing");
     }
 }

@@ -210,7 +210,7 @@ impl Dag {
         if succeeded {
             record.state = TaskState::Succeeded;
             entry.succeeded += 1;
-            entry.estimate.learn(ended.usage.wall);
+            entry.estimate.learn(ended.usage.run_time());
         } else {
             // Of a cancelled job an attempt may end for another's sake just then.
             let gave_way = last && matches!(ended.reason, EndReason::Preempted | EndReason::Shed);

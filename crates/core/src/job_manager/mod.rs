@@ -142,6 +142,8 @@ struct RunningAttempt {
     booked: bool,
     /// The rule by which it was launched.
     rule: Rule,
+    /// As its node draws by it, if it is opportunistic.
+    weight: u16,
     launched_at: Instant,
     started_at: Option<Instant>,
     life: Life,
@@ -418,6 +420,8 @@ impl JobManager {
         let booked = basis.grant().is_some();
         let is_entitled = self.allowance.is_some() && execution == ExecutionType::Guaranteed;
         let (opportunistic, launched_at, life) = (!booked && !is_entitled, now, Life::Present);
+        // A second attempt is one more than there are tasks.
+        let weight = if opportunistic && !rule.is_second() { self.weight(task.stage) } else { 1 };
         let running = RunningAttempt {
             task,
             node,
@@ -429,14 +433,17 @@ impl JobManager {
             starts_at: None,
             booked,
             rule,
+            weight,
             launched_at,
             started_at: None,
             life,
         };
         self.insert_running(attempt, running);
         let grant = basis.grant();
-        out.persist(Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, at: now });
+        let at = now;
+        out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });
         let mut launch = self.launch_message(attempt, task, execution, basis);
+        launch.weight = weight;
         launch.token = self.sealing.token(node, self.generation, &launch.allocation());
         self.tell_awaited(&launch, node, out);
         out.send(node, ToNode::Launch(Box::new(launch)));
@@ -505,7 +512,7 @@ impl JobManager {
                 self.promotions.on_started(since, attempt);
             }
             if let Some(allowance) = &mut self.allowance {
-                allowance.on_started(attempt, running);
+                allowance.on_started(attempt, running, &self.job.resources[running.task.stage as usize]);
             }
             // Of a recovered attempt the record was written in an earlier life.
             if running.life == Life::Present {

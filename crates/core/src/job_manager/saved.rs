@@ -17,6 +17,7 @@ struct SavedAttempt {
     promoted: bool,
     booked: bool,
     rule: Rule,
+    weight: u16,
     had_rival: bool,
     launched_at: Instant,
 }
@@ -40,7 +41,7 @@ impl JobManager {
         match change {
             Change::JobBegun { .. } => self.begun = true,
             Change::JobHeld { held, .. } => self.held = *held,
-            Change::Launched { attempt, task, node, grant, opportunistic, rule, at, .. } => {
+            Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, at, .. } => {
                 if rule.is_second() {
                     self.dag.launched_beside(task.stage, task.index);
                 } else {
@@ -56,6 +57,7 @@ impl JobManager {
                     promoted,
                     booked,
                     rule,
+                    weight: *weight,
                     had_rival: false,
                     launched_at,
                 });
@@ -116,9 +118,19 @@ impl JobManager {
 
     pub(super) fn progress(&self) -> SavedProgress {
         let running = self.running.iter().map(|(&attempt, running)| {
-            let RunningAttempt { task, node, opportunistic, promoted, booked, rule, had_rival, launched_at, .. } =
-                *running;
-            SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, had_rival, launched_at }
+            let RunningAttempt {
+                task,
+                node,
+                opportunistic,
+                promoted,
+                booked,
+                rule,
+                weight,
+                had_rival,
+                launched_at,
+                ..
+            } = *running;
+            SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, weight, had_rival, launched_at }
         });
         SavedProgress {
             dag: self.dag.clone(),
@@ -132,7 +144,8 @@ impl JobManager {
     }
 
     fn recover_running(&mut self, saved: SavedAttempt) {
-        let SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, had_rival, launched_at } = saved;
+        let SavedAttempt { attempt, task, node, opportunistic, promoted, booked, rule, weight, had_rival, launched_at } =
+            saved;
         let life = Life::Earlier;
         let running = RunningAttempt {
             task,
@@ -145,6 +158,7 @@ impl JobManager {
             starts_at: None,
             booked,
             rule,
+            weight,
             launched_at,
             started_at: None,
             life,

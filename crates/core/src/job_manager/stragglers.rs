@@ -122,7 +122,7 @@ impl JobManager {
     pub(super) fn note_speed(&mut self, task: TaskId, ended: &Ended) {
         if self.watches_progress() && ended.reason.is_success() {
             let input = self.input_bytes(task);
-            self.speeds.on_finished(task.stage, input, ended.usage.wall, ended.usage.cpu);
+            self.speeds.on_finished(task.stage, input, ended.usage.run_time(), ended.usage.cpu);
         }
     }
 

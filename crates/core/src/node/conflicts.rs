@@ -4,6 +4,7 @@
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
+use crate::vocabulary::resources::CPU;
 use crate::vocabulary::{
     AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, TaskShape,
     TaskTemplate, Totals, Usage,
@@ -26,6 +27,19 @@ impl OpportunisticUse {
     pub(super) fn sub(&mut self, resources: &Resources) {
         self.attempts -= 1;
         self.held.sub(resources);
+    }
+
+    /// One of them holds more than it did, or less.
+    pub(super) fn hold(&mut self, resources: &Resources) {
+        self.held.add(resources);
+    }
+
+    pub(super) fn release(&mut self, resources: &Resources) {
+        self.held.sub(resources);
+    }
+
+    pub(super) fn is_one(&self) -> bool {
+        self.attempts == 1
     }
 
     pub(super) fn is_nothing(&self) -> bool {
@@ -116,9 +130,12 @@ impl NodeAgent {
         let held = match self.attempts.get_mut(&id) {
             Some(entry) if entry.gives_way() => {
                 entry.grant = Some(grant);
-                self.opportunistic.sub(&entry.template.shape.resources);
-                self.kept.take(&entry.template.shape.resources);
+                self.opportunistic.sub(&entry.holds());
+                self.kept.take(&entry.holds());
                 out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: Some(grant) });
+                if entry.yielding.is_some() {
+                    self.note_yields();
+                }
                 Some(grant)
             }
             Some(entry) if entry.is_at_executor() => entry.grant,
@@ -140,7 +157,7 @@ impl NodeAgent {
         let TaskShape { resources, .. } = *entry.template.shape;
         let shape = Arc::new(TaskShape { resources, execution: ExecutionType::Guaranteed });
         let template = Arc::new(TaskTemplate { shape: Arc::clone(&shape), ..(*entry.template).clone() });
-        let holds = entry.is_at_executor();
+        let (is_at_executor, holds, does_yield) = (entry.is_at_executor(), entry.holds(), entry.yielding.is_some());
         entry.template = Arc::clone(&template);
         match &mut entry.state {
             State::Queued(launch) => launch.template = template,
@@ -149,8 +166,11 @@ impl NodeAgent {
             }
             State::Stopping { .. } | State::Ended(_) => {}
         }
-        if holds {
-            self.opportunistic.sub(&resources);
+        if is_at_executor {
+            self.opportunistic.sub(&holds);
+        }
+        if does_yield {
+            self.note_yields();
         }
         let awaits_files = self.queue.is_held(EntryId::Attempt(id));
         if let Some(waiting) = self.queue.remove(EntryId::Attempt(id)) {
@@ -174,7 +194,8 @@ impl NodeAgent {
     }
 
     /// Ends opportunistic attempts for guaranteed ones that wait, `by` the last of them: those that lose least, the newest, and
-    /// no more than needed. What is booked has room beside the others that are; what is not, as far as they leave it some.
+    /// no more than needed. What is booked has room beside the others that are; what is not, as far as they leave it some. Where
+    /// they yield their CPU, none is ended for that.
     pub(super) fn make_room(&mut self, now: Instant, by: AttemptId, out: &mut Outbox) {
         if self.opportunistic.is_nothing() {
             return;
@@ -184,10 +205,10 @@ impl NodeAgent {
         let mut most = coming;
         for (_, entry) in self.running_attempts() {
             if let State::Stopping { .. } = entry.state {
-                coming.add(&entry.template.shape.resources);
+                coming.add(&entry.holds());
             }
             if matches!(entry.state, State::Stopping { .. }) || entry.gives_way() {
-                most.add(&entry.template.shape.resources);
+                most.add(&entry.holds());
             }
         }
         let mut wanted = Totals::ZERO;
@@ -199,18 +220,21 @@ impl NodeAgent {
                 wanted = together;
             }
         }
+        if self.rules.yields_for.is_some() {
+            wanted.0[CPU] = 0;
+        }
         let mut victims = Vec::new();
         for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.gives_way()) {
             if wanted.fits_in(&coming) {
                 break;
             }
-            coming.add(&entry.template.shape.resources);
+            coming.add(&entry.holds());
             victims.push(id);
         }
         // Of those that were taken on the way, some may not be needed any more: the one that would lose most stays first.
         for at in (0..victims.len()).rev() {
             let mut without = coming;
-            without.sub(&self.attempts[&victims[at]].template.shape.resources);
+            without.sub(&self.attempts[&victims[at]].holds());
             if wanted.fits_in(&without) {
                 coming = without;
                 victims.remove(at);

@@ -2,13 +2,13 @@
 //! and reports from then on.
 
 use super::devices::DevicePool;
-use super::{AtExecutor, Attempt, ExecutorLink, MasterLink, NodeAgent, State};
+use super::{AtExecutor, Attempt, ExecutorLink, MasterLink, NodeAgent, State, Yielding};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
     Welcome,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, GrantId, Instant, Kinds, LaunchOrder};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant, Kinds, LaunchOrder};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -43,8 +43,11 @@ impl NodeAgent {
             match self.attempts.get(&attempt).map(|known| &known.state) {
                 None => self.adopt(now, entry),
                 // Its `Started` was lost with the connection.
-                Some(State::Starting) => self.started(now, attempt, entry.running_for, out),
-                Some(_) => self.say_again(attempt, entry.order.grant, out),
+                Some(State::Starting) => {
+                    self.started(now, attempt, entry.running_for, out);
+                    self.say_yield_again(attempt, entry.yields_for.is_some(), out);
+                }
+                Some(_) => self.say_again(attempt, &entry.order, entry.yields_for.is_some(), out),
             }
         }
         for claim in std::mem::take(&mut self.early_claims) {
@@ -56,11 +59,12 @@ impl NodeAgent {
     }
 
     /// What was said while the connection to the executor was down is lost.
-    fn say_again(&self, id: AttemptId, known: Option<GrantId>, out: &mut Outbox) {
+    fn say_again(&self, id: AttemptId, known: &LaunchOrder, does_yield: bool, out: &mut Outbox) {
         let entry = &self.attempts[&id];
-        if let Some(grant) = entry.grant.filter(|_| known.is_none()) {
-            out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: Some(grant) });
+        if known.is_opportunistic() && !entry.is_opportunistic() {
+            out.send(TheExecutor(self.node), ToExecutor::Promote { attempt: id, grant: entry.grant });
         }
+        self.say_yield_again(id, does_yield, out);
         if let State::Stopping { reason, killed } = &entry.state {
             let signal = if *killed { TaskSignal::Kill } else { TaskSignal::Terminate };
             let reason = reason.clone();
@@ -69,26 +73,33 @@ impl NodeAgent {
     }
 
     pub(super) fn adopt(&mut self, now: Instant, entry: Executing) {
-        let Executing { order, running_for, asked_to_end, .. } = entry;
-        let since = now.before(running_for);
+        let Executing { order, running_for, yields_for, asked_to_end, .. } = entry;
+        let yields_since = yields_for.map(|length| now.before(length));
+        let since = yields_since.unwrap_or(now).before(running_for);
+        let timeout_left = order.template.timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
+        let yielding = yields_since.map(|since| Yielding { since, timeout_left, by: None });
         self.devices.hold(&order.devices, &self.kinds);
         let mut running = AtExecutor::new(order.attempt, since, order.expected);
         self.watch.on_running(now, &mut running);
         self.running.push(running);
-        self.hold(&order.template.shape.resources);
         // When it was asked is not known: it gets its grace again.
         let due = match asked_to_end {
             Some(_) => Some(now + self.settings.stop_grace),
+            None if yielding.is_some() => None,
             None => order.template.timeout.map(|timeout| since + timeout),
         };
         self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt { task, template, grant, expected, devices, since, state };
+        let entry = Attempt { task, template, grant, expected, devices, since, yielding, state };
+        self.hold(&entry.holds());
         if entry.is_opportunistic() {
-            self.opportunistic.add(&entry.template.shape.resources);
+            self.opportunistic.add(&entry.holds());
         }
         self.attempts.insert(attempt, Box::new(entry));
+        if yielding.is_some() {
+            self.note_yields();
+        }
         self.waits.on_change(now);
     }
 
@@ -153,7 +164,10 @@ impl NodeAgent {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
         let expected_wait = self.queue.expected_work();
-        let left = self.running.iter().filter_map(|one| one.expected_end).map(|end| end.since(now));
+        let left = self.running.iter().filter_map(|one| {
+            let until = if self.yields.attempts > 0 { self.attempts[&one.attempt].yielding } else { None };
+            Some(one.expected_end?.since(until.map_or(now, |yielding| yielding.since)))
+        });
         let running_work = left.fold(Duration::ZERO, |a, b| a + b);
         let stalled = self
             .stalled_since

@@ -14,6 +14,7 @@ mod progress;
 mod spare;
 mod tokens;
 mod waits;
+mod yields;
 
 use crate::policy::QueuePolicy;
 use crate::protocol::{
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use tokens::Tokens;
 pub use waits::TellWaits;
 use waits::Waits;
+use yields::{Yielding, Yields};
 
 /// What a node is and how it behaves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -69,6 +71,8 @@ pub struct OpportunisticRules {
     pub offer_after: Option<Duration>,
     /// The master is told of room that nothing here wants: with each report, and when it grows, but not more often than this.
     pub tell_spare: Option<Duration>,
+    /// Where guaranteed work lacks only CPU, opportunistic attempts yield theirs, for so long at most; without it they are ended.
+    pub yields_for: Option<Duration>,
 }
 
 /// In this order in memory: a simulation comes by thousands of agents in turn, and finds what most events need in few lines
@@ -99,6 +103,7 @@ pub struct NodeAgent {
     spare: Spare,
     waits: Waits,
     watch: Watch,
+    yields: Yields,
     /// What attempts at the executor and probes whose turn it is take up. An agent may find more here than it has, because
     /// it has less than in its earlier life or does not know its custom kinds yet.
     held: Totals,
@@ -167,8 +172,9 @@ struct Attempt {
     grant: Option<GrantId>,
     expected: Option<Duration>,
     devices: Devices,
-    /// When it was queued, then when it went to the executor.
+    /// When it was queued, then when it went to the executor; and as much later as it had to do without its CPU since.
     since: Instant,
+    yielding: Option<Yielding>,
     state: State,
 }
 
@@ -214,6 +220,7 @@ impl NodeAgent {
             spare: Spare::default(),
             waits: Waits::default(),
             watch: Watch::default(),
+            yields: Yields::default(),
             probes: Probes::default(),
             attempts: BTreeMap::new(),
             running: Vec::new(),
@@ -337,7 +344,7 @@ impl NodeAgent {
             self.queue.push(entry);
         }
         let (devices, state) = (Devices::new(), State::Queued(launch));
-        let entry = Attempt { task, template, grant, expected, devices, since: now, state };
+        let entry = Attempt { task, template, grant, expected, devices, since: now, yielding: None, state };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         self.gather(now, attempt, &inputs, out);
@@ -363,16 +370,24 @@ impl NodeAgent {
     }
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
-        while let Some(entry) = self.pick(now) {
-            match entry.id {
-                EntryId::Attempt(attempt) => self.start(now, attempt, out),
-                EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
-            }
+        match self.rules.yields_for {
+            Some(_) => self.start_and_resume(now, out),
+            None => self.start_next(now, out),
         }
         if self.queue.has_guaranteed() {
             // What is coming was enough for those that wait, and may not be any more; or what was in their way is gone.
             let last = self.queue.entries().iter().rev().find_map(QueuedEntry::guaranteed_attempt);
             self.make_room(now, last.expect("one is guaranteed"), out);
+        }
+    }
+
+    /// As long as the queue's policy finds room for something.
+    fn start_next(&mut self, now: Instant, out: &mut Outbox) {
+        while let Some(entry) = self.pick(now) {
+            match entry.id {
+                EntryId::Attempt(attempt) => self.start(now, attempt, out),
+                EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
+            }
         }
     }
 
@@ -382,7 +397,7 @@ impl NodeAgent {
         }
         let room = self.room_for_opportunistic();
         let attempts = &self.attempts;
-        let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(one.attempt));
+        let mut running = self.running.iter().map(|one| attempts[&one.attempt].as_running(now, one.attempt));
         self.queue.pick(now, self.queue_policy.as_mut(), &mut running, &self.free, room)
     }
 
@@ -432,8 +447,12 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         if let State::Starting = entry.state {
             entry.state = State::Running;
-            if let Some(timeout) = entry.template.timeout {
-                self.due.insert((now.before(running_for) + timeout, id));
+            let timeout = entry.template.timeout;
+            match &mut entry.yielding {
+                Some(yielding) => {
+                    yielding.timeout_left = timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
+                }
+                None => self.due.extend(timeout.map(|timeout| (now.before(running_for) + timeout, id))),
             }
         }
         out.send(id.job, ToJobManager::Started { attempt: id, running_for });
@@ -449,7 +468,8 @@ impl NodeAgent {
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
-                let entry = Attempt { task, template, grant: None, expected: None, devices, since: now, state };
+                let (grant, expected, yielding) = (None, None, None);
+                let entry = Attempt { task, template, grant, expected, devices, since: now, yielding, state };
                 self.attempts.insert(id, Box::new(entry));
             }
         }
@@ -474,7 +494,8 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         let (held, is_opportunistic, grant) = (entry.is_at_executor(), entry.is_opportunistic(), entry.grant);
         entry.state = State::Ended(Arc::clone(&ended));
-        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.template.shape.resources);
+        let (devices, resources) = (std::mem::take(&mut entry.devices), entry.holds());
+        let did_yield = entry.yielding.take().is_some();
         if held {
             self.devices.give_back(&devices, &self.kinds);
             if let Some(place) = self.running.iter().position(|other| other.attempt == id) {
@@ -488,6 +509,9 @@ impl NodeAgent {
                 self.kept.keep(now, &resources);
             }
             self.due.retain(|(_, other)| *other != id);
+            if did_yield {
+                self.note_yields();
+            }
         }
         self.succeeded = self.succeeded.wrapping_add(u32::from(ended.reason.is_success()));
         if let EndReason::NodeFault(why) = &ended.reason {
@@ -563,6 +587,9 @@ impl NodeAgent {
         if self.watch.due.is_some_and(|at| at <= now) {
             self.measure(now, out);
         }
+        if self.yields.due.is_some_and(|at| at <= now) {
+            self.end_overdue_yields(now, out);
+        }
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
                 *next_report = now + *heartbeat;
@@ -614,7 +641,7 @@ impl NodeAgent {
         out.send(job, ToJobManager::Live { node: self.node, epoch, number, attempts });
         for (attempt, entry) in self.running_attempts().filter(|(attempt, _)| claimed.contains(attempt)) {
             if !matches!(entry.state, State::Starting) {
-                let running_for = now.since(entry.since);
+                let running_for = entry.running_for(now);
                 out.send(job, ToJobManager::Started { attempt, running_for });
             }
             // Said once when it was promoted, and perhaps lost.
@@ -657,12 +684,13 @@ impl NodeAgent {
         let queued = self.attempts.values().filter(|attempt| matches!(attempt.state, State::Queued(_))).count();
         assert_eq!(self.queue.len(), queued + self.probes.queued(), "queue entries, queued attempts and probes");
         let mut held = self.probes.kept_room();
-        self.running_attempts().for_each(|(_, entry)| held.add(&entry.template.shape.resources));
+        self.running_attempts().for_each(|(_, entry)| held.add(&entry.holds()));
         assert_eq!(self.held, held, "what attempts and probes hold");
         let mut opportunistic = Totals::ZERO;
         let those = self.running_attempts().map(|(_, entry)| entry).filter(|entry| entry.is_opportunistic());
-        let shapes = those.map(|entry| &entry.template.shape);
-        shapes.for_each(|shape| opportunistic.add(&shape.resources));
+        those.for_each(|entry| opportunistic.add(&entry.holds()));
+        let yielding = self.attempts.values().filter(|entry| entry.yielding.is_some());
+        assert_eq!(yielding.count(), self.yields.attempts as usize, "attempts that yield");
         assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
         self.files.check_invariants();
@@ -675,9 +703,10 @@ impl Attempt {
         matches!(self.state, State::Starting | State::Running | State::Stopping { .. })
     }
 
-    fn as_running(&self, attempt: AttemptId) -> RunningEntry {
+    fn as_running(&self, now: Instant, attempt: AttemptId) -> RunningEntry {
         let TaskShape { resources, execution } = *self.template.shape;
-        RunningEntry { attempt, resources, execution, started_at: self.since, expected: self.expected }
+        let started_at = now.before(self.running_for(now));
+        RunningEntry { attempt, resources, execution, started_at, expected: self.expected }
     }
 }
 
@@ -730,7 +759,8 @@ impl Role for NodeAgent {
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
         let (waits, files) = (self.waits.due, self.files.next_retry());
-        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files];
+        let yields = self.yields.due;
+        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }

@@ -1,7 +1,7 @@
 //! A node says now and then how far its running attempts have come, to the job managers that look for stragglers (Boutin et
 //! al. 2014, section 3.4).
 
-use super::{AtExecutor, NodeAgent, State};
+use super::{AtExecutor, Attempt, NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor, ToJobManager};
 use crate::role::Outbox;
 use crate::vocabulary::{AttemptId, Duration, Instant, JobId, Sample};
@@ -67,7 +67,9 @@ impl NodeAgent {
                 out.send(attempt.job, ToJobManager::Lacks { attempt, files });
             }
         }
-        attempts.retain(|attempt| matches!(self.attempts[attempt].state, State::Running));
+        // Who has no CPU is not slow.
+        let runs = |entry: &Attempt| matches!(entry.state, State::Running) && entry.yielding.is_none();
+        attempts.retain(|attempt| runs(&self.attempts[attempt]));
         if !attempts.is_empty() {
             out.send(TheExecutor(self.node), ToExecutor::Measure { node: self.node, attempts });
         }

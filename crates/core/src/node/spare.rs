@@ -26,7 +26,8 @@ impl NodeAgent {
 
     pub(super) fn tell_spare(&mut self, now: Instant, out: &mut Outbox) {
         self.spare.due = None;
-        if self.rules.tell_spare.is_none() || !self.is_welcomed() || self.has_opportunistic_waiting() {
+        let is_wanted = self.has_opportunistic_waiting() || self.yields.attempts > 0;
+        if self.rules.tell_spare.is_none() || !self.is_welcomed() || is_wanted {
             return;
         }
         let spare = self.opportunistic_limit().smaller_of(&self.kept.left_of(&self.free));

@@ -133,7 +133,7 @@ impl NodeAgent {
 }
 
 fn left_of(entry: &Attempt, now: Instant) -> Duration {
-    (entry.since + run_time(entry.expected)).since(now).max(ANY_MOMENT)
+    Duration(run_time(entry.expected).0.saturating_sub(entry.running_for(now).0)).max(ANY_MOMENT)
 }
 
 fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, tolerance: Duration) -> bool {

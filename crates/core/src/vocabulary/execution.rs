@@ -115,6 +115,8 @@ pub struct Estimated {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Usage {
     pub wall: Duration,
+    /// Of that, for how long others had its CPU.
+    pub yielded: Duration,
     /// User and system time together.
     pub cpu: Duration,
     pub max_memory_bytes: u64,
@@ -125,7 +127,19 @@ pub struct Usage {
     pub dropped_bytes: u64,
 }
 
+impl Usage {
+    /// How long the task took: what it did with what others left it is not known, and counts as nothing.
+    pub fn run_time(&self) -> Duration {
+        Duration(self.wall.0.saturating_sub(self.yielded.0))
+    }
+}
+
 impl LaunchOrder {
+    /// Nobody booked its resources, and it gives way to what is guaranteed.
+    pub fn is_opportunistic(&self) -> bool {
+        self.grant.is_none() && self.template.shape.execution == ExecutionType::Opportunistic
+    }
+
     /// The attempt is guaranteed from now on, and booked where there is a grant.
     pub fn promote(&mut self, grant: Option<GrantId>) {
         match grant {

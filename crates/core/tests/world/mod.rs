@@ -92,8 +92,19 @@ pub struct PretendedExecutor {
     held_fetches: Vec<(StoredFile, NodeId)>,
     /// What starts here takes so many times as long, and as much CPU time as elsewhere; 0 is as long.
     pub slowness: u64,
+    /// Those that yield their CPU, since when, and for how long others did. They make no progress meanwhile.
+    pub yielding: BTreeMap<AttemptId, Instant>,
+    pub yielded: BTreeMap<AttemptId, Duration>,
     /// So often it was asked how far attempts have come.
     pub measured: usize,
+}
+
+impl PretendedExecutor {
+    /// When attempts end by themselves.
+    fn next_ends(&self) -> impl Iterator<Item = (AttemptId, Instant)> {
+        let working = self.running.iter().filter(|(id, _)| !self.yielding.contains_key(id));
+        working.map(|(id, (_, _, end))| (*id, *end))
+    }
 }
 
 impl World {
@@ -463,7 +474,23 @@ impl World {
                     order.promote(grant);
                 }
             }
+            ToExecutor::Yield { attempt } => {
+                if executor.running.contains_key(&attempt) {
+                    executor.yielding.entry(attempt).or_insert(now);
+                }
+            }
+            ToExecutor::Resume { attempt } => {
+                if let Some(yields_since) = executor.yielding.remove(&attempt) {
+                    let length = now.since(yields_since);
+                    let (_, since, end) = executor.running.get_mut(&attempt).expect("it runs");
+                    *since += length;
+                    *end += length;
+                    let yielded = executor.yielded.entry(attempt).or_default();
+                    *yielded += length;
+                }
+            }
             ToExecutor::Signal { attempt, reason, .. } => {
+                executor.yielding.remove(&attempt);
                 if executor.running.remove(&attempt).is_some() {
                     let ended = Ended::without_run(reason);
                     executor.ends.insert(attempt, ended.clone());
@@ -488,11 +515,15 @@ impl World {
                 let ends = executor.ends.iter();
                 reports.extend(ends.map(|(id, end)| ExecutorReport::Finished { attempt: *id, ended: end.clone() }));
                 let running = executor.running.values();
-                let attempts = running.map(|(order, since, _)| Executing {
-                    order: order.clone(),
-                    running_for: now.since(*since),
-                    pid: 1,
-                    asked_to_end: None,
+                let attempts = running.map(|(order, since, _)| {
+                    let yields_since = executor.yielding.get(&order.attempt);
+                    Executing {
+                        order: order.clone(),
+                        running_for: yields_since.unwrap_or(&now).since(*since),
+                        yields_for: yields_since.map(|since| now.since(*since)),
+                        pid: 1,
+                        asked_to_end: None,
+                    }
                 });
                 let attempts = attempts.collect();
                 if !executor.files.is_empty() {
@@ -555,7 +586,7 @@ impl World {
             managers.chain(server.master.next_wakeup())
         });
         let agents = self.nodes.iter().filter_map(|host| host.agent.as_ref()?.next_wakeup());
-        let ends = self.nodes.iter().flat_map(|host| host.executor.running.values().map(|(_, _, end)| *end));
+        let ends = self.nodes.iter().flat_map(|host| host.executor.next_ends().map(|(_, end)| end));
         server.chain(agents).chain(ends).min()
     }
 
@@ -564,13 +595,13 @@ impl World {
         let now = self.now;
         for node in 0..self.nodes.len() {
             let executor = &mut self.nodes[node].executor;
-            let due: Vec<AttemptId> =
-                executor.running.iter().filter(|(_, (_, _, end))| *end <= now).map(|(id, _)| *id).collect();
+            let due: Vec<AttemptId> = executor.next_ends().filter(|(_, end)| *end <= now).map(|(id, _)| id).collect();
             for attempt in due {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
                 let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
-                let wall = now.since(since);
-                let usage = Usage { wall, cpu: Duration(wall.0 / executor.slowness.max(1)), ..Usage::default() };
+                let (run_time, yielded) = (now.since(since), executor.yielded.remove(&attempt).unwrap_or_default());
+                let cpu = Duration(run_time.0 / executor.slowness.max(1));
+                let usage = Usage { wall: run_time + yielded, yielded, cpu, ..Usage::default() };
                 let outputs = outputs(&order, self.file_bytes);
                 executor.files.extend(outputs.iter().filter(|_| code == 0).map(|file| (file.digest, file.bytes)));
                 let files = EndedFiles { outputs, missing: Vec::new() };
@@ -787,6 +818,8 @@ fn show_message(message: &Message) -> String {
         }
         Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
         Message::ToExecutor(ToExecutor::Promote { attempt, .. }) => format!("promote {attempt}"),
+        Message::ToExecutor(ToExecutor::Yield { attempt }) => format!("yield {attempt}"),
+        Message::ToExecutor(ToExecutor::Resume { attempt }) => format!("resume {attempt}"),
         Message::ToExecutor(ToExecutor::Signal { attempt, signal, .. }) => format!("{signal:?} {attempt}"),
         Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
         Message::ToExecutor(ToExecutor::List { .. }) => "list".to_owned(),
@@ -809,6 +842,12 @@ fn show_record(record: &Record) -> String {
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::Preempting { task, attempt, node, by } => {
             format!("task {task} as {attempt} makes room on {node} for {by}")
+        }
+        Record::Yielding { task, attempt, node, by } => {
+            format!("task {task} as {attempt} leaves its CPU on {node} to {by}")
+        }
+        Record::Resumed { task, attempt, node, after } => {
+            format!("task {task} as {attempt} has its CPU on {node} again, after {after}")
         }
         Record::TokenRefused { task, attempt, node, why } => {
             format!("task {task} as {attempt}: {node} refuses the launch: {why}")

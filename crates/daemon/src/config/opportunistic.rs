@@ -263,6 +263,7 @@ mod tests {
                 keep_freed: Duration::from_millis(20),
                 offer_after: Some(Duration::from_secs(4)),
                 tell_spare: Some(Duration::from_secs(1)),
+                yields_for: None,
             },
         };
         assert_eq!(parse(keys), Ok(wanted));

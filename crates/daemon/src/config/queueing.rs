@@ -23,6 +23,8 @@ pub(super) struct QueueingKeys {
     tell_every: Option<LengthOrNever>,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
     keep_freed: Option<LengthOrNever>,
+    /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
+    yields_for: Option<LengthOrNever>,
     /// Lightly loaded nodes that are looked at for each task.
     light: Option<AtLeastOne>,
     /// What a task costs that fails with its node, in times of what it would take.
@@ -67,6 +69,7 @@ impl QueueingKeys {
             rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
         }
         rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.0.unwrap_or(Duration::ZERO));
+        rules.yields_for = self.yields_for.map_or(rules.yields_for, |length| length.0);
         if let Some(Ratio(penalty)) = self.penalty.as_ref().filter(|penalty| penalty.0 < 100) {
             let problem =
                 format!("penalty is {}: nodes that fail would be the better ones", f64::from(*penalty) / 100.0);
@@ -92,7 +95,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nlight = 5\n\
+                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\n\
                     penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
@@ -100,7 +103,7 @@ mod tests {
         assert_eq!((preset.inter_job, allowance.opportunistic), (InterJob::Entitlement { guaranteed: 50 }, 300));
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
-        assert_eq!(rules.keep_freed, Duration::from_millis(7));
+        assert_eq!((rules.keep_freed, rules.yields_for), (Duration::from_millis(7), Some(Duration::from_secs(480))));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
@@ -120,6 +123,17 @@ mod tests {
         assert_eq!(corrections("progress_every = \"never\""), Ok(Some(never)));
         let both = corrections("progress_every = \"1s\"\nduplicate_saves = \"never\"").unwrap_err();
         assert!(both.contains("leave one of them out"), "{both}");
+    }
+
+    #[test]
+    fn opportunistic_tasks_yield_for_some_time_or_not_at_all() {
+        let yields_for = |keys: &str| {
+            let preset = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{keys}\n"));
+            preset.map(|preset| preset.queueing.expect("nodes queue").yields_for)
+        };
+        assert_eq!(yields_for(""), Ok(Some(Duration::from_secs(300))));
+        assert_eq!(yields_for("yields_for = \"1m\""), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(yields_for("yields_for = \"never\""), Ok(None));
     }
 
     #[test]

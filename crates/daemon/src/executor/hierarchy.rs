@@ -6,7 +6,7 @@
 
 use super::{Mechanism, members};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,8 @@ const PREFIX: &str = "amalgam-";
 pub struct Shape {
     pub cpu_millis: u32,
     pub memory_mib: u32,
+    /// It gets the CPU that its siblings do not want.
+    pub lower: bool,
 }
 
 /// The executor's parent groups.
@@ -51,9 +53,38 @@ pub struct Leaf {
     events: Option<File>,
     usage: Option<File>,
     cpu: Option<File>,
+    /// Where a controller sees to its CPU.
+    weighed: Option<Weighed>,
     members: PathBuf,
     kill: Option<PathBuf>,
     directories: Vec<PathBuf>,
+}
+
+/// The group of a leaf that has the CPU controller.
+#[derive(Debug)]
+struct Weighed {
+    directory: PathBuf,
+    /// What the weight is called there, and the least that it can be.
+    file: &'static str,
+    least: u64,
+    usual: u64,
+}
+
+impl Weighed {
+    /// Makes the group one that gets the CPU which its siblings do not want, or one of the usual weight again.
+    fn set(&self, lower: bool) -> io::Result<()> {
+        let write = |name: &str, number: u64| {
+            let mut file = OpenOptions::new().write(true).truncate(true).open(self.directory.join(name))?;
+            file.write_all(number.to_string().as_bytes())
+        };
+        // Of disks only version 2 can be told, where it has a controller for them.
+        let _ = write("io.weight", if lower { 1 } else { 100 });
+        // Kernels before 5.15 have no such file; while it says 1 there is no other weight.
+        match write("cpu.idle", lower.into()) {
+            Ok(()) if lower => Ok(()),
+            _ => write(self.file, if lower { self.least } else { self.usual }),
+        }
+    }
 }
 
 impl Hierarchy {
@@ -98,6 +129,8 @@ impl Hierarchy {
         let parent = group.join(name);
         make(&parent)?;
         write(&parent.join("cgroup.subtree_control"), "+cpu +memory")?;
+        // Its weights tell disks who gives way to whom, where the machine has it.
+        let _ = fs::write(parent.join("cgroup.subtree_control"), "+io");
         // All tasks together weigh as much as the machine's cores, not as one process.
         let weight = (100 * host_cpus()).min(10_000);
         let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
@@ -168,7 +201,12 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
     if shape.cpu_millis > 0 {
         let quota = quota_micros(shape.cpu_millis);
         fs::write(directory.join("cpu.max"), format!("{quota} {PERIOD_MICROS}"))?;
-        fs::write(directory.join("cpu.weight"), (shape.cpu_millis / 10).clamp(1, 10_000).to_string())?;
+    }
+    // That of a group which nobody gave one is 100.
+    let usual = if shape.cpu_millis > 0 { (u64::from(shape.cpu_millis) / 10).clamp(1, 10_000) } else { 100 };
+    let weighed = Weighed { directory: directory.to_owned(), file: "cpu.weight", least: 1, usual };
+    if shape.cpu_millis > 0 || shape.lower {
+        weighed.set(shape.lower)?;
     }
     if shape.memory_mib > 0 {
         fs::write(directory.join("memory.max"), bytes(shape.memory_mib).to_string())?;
@@ -183,6 +221,7 @@ fn make_leaf_v2(directory: &Path, shape: Shape) -> io::Result<Leaf> {
         events: File::open(directory.join("memory.events")).ok(),
         usage: File::open(directory.join("memory.current")).ok(),
         cpu: File::open(directory.join("cpu.stat")).ok(),
+        weighed: Some(weighed),
         members: directory.join("cgroup.procs"),
         kill: kill.exists().then_some(kill),
         directories: vec![directory.to_owned()],
@@ -197,11 +236,16 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
     }
     // Nearly everywhere one tree does both.
     let accounting = cpu.as_ref().and_then(|cpu| File::open(cpu.join("cpuacct.usage")).ok());
-    if let Some(cpu) = cpu.filter(|_| shape.cpu_millis > 0) {
-        let shares = (u64::from(shape.cpu_millis) * 1024 / 1000).clamp(2, 262_144);
+    if let Some(cpu) = cpu.as_ref().filter(|_| shape.cpu_millis > 0) {
         fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_MICROS.to_string())?;
         fs::write(cpu.join("cpu.cfs_quota_us"), quota_micros(shape.cpu_millis).to_string())?;
-        fs::write(cpu.join("cpu.shares"), shares.to_string())?;
+    }
+    // That of a group which nobody gave one is 1024.
+    let shares = (u64::from(shape.cpu_millis) * 1024 / 1000).clamp(2, 262_144);
+    let usual = if shape.cpu_millis > 0 { shares } else { 1024 };
+    let weighed = cpu.map(|directory| Weighed { directory, file: "cpu.shares", least: 2, usual });
+    if let Some(weighed) = weighed.as_ref().filter(|_| shape.cpu_millis > 0 || shape.lower) {
+        weighed.set(shape.lower)?;
     }
     if let Some(memory) = memory.as_ref().filter(|_| shape.memory_mib > 0) {
         let limit = bytes(shape.memory_mib).to_string();
@@ -221,6 +265,7 @@ fn make_leaf_v1(cpu: Option<PathBuf>, memory: Option<PathBuf>, members: PathBuf,
         events: memory.as_ref().and_then(|memory| File::open(memory.join("memory.oom_control")).ok()),
         usage: memory.as_ref().and_then(|memory| File::open(memory.join("memory.usage_in_bytes")).ok()),
         cpu: accounting,
+        weighed,
         members: members.join("cgroup.procs"),
         kill: None,
         directories,
@@ -241,6 +286,19 @@ impl Leaf {
 
     pub fn memory_bytes(&self) -> u64 {
         self.usage.as_ref().and_then(|file| counter(file, None)).unwrap_or(0)
+    }
+
+    /// Whether it is the group that sees to the CPU, and not its processes.
+    pub fn weighs_cpu(&self) -> bool {
+        self.weighed.is_some()
+    }
+
+    /// From now on it gives way to its siblings, or not any more.
+    pub fn set_lower(&mut self, lower: bool) {
+        // A group that cannot be changed must not be taken for one that was.
+        if self.weighed.as_ref().is_none_or(|weighed| weighed.set(lower).is_ok()) {
+            self.shape.lower = lower;
+        }
     }
 
     /// The pids in it. Opened anew each time: version 1 shows an open file a list that may be a second old.
@@ -405,7 +463,7 @@ fn clear_out(group: &Path) {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { cpu_millis: 1_500, memory_mib: 64 };
+    const SHAPE: Shape = Shape { cpu_millis: 1_500, memory_mib: 64, lower: false };
 
     fn read(path: &Path) -> String {
         fs::read_to_string(path).unwrap()
@@ -417,14 +475,38 @@ mod tests {
         fs::write(tree.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
         let hierarchy = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap();
         assert_eq!(read(&tree.path().join("cgroup.subtree_control")), "+cpu +memory");
-        let leaf = hierarchy.make_leaf(7, SHAPE).unwrap();
         let directory = tree.path().join("amalgam-1-2/7");
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("cpu.weight"), "").unwrap();
+        let leaf = hierarchy.make_leaf(7, SHAPE).unwrap();
         assert_eq!(read(&directory.join("cpu.max")), "150000 100000");
         assert_eq!(read(&directory.join("cpu.weight")), "150");
         assert_eq!(read(&directory.join("memory.max")), "67108864");
         assert_eq!(read(&directory.join("memory.swap.max")), "0");
         assert!(leaf.born_in.is_some() && leaf.join.is_empty());
         assert!(leaf.kill_members(), "a group without members has nothing to kill");
+    }
+
+    #[test]
+    fn a_lower_group_is_idle_until_it_is_raised() {
+        let tree = tempfile::tempdir().unwrap();
+        fs::write(tree.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
+        let hierarchy = Hierarchy::set_up_v2(tree.path(), "amalgam-1-2").unwrap();
+        let directory = tree.path().join("amalgam-1-2/7");
+        fs::create_dir(&directory).unwrap();
+        let files = ["cpu.idle", "cpu.weight", "io.weight"];
+        files.iter().for_each(|name| fs::write(directory.join(name), "").unwrap());
+        let mut leaf = hierarchy.make_leaf(7, Shape { lower: true, ..SHAPE }).unwrap();
+        let said = || files.map(|name| fs::read_to_string(directory.join(name)).unwrap_or_default());
+        assert_eq!(said(), ["1", "", "1"]);
+        leaf.set_lower(false);
+        assert_eq!((said(), leaf.shape), (["0", "150", "100"].map(String::from), SHAPE));
+        fs::remove_file(directory.join("cpu.idle")).unwrap();
+        leaf.set_lower(true);
+        assert_eq!((said(), leaf.shape.lower), (["", "1", "1"].map(String::from), true), "the least that it can weigh");
+        fs::remove_file(directory.join("cpu.weight")).unwrap();
+        leaf.set_lower(false);
+        assert!(leaf.shape.lower, "it could not be raised");
     }
 
     #[test]
@@ -441,7 +523,7 @@ mod tests {
         let [cpu, memory] = ["cpu", "memory"].map(|name| trees.path().join(name));
         for tree in [&cpu, &memory] {
             fs::create_dir_all(tree.join("parent/3")).unwrap();
-            fs::write(tree.join("parent/3/tasks"), "").unwrap();
+            ["tasks", "cpu.shares"].iter().for_each(|name| fs::write(tree.join("parent/3").join(name), "").unwrap());
         }
         let (hierarchy, notes) =
             Hierarchy::set_up_v1([Some(cpu.clone()), Some(memory.clone()), None], "parent").unwrap();

@@ -9,7 +9,7 @@
 //! * `prepare.rs` environment, directories and the search for the program
 //! * `outputs.rs` the files that tasks declare to leave
 //! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
-//! * `progress.rs` how far attempts have come
+//! * `progress.rs` how far attempts have come; `precedence.rs` who gives way to whom
 //! * `members.rs` which processes belong to an attempt
 //! * `cgroups.rs` the pool of cgroups over `hierarchy.rs` (v1 and v2)
 //! * `sys.rs` the only unsafe code; `host.rs` what this machine has
@@ -23,6 +23,7 @@ pub mod host;
 mod link;
 mod members;
 mod outputs;
+mod precedence;
 mod prepare;
 mod progress;
 mod serve;

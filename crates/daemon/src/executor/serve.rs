@@ -5,7 +5,7 @@ use super::hierarchy::Hierarchy;
 use super::link::Link;
 use super::tasks::{Enforcer, Tasks};
 use super::{Enforcement, EnforcementChoice, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Hello};
-use super::{Mechanism, sys};
+use super::{Mechanism, precedence, sys};
 use crate::frames::Decoder;
 use crate::lock::{self, LockError};
 use crate::private;
@@ -307,7 +307,8 @@ impl Agent {
 fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), ExecutorError> {
     let no_cgroups = match choice {
         EnforcementChoice::None => {
-            let notes = vec!["nothing is enforced: the executor was started with `--enforcement none`".to_owned()];
+            let mut notes = vec!["nothing is enforced: the executor was started with `--enforcement none`".to_owned()];
+            notes.extend(precedence::note(false));
             let mechanism = Mechanism::None;
             return Ok((
                 Enforcer::Nothing,
@@ -316,7 +317,8 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
         }
         EnforcementChoice::Polling => "the executor was started with `--enforcement polling`".to_owned(),
         EnforcementChoice::Auto | EnforcementChoice::Cgroup => match Hierarchy::find() {
-            Ok((hierarchy, notes)) => {
+            Ok((hierarchy, mut notes)) => {
+                notes.extend(precedence::note(hierarchy.limits_cpu()));
                 let enforcement = Enforcement {
                     mechanism: hierarchy.mechanism(),
                     enforces_memory: hierarchy.limits_memory(),
@@ -329,13 +331,14 @@ fn enforcer(choice: EnforcementChoice) -> Result<(Enforcer, Enforcement), Execut
             Err(why) => why,
         },
     };
-    let notes = vec![
+    let mut notes = vec![
         format!("cgroups are not used: {no_cgroups}"),
         "memory is added up five times a second and a task over its limit is killed: a fast one can pass it, at most \
          to twice its memory and 1 GiB (RLIMIT_DATA)"
             .to_owned(),
         "CPU is not limited: a task can use more cores than it asked for".to_owned(),
     ];
+    notes.extend(precedence::note(false));
     let mechanism = Mechanism::Polling;
     Ok((Enforcer::Census, Enforcement { mechanism, enforces_memory: true, enforces_cpu: false, notes }))
 }

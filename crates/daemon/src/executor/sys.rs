@@ -20,6 +20,32 @@ pub struct Launch<'a> {
     pub open_files: Option<libc::rlimit>,
     /// Of private writable memory, mapped or used.
     pub data: Option<libc::rlimit>,
+    /// It gives way to others; `Lower::Io` where its cgroup sees to the CPU.
+    pub lower: Option<Lower>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lower {
+    Io,
+    CpuAndIo,
+}
+
+/// Who of those that want a CPU or a disk gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Precedence {
+    nice: c_int,
+    /// As `ioprio_set` takes it.
+    io: c_int,
+}
+
+impl Precedence {
+    /// Whatever nobody else wants. The class is the idle one.
+    pub const LOWER: Precedence = Precedence { nice: 19, io: 3 << 13 };
+
+    /// The class is none, so that it goes by how nice a thread is.
+    pub fn usual(nice: c_int) -> Precedence {
+        Precedence { nice, io: 0 }
+    }
 }
 
 /// What the child was doing when it failed.
@@ -64,6 +90,7 @@ struct Shared {
     join_count: usize,
     open_files: *const libc::rlimit,
     data: *const libc::rlimit,
+    lower: Option<Lower>,
     parent: libc::pid_t,
     failed_step: Option<Step>,
     errno: c_int,
@@ -91,6 +118,7 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
         join_count: join.len(),
         open_files: order.open_files.as_ref().map_or(ptr::null(), ptr::from_ref),
         data: order.data.as_ref().map_or(ptr::null(), ptr::from_ref),
+        lower: order.lower,
         // SAFETY: getpid has no preconditions.
         parent: unsafe { libc::getpid() },
         failed_step: None,
@@ -254,6 +282,9 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         if !shared.data.is_null() && libc::setrlimit(libc::RLIMIT_DATA, shared.data) < 0 {
             return Step::Limits;
         }
+        if let Some(lower) = shared.lower {
+            set_precedence(0, Precedence::LOWER, lower == Lower::CpuAndIo);
+        }
         if libc::chdir(shared.directory) < 0 {
             return Step::Directory;
         }
@@ -378,6 +409,20 @@ pub fn kill(pid: i32, signal: c_int) -> bool {
     pid != 0 && pid != -1 && unsafe { libc::kill(pid, signal) } == 0
 }
 
+/// Of a thread, or of the caller if it is 0: nothing but system calls. Where one is not permitted, or there is no such thread,
+/// nothing changes.
+pub fn set_precedence(thread: c_int, precedence: Precedence, with_cpu: bool) {
+    /// What `thread` names.
+    const WHO_PROCESS: c_int = 1;
+    // SAFETY: neither call touches memory.
+    unsafe {
+        if with_cpu {
+            libc::setpriority(libc::PRIO_PROCESS, thread.cast_unsigned(), precedence.nice);
+        }
+        libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, thread, precedence.io);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +441,7 @@ mod tests {
             born_in,
             open_files: None,
             data: None,
+            lower: None,
         };
         launch(&order, &mut ChildStack::default())
     }

@@ -6,9 +6,10 @@ use super::hierarchy::{Leaf, Shape};
 use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
 use super::outputs::{Outputs, Stored};
+use super::precedence;
 use super::prepare::{self, BaseEnvironment, Prepared, node_fault};
 use super::progress::{self, Measured};
-use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Step};
+use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Lower, Step};
 use super::task_dirs::TaskDirs;
 use crate::files::FileStore;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
@@ -94,6 +95,11 @@ struct Attempt {
     ordered_end: Option<EndReason>,
     /// We killed it because it passed its memory limit.
     over_memory: bool,
+    /// It gets what others leave of CPU and disks.
+    is_lower: bool,
+    /// Others are to have its CPU since then, and had it for so long before.
+    yields_since: Option<Instant>,
+    yielded: Duration,
 }
 
 struct Leaving {
@@ -147,6 +153,19 @@ impl Tasks {
             ToExecutor::Promote { attempt, grant } => {
                 if let Some(running) = self.table.get_mut(attempt) {
                     running.order.promote(grant);
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::Yield { attempt } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.yields_since.get_or_insert_with(Instant::now);
+                    running.set_precedence();
+                }
+            }
+            ToExecutor::Resume { attempt } => {
+                if let Some(running) = self.table.get_mut(attempt) {
+                    running.yielded += running.yields_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+                    running.set_precedence();
                 }
             }
             ToExecutor::Acknowledge { attempt } => {
@@ -206,6 +225,7 @@ impl Tasks {
         if limits_memory && matches!(self.enforcer, Enforcer::Census) && self.next_census.is_none() {
             self.next_census = Some(launched + CENSUS_INTERVAL);
         }
+        let is_lower = order.is_opportunistic();
         let attempt = Attempt {
             order,
             pid,
@@ -218,6 +238,9 @@ impl Tasks {
             announced: false,
             ordered_end: None,
             over_memory: false,
+            is_lower,
+            yields_since: None,
+            yielded: Duration::ZERO,
         };
         self.table.insert(serial, attempt);
         self.young.push_back((launched + YOUTH, serial));
@@ -247,6 +270,10 @@ impl Tasks {
             born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
             open_files: self.open_files,
             data: self.backstop(order),
+            lower: order.is_opportunistic().then(|| match leaf.is_some_and(Leaf::weighs_cpu) {
+                true => Lower::Io,
+                false => Lower::CpuAndIo,
+            }),
         };
         let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
         Ok((pid, [stdout, stderr]))
@@ -513,6 +540,22 @@ impl Tasks {
 }
 
 impl Attempt {
+    /// What is guaranteed gives way no longer, once it has its CPU.
+    fn set_precedence(&mut self) {
+        let lower = self.order.is_opportunistic() || self.yields_since.is_some();
+        if std::mem::replace(&mut self.is_lower, lower) == lower {
+            return;
+        }
+        let main = self.pid;
+        match &mut self.leaf {
+            Some(leaf) => {
+                leaf.set_lower(lower);
+                precedence::set(|| leaf.members(), lower, !leaf.weighs_cpu());
+            }
+            None => precedence::set(|| precedence::processes_of(main), lower, true),
+        }
+    }
+
     fn kill(&self) {
         sys::kill(-self.pid, libc::SIGKILL);
         if let Some(leaf) = &self.leaf {
@@ -537,7 +580,8 @@ impl Attempt {
     fn usage(&self, exit: &Exit) -> Usage {
         let [stdout, stderr] = &self.captures;
         Usage {
-            wall: self.running_for(),
+            wall: micros(self.launched.elapsed()),
+            yielded: micros(self.yielded()),
             cpu: words::Duration::from_micros(exit.cpu_micros),
             max_memory_bytes: exit.max_rss_bytes,
             stdout_bytes: stdout.bytes,
@@ -546,8 +590,14 @@ impl Attempt {
         }
     }
 
+    fn yielded(&self) -> Duration {
+        self.yielded + self.yields_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Without the time for which others were to have its CPU.
     fn running_for(&self) -> words::Duration {
-        words::Duration::from_micros(self.launched.elapsed().as_micros() as u64)
+        let until = self.yields_since.unwrap_or_else(Instant::now);
+        micros(until.duration_since(self.launched).saturating_sub(self.yielded))
     }
 
     fn measured(&self) -> Measured<'_> {
@@ -568,6 +618,7 @@ impl Attempt {
         Executing {
             order: self.order.clone(),
             running_for: self.running_for(),
+            yields_for: self.yields_since.map(|since| micros(since.elapsed())),
             pid: self.pid as u32,
             asked_to_end: self.ordered_end.clone(),
         }
@@ -634,9 +685,13 @@ fn token(serial: u64, place: usize) -> u64 {
     serial * 2 + place as u64
 }
 
+fn micros(length: Duration) -> words::Duration {
+    words::Duration::from_micros(length.as_micros() as u64)
+}
+
 fn shape(order: &LaunchOrder) -> Shape {
     let basic = &order.template.shape.resources;
-    Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib() }
+    Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib(), lower: order.is_opportunistic() }
 }
 
 fn explain(failure: &LaunchError, prepared: &Prepared) -> EndReason {

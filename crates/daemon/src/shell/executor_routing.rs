@@ -25,6 +25,8 @@ impl ExecutorRouting {
             ToExecutor::List { node } => self.listing.push_back(*node),
             ToExecutor::Signal { .. }
             | ToExecutor::Promote { .. }
+            | ToExecutor::Yield { .. }
+            | ToExecutor::Resume { .. }
             | ToExecutor::Fetch { .. }
             | ToExecutor::Measure { .. }
             | ToExecutor::Drop { .. } => {}

@@ -145,6 +145,8 @@ fn of_record(record: &Record) -> Option<&'static str> {
         Record::TokenRefused { why: TokenFault::NotAuthentic, .. } => Some("foreign token refused"),
         Record::NodeLost { .. } => Some("node given up"),
         Record::Overtaken { .. } => Some("slow attempt overtaken"),
+        Record::Yielding { .. } => Some("attempt yielded its CPU"),
+        Record::Resumed { .. } => Some("attempt had its CPU again"),
         Record::NodePaused { .. } => Some("node paused"),
         _ => None,
     }

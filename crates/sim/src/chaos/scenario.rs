@@ -127,6 +127,7 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     rules.allowance.starved_after = Duration::from_secs(one_of(chance, &[1, 30]));
     rules.corrections = one_of(chance, &[None, queueing_corrections(), rules.corrections]);
     rules.waits.every = Duration::from_millis(one_of(chance, &[100, 500, 5_000]));
+    rules.yields_for = one_of(chance, &[None, Some(Duration::from_secs(1)), rules.yields_for, rules.yields_for]);
     queueing
 }
 
@@ -184,6 +185,7 @@ fn opportunistic(chance: &mut Chance) -> Opportunistic {
             keep_freed: one_of(chance, &[Duration::ZERO, Duration::from_millis(200)]),
             offer_after: one_of(chance, &[None, Some(Duration::from_secs(1))]),
             tell_spare: one_of(chance, &[None, Some(Duration::from_millis(100))]),
+            yields_for: None,
         },
     }
 }

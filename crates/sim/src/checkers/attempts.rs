@@ -174,7 +174,7 @@ mod tests {
             unreachable!("it is a launch")
         };
         let (opportunistic, rule) = (true, Rule::Duplicate);
-        let launched = Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, at };
+        let launched = Change::Launched { attempt, task, node, grant, opportunistic, weight: 1, rule, passed_over, at };
         Happening::Told(place, Fact::Change(launched))
     }
 

@@ -3,14 +3,39 @@
 use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
-use amalgam_core::vocabulary::{AttemptId, Resources};
+use amalgam_core::vocabulary::resources::CPU;
+use amalgam_core::vocabulary::{AttemptId, Resources, TaskId};
 use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub struct Capacity {
-    running: BTreeMap<usize, BTreeMap<AttemptId, Resources>>,
+    /// What each was given, and whether it yields its CPU.
+    running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
     /// Tasks that began beside others.
     shared: u64,
+}
+
+impl Capacity {
+    fn hold(
+        &mut self,
+        world: &Simulation,
+        node: usize,
+        attempt: AttemptId,
+        task: TaskId,
+        held: (Resources, bool),
+    ) -> Result<(), Breach> {
+        let running = self.running.entry(node).or_default();
+        running.insert(attempt, held);
+        let held =
+            running.values().map(|(resources, yields)| if *yields { resources.with(CPU, 0) } else { *resources });
+        let total = held.fold(Resources::ZERO, |sum, next| sum.saturating_add(&next));
+        let capacity = world.capacity(node);
+        if total.fits_in(&capacity) {
+            return Ok(());
+        }
+        let short = total.shortage(&capacity);
+        Err(Breach::of_task(task, format!("with attempt {attempt}, n{node} runs more than it has, by {short:?}")))
+    }
 }
 
 impl Checker for Capacity {
@@ -27,15 +52,15 @@ impl Checker for Capacity {
         for happening in happened {
             match happening {
                 Happening::Began { node, attempt, task, resources, .. } => {
-                    let running = self.running.entry(*node).or_default();
-                    self.shared += u64::from(!running.is_empty());
-                    running.insert(*attempt, *resources);
-                    let total = running.values().fold(Resources::ZERO, |sum, next| sum.saturating_add(next));
-                    let capacity = world.capacity(*node);
-                    if !total.fits_in(&capacity) {
-                        let short = total.shortage(&capacity);
-                        let what = format!("with attempt {attempt}, n{node} runs more than it has, by {short:?}");
-                        return Err(Breach::of_task(*task, what));
+                    self.shared += u64::from(self.running.get(node).is_some_and(|running| !running.is_empty()));
+                    self.hold(world, *node, *attempt, *task, (*resources, false))?;
+                }
+                Happening::Yielded { node, attempt, .. } => {
+                    self.running.entry(*node).or_default().entry(*attempt).and_modify(|(_, yields)| *yields = true);
+                }
+                Happening::Resumed { node, attempt, task } => {
+                    if let Some((resources, _)) = self.running.get(node).and_then(|running| running.get(attempt)) {
+                        self.hold(world, *node, *attempt, *task, (*resources, false))?;
                     }
                 }
                 Happening::Ended { node, attempt, .. } => {
@@ -52,6 +77,16 @@ impl Checker for Capacity {
 mod tests {
     use super::*;
     use crate::checkers::testing::{attempt, began, quiet_world};
+
+    #[test]
+    fn what_yields_leaves_its_cpu_until_it_is_to_have_it_again() {
+        let (world, mut checker) = (quiet_world(), Capacity::default());
+        let task = TaskId::default();
+        let yielded = Happening::Yielded { node: 0, attempt: attempt(1), task };
+        let story = [began(0, attempt(1), 1_500), yielded, began(0, attempt(2), 1_500)];
+        assert_eq!(checker.check(&world, &story), Ok(()));
+        assert!(checker.check(&world, &[Happening::Resumed { node: 0, attempt: attempt(1), task }]).is_err());
+    }
 
     #[test]
     fn two_tasks_that_do_not_fit_together_are_noticed() {

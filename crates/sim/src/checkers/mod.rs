@@ -16,6 +16,7 @@ mod submissions;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod yields;
 
 use crate::faults::Happening;
 use crate::node::STOP_GRACE;
@@ -90,6 +91,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(limits::Limits::default()),
         Box::new(submissions::Submissions::default()),
         Box::new(tokens::Tokens::default()),
+        Box::new(yields::Yields::new(preset.queueing.and_then(|queueing| queueing.yields_for))),
         Box::new(endings::Endings::default()),
         Box::new(liveness::Liveness::new(healed_by)),
     ]

@@ -9,6 +9,7 @@ use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, EntryId, ExecutionType, Instant, JobId, QueuedEntry, Resources, TaskId,
 };
@@ -30,6 +31,8 @@ pub struct Preemption {
     promoted: BTreeSet<AttemptId>,
     /// What runs, by node, and whether it is guaranteed.
     running: BTreeMap<usize, BTreeMap<AttemptId, (Resources, bool)>>,
+    /// What those were given that yield their CPU.
+    yielding: BTreeMap<AttemptId, Resources>,
     /// Nodes where something queued.
     queues: BTreeSet<usize>,
     /// Since when a guaranteed attempt would fit but for opportunistic ones.
@@ -52,6 +55,7 @@ impl Preemption {
             jobs: BTreeMap::new(),
             booked: BTreeSet::new(),
             running: BTreeMap::new(),
+            yielding: BTreeMap::new(),
             queues: BTreeSet::new(),
             held_up: BTreeMap::new(),
             waits: 0,
@@ -70,6 +74,19 @@ impl Preemption {
             }
             Happening::Ended { node, attempt, .. } => {
                 self.running.entry(*node).or_default().remove(attempt);
+                self.yielding.remove(attempt);
+            }
+            Happening::Yielded { node, attempt, .. } => {
+                if let Some((resources, _)) = self.running.entry(*node).or_default().get_mut(attempt) {
+                    self.yielding.insert(*attempt, *resources);
+                    *resources = resources.with(CPU, 0);
+                }
+            }
+            Happening::Resumed { node, attempt, .. } => {
+                if let Some(whole) = self.yielding.remove(attempt) {
+                    let running = self.running.entry(*node).or_default();
+                    running.entry(*attempt).and_modify(|(resources, _)| *resources = whole);
+                }
             }
             _ => {}
         }

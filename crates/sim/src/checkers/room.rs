@@ -5,6 +5,7 @@ use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Places, Preset};
+use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{AttemptId, Duration, EntryId, Instant, QueuedEntry, Resources};
 use std::collections::BTreeMap;
 
@@ -17,6 +18,8 @@ pub struct Room {
     by_kind: Option<bool>,
     /// What runs, by node.
     running: BTreeMap<usize, BTreeMap<AttemptId, Resources>>,
+    /// What those were given that yield their CPU.
+    yielding: BTreeMap<(usize, AttemptId), Resources>,
     /// Who is next at a node although there is room, and since when.
     held_up: BTreeMap<usize, (EntryId, Instant)>,
     /// Entries that were seen to be next, one after the other.
@@ -91,6 +94,19 @@ impl Checker for Room {
                 }
                 Happening::Ended { node, attempt, .. } => {
                     self.running.entry(*node).or_default().remove(attempt);
+                    self.yielding.remove(&(*node, *attempt));
+                }
+                Happening::Yielded { node, attempt, .. } => {
+                    let running = self.running.entry(*node).or_default();
+                    if let Some(resources) = running.get_mut(attempt) {
+                        self.yielding.insert((*node, *attempt), *resources);
+                        *resources = resources.with(CPU, 0);
+                    }
+                }
+                Happening::Resumed { node, attempt, .. } => {
+                    let whole = self.yielding.remove(&(*node, *attempt));
+                    let running = self.running.entry(*node).or_default();
+                    running.extend(whole.map(|resources| (*attempt, resources)));
                 }
                 _ => {}
             }
@@ -101,6 +117,10 @@ impl Checker for Room {
             let agent = world.agent(node).filter(|agent| agent.is_welcomed());
             let agent = agent.filter(|agent| agent.probes().all(|(_, keeps_room)| !keeps_room));
             match agent.and_then(|agent| Some((agent, self.next(agent)?))) {
+                // What yields has its CPU back before new opportunistic work starts, or what became guaranteed before any.
+                Some(_) if self.yielding.keys().any(|(of, _)| *of == node) => {
+                    self.held_up.remove(&node);
+                }
                 Some((agent, next)) if world.is_idle(node) => {
                     // It may be told to keep more back than runs, and that is not checked here.
                     let room = if next.is_opportunistic() { agent.opportunistic_room() } else { Resources::MAX };

@@ -47,7 +47,17 @@ pub fn launched(attempt: AttemptId) -> Happening {
 
 pub fn launched_under(attempt: AttemptId, grant: Option<GrantId>) -> Happening {
     let (node, rule, opportunistic) = (NodeId(0), Rule::Submission, grant.is_none());
-    told(Change::Launched { attempt, task: TASK, node, grant, opportunistic, rule, passed_over: 0, at: Instant(0) })
+    told(Change::Launched {
+        attempt,
+        task: TASK,
+        node,
+        grant,
+        opportunistic,
+        weight: 1,
+        rule,
+        passed_over: 0,
+        at: Instant(0),
+    })
 }
 
 pub fn finished(attempt: AttemptId, reason: EndReason, last: bool) -> Happening {

@@ -172,6 +172,17 @@ pub enum Happening {
         task: TaskId,
         reason: EndReason,
     },
+    /// A process leaves its CPU to others, and has it again.
+    Yielded {
+        node: usize,
+        attempt: AttemptId,
+        task: TaskId,
+    },
+    Resumed {
+        node: usize,
+        attempt: AttemptId,
+        task: TaskId,
+    },
 }
 
 /// What a simulation with faults keeps beside the rest.
@@ -344,6 +355,7 @@ impl Happening {
         match self {
             Happening::Told(_, Fact::Change(change)) => change.task(),
             Happening::Told(_, Fact::Record(record)) => record.task(),
+            Happening::Yielded { task, .. } | Happening::Resumed { task, .. } => Some(*task),
             Happening::Intruded { task, .. } | Happening::Began { task, .. } | Happening::Ended { task, .. } => {
                 Some(*task)
             }

@@ -238,8 +238,8 @@ impl Simulation {
         let host = &mut self.nodes[node];
         host.executor_link += 1;
         let dead = host.executor.die();
-        for order in dead.into_running() {
-            self.task_ended(node, &order, EndReason::NodeLost);
+        for (order, held) in dead.into_running() {
+            self.task_ended(node, &order, &held, EndReason::NodeLost);
         }
         self.put(Place::Node(node), Input::ExecutorDisconnected);
         self.put(Place::Node(node), Input::ExecutorConnected { incarnation: 2 });

@@ -299,7 +299,24 @@ impl Metrics {
         }
     }
 
-    pub fn on_ended(&mut self, now: Instant, node: usize, task: TaskId, shape: &TaskShape) {
+    /// What runs with this shape has no CPU from now on.
+    pub fn on_yielded(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
+        if let Some(job) = self.job_of(task.job) {
+            self.usage.on_yielded(now, job, node, shape);
+            self.queueing.on_yielded(now, attempt);
+        }
+    }
+
+    /// It has its CPU again.
+    pub fn on_resumed(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
+        if let Some(job) = self.job_of(task.job) {
+            self.usage.on_resumed(now, job, node, shape);
+            self.queueing.on_resumed(now, attempt);
+        }
+    }
+
+    pub fn on_ended(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
+        self.queueing.on_resumed(now, attempt);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_ended(now, job, node, shape);
             self.on_course(now, job, -1);

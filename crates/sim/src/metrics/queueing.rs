@@ -1,10 +1,10 @@
 //! How attempts fared that job managers sent to nodes' queues, how well that was foreseen, and what became of duplicates.
 
 use amalgam_core::role::Trigger;
-use amalgam_core::vocabulary::{AttemptId, Duration};
+use amalgam_core::vocabulary::{AttemptId, Duration, Instant};
 use amalgam_workload::trace::Summary;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An estimate of a wait is good if it is off by at most this.
 const GOOD: Duration = Duration::from_secs(1);
@@ -26,6 +26,9 @@ pub struct Queueing {
     pub within_a_second: f64,
     pub duplicates: Duplicates,
     pub stragglers: Stragglers,
+    /// Times that running opportunistic attempts left their CPU to guaranteed ones, and for how long each time.
+    pub yields: u64,
+    pub yielded_s: Summary,
 }
 
 /// Attempts that were launched beside others of their tasks.
@@ -77,6 +80,9 @@ pub struct QueueMeasure {
     slow: BTreeSet<AttemptId>,
     /// Those that got a duplicate while they ran, and these duplicates.
     racing: BTreeSet<AttemptId>,
+    /// Those that yield, since when; and for how long others did.
+    yielding: BTreeMap<AttemptId, Instant>,
+    yielded: Vec<Duration>,
 }
 
 impl QueueMeasure {
@@ -107,6 +113,17 @@ impl QueueMeasure {
         self.stragglers.duplicates += 1;
         self.stragglers.caught += u64::from(self.slow.contains(&attempt));
         self.racing.insert(attempt);
+    }
+
+    pub fn on_yielded(&mut self, now: Instant, attempt: AttemptId) {
+        self.yielding.insert(attempt, now);
+    }
+
+    /// The attempt has its CPU again, or has ended.
+    pub fn on_resumed(&mut self, now: Instant, attempt: AttemptId) {
+        if let Some(since) = self.yielding.remove(&attempt) {
+            self.yielded.push(now.since(since));
+        }
     }
 
     pub fn on_slow_input(&mut self) {
@@ -157,6 +174,8 @@ impl QueueMeasure {
             },
             duplicates: self.duplicates,
             stragglers: self.stragglers,
+            yields: (self.yielded.len() + self.yielding.len()) as u64,
+            yielded_s: summary(&self.yielded),
         })
     }
 }

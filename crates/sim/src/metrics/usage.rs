@@ -143,6 +143,27 @@ impl ClusterUsage {
         self.running += 1;
     }
 
+    /// What runs with this shape leaves its CPU to others.
+    pub fn on_yielded(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
+        let cpu = u64::from(shape.resources.cpu_millis());
+        self.heat.row(now, node).used -= cpu;
+        self.take_in(now);
+        self.take_in_job(now, job);
+        self.used.0[CPU] -= cpu;
+        self.jobs[job as usize].used.0[CPU] -= cpu;
+        self.opportunistic -= opportunistic_cpu(shape);
+    }
+
+    pub fn on_resumed(&mut self, now: Instant, job: u32, node: usize, shape: &TaskShape) {
+        let cpu = u64::from(shape.resources.cpu_millis());
+        self.heat.row(now, node).used += cpu;
+        self.take_in(now);
+        self.take_in_job(now, job);
+        self.used.0[CPU] += cpu;
+        self.jobs[job as usize].used.0[CPU] += cpu;
+        self.opportunistic += opportunistic_cpu(shape);
+    }
+
     pub fn on_promoted(&mut self, now: Instant, before: &TaskShape) {
         self.take_in(now);
         self.opportunistic -= opportunistic_cpu(before);

@@ -235,6 +235,14 @@ fn queueing(queueing: &Queueing) -> String {
             "{of} of running attempts, of which {first} were done first; {slow} ran slowly, of which {caught} got one\n"
         );
     }
+    if queueing.yields > 0 {
+        let (yields, of) = (counted(queueing.yields, "time"), &queueing.yielded_s);
+        text += &format!(
+            "opportunistic ones left their CPU to guaranteed ones {yields}, for {} s in the mean, {} at p95\n",
+            number(of.mean),
+            number(of.p95)
+        );
+    }
     if slow_inputs > 0 {
         text += &format!("{} ran once more for files that were slow to come\n", counted(slow_inputs, "finished task"));
     }

@@ -1,0 +1,253 @@
+//! Where guaranteed work lacks nothing but CPU, opportunistic attempts yield theirs and are not ended: they keep what else they
+//! hold, and go on at a lower priority with whatever is left of the CPU (Boutin et al. 2014: Apollo, section 3.5).
+//!
+//! What became guaranteed meanwhile takes its CPU back first, and others yield for it; then guaranteed work starts; what is left
+//! goes to those that yield, in the order of their start, and only then does new opportunistic work start. Whoever has yielded
+//! for too long is ended, so that its task can run elsewhere.
+//!
+//! The clock of an attempt stands still while it yields: neither its timeout nor what it was expected to take counts that time.
+
+use super::{Attempt, ExecutorLink, NodeAgent, State};
+use crate::protocol::{TheExecutor, ToExecutor};
+use crate::role::{Outbox, Record};
+use crate::vocabulary::resources::CPU;
+use crate::vocabulary::{AttemptId, Duration, EndReason, EntryId, Instant, QueuedEntry, Resources};
+
+#[derive(Default)]
+pub(super) struct Yields {
+    /// How many do, whatever they wait for.
+    pub(super) attempts: u32,
+    /// When the first of them has done so for too long.
+    pub(super) due: Option<Instant>,
+}
+
+/// An attempt that holds all but its CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Yielding {
+    pub(super) since: Instant,
+    /// What is left of its timeout, which does not pass meanwhile.
+    pub(super) timeout_left: Option<Duration>,
+    /// For whose sake; an agent that finds it so does not know.
+    pub(super) by: Option<AttemptId>,
+}
+
+impl Attempt {
+    /// What is not for others.
+    pub(super) fn holds(&self) -> Resources {
+        if self.yielding.is_some() { self.template.shape.resources.with(CPU, 0) } else { self.template.shape.resources }
+    }
+
+    fn cpu(&self) -> Resources {
+        cpu_of(&self.template.shape.resources)
+    }
+
+    /// It goes on as soon as it has its CPU.
+    pub(super) fn awaits_cpu(&self) -> bool {
+        self.yielding.is_some() && matches!(self.state, State::Starting | State::Running)
+    }
+
+    fn may_yield(&self) -> bool {
+        self.gives_way() && self.yielding.is_none() && self.cpu().cpu_millis() > 0
+    }
+
+    /// For how long it has had its CPU.
+    pub(super) fn running_for(&self, now: Instant) -> Duration {
+        self.yielding.map_or(now, |yielding| yielding.since).since(self.since)
+    }
+}
+
+fn cpu_of(resources: &Resources) -> Resources {
+    Resources::new(resources.cpu_millis(), 0)
+}
+
+impl NodeAgent {
+    /// Gives the CPU to whoever is to have it.
+    pub(super) fn start_and_resume(&mut self, now: Instant, out: &mut Outbox) {
+        if self.executor != ExecutorLink::Known {
+            return;
+        }
+        self.resume_promoted(now, out);
+        while self.has_guaranteed_waiting()
+            && let Some(entry) = self.pick_as_if_all_yielded(now)
+        {
+            match entry.id {
+                EntryId::Attempt(attempt) => {
+                    self.take_cpu(now, &cpu_of(&entry.shape.resources), attempt, out);
+                    self.start(now, attempt, out);
+                }
+                EntryId::Probe(probe) => self.ask_back(probe, entry.shape.resources, out),
+            }
+        }
+        self.resume_opportunistic(now, out);
+        let is_any_yielding = self.running_attempts().any(|(_, entry)| entry.awaits_cpu());
+        if !self.has_guaranteed_waiting() && !is_any_yielding {
+            self.start_next(now, out);
+        }
+    }
+
+    /// For room, and not for files.
+    fn has_guaranteed_waiting(&self) -> bool {
+        let waits = |entry: &QueuedEntry| entry.is_guaranteed() && !self.queue.is_held(entry.id);
+        self.queue.has_guaranteed() && self.queue.entries().iter().any(waits)
+    }
+
+    /// What would be free if all yielded that may.
+    fn free_if_all_yielded(&self) -> Resources {
+        let mut held = self.held;
+        if !self.opportunistic.is_nothing() {
+            let those = self.running_attempts().filter(|(_, entry)| entry.may_yield());
+            those.for_each(|(_, entry)| held.sub(&entry.cpu()));
+        }
+        held.left_of(&self.capacity)
+    }
+
+    /// Takes the guaranteed entry out of the queue that starts next if it has the CPU of all that may yield. What waits for its
+    /// own CPU is before it.
+    fn pick_as_if_all_yielded(&mut self, now: Instant) -> Option<QueuedEntry> {
+        let mut free = self.free_if_all_yielded();
+        let mut running = Vec::with_capacity(self.running.len());
+        for (attempt, entry) in self.running_attempts() {
+            let mut one = entry.as_running(now, attempt);
+            match entry.is_opportunistic() {
+                true if entry.may_yield() || entry.yielding.is_some() => one.resources = one.resources.with(CPU, 0),
+                false if entry.yielding.is_some() => free = free.saturating_sub(&entry.cpu()),
+                _ => {}
+            }
+            running.push(one);
+        }
+        self.queue.pick(now, self.queue_policy.as_mut(), &mut running.into_iter(), &free, Resources::ZERO)
+    }
+
+    /// Has opportunistic attempts yield until so much is free: those that lose least, the newest, and no more than needed.
+    fn take_cpu(&mut self, now: Instant, wanted: &Resources, by: AttemptId, out: &mut Outbox) {
+        let mut coming = self.free.cpu_millis();
+        let mut those = Vec::new();
+        for (id, entry) in self.running_attempts().rev().filter(|(_, entry)| entry.may_yield()) {
+            if wanted.cpu_millis() <= coming {
+                break;
+            }
+            coming += entry.cpu().cpu_millis();
+            those.push((id, entry.cpu().cpu_millis()));
+        }
+        // Of those that were taken on the way, some may not be needed any more.
+        for at in (0..those.len()).rev() {
+            if wanted.cpu_millis() <= coming - those[at].1 {
+                coming -= those.remove(at).1;
+            }
+        }
+        for (id, _) in those {
+            self.have_yield(now, id, by, out);
+        }
+    }
+
+    fn have_yield(&mut self, now: Instant, id: AttemptId, by: AttemptId, out: &mut Outbox) {
+        let due = self.due.iter().find(|(_, other)| *other == id).copied();
+        self.due.retain(|(_, other)| *other != id);
+        let entry = self.attempts.get_mut(&id).expect("it runs");
+        let (task, node, cpu) = (entry.task, self.node, entry.cpu());
+        entry.yielding = Some(Yielding { since: now, timeout_left: due.map(|(at, _)| at.since(now)), by: Some(by) });
+        self.release(&cpu);
+        self.opportunistic.release(&cpu);
+        out.record(Record::Yielding { task, attempt: id, node, by });
+        out.send(TheExecutor(node), ToExecutor::Yield { attempt: id });
+        self.note_yields();
+        self.waits.on_change(now);
+    }
+
+    fn resume(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
+        let entry = self.attempts.get_mut(&id).expect("it runs");
+        let Yielding { since, timeout_left, .. } = entry.yielding.take().expect("it yields");
+        let (task, node, cpu, after) = (entry.task, self.node, entry.cpu(), now.since(since));
+        entry.since += after;
+        self.due.extend(timeout_left.map(|left| (now + left, id)));
+        if let Some(running) = self.running.iter_mut().find(|one| one.attempt == id) {
+            running.expected_end = running.expected_end.map(|end| end + after);
+        }
+        let is_opportunistic = entry.is_opportunistic();
+        self.hold(&cpu);
+        if is_opportunistic {
+            self.opportunistic.hold(&cpu);
+        } else {
+            self.kept.take(&cpu);
+        }
+        out.record(Record::Resumed { task, attempt: id, node, after });
+        out.send(TheExecutor(node), ToExecutor::Resume { attempt: id });
+        self.note_yields();
+        self.waits.on_change(now);
+    }
+
+    /// Those that became guaranteed while they yielded wait for nothing but other guaranteed work.
+    fn resume_promoted(&mut self, now: Instant, out: &mut Outbox) {
+        while self.yields.attempts > 0 {
+            let Some((id, cpu)) = self.first_yielding(|entry| !entry.is_opportunistic()) else { return };
+            if cpu.cpu_millis() > self.free_if_all_yielded().cpu_millis() {
+                return;
+            }
+            self.take_cpu(now, &cpu, id, out);
+            self.resume(now, id, out);
+        }
+    }
+
+    /// No guaranteed work can start now; should it, they yield again.
+    fn resume_opportunistic(&mut self, now: Instant, out: &mut Outbox) {
+        while self.yields.attempts > 0 {
+            let Some((id, cpu)) = self.first_yielding(Attempt::is_opportunistic) else { return };
+            // One may always run, however little others leave it.
+            let left = self.kept.left_of(&self.free);
+            let room = if self.opportunistic.is_one() { left } else { self.room_for_opportunistic() };
+            if cpu.cpu_millis() > room.cpu_millis() {
+                return;
+            }
+            self.resume(now, id, out);
+        }
+    }
+
+    /// The first of those to start, with the CPU that it waits for.
+    fn first_yielding(&self, is_one: impl Fn(&Attempt) -> bool) -> Option<(AttemptId, Resources)> {
+        let mut those = self.running_attempts().filter(|(_, entry)| entry.awaits_cpu());
+        those.find(|(_, entry)| is_one(entry)).map(|(id, entry)| (id, entry.cpu()))
+    }
+
+    /// Another one yields, or one does not any more.
+    pub(super) fn note_yields(&mut self) {
+        let yielding = self.running_attempts().filter_map(|(_, entry)| Some((entry.yielding?, entry)));
+        let (mut attempts, mut first) = (0, Instant::NEVER);
+        for (yielding, entry) in yielding {
+            attempts += 1;
+            if entry.awaits_cpu() && entry.is_opportunistic() {
+                first = first.min(yielding.since);
+            }
+        }
+        let due = self.rules.yields_for.filter(|_| first < Instant::NEVER).map(|longest| first + longest);
+        self.yields = Yields { attempts, due };
+    }
+
+    /// Ends those that have yielded for too long: their tasks may find CPU elsewhere.
+    pub(super) fn end_overdue_yields(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(longest) = self.rules.yields_for else { return };
+        let is_overdue = |entry: &Attempt| {
+            let since = entry.yielding.map_or(now, |yielding| yielding.since);
+            entry.awaits_cpu() && entry.is_opportunistic() && since + longest <= now
+        };
+        let those = self.running_attempts().filter(|(_, entry)| is_overdue(entry));
+        let those: Vec<AttemptId> = those.map(|(id, _)| id).collect();
+        for id in those {
+            let entry = &self.attempts[&id];
+            let (task, node, by) = (entry.task, self.node, entry.yielding.and_then(|yielding| yielding.by));
+            self.making_way.extend(by.map(|by| (id, by)));
+            out.record(Record::Stopping { task, attempt: id, node, reason: EndReason::Preempted });
+            self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
+        }
+        self.note_yields();
+    }
+
+    /// What was said while the connection to the executor was down is lost.
+    pub(super) fn say_yield_again(&self, id: AttemptId, does_yield: bool, out: &mut Outbox) {
+        let is_to_yield = self.attempts[&id].yielding.is_some();
+        if is_to_yield != does_yield {
+            let order =
+                if is_to_yield { ToExecutor::Yield { attempt: id } } else { ToExecutor::Resume { attempt: id } };
+            out.send(TheExecutor(self.node), order);
+        }
+    }
+}

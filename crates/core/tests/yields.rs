@@ -1,0 +1,226 @@
+//! Opportunistic attempts that leave their CPU to guaranteed work, as promised: who yields and when, what it holds meanwhile, when
+//! it has its CPU back, and what becomes of its clock.
+
+#[allow(dead_code)]
+mod world;
+
+use amalgam_core::preset::{InterJob, Preset};
+use amalgam_core::protocol::{JobOutcome, ToNode};
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{
+    AttemptId, Duration, EndReason, Ended, ExecutionType, Items, JobId, NodeId, Resources, StageSpec, TaskSet,
+};
+use std::sync::Arc;
+use world::{World, job, stage};
+
+use ExecutionType::{Auto, Guaranteed, Opportunistic};
+
+const NODE: NodeId = NodeId(0);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn of_kind(execution: ExecutionType, resources: Resources, lengths: &[&str]) -> StageSpec {
+    let mut items = Items::default();
+    lengths.iter().for_each(|length| items.push(length).expect("short"));
+    let mut stage = StageSpec { tasks: TaskSet::Each(items), ..stage("only", 1, "1s", resources.cpu_millis()) };
+    stage.resources.basic = resources;
+    (stage.execution, stage.expected) = (execution, Some(seconds(40)));
+    stage
+}
+
+/// Seventy hundredths may be guaranteed, and decisions are final.
+fn preset(yields_for: Option<Duration>) -> Preset {
+    let mut preset = Preset::APOLLO;
+    let queueing = preset.queueing.as_mut().expect("nodes queue tasks");
+    (queueing.yields_for, queueing.corrections, queueing.keep_freed) = (yields_for, None, Duration::ZERO);
+    queueing.allowance.starved_after = seconds(1_000);
+    preset.inter_job = InterJob::Entitlement { guaranteed: 70 };
+    preset
+}
+
+/// A node of two cores, of which 1.4 may be guaranteed, and a job with a guaranteed and an opportunistic task of a core each.
+fn shared(yields_for: Option<Duration>, memory: u32) -> (World, JobId) {
+    let mut world = World::with_nodes(preset(yields_for), 1, Resources::new(2_000, 1_000));
+    let mut spec = job(vec![of_kind(Auto, Resources::new(1_000, memory), &["60s", "40s"])]);
+    spec.stages[0].timeout = Some(seconds(62));
+    let id = world.submit(spec);
+    world.run_for(seconds(2));
+    assert_eq!((running(&world, id), yielding(&world).len()), (2, 0));
+    (world, id)
+}
+
+fn disturb(world: &mut World, length: &str) -> JobId {
+    let id = world.submit(job(vec![of_kind(Guaranteed, Resources::new(400, 200), &[length])]));
+    world.run_for(seconds(2));
+    assert_eq!(running(world, id), 1, "{}", world.log.join("\n"));
+    id
+}
+
+fn running(world: &World, job: JobId) -> usize {
+    world.running_tasks().iter().filter(|task| task.job == job).count()
+}
+
+fn yielding(world: &World) -> Vec<AttemptId> {
+    world.nodes[0].executor.yielding.keys().copied().collect()
+}
+
+/// How the job's attempts ended, in that order.
+fn ends(world: &World, job: JobId) -> Vec<Arc<Ended>> {
+    let of_job = world.disk.iter().filter_map(|change| match change {
+        Change::Finished { task, ended, .. } if task.job == job => Some(Arc::clone(ended)),
+        _ => None,
+    });
+    of_job.collect()
+}
+
+fn free_cpu(world: &World) -> u32 {
+    world.nodes[0].agent.as_ref().expect("it is there").free().cpu_millis()
+}
+
+fn succeeded(world: &World, jobs: &[JobId]) {
+    for job in jobs {
+        assert_eq!(world.outcome(*job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    }
+}
+
+/// Of the job's attempts, the one that yielded: how long it took, and for how long of that it yielded.
+fn took(world: &World, job: JobId) -> (Duration, Duration) {
+    let ends = ends(world, job);
+    let one = ends.iter().find(|end| end.usage.yielded > Duration::ZERO).expect("one yielded");
+    (one.usage.wall, one.usage.yielded)
+}
+
+#[test]
+fn an_attempt_that_yields_goes_on_where_it_was_once_there_is_cpu_for_it() {
+    let (mut world, first) = shared(Some(seconds(300)), 300);
+    let second = disturb(&mut world, "30s");
+    assert_eq!((running(&world, first), yielding(&world).len(), free_cpu(&world)), (2, 1, 600));
+    world.run_for(seconds(30));
+    assert_eq!((yielding(&world).len(), free_cpu(&world)), (0, 0), "{}", world.log.join("\n"));
+    world.run_for(seconds(100));
+    succeeded(&world, &[first, second]);
+    // With its timeout of 62 s.
+    assert_eq!(took(&world, first), (seconds(70), seconds(30)));
+    assert_eq!(ends(&world, first).len(), 2, "nothing was ended");
+    let told = |record: &&Record| matches!(record, Record::Yielding { .. } | Record::Resumed { .. });
+    assert_eq!(world.records.iter().filter(told).count(), 2);
+}
+
+#[test]
+fn where_memory_is_missing_or_nobody_yields_an_attempt_is_ended() {
+    for (yields_for, memory) in [(Some(seconds(300)), 450), (None, 300)] {
+        let (mut world, first) = shared(yields_for, memory);
+        let second = disturb(&mut world, "10s");
+        let reasons: Vec<EndReason> = ends(&world, first).iter().map(|end| end.reason.clone()).collect();
+        assert_eq!((reasons, yielding(&world).len()), (vec![EndReason::Preempted], 0));
+        world.run_for(seconds(200));
+        succeeded(&world, &[first, second]);
+    }
+}
+
+#[test]
+fn whoever_yields_for_too_long_is_ended() {
+    let (mut world, first) = shared(Some(seconds(20)), 300);
+    let second = disturb(&mut world, "50s");
+    world.run_for(seconds(17));
+    assert_eq!(yielding(&world).len(), 1);
+    world.run_for(seconds(2));
+    let ends = ends(&world, first);
+    assert_eq!((ends.len(), ends[0].reason.clone()), (1, EndReason::Preempted));
+    assert!(ends[0].message.as_ref().is_some_and(|why| why.contains("to make room for attempt")), "{ends:?}");
+    world.run_for(seconds(200));
+    succeeded(&world, &[first, second]);
+}
+
+#[test]
+fn what_is_promoted_while_it_yields_waits_for_nothing_but_guaranteed_work() {
+    let (mut world, first) = shared(Some(seconds(20)), 300);
+    let second = disturb(&mut world, "30s");
+    let attempt = yielding(&world)[0];
+    world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
+    let third = world.submit(job(vec![of_kind(Opportunistic, Resources::new(500, 100), &["20s"])]));
+    world.run_for(seconds(20));
+    // Past the limit: what is guaranteed has none, and nothing opportunistic starts before it.
+    assert_eq!((yielding(&world), running(&world, third), free_cpu(&world)), (vec![attempt], 0, 600));
+    world.run_for(seconds(10));
+    assert_eq!((yielding(&world).len(), running(&world, third)), (0, 0));
+    world.run_for(seconds(200));
+    succeeded(&world, &[first, second, third]);
+    assert_eq!(took(&world, first), (seconds(70), seconds(30)));
+}
+
+#[test]
+fn what_is_promoted_takes_its_cpu_from_what_is_opportunistic() {
+    let mut world = World::with_nodes(preset(Some(seconds(300))), 1, Resources::new(2_000, 1_000));
+    let of_half = |execution, cpu_millis| job(vec![of_kind(execution, Resources::new(cpu_millis, 100), &["60s"])]);
+    let submit = |world: &mut World, execution, cpu_millis| {
+        let id = world.submit(of_half(execution, cpu_millis));
+        world.run_for(seconds(2));
+        id
+    };
+    let first = submit(&mut world, Guaranteed, 1_000);
+    let (older, newer) = (submit(&mut world, Opportunistic, 500), submit(&mut world, Opportunistic, 500));
+    let last = submit(&mut world, Opportunistic, 400);
+    assert_eq!([first, older, newer, last].map(|job| running(&world, job)), [1, 1, 1, 0]);
+    let waiting = world.heard_launches.iter().map(|(_, launch)| launch.attempt).find(|attempt| attempt.job == last);
+    let attempt = waiting.expect("it waits");
+    world.tell_node(NODE, last, ToNode::Promote { attempt, grant: None });
+    world.settle();
+    let attempt = yielding(&world)[0];
+    assert_eq!((attempt.job, yielding(&world).len()), (newer, 1), "it has the least to lose");
+    world.tell_node(NODE, newer, ToNode::Promote { attempt, grant: None });
+    world.settle();
+    assert_eq!((yielding(&world).len(), yielding(&world)[0].job, free_cpu(&world)), (1, older, 100));
+    world.run_for(seconds(300));
+    succeeded(&world, &[first, older, newer, last]);
+}
+
+#[test]
+fn new_opportunistic_work_starts_after_what_yields_has_its_cpu() {
+    let (mut world, first) = shared(Some(seconds(300)), 300);
+    let second = disturb(&mut world, "30s");
+    let third = world.submit(job(vec![of_kind(Opportunistic, Resources::new(500, 100), &["20s"])]));
+    world.run_for(seconds(20));
+    assert_eq!((running(&world, third), free_cpu(&world)), (0, 600), "there is room for it");
+    world.run_for(seconds(10));
+    assert_eq!((running(&world, third), yielding(&world).len()), (0, 0), "{}", world.log.join("\n"));
+    world.run_for(seconds(200));
+    succeeded(&world, &[first, second, third]);
+}
+
+#[test]
+fn another_life_of_the_agent_finds_it_as_it_was() {
+    for was_promoted in [false, true] {
+        let (mut world, first) = shared(Some(seconds(40)), 300);
+        let second = disturb(&mut world, "30s");
+        let attempt = yielding(&world)[0];
+        if was_promoted {
+            world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
+            world.settle();
+        }
+        world.kill_agent(0);
+        world.start_agent(0);
+        world.link(0);
+        world.run_for(seconds(3));
+        assert_eq!((yielding(&world), free_cpu(&world)), (vec![attempt], 600));
+        world.run_for(seconds(200));
+        succeeded(&world, &[first, second]);
+        assert_eq!((took(&world, first), ends(&world, first).len()), ((seconds(70), seconds(30)), 2));
+    }
+}
+
+#[test]
+fn another_life_of_the_agent_ends_what_yields_for_too_long() {
+    let (mut world, first) = shared(Some(seconds(20)), 300);
+    disturb(&mut world, "60s");
+    world.run_for(seconds(10));
+    world.kill_agent(0);
+    world.start_agent(0);
+    world.link(0);
+    world.run_for(seconds(7));
+    assert_eq!(yielding(&world).len(), 1);
+    world.run_for(seconds(2));
+    assert_eq!(ends(&world, first)[0].reason, EndReason::Preempted);
+}
