@@ -2,7 +2,8 @@
 
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AttemptId, Duration, Ended, Exchange, GrantId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, UserId,
+    AttemptId, Duration, Ended, Exchange, GrantId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, Totals,
+    UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -356,6 +357,11 @@ pub enum Record {
         job: JobId,
         believed: bool,
     },
+    /// So much the job's guaranteed tasks may hold together from now on, where it places them itself.
+    Allowed {
+        job: JobId,
+        most: Box<Totals>,
+    },
     /// A stage's inputs are there.
     StageReady {
         job: JobId,
@@ -500,6 +506,7 @@ impl Record {
             | Record::Held { job, .. }
             | Record::Blocked { job, .. }
             | Record::EstimatesJudged { job, .. }
+            | Record::Allowed { job, .. }
             | Record::StageReady { job, .. }
             | Record::Deferred { job, .. } => Some(*job),
             Record::Stale { attempt, .. } => Some(attempt.job),

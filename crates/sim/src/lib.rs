@@ -17,6 +17,7 @@ mod faults;
 mod metrics;
 mod network;
 mod node;
+mod oracle;
 mod parallel;
 mod process;
 mod reference;
@@ -37,6 +38,7 @@ pub use metrics::{
     Against, Allocation, Altruism, Counters, Duplicates, Gantt, GanttStage, Heat, Jain, JobResult, Outcome,
     QueueExchange, Queueing, Results, Stragglers, Utilization, WINDOW, Watched, Window,
 };
+pub use oracle::Oracle;
 pub use parallel::in_order;
 pub use reference::Reference;
 pub use settings::{Costs, FileSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};

@@ -28,6 +28,8 @@ pub struct Settings {
     pub watched: Option<usize>,
     /// The job, by its number in the workload, whose running tasks are written down.
     pub watched_job: Option<u32>,
+    /// What jobs are allowed is kept, and their ends are compared with an oracle's.
+    pub oracle: bool,
     /// The simulation ends here even if jobs are left.
     pub until: Option<Duration>,
     /// The simulation ends as soon as there is a job that can never run.
@@ -140,6 +142,7 @@ impl Default for Settings {
             understating: Understating::NOBODY,
             watched: None,
             watched_job: None,
+            oracle: false,
             until: None,
             strict: false,
             story: None,

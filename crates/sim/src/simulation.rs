@@ -149,6 +149,7 @@ impl Simulation {
         let network = Network::new(nodes.len(), settings.network, settings.seed);
         let mut metrics = Metrics::new(&workload.jobs, &capacities);
         settings.watched_job.into_iter().for_each(|job| metrics.watch(job));
+        metrics.keeps_allowances = settings.oracle;
         let mut simulation = Simulation {
             now: Instant::ZERO,
             agenda: Agenda::default(),

@@ -173,6 +173,9 @@ fn describe_record(record: &Record) -> String {
         Record::Deferred { job, stage, tasks, left } => {
             format!("{tasks} tasks of stage {stage} of job {job} could wait {left}, for it ends no later")
         }
+        Record::Allowed { job, most } => {
+            format!("job {job} may hold {} CPU guaranteed", most.0[CPU] as f64 / 1e3)
+        }
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),

@@ -166,8 +166,27 @@ fn every_run_says_how_it_compares_with_the_same_without_altruism_or_that_none_ca
     {
         let told = scene.run(&small(&[more, &["--against-selfish"]].concat()));
         assert!(told.code == 2 && told.err.contains(names), "{told:?}");
-        assert!(told.err.contains("help: name a preset in which they do (carbyne)"), "{told:?}");
+        assert!(told.err.contains("help: name a preset in which they do, with altruism above 0 (carbyne)"), "{told:?}");
     }
+}
+
+#[test]
+fn an_oracle_needs_no_longer_than_the_jobs_that_were_allowed_something() {
+    let scene = Scene::new();
+    let jobs = ["-w", "jobs=40", "-w", "run-time=lognormal:20s:1.2", "-w", "arrival=poisson:4s"];
+    let run = |more: &[&str]| result(&scene, &small(&[&jobs, more].concat()));
+    let (alone, both) = (run(&["--preset", "apollo"]), run(&["--preset", "apollo", "--against-oracle"]));
+    assert_eq!((&both["jct_s"], &alone["oracle"]), (&alone["jct_s"], &Value::Null));
+    let oracle = &both["oracle"];
+    assert_eq!((&oracle["jobs"], &oracle["jct_s"]), (&Value::from(40), &alone["jct_s"]));
+    let mean = |of: &str| oracle[of]["mean"].as_f64().unwrap();
+    assert!(mean("jct_s") >= mean("unlimited_s"), "{oracle}");
+    assert!(mean("most_allowed_s") > mean("unlimited_s") && mean("as_allowed_s") >= mean("most_allowed_s"), "{oracle}");
+    let said = scene.ok(&small(&["--preset", "drf,apollo", "--against-oracle"]));
+    assert!(said.contains("apollo: ") && said.contains("within the most of it "), "{said}");
+    let told = scene.run(&small(&["--preset", "drf,sjf", "--against-oracle"]));
+    assert!(told.code == 2 && told.err.contains("jobs are allowed nothing under drf, sjf"), "{told:?}");
+    assert!(told.err.contains("help: name a preset in which they are (apollo), or leave it out"), "{told:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use super::{JobManager, RunningAttempt};
 use crate::protocol::{TheMaster, ToMaster, ToNode};
-use crate::role::{Change, Outbox};
+use crate::role::{Change, Outbox, Record};
 use crate::scheduling::Allowed;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, Totals, Wants};
@@ -189,6 +189,9 @@ impl JobManager {
     /// The master says how much may be guaranteed.
     pub(super) fn on_allowance(&mut self, now: Instant, number: u32, answers: u32, most: &Totals, out: &mut Outbox) {
         let Some(allowance) = &mut self.allowance else { return };
+        if allowance.most != *most {
+            out.record(Record::Allowed { job: self.job.id, most: Box::new(*most) });
+        }
         (allowance.number, allowance.most) = (number, *most);
         allowance.answer_due = allowance.answer_due.filter(|_| answers != allowance.said);
         allowance.most_since = allowance.most_since.larger_of(most);

@@ -13,6 +13,7 @@ pub use results::{
 };
 use usage::ClusterUsage;
 
+use crate::oracle::Allowed;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record};
@@ -39,6 +40,8 @@ pub struct Metrics {
     tasks_succeeded: u64,
     has_refused: bool,
     course: Option<Course>,
+    /// What jobs are allowed is kept, for an oracle.
+    pub keeps_allowances: bool,
 }
 
 /// How many tasks of the watched job ran, whenever that changed.
@@ -60,6 +63,8 @@ struct JobMeasure {
     spans: Vec<(Instant, Instant)>,
     /// As it was told last, where jobs yield.
     exchange: Option<Box<Exchange>>,
+    /// Kept where an oracle is asked for.
+    allowed: Vec<Allowed>,
 }
 
 struct StageMeasure {
@@ -97,6 +102,7 @@ impl Metrics {
             stages: job.spec.stages.iter().map(|stage| StageMeasure::new(stage.tasks.len())).collect(),
             spans: vec![(Instant::NEVER, Instant::ZERO); job.spec.stages.len()],
             exchange: None,
+            allowed: Vec::new(),
         };
         Metrics {
             jobs: jobs.iter().map(measure).collect(),
@@ -111,6 +117,7 @@ impl Metrics {
             tasks_succeeded: 0,
             has_refused: false,
             course: None,
+            keeps_allowances: false,
         }
     }
 
@@ -220,6 +227,12 @@ impl Metrics {
                     && let Some(stage) = self.jobs[job as usize].stages.get_mut(*stage as usize)
                 {
                     stage.ready = now;
+                }
+            }
+            Record::Allowed { job, most } if self.keeps_allowances => {
+                if let Some(job) = self.job_of(*job) {
+                    let job = &mut self.jobs[job as usize];
+                    job.allowed.push((now.since(job.arrival), **most));
                 }
             }
             Record::Started { waited, expected: Some(expected), opportunistic, promoted, .. } => {

@@ -1,6 +1,7 @@
 //! What a simulation found, as it is printed and written.
 
 use super::{Altruism, Metrics, Queueing, WINDOW};
+use crate::oracle::Oracle;
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
@@ -46,6 +47,8 @@ pub struct Results {
     pub peak_memory_bytes: u64,
     /// What nothing can beat, and what a greedy omniscient scheduler would reach; where it was asked for.
     pub reference: Option<Reference>,
+    /// Where it was asked for, and jobs were allowed something.
+    pub oracle: Option<Oracle>,
     /// Jobs that no node could ever run, and why.
     pub refused_jobs: Vec<String>,
     /// Jobs that had not ended when the simulation did.
@@ -195,6 +198,14 @@ pub struct JobResult {
 }
 
 impl Metrics {
+    fn oracle(&self, jobs: &[TraceJob]) -> Option<Oracle> {
+        let measured = self.jobs.iter().zip(jobs).filter_map(|(measure, job)| {
+            let (at, _) = measure.ended.filter(|(_, outcome)| *outcome == JobOutcome::Succeeded)?;
+            Some((job, at.since(measure.arrival), measure.allowed.as_slice()))
+        });
+        Oracle::of(measured)
+    }
+
     /// One row for each job of the workload.
     fn job_results(&self, jobs: &[TraceJob]) -> Vec<JobResult> {
         let rows = self.jobs.iter().zip(jobs).enumerate().map(|(number, (measure, job))| {
@@ -277,6 +288,7 @@ impl Metrics {
             queueing: self.queueing.finish(),
             peak_memory_bytes: 0,
             reference: None,
+            oracle: self.oracle(jobs),
             refused_jobs: refused.collect(),
             unfinished_jobs: self.jobs_left() as u64,
         };

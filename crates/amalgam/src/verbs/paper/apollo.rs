@@ -9,7 +9,7 @@ mod scenario;
 
 use super::figure::{Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, missed, misses, run_all};
 use crate::failure::Result;
-use production::{CAUGHT, DUPLICATES, FIRST, WAIT, WITHIN};
+use production::{CAUGHT, DUPLICATES, FIRST, ORACLE, WAIT, WITHIN};
 use scenario::{Batch, Scenario};
 
 const PAPER: Paper = Paper {
@@ -67,10 +67,13 @@ fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
 }
 
 /// What the paper says: the least or, of waits and duplicates, the most. Table 2 has 81.3, 81.3 and 83 % by trigger, which is 82 of all.
-const NUMBERS: [PaperNumber; 14] = [
+const NUMBERS: [PaperNumber; 17] = [
     ("apollo-7", "apollo, load 0.9", "cpu", 0.9),
     ("apollo-7", "apollo, load 0.9", "decisions_per_s", 20_000.0),
     ("apollo-7", "apollo, load 0.9", WAIT, 1.0),
+    ("apollo-9", "apollo, load 0.6", ORACLE, 1.045),
+    ("apollo-9", "apollo, load 0.8", ORACLE, 1.045),
+    ("apollo-9", "apollo, load 0.9", ORACLE, 1.045),
     ("apollo-10", "apollo, load 0.6", WITHIN, 0.95),
     ("apollo-10", "apollo, load 0.8", WITHIN, 0.95),
     ("apollo-10", "apollo, load 0.9", WITHIN, 0.95),
@@ -90,7 +93,7 @@ fn in_production(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Resu
     let cases = production::run(&scenario.production, set_up, extent)?;
     let rows = production::rows(figure, set_up, &cases, &NUMBERS);
     let is_worse = |row: &Row, paper: f64| match &*row.metric {
-        WAIT | DUPLICATES => row.ours > paper,
+        WAIT | DUPLICATES | ORACLE => row.ours > paper,
         _ => row.ours < paper,
     };
     let missed = missed(&rows, is_worse);
@@ -105,8 +108,9 @@ const IN_PRODUCTION: [&str; 5] = [
      were preempted later",
     "a guaranteed attempt was launched as such; one that was opportunistic and was promoted while it waited has a row of its own, and \
      its wait counts from its launch",
-    "the paper's oracle has each job run with its own tokens, without waits and failures. Here stands an omniscient greedy scheduler on one \
-     pooled machine, the job with the least work left first: what that gives up of fairness it gains in the mean; so the paper's 1.045 stands beside nothing",
+    "the oracle runs each job by itself, without waits and failures, the longest task of the stage with the longest path to the end first. \
+     The paper's has the tokens that the job held from beginning to end; a job's allowance changes here with what it wants and with who \
+     else is there, and the oracle has the most that it ever was. What opportunistic tasks held is not counted, as in the paper",
     "the paper's baseline, which knows no loads and explores by duplicates, is not built; the baselines are presets of other papers",
 ];
 

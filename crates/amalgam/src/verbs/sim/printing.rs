@@ -2,7 +2,9 @@
 
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_sim::{Against, Altruism, Duplicates, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers};
+use amalgam_sim::{
+    Against, Altruism, Duplicates, Oracle, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers,
+};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 
@@ -38,6 +40,10 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
         text += &format!("means over the seeds {first} to {last}, and of the first column the least and the most\n");
     }
     for run in runs {
+        if let Some(found) = &run.oracle {
+            let seed = if several { format!(", seed {}", run.seed) } else { String::new() };
+            text += &format!("{}{seed}: {}", run.preset, oracle(found));
+        }
         let Some(found) = &run.altruism else { continue };
         match (several, &found.against_selfish) {
             (false, _) => text += &format!("{}: {}", run.preset, altruism(found)),
@@ -138,6 +144,21 @@ fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
     cells
 }
 
+/// How jobs' ends compare with those that an oracle reaches.
+fn oracle(found: &Oracle) -> String {
+    let number = show::number;
+    let over = |summary: &Summary| format!("{} s ({})", number(summary.mean), number(found.jct_s.mean / summary.mean));
+    format!(
+        "{} that were allowed something took {} s in the mean; an oracle, and how often that goes into it: within what they \
+         were allowed {}, within the most of it {}, without a limit {}\n",
+        counted(found.jobs, "job"),
+        number(found.jct_s.mean),
+        over(&found.as_allowed_s),
+        over(&found.most_allowed_s),
+        over(&found.unlimited_s)
+    )
+}
+
 fn bounds(reference: &Reference) -> String {
     let number = show::number;
     format!(
@@ -195,6 +216,7 @@ pub fn table(results: &Results) -> String {
     text += &results.queueing.as_ref().map(queueing).unwrap_or_default();
     text += &results.altruism.as_ref().map(altruism).unwrap_or_default();
     text += &results.reference.as_ref().map(bounds).unwrap_or_default();
+    text += &results.oracle.as_ref().map(oracle).unwrap_or_default();
     text += &misfits(results);
     for (jobs, what) in [(results.failed_jobs, "failed"), (results.unfinished_jobs, "not ended")] {
         if jobs > 0 {

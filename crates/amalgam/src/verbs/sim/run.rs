@@ -79,6 +79,10 @@ pub struct RunArgs {
     /// it says nothing, and alone they are refused
     #[arg(long)]
     against_selfish: bool,
+    /// Compare the jobs of presets with allowances, such as apollo, with what each would have taken by itself within what it
+    /// was allowed, had nothing ever waited
+    #[arg(long)]
+    against_oracle: bool,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -257,6 +261,7 @@ impl RunArgs {
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
         Settings {
+            oracle: self.against_oracle,
             preset,
             seed,
             queues: queues.clone(),
@@ -324,7 +329,13 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let configs = args.configs()?;
     let presets: Vec<Preset> = configs.iter().map(|config| config.preset).collect();
     if args.against_selfish {
-        check_yields(&presets)?;
+        let yields = |preset: &Preset| selfish(*preset).is_some();
+        let what = "in which they do, with altruism above 0";
+        check_compares("--against-selfish", &presets, yields, "jobs never yield", what)?;
+    }
+    if args.against_oracle {
+        let allows = |preset: &Preset| preset.queueing.is_some();
+        check_compares("--against-oracle", &presets, allows, "jobs are allowed nothing", "in which they are")?;
     }
     // Before the work, so that a place that cannot be written costs no time.
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
@@ -390,17 +401,21 @@ fn selfish(mut preset: Preset) -> Option<Preset> {
     Some(preset)
 }
 
-/// Whether there is anything to compare with the same without altruism.
-fn check_yields(presets: &[Preset]) -> Result<()> {
-    if presets.iter().any(|preset| selfish(*preset).is_some()) {
+/// Whether there is anything to compare: some preset has what the option is about, which is that in others `never`.
+fn check_compares(
+    option: &str,
+    presets: &[Preset],
+    has: impl Fn(&Preset) -> bool,
+    never: &str,
+    what: &str,
+) -> Result<()> {
+    if presets.iter().any(&has) {
         return Ok(());
     }
     let names: Vec<&str> = presets.iter().map(|preset| preset.name()).collect();
-    let what = format!("--against-selfish compares nothing here: jobs never yield under {}", names.join(", "));
-    let yielding: Vec<&str> = Preset::all().filter(|preset| selfish(*preset).is_some()).map(Preset::name).collect();
-    let remedy =
-        format!("name a preset in which they do ({}), with altruism above 0, or leave it out", yielding.join(", "));
-    Err(Failure::usage(what, remedy))
+    let problem = format!("{option} compares nothing here: {never} under {}", names.join(", "));
+    let with: Vec<&str> = Preset::all().filter(&has).map(Preset::name).collect();
+    Err(Failure::usage(problem, format!("name a preset {what} ({}), or leave it out", with.join(", "))))
 }
 
 /// What a strict run does not go on with.

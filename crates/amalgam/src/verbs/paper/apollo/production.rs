@@ -6,7 +6,7 @@ use super::scenario::{Production, ProductionFigure};
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
-use amalgam_sim::{Outcome, Queueing, Reference, Settings, Simulation};
+use amalgam_sim::{Oracle, Outcome, Queueing, Reference, Settings, Simulation};
 use amalgam_workload::trace::{self, Workload};
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub const WITHIN: &str = "waits estimated within 1 s";
 pub const DUPLICATES: &str = "duplicates, part of attempts";
 pub const FIRST: &str = "duplicates that were first";
+pub const ORACLE: &str = "mean_jct over the oracle, with the most that was allowed";
 pub const CAUGHT: &str = "stragglers caught";
 pub const WAIT: &str = "guaranteed_wait_p95_s";
 
@@ -52,6 +53,7 @@ pub struct Run {
     mean_jct_s: f64,
     /// Of an omniscient greedy scheduler on one pooled machine.
     greedy_jct_s: f64,
+    oracle: Option<Oracle>,
     task_wait_p95_s: f64,
     /// While jobs arrived, but for the first quarter of that time.
     cpu: f64,
@@ -89,7 +91,7 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
     let node = Resources::new(production.cpus * 1_000, production.memory_gib * 1_024);
     let workload = workload(production, case.load * f64::from(count * production.cpus), jobs, seed, extent)?;
     let nodes = nodes(node, count);
-    let mut settings = Settings { preset: case.preset()?, seed, ..Settings::default() };
+    let mut settings = Settings { preset: case.preset()?, seed, oracle: true, ..Settings::default() };
     settings.preset.seed = seed;
     settings.master.heartbeat = seconds(production.heartbeat_s);
     settings.execution.stragglers = case.stragglers;
@@ -135,6 +137,7 @@ impl Run {
         Run {
             mean_jct_s: results.jct_s.mean,
             greedy_jct_s,
+            oracle: results.oracle,
             task_wait_p95_s: results.task_wait_s.p95,
             cpu: if cpu.is_empty() { results.utilization.cpu } else { mean(&cpu) },
             decisions_per_s: ratio(results.counters.launched as f64, results.makespan_s),
@@ -171,6 +174,16 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
             let (metric, of_seeds) = (format!("mean_jct over {base}"), pairs.collect::<Vec<_>>());
             rows.push(Row::of(&name, &metric, number_of(paper, figure, &name, &metric), &of_seeds));
         }
+        let mut row = |metric: &str, of: &dyn Fn(&Oracle) -> f64| {
+            let of_seeds: Vec<f64> =
+                runs.iter().filter_map(|run| run.oracle.map(|oracle| ratio(oracle.jct_s.mean, of(&oracle)))).collect();
+            if !of_seeds.is_empty() {
+                rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
+            }
+        };
+        row(ORACLE, &|oracle| oracle.most_allowed_s.mean);
+        row("mean_jct over the oracle, with what was allowed at each moment", &|oracle| oracle.as_allowed_s.mean);
+        row("mean_jct over the oracle, without a limit", &|oracle| oracle.unlimited_s.mean);
         if runs.iter().any(|run| run.queueing.is_none()) {
             continue;
         }
