@@ -621,8 +621,8 @@ pub enum ExecutorReport {
     },
     Fetched {
         node: NodeId,
-        /// Boxed, for most reports are small.
-        end: Box<(Digest, Fetched)>,
+        /// What came of it with the node that was asked. Boxed, for most reports are small.
+        end: Box<(Digest, NodeId, Fetched)>,
     },
     Measured {
         node: NodeId,

@@ -167,6 +167,24 @@ fn both_ways_may_come_to_their_end() {
 }
 
 #[test]
+fn who_was_asked_first_and_has_nothing_any_more_is_not_taken_for_who_was_asked_later() {
+    let mut scene = scene(Preset::APOLLO);
+    let (copy, task, node) = scene.run_until_copied();
+    scene.world.run_for(seconds(4));
+    assert_eq!(scene.world.losses().get(&copy), Some(&LostCause::Copied), "{}", scene.world.log.join("\n"));
+    let holder = scene.manager().dag().stage(0).record(task.index).unwrap().node;
+    scene.world.nodes[holder.0 as usize].executor.files.clear();
+    let file = scene.world.deliver_held_fetch(READER, holder);
+    scene.world.run_for(seconds(1));
+    scene.world.deliver_held_fetches(READER);
+    scene.world.run_for(seconds(5));
+    scene.succeeded();
+    let asked = &scene.world.nodes[READER].executor.fetched;
+    let asked: Vec<NodeId> = asked.iter().filter(|(digest, _)| *digest == file).map(|(_, from)| *from).collect();
+    assert_eq!(asked, [node], "each is asked once: {}", scene.world.log.join("\n"));
+}
+
+#[test]
 fn a_copy_that_fails_or_is_lost_changes_nothing() {
     for is_lost in [false, true] {
         let mut scene = scene(Preset::APOLLO);

@@ -108,7 +108,7 @@ pub(crate) enum Occurrence {
     Fetched {
         node: usize,
         link: u32,
-        end: Box<(StoredFile, Fetched)>,
+        end: Box<(StoredFile, NodeId, Fetched)>,
     },
     TaskEnds {
         node: usize,
@@ -671,7 +671,7 @@ impl Simulation {
         let on_the_way = if is_slow { Duration(on_the_way.0 * SLOW_FILE) } else { on_the_way };
         let at = self.now + self.settings.network.delay + self.settings.network.delay + on_the_way;
         let link = self.nodes[node].executor_link;
-        self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, outcome)) });
+        self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, from, outcome)) });
     }
 
     /// Whether this happens to the latest fetch.
@@ -680,11 +680,11 @@ impl Simulation {
         probability > 0.0 && chance() < probability
     }
 
-    fn end_fetch(&mut self, node: usize, (file, outcome): (StoredFile, Fetched)) {
+    fn end_fetch(&mut self, node: usize, (file, from, outcome): (StoredFile, NodeId, Fetched)) {
         if outcome == Fetched::Done {
             self.nodes[node].executor.store(file);
         }
-        let end = Box::new((file.digest, outcome));
+        let end = Box::new((file.digest, from, outcome));
         self.report(node, ExecutorReport::Fetched { node: NodeId(node as u32), end });
     }
 

@@ -10,7 +10,7 @@ use crate::policy::{Standing, run_time};
 use crate::protocol::{Address, Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::vocabulary::{AttemptId, Digest, Duration, Ended, ExecutionType, Instant, NodeId, TaskId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// In bytes a second, what is taken for the way of a file where nothing is slow.
 const USUAL_RATE: u64 = 80_000_000;
@@ -125,12 +125,14 @@ impl JobManager {
         if self.corrections.copies.is_empty() {
             return;
         }
-        let is_wanted = |attempt: &AttemptId| {
-            let task = self.running[attempt].task;
-            let is_committed = self.files.as_ref().is_some_and(|files| files.has_outputs((task.stage, task.index)));
-            is_committed && !self.stopping && self.is_read_still(task.stage)
+        let mut read_still: BTreeMap<u32, bool> = BTreeMap::new();
+        let mut is_wanted = |attempt: &AttemptId| {
+            let TaskId { stage, index, .. } = self.running[attempt].task;
+            let is_committed = self.files.as_ref().is_some_and(|files| files.has_outputs((stage, index)));
+            is_committed && !self.stopping && *read_still.entry(stage).or_insert_with(|| self.is_read_still(stage))
         };
-        let idle: Vec<AttemptId> = self.corrections.copies.iter().filter(|copy| !is_wanted(copy)).copied().collect();
+        let copies = self.corrections.copies.iter().copied();
+        let idle: Vec<AttemptId> = copies.filter(|copy| !is_wanted(copy)).collect();
         idle.into_iter().for_each(|attempt| self.discard(now, attempt, out));
     }
 

@@ -9,6 +9,7 @@ use crate::vocabulary::{
     AttemptId, Digest, EndReason, Ended, InputFile, InputSpec, Instant, JobSpec, NodeId, OutputFile, TaskId,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -23,6 +24,9 @@ pub(super) type Place = (u32, u32);
 pub(super) struct Files {
     committed: BTreeMap<Place, Committed>,
     holders: BTreeMap<Digest, BTreeSet<NodeId>>,
+    /// The tasks whose file it is, of those that are committed.
+    #[serde(skip)]
+    writers: BTreeMap<Digest, BTreeSet<Place>>,
     /// Tasks with a file that nobody has.
     lost: BTreeSet<Place>,
     /// By stage, what each of its tasks reads, where all read the same: made once and not for each.
@@ -56,6 +60,16 @@ impl Files {
         Box::new(Files { committed, holders, lost, ..Files::default() })
     }
 
+    /// What was saved, with what was made again.
+    pub(super) fn recovered(mut self: Box<Files>) -> Box<Files> {
+        for (&place, committed) in &self.committed {
+            for file in &committed.files {
+                self.writers.entry(file.digest).or_default().insert(place);
+            }
+        }
+        self
+    }
+
     /// The attempt that ended well first is the one whose files count.
     fn commit(&mut self, task: Place, attempt: AttemptId, node: NodeId, files: &[OutputFile]) {
         if files.is_empty() || self.committed.contains_key(&task) {
@@ -64,6 +78,7 @@ impl Files {
         self.shared.clear();
         for file in files {
             self.holders.entry(file.digest).or_default().insert(node);
+            self.writers.entry(file.digest).or_default().insert(task);
         }
         let mut files = files.to_vec();
         files.sort_unstable_by(|one, other| one.name.cmp(&other.name));
@@ -72,8 +87,9 @@ impl Files {
 
     /// Which task left the file, and how large it is.
     pub(super) fn writer_of(&self, digest: &Digest) -> Option<(Place, u64)> {
-        let mut all = self.committed.iter().flat_map(|(place, one)| one.files.iter().map(move |file| (place, file)));
-        all.find(|(_, file)| file.digest == *digest).map(|(place, file)| (*place, file.bytes))
+        let place = *self.writers.get(digest)?.first()?;
+        let file = self.committed.get(&place)?.files.iter().find(|file| file.digest == *digest)?;
+        Some((place, file.bytes))
     }
 
     pub(super) fn has_outputs(&self, task: Place) -> bool {
@@ -96,26 +112,35 @@ impl Files {
     fn uncommit(&mut self, task: Place) {
         self.shared.clear();
         self.located.clear();
-        self.committed.remove(&task);
+        for file in self.committed.remove(&task).into_iter().flat_map(|committed| committed.files) {
+            if let Entry::Occupied(mut writers) = self.writers.entry(file.digest) {
+                writers.get_mut().remove(&task);
+                if writers.get().is_empty() {
+                    writers.remove();
+                }
+            }
+        }
         self.lost.remove(&task);
     }
 
     /// The node does not have these any more, or whatever it had.
-    fn drop_holder(&mut self, node: NodeId, is_gone: impl Fn(&Digest) -> bool) {
+    fn drop_holder(&mut self, node: NodeId, gone: Option<&BTreeSet<Digest>>) {
         self.shared.clear();
         for nodes in self.arrivals.values_mut() {
             nodes.remove(&node);
         }
-        let mut orphans = BTreeSet::new();
-        for (digest, holders) in self.holders.iter_mut().filter(|(digest, _)| is_gone(digest)) {
-            if holders.remove(&node) && holders.is_empty() {
-                orphans.insert(*digest);
+        let is_at = |(digest, holders): (&Digest, &BTreeSet<NodeId>)| holders.contains(&node).then_some(*digest);
+        let of_node: Vec<Digest> = match gone {
+            Some(gone) => gone.iter().filter_map(|digest| self.holders.get_key_value(digest).and_then(is_at)).collect(),
+            None => self.holders.iter().filter_map(is_at).collect(),
+        };
+        for digest in of_node {
+            let Some(holders) = self.holders.get_mut(&digest) else { continue };
+            holders.remove(&node);
+            if holders.is_empty() {
+                self.holders.remove(&digest);
+                self.lost.extend(self.writers.get(&digest).into_iter().flatten());
             }
-        }
-        if !orphans.is_empty() {
-            self.holders.retain(|_, holders| !holders.is_empty());
-            let is_lost = |committed: &Committed| committed.files.iter().any(|file| orphans.contains(&file.digest));
-            self.lost.extend(self.committed.iter().filter(|(_, one)| is_lost(one)).map(|(place, _)| *place));
         }
     }
 
@@ -257,14 +282,14 @@ impl JobManager {
         for node in nodes {
             let gone: BTreeSet<Digest> =
                 ended.missing().iter().filter(|(_, of)| *of == node).map(|(digest, _)| *digest).collect();
-            files.drop_holder(node, |digest| gone.contains(digest));
+            files.drop_holder(node, Some(&gone));
         }
     }
 
     /// Everything that the node had is out of reach.
     pub(super) fn forget_files_at(&mut self, node: NodeId) {
         if let Some(files) = &mut self.files {
-            files.drop_holder(node, |_| true);
+            files.drop_holder(node, None);
         }
     }
 
@@ -370,17 +395,32 @@ mod tests {
         let mut files = Files::default();
         files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE)]);
         files.commit((0, 1), attempt(2), NodeId(2), &[output(ONE)]);
-        files.drop_holder(NodeId(1), |_| true);
+        files.drop_holder(NodeId(1), None);
         assert!(files.lost.is_empty(), "another task left the same");
-        files.drop_holder(NodeId(2), |digest| *digest == OTHER);
+        files.drop_holder(NodeId(2), Some(&BTreeSet::from([OTHER])));
         assert!(files.lost.is_empty());
-        files.drop_holder(NodeId(2), |digest| *digest == ONE);
+        files.drop_holder(NodeId(2), Some(&BTreeSet::from([ONE])));
         assert_eq!(files.lost, BTreeSet::from([(0, 0), (0, 1)]));
         assert_eq!(files.lost_file((0, 1)), Some("o"));
         // Written again by one of the two, it is there for both.
         files.uncommit((0, 0));
         files.commit((0, 0), attempt(3), NodeId(3), &[output(ONE)]);
         assert_eq!(files.lost_file((0, 1)), None);
+    }
+
+    #[test]
+    fn whose_a_file_is_outlives_a_restart_and_ends_with_the_commit() {
+        let mut files = Files::default();
+        files.commit((0, 0), attempt(1), NodeId(1), &[output(ONE), output(OTHER)]);
+        files.commit((0, 1), attempt(2), NodeId(2), &[output(ONE)]);
+        let mut files = files.saved().recovered();
+        assert_eq!(files.writer_of(&ONE), Some(((0, 0), 3)));
+        files.drop_holder(NodeId(1), None);
+        assert_eq!(files.lost, BTreeSet::from([(0, 0)]), "another task left one of the two on another node");
+        files.uncommit((0, 0));
+        assert_eq!((files.writer_of(&ONE), files.writer_of(&OTHER)), (Some(((0, 1), 3)), None));
+        files.drop_holder(NodeId(2), None);
+        assert_eq!(files.lost, BTreeSet::from([(0, 1)]));
     }
 
     #[test]

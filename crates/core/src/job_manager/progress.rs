@@ -140,7 +140,7 @@ impl Course {
             return others.time_for(u128::from(self.input_bytes) * whole, others.input);
         }
         let cpu_tells = self.work.cpu >= LEAST_CPU.0 && others.cpu >= others.time / IDLE_PART && others.cpu > 0;
-        match u128::from(self.work.cpu * u64::from(WHOLE)).checked_div(u128::from(self.part)) {
+        match (u128::from(self.work.cpu) * whole).checked_div(u128::from(self.part)) {
             Some(all) if cpu_tells => others.time_for(all, u128::from(others.cpu)),
             _ => others.time_for(whole, others.parts),
         }
@@ -229,6 +229,9 @@ mod tests {
         let others = sample(10, Some(100), 10_000, 0);
         assert_eq!(compared([0, 0], [sample(10, Some(10), 10_000, 0), others]), Some((90, 100)));
         assert_eq!(compared([0, 0], [sample(10, Some(10), 1_000, 0), others]), Some((90, 10)));
+        // Of many cores for days, too.
+        let days = |hundredths| sample(100_000, Some(hundredths), 100_000 * 1_000 * 512, 0);
+        assert_eq!(compared([0, 0], [days(50), days(100)]), Some((100_000, 200_000)));
         // Who has hardly run says nothing by its CPU time, nor do those that wait for something else.
         assert_eq!(compared([0, 0], [sample(10, Some(10), 99, 0), others]), Some((90, 10)));
         assert_eq!(compared([0, 0], [sample(10, Some(10), 900, 0), sample(10, Some(100), 900, 0)]), Some((90, 10)));

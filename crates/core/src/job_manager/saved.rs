@@ -107,7 +107,7 @@ impl JobManager {
             Change::Progress { progress, .. } => {
                 let SavedProgress { dag, cancelled, stopping, running, estranged, exchange, files } =
                     progress.as_ref().clone();
-                (self.dag, self.estranged, self.files) = (dag, estranged, files);
+                (self.dag, self.estranged, self.files) = (dag, estranged, files.map(Files::recovered));
                 (self.cancelled, self.stopping) = (cancelled, stopping);
                 running.into_iter().for_each(|saved| self.recover_running(saved));
                 exchange.iter().for_each(|exchange| self.recover_exchange(exchange));

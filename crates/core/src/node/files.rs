@@ -11,11 +11,14 @@ use crate::vocabulary::{
     AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, EntryId, Fetched, InputFile, Instant, JobId, NodeId,
     OutputFile, StoredFile, Usage,
 };
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// So many files are fetched at once.
 pub const MOST_FETCHES: usize = 4;
+/// And so many that are slow are named at once for each task that waits.
+const MOST_LATE: usize = 16;
 
 pub(super) struct Files {
     /// In bytes, of what is kept.
@@ -31,8 +34,10 @@ pub(super) struct Files {
     fetches: BTreeMap<Digest, Fetch>,
     /// Of all fetches together.
     fetch_bytes: u64,
-    /// Those that wait until fewer are under way.
+    /// Those that wait until fewer are under way, and some that do so no longer.
     waiting: VecDeque<Digest>,
+    /// No pause ends before.
+    retry_at: Option<Instant>,
     under_way: usize,
     /// The executor has said what it has, since it was asked.
     is_listed: bool,
@@ -98,19 +103,16 @@ impl Files {
             fetches: BTreeMap::new(),
             fetch_bytes: 0,
             waiting: VecDeque::new(),
+            retry_at: None,
             under_way: 0,
             is_listed: false,
             effects: Effects::default(),
         }
     }
 
-    /// When somebody who did not answer is asked again.
+    /// When somebody who did not answer is asked again, at the earliest.
     pub(super) fn next_retry(&self) -> Option<Instant> {
-        let at = |fetch: &Fetch| match fetch.step {
-            Step::Paused(at) => Some(at),
-            Step::Waiting | Step::Asked(_) => None,
-        };
-        self.fetches.values().filter_map(at).min()
+        self.retry_at
     }
 
     // ---- readers ---------------------------------------------------------------------------------------------------
@@ -333,7 +335,8 @@ impl Files {
         }
     }
 
-    fn on_fetched(&mut self, now: Instant, own: NodeId, digest: Digest, outcome: Fetched) {
+    /// What came of asking the holder. It may have been asked before another that is faster, and answer later.
+    fn on_fetched(&mut self, now: Instant, own: NodeId, (digest, holder, outcome): (Digest, NodeId, Fetched)) {
         let Some(fetch) = self.fetches.get_mut(&digest) else {
             if outcome == Fetched::Done && !self.stored.contains_key(&digest) {
                 // Its readers went while the executor was away.
@@ -341,14 +344,15 @@ impl Files {
             }
             return;
         };
-        let Step::Asked(holder) = fetch.step else {
+        let asked = fetch.step;
+        if !matches!(asked, Step::Asked(_)) {
             // Sent for before the executor went away, and to be sent for again.
             if outcome == Fetched::Done {
                 let bytes = fetch.bytes;
                 self.arrive(own, StoredFile { digest, bytes }, Origin::Fetched);
             }
             return;
-        };
+        }
         self.under_way -= 1;
         fetch.step = Step::Waiting;
         match outcome {
@@ -366,12 +370,17 @@ impl Files {
             Fetched::CutShort => fetch.was_cut_short(now, holder),
             Fetched::Unreachable => fetch.was_silent(now, holder),
         }
-        if let Some(fetch) = self.fetches.get(&digest).filter(|fetch| fetch.step == Step::Waiting) {
-            if fetch.readers == 0 {
-                self.remove_fetch(&digest);
-            } else {
-                self.waiting.push_back(digest);
-            }
+        if asked != Step::Asked(holder) {
+            // Another is asked meanwhile.
+            fetch.step = asked;
+            self.under_way += 1;
+            return;
+        }
+        match fetch.step {
+            Step::Waiting if fetch.readers == 0 => self.remove_fetch(&digest),
+            Step::Waiting => self.waiting.push_back(digest),
+            Step::Paused(at) => self.retry_at = Some(self.retry_at.map_or(at, |earliest| earliest.min(at))),
+            Step::Asked(_) => {}
         }
         self.admit(own);
     }
@@ -407,7 +416,6 @@ impl Files {
     fn remove_fetch(&mut self, digest: &Digest) {
         if let Some(fetch) = self.fetches.remove(digest) {
             self.fetch_bytes -= fetch.bytes;
-            self.waiting.retain(|other| other != digest);
         }
     }
 
@@ -431,10 +439,16 @@ impl Files {
     }
 
     fn retry(&mut self, now: Instant, own: NodeId) {
-        let is_due = |fetch: &Fetch| matches!(fetch.step, Step::Paused(at) if at <= now);
-        for (digest, fetch) in self.fetches.iter_mut().filter(|(_, fetch)| is_due(fetch)) {
-            fetch.step = Step::Waiting;
-            self.waiting.push_back(*digest);
+        self.retry_at = None;
+        for (digest, fetch) in &mut self.fetches {
+            match fetch.step {
+                Step::Paused(at) if at <= now => {
+                    fetch.step = Step::Waiting;
+                    self.waiting.push_back(*digest);
+                }
+                Step::Paused(at) => self.retry_at = Some(self.retry_at.map_or(at, |earliest| earliest.min(at))),
+                Step::Waiting | Step::Asked(_) => {}
+            }
         }
         self.admit(own);
     }
@@ -464,7 +478,7 @@ impl Files {
         !self.fetches.is_empty()
     }
 
-    /// By attempt, what it lacks that has been under way for so long at least.
+    /// By attempt, what it lacks that has been under way for so long at least: those that are under way longest.
     pub(super) fn lacking(&self, now: Instant, least: Duration) -> Vec<(AttemptId, Box<Late>)> {
         let mut late = Vec::new();
         for (digest, fetch) in &self.fetches {
@@ -473,9 +487,10 @@ impl Files {
                 late.push((*digest, waited));
             }
         }
+        late.sort_unstable_by_key(|(digest, waited)| (Reverse(*waited), *digest));
         let admitted = self.readers.iter().filter(|(_, reader)| reader.is_admitted && reader.missing > 0);
         let lacking = admitted.map(|(id, reader)| {
-            let of = late.iter().filter(|(digest, _)| reader.files.contains_key(digest));
+            let of = late.iter().filter(|(digest, _)| reader.files.contains_key(digest)).take(MOST_LATE);
             (*id, of.copied().collect::<Box<Late>>())
         });
         lacking.filter(|(_, files)| !files.is_empty()).collect()
@@ -539,8 +554,8 @@ impl NodeAgent {
         }
     }
 
-    pub(super) fn on_fetched(&mut self, now: Instant, (digest, outcome): (Digest, Fetched), out: &mut Outbox) {
-        self.files.on_fetched(now, self.node, digest, outcome);
+    pub(super) fn on_fetched(&mut self, now: Instant, end: (Digest, NodeId, Fetched), out: &mut Outbox) {
+        self.files.on_fetched(now, self.node, end);
         self.follow_files(now, out);
     }
 

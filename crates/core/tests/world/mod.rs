@@ -395,6 +395,19 @@ impl World {
         }
     }
 
+    /// Only the one that is held and goes to that node; the file is returned.
+    pub fn deliver_held_fetch(&mut self, node: usize, from: NodeId) -> Digest {
+        let held = &mut self.nodes[node].executor.held_fetches;
+        let at = held.iter().position(|(_, other)| *other == from).expect("that node was asked");
+        let (file, from) = held.remove(at);
+        let number = NodeId(node as u32);
+        let outcome = self.fetch(number, file, from);
+        let end = Box::new((file.digest, from, outcome));
+        let body = ToNode::Executor(ExecutorReport::Fetched { node: number, end });
+        self.at_node(node, Event::Message { from: Address::Executor(number), body });
+        file.digest
+    }
+
     fn fetch(&mut self, node: NodeId, file: StoredFile, from: NodeId) -> Fetched {
         let source = &mut self.nodes[from.0 as usize].executor;
         if source.is_silent {
@@ -437,7 +450,7 @@ impl World {
             }
             executor.fetched.push((file.digest, from));
             let outcome = self.fetch(node, file, from);
-            reports.push(ExecutorReport::Fetched { node, end: Box::new((file.digest, outcome)) });
+            reports.push(ExecutorReport::Fetched { node, end: Box::new((file.digest, from, outcome)) });
         }
         let executor = &mut self.nodes[node.0 as usize].executor;
         match body {

@@ -89,7 +89,7 @@ impl FileOrders {
                     tokio::spawn(async move {
                         let outcome = fetch(&state, node, file, from, source.as_deref()).await;
                         lock(&under_way).remove(&(node, file.digest, from));
-                        let end = Box::new((file.digest, outcome));
+                        let end = Box::new((file.digest, from, outcome));
                         let message = Message::ToNode(ToNode::Executor(ExecutorReport::Fetched { node, end }));
                         let letter = Letter { from: Address::Executor(node), to: Address::Node(node), message };
                         let _ = handle.send(Input::Mail(vec![letter]));
