@@ -280,6 +280,11 @@ pub enum ToJobManager {
     /// A claim was refused.
     Refused(Box<RefusedClaim>),
 
+    /// A running attempt left its CPU to guaranteed work, or has it again. It may be lost: it helps to choose, no more.
+    Yields {
+        attempt: AttemptId,
+        has_cpu: bool,
+    },
     /// The process runs, since so long; said again after a claim.
     Started {
         attempt: AttemptId,

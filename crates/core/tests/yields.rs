@@ -135,14 +135,53 @@ fn whoever_yields_for_too_long_is_ended() {
 }
 
 #[test]
-fn what_is_promoted_while_it_yields_waits_for_nothing_but_guaranteed_work() {
+fn what_is_promoted_and_has_no_cpu_for_too_long_is_ended_as_well() {
     let (mut world, first) = shared(Some(seconds(20)), 300);
+    let second = disturb(&mut world, "50s");
+    let attempt = yielding(&world)[0];
+    world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
+    world.run_for(seconds(17));
+    assert_eq!(yielding(&world), [attempt]);
+    world.run_for(seconds(2));
+    let ends = ends(&world, first);
+    assert_eq!((ends.len(), ends[0].reason.clone(), yielding(&world).len()), (1, EndReason::Preempted, 0));
+    world.run_for(seconds(200));
+    succeeded(&world, &[first, second]);
+}
+
+#[test]
+fn to_yield_again_and_again_is_to_yield_for_long() {
+    let (mut world, first) = shared(Some(seconds(30)), 300);
+    // For 20 s, and then again, after it ran for 4 s.
+    for _ in 0..2 {
+        disturb(&mut world, "20s");
+        world.run_for(seconds(11));
+        assert_eq!((ends(&world, first).len(), yielding(&world).len()), (0, 1), "{}", world.log.join("\n"));
+        world.run_for(seconds(11));
+    }
+    let ends = ends(&world, first);
+    assert_eq!((ends.len(), ends[0].reason.clone()), (1, EndReason::Preempted), "{}", world.log.join("\n"));
+
+    // Not if it ran for longer in between.
+    let (mut world, first) = shared(Some(seconds(30)), 300);
+    for _ in 0..2 {
+        disturb(&mut world, "18s");
+        world.run_for(seconds(30));
+    }
+    world.run_for(seconds(100));
+    succeeded(&world, &[first]);
+    assert!(self::ends(&world, first).iter().all(|end| end.reason.is_success()), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn what_is_promoted_while_it_yields_waits_for_nothing_but_guaranteed_work() {
+    let (mut world, first) = shared(Some(seconds(40)), 300);
     let second = disturb(&mut world, "30s");
     let attempt = yielding(&world)[0];
     world.tell_node(NODE, first, ToNode::Promote { attempt, grant: None });
     let third = world.submit(job(vec![of_kind(Opportunistic, Resources::new(500, 100), &["20s"])]));
     world.run_for(seconds(20));
-    // Past the limit: what is guaranteed has none, and nothing opportunistic starts before it.
+    // Nothing opportunistic starts before it.
     assert_eq!((yielding(&world), running(&world, third), free_cpu(&world)), (vec![attempt], 0, 600));
     world.run_for(seconds(10));
     assert_eq!((yielding(&world).len(), running(&world, third)), (0, 0));
@@ -223,4 +262,26 @@ fn another_life_of_the_agent_ends_what_yields_for_too_long() {
     assert_eq!(yielding(&world).len(), 1);
     world.run_for(seconds(2));
     assert_eq!(ends(&world, first)[0].reason, EndReason::Preempted);
+}
+
+#[test]
+fn where_the_next_agent_has_nobody_yield_it_goes_on_if_there_is_room_and_ends_if_not() {
+    for (guaranteed, cpu_millis) in [("5s", 1_000), ("60s", 0)] {
+        let (mut world, first) = shared(Some(seconds(300)), 300);
+        disturb(&mut world, guaranteed);
+        let attempt = yielding(&world)[0];
+        world.kill_agent(0);
+        if cpu_millis > 0 {
+            world.run_for(seconds(10));
+        }
+        world.preset = preset(None);
+        world.start_agent(0);
+        world.link(0);
+        world.run_for(seconds(3));
+        assert_eq!(yielding(&world), [], "{}", world.log.join("\n"));
+        let is_running = world.nodes[0].executor.running.contains_key(&attempt);
+        assert_eq!((is_running, ends(&world, first).len()), (cpu_millis > 0, usize::from(cpu_millis == 0)));
+        world.run_for(seconds(300));
+        succeeded(&world, &[first]);
+    }
 }

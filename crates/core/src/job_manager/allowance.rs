@@ -3,7 +3,7 @@
 //! and does hold, and the master what that entitles it to and what of that it may have now.
 
 use super::{JobManager, RunningAttempt};
-use crate::protocol::{TheMaster, ToMaster, ToNode};
+use crate::protocol::{Address, TheMaster, ToMaster, ToNode};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::Allowed;
 use crate::vocabulary::resources::WIDTH;
@@ -18,7 +18,7 @@ const TOLD_WITHIN: u64 = 16;
 /// A master that has not answered for so long is away.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 
-/// Waiting attempts that are looked at to promote one of them.
+/// So many attempts are looked at to promote one of them.
 const LOOKS: usize = 32;
 /// So many hundredths of what is allowed may be held beyond that by second attempts of slow tasks.
 const BESIDE: u32 = 10;
@@ -37,6 +37,8 @@ pub struct AllowanceRules {
     pub starved_after: Duration,
 }
 
+type Since = BTreeSet<(Instant, AttemptId)>;
+
 /// What its tasks that were sent to nodes hold, or will once they start.
 pub(super) struct Allowance {
     rules: AllowanceRules,
@@ -44,9 +46,11 @@ pub(super) struct Allowance {
     opportunistic: Held,
     /// What opportunistic attempts hold, each as often as it weighs while it waits: that is within what they may hold.
     weighed: Totals,
-    /// Opportunistic attempts since they were sent, which wait as far as is known; and those that run, since then.
-    waiting: BTreeSet<(Instant, AttemptId)>,
-    running: BTreeSet<(Instant, AttemptId)>,
+    /// Opportunistic attempts since they were sent, which wait as far as is known; and those that run, since then, with their
+    /// CPU or without.
+    waiting: Since,
+    running: Since,
+    yielding: Since,
     /// What its guaranteed tasks may hold together, as the master said last, and the number of that word; zero where the present
     /// master said nothing.
     most: Totals,
@@ -74,6 +78,7 @@ impl Allowance {
             weighed: Totals::ZERO,
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            yielding: BTreeSet::new(),
             most: Totals::ZERO,
             number: 0,
             told: None,
@@ -116,9 +121,18 @@ impl Allowance {
         if sent.opportunistic {
             self.weighed.take(resources, weight_now(sent));
             match sent.started_at {
-                Some(since) => self.running.remove(&(since, attempt)),
+                Some(since) => self.running.remove(&(since, attempt)) || self.yielding.remove(&(since, attempt)),
                 None => self.waiting.remove(&(sent.launched_at, attempt)),
             };
+        }
+    }
+
+    /// One of those that run has its CPU, or has not.
+    fn on_cpu(&mut self, attempt: AttemptId, since: Instant, has_cpu: bool) {
+        let (from, to) =
+            if has_cpu { (&mut self.yielding, &mut self.running) } else { (&mut self.running, &mut self.yielding) };
+        if from.remove(&(since, attempt)) {
+            to.insert((since, attempt));
         }
     }
 
@@ -235,11 +249,18 @@ impl JobManager {
     /// Opportunistic attempts become guaranteed as far as the allowance goes. Where `starved_after` is given those that have
     /// waited for so long, the oldest first. Else whatever makes most of it: what waits where it would start at once, then what
     /// runs, then what would wait least.
+    pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
+        let Some(sent) = self.running.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
+        if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
+            allowance.on_cpu(attempt, since, has_cpu);
+        }
+    }
+
     pub(super) fn promote_within_allowance(&mut self, now: Instant, starved_after: Option<Duration>, out: &mut Outbox) {
         while let Some(allowed) = self.allowed(ExecutionType::Guaranteed) {
             let next = match starved_after {
                 Some(after) => self.starved(now, after),
-                None => self.best_to_promote(),
+                None => self.best_to_promote(&allowed.room),
             };
             let Some((attempt, wait)) = next else { return };
             let Some(running) = self.running.get(&attempt) else { return };
@@ -261,18 +282,29 @@ impl JobManager {
 
     /// With how long it would still wait.
     fn starved(&self, now: Instant, after: Duration) -> Option<(AttemptId, Duration)> {
-        let is_alone = |attempt: &AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
-        let (since, attempt) = self.allowance.as_ref()?.waiting.iter().find(|(_, attempt)| is_alone(attempt))?;
-        (now.since(*since) >= after).then(|| (*attempt, self.wait_if_promoted(*attempt)))
+        let allowance = self.allowance.as_ref()?;
+        // What is larger than all that is allowed keeps nobody waiting.
+        let (since, attempt) = self.promotable(&allowance.waiting, &allowance.most).next()?;
+        (now.since(since) >= after).then(|| (attempt, self.wait_if_promoted(attempt)))
     }
 
-    fn best_to_promote(&self) -> Option<(AttemptId, Duration)> {
+    /// Of what fits into the room.
+    fn best_to_promote(&self, room: &Totals) -> Option<(AttemptId, Duration)> {
         let allowance = self.allowance.as_ref()?;
-        let is_alone = |attempt: &AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
-        let waiting = allowance.waiting.iter().filter(|(_, attempt)| is_alone(attempt)).take(LOOKS);
-        let best = waiting.map(|(_, attempt)| (*attempt, self.wait_if_promoted(*attempt))).min_by_key(|best| best.1);
-        let running = || allowance.running.first().map(|(_, attempt)| (*attempt, Duration::ZERO));
-        best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best)
+        let waiting = self.promotable(&allowance.waiting, room);
+        let waiting = waiting.map(|(_, attempt)| (attempt, self.wait_if_promoted(attempt)));
+        let best = waiting.min_by_key(|best| best.1);
+        let first = |those| self.promotable(those, room).next().map(|(_, attempt)| (attempt, Duration::ZERO));
+        // Who has no CPU gets it back after other guaranteed work.
+        let running = || first(&allowance.running);
+        best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best).or_else(|| first(&allowance.yielding))
+    }
+
+    /// Of the first of those: of whose task there is no other attempt, and for which the room is large enough.
+    fn promotable(&self, those: &Since, room: &Totals) -> impl Iterator<Item = (Instant, AttemptId)> {
+        let fits = |sent: &RunningAttempt| room.holds(&self.job.resources[sent.task.stage as usize]) > 0;
+        let may_be = move |attempt| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none() && fits(sent));
+        those.iter().take(LOOKS).filter(move |(_, attempt)| may_be(attempt)).copied()
     }
 
     fn wait_if_promoted(&self, attempt: AttemptId) -> Duration {
@@ -300,15 +332,21 @@ impl JobManager {
         allowance.answer_due = allowance.answer_due.filter(|due| *due > now);
         let Allowance { most, number, .. } = **allowance;
         let mut wants = Wants { allowance: most, number, holds: allowance.guaranteed.resources, ..Wants::default() };
+        let mut of_running = Resources::ZERO;
         for (number, (stage, resources)) in (0..).zip(self.dag.stages.iter().zip(&self.job.resources)) {
             let ask = self.requests.ask_of(number, false);
             // What no node suits has no use for anything.
             let waits = !self.held && self.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_suited(ask));
-            let count = u64::from(stage.running) + if waits { u64::from(stage.ready()) } else { 0 };
-            if count > 0 {
-                wants.all.add_times(resources, count);
-                wants.one = if wants.one.is_zero() || resources.0 < wants.one.0 { *resources } else { wants.one };
+            let ready = if waits { u64::from(stage.ready()) } else { 0 };
+            wants.all.add_times(resources, u64::from(stage.running) + ready);
+            for (count, one) in [(ready, &mut wants.one), (u64::from(stage.running), &mut of_running)] {
+                if count > 0 && (one.is_zero() || resources.0 < one.0) {
+                    *one = *resources;
+                }
             }
+        }
+        if wants.one.is_zero() {
+            wants.one = of_running;
         }
         if allowance.is_news(&wants) {
             allowance.said += 1;
@@ -345,7 +383,7 @@ impl JobManager {
             weighed.add_times(resources, if running.opportunistic { weight_now(running) } else { 0 });
         }
         assert_eq!(weighed, allowance.weighed, "what opportunistic tasks hold by their weights");
-        let opportunistic = allowance.waiting.len() + allowance.running.len();
+        let opportunistic = allowance.waiting.len() + allowance.running.len() + allowance.yielding.len();
         assert_eq!(opportunistic, allowance.opportunistic.attempts as usize, "each of them waits or runs");
         assert_eq!(
             counted,
@@ -358,6 +396,7 @@ impl JobManager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::{Epoch, JobId};
 
     const CORE: Resources = Resources::new(1_000, 512);
 
@@ -392,5 +431,20 @@ mod tests {
         assert_eq!(allowance.weight(&cores(1_000), &cores(1)), MOST_WEIGHT as u16);
         assert_eq!(allowance.weight(&cores(12), &large), 2, "twice its memory");
         assert_eq!(allowance.weight(&cores(12), &Totals::ZERO), 1, "what wants nothing");
+    }
+
+    #[test]
+    fn who_runs_without_its_cpu_is_told_from_who_has_it() {
+        let mut allowance = Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO });
+        let attempt = |number| AttemptId { job: JobId(1), epoch: Epoch(1), number };
+        let (one, other) = ((Instant(5), attempt(1)), (Instant(7), attempt(2)));
+        allowance.running.extend([one, other]);
+        allowance.on_cpu(one.1, one.0, false);
+        allowance.on_cpu(one.1, one.0, false);
+        assert_eq!((&allowance.running, &allowance.yielding), (&BTreeSet::from([other]), &BTreeSet::from([one])));
+        allowance.on_cpu(one.1, one.0, true);
+        assert_eq!((&allowance.running, &allowance.yielding), (&BTreeSet::from([one, other]), &BTreeSet::new()));
+        allowance.on_cpu(attempt(3), Instant(9), false);
+        assert_eq!(allowance.yielding.len(), 0, "one that is not known");
     }
 }

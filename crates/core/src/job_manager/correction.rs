@@ -205,7 +205,7 @@ impl JobManager {
         let is_race = self.running.get(&attempt).is_some_and(|other| other.rule == Rule::Straggler);
         for one in [first, attempt] {
             if let Some(one) = self.running.get_mut(&one) {
-                one.had_rival |= is_race;
+                one.had_rival = is_race;
             }
         }
     }

@@ -60,6 +60,8 @@ pub struct TaskRecord {
     pub at: Instant,
     pub wall: Duration,
     pub cpu_millis: u32,
+    /// Of the wall time, how much it yielded its CPU.
+    yielded_millis: u32,
     pub max_memory_kib: u32,
     pub node: NodeId,
     epoch: Epoch,
@@ -198,6 +200,7 @@ impl Dag {
         record.at = at;
         record.wall = ended.usage.wall;
         record.cpu_millis = u32::try_from(ended.usage.cpu.as_millis()).unwrap_or(u32::MAX);
+        record.yielded_millis = u32::try_from(ended.usage.yielded.as_millis()).unwrap_or(u32::MAX);
         record.max_memory_kib = u32::try_from(ended.usage.max_memory_bytes / 1024).unwrap_or(u32::MAX);
         (record.reason, record.code) = pack(&ended.reason);
         let succeeded = ended.reason.is_success();
@@ -379,10 +382,11 @@ impl Stage {
         fresh.map_or_else(|| self.again.range(..index).count() as u32, |fresh| self.again.len() as u32 + fresh)
     }
 
-    /// Its tasks that succeeded: how long they ran, and the CPU time that they used.
+    /// Its tasks that succeeded: how long they ran while they had their CPU, and the CPU time that they used.
     pub(super) fn succeeded_runs(&self) -> impl Iterator<Item = (u32, Duration, Duration)> {
         let succeeded = (0..).zip(&self.records).filter(|(_, record)| record.state == TaskState::Succeeded);
-        succeeded.map(|(index, one)| (index, one.wall, Duration::from_millis(u64::from(one.cpu_millis))))
+        let millis = |millis| Duration::from_millis(u64::from(millis));
+        succeeded.map(move |(index, one)| (index, one.wall - millis(one.yielded_millis), millis(one.cpu_millis)))
     }
 
     fn has_run(&self) -> bool {
@@ -482,6 +486,7 @@ impl TaskRecord {
         at: Instant::ZERO,
         wall: Duration::ZERO,
         cpu_millis: 0,
+        yielded_millis: 0,
         max_memory_kib: 0,
         node: NodeId(0),
         epoch: Epoch(0),

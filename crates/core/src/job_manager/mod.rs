@@ -288,6 +288,7 @@ impl JobManager {
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
             ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
+            ToJobManager::Yields { attempt, has_cpu } => self.on_yields(from, attempt, has_cpu),
             ToJobManager::Lacks { attempt, files } => self.on_lacks(now, from, attempt, &files, out),
             ToJobManager::Progress { samples } => self.on_progress(now, from, &samples, out),
             ToJobManager::Finished { attempt, ended, instead } => {

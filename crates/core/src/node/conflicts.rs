@@ -211,6 +211,10 @@ impl NodeAgent {
                 most.add(&entry.holds());
             }
         }
+        // What waits for its own CPU is before all of them.
+        for (_, entry) in self.running_attempts().filter(|(_, entry)| entry.awaits_cpu() && !entry.is_opportunistic()) {
+            most.take(&entry.cpu(), 1);
+        }
         let mut wanted = Totals::ZERO;
         for entry in self.queue.entries().iter().filter(|entry| entry.is_guaranteed() && !self.queue.is_held(entry.id))
         {

@@ -45,11 +45,12 @@ impl NodeAgent {
                 // Its `Started` was lost with the connection.
                 Some(State::Starting) => {
                     self.started(now, attempt, entry.running_for, out);
-                    self.say_yield_again(attempt, entry.yields_for.is_some(), out);
+                    self.say_again(attempt, &entry.order, entry.yields_for.is_some(), out);
                 }
                 Some(_) => self.say_again(attempt, &entry.order, entry.yields_for.is_some(), out),
             }
         }
+        self.end_yields_of_other_rules(now, out);
         for claim in std::mem::take(&mut self.early_claims) {
             self.on_claim(now, claim, out);
         }
@@ -77,7 +78,7 @@ impl NodeAgent {
         let yields_since = yields_for.map(|length| now.before(length));
         let since = yields_since.unwrap_or(now).before(running_for);
         let timeout_left = order.template.timeout.map(|timeout| Duration(timeout.0.saturating_sub(running_for.0)));
-        let yielding = yields_since.map(|since| Yielding { since, timeout_left, by: None });
+        let yielding = yields_since.map(|since| Yielding { since, before: Duration::ZERO, timeout_left, by: None });
         self.devices.hold(&order.devices, &self.kinds);
         let mut running = AtExecutor::new(order.attempt, since, order.expected);
         self.watch.on_running(now, &mut running);
@@ -91,7 +92,7 @@ impl NodeAgent {
         self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt { task, template, grant, expected, devices, since, yielding, state };
+        let entry = Attempt { task, template, grant, expected, devices, since, yielding, yielded_until: since, state };
         self.hold(&entry.holds());
         if entry.is_opportunistic() {
             self.opportunistic.add(&entry.holds());

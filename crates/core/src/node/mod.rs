@@ -175,6 +175,8 @@ struct Attempt {
     /// When it was queued, then when it went to the executor; and as much later as it had to do without its CPU since.
     since: Instant,
     yielding: Option<Yielding>,
+    /// Until then it has to run to make up for having yielded.
+    yielded_until: Instant,
     state: State,
 }
 
@@ -344,7 +346,8 @@ impl NodeAgent {
             self.queue.push(entry);
         }
         let (devices, state) = (Devices::new(), State::Queued(launch));
-        let entry = Attempt { task, template, grant, expected, devices, since: now, yielding: None, state };
+        let entry =
+            Attempt { task, template, grant, expected, devices, since: now, yielding: None, yielded_until: now, state };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         self.gather(now, attempt, &inputs, out);
@@ -469,7 +472,17 @@ impl NodeAgent {
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
                 let (grant, expected, yielding) = (None, None, None);
-                let entry = Attempt { task, template, grant, expected, devices, since: now, yielding, state };
+                let entry = Attempt {
+                    task,
+                    template,
+                    grant,
+                    expected,
+                    devices,
+                    since: now,
+                    yielding,
+                    yielded_until: now,
+                    state,
+                };
                 self.attempts.insert(id, Box::new(entry));
             }
         }

@@ -3,12 +3,12 @@
 //!
 //! What became guaranteed meanwhile takes its CPU back first, and others yield for it; then guaranteed work starts; what is left
 //! goes to those that yield, in the order of their start, and only then does new opportunistic work start. Whoever has yielded
-//! for too long is ended, so that its task can run elsewhere.
+//! for too long is ended, so that its task can run elsewhere; the time that it has run in between is taken off that.
 //!
 //! The clock of an attempt stands still while it yields: neither its timeout nor what it was expected to take counts that time.
 
 use super::{Attempt, ExecutorLink, NodeAgent, State};
-use crate::protocol::{TheExecutor, ToExecutor};
+use crate::protocol::{TheExecutor, ToExecutor, ToJobManager};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::resources::CPU;
 use crate::vocabulary::{AttemptId, Duration, EndReason, EntryId, Instant, QueuedEntry, Resources};
@@ -25,10 +25,19 @@ pub(super) struct Yields {
 #[derive(Clone, Copy)]
 pub(super) struct Yielding {
     pub(super) since: Instant,
+    /// For how long it had yielded before, less what it ran since.
+    pub(super) before: Duration,
     /// What is left of its timeout, which does not pass meanwhile.
     pub(super) timeout_left: Option<Duration>,
     /// For whose sake; an agent that finds it so does not know.
     pub(super) by: Option<AttemptId>,
+}
+
+impl Yielding {
+    /// When it has done so for that long.
+    fn is_for(&self, length: Duration) -> Instant {
+        self.since + Duration(length.0.saturating_sub(self.before.0))
+    }
 }
 
 impl Attempt {
@@ -37,7 +46,7 @@ impl Attempt {
         if self.yielding.is_some() { self.template.shape.resources.with(CPU, 0) } else { self.template.shape.resources }
     }
 
-    fn cpu(&self) -> Resources {
+    pub(super) fn cpu(&self) -> Resources {
         cpu_of(&self.template.shape.resources)
     }
 
@@ -144,19 +153,22 @@ impl NodeAgent {
         let due = self.due.iter().find(|(_, other)| *other == id).copied();
         self.due.retain(|(_, other)| *other != id);
         let entry = self.attempts.get_mut(&id).expect("it runs");
-        let (task, node, cpu) = (entry.task, self.node, entry.cpu());
-        entry.yielding = Some(Yielding { since: now, timeout_left: due.map(|(at, _)| at.since(now)), by: Some(by) });
+        let (task, node, cpu, job) = (entry.task, self.node, entry.cpu(), id.job);
+        let (before, timeout_left) = (entry.yielded_until.since(now), due.map(|(at, _)| at.since(now)));
+        entry.yielding = Some(Yielding { since: now, before, timeout_left, by: Some(by) });
         self.release(&cpu);
         self.opportunistic.release(&cpu);
         out.record(Record::Yielding { task, attempt: id, node, by });
         out.send(TheExecutor(node), ToExecutor::Yield { attempt: id });
+        out.send(job, ToJobManager::Yields { attempt: id, has_cpu: false });
         self.note_yields();
         self.waits.on_change(now);
     }
 
     fn resume(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
         let entry = self.attempts.get_mut(&id).expect("it runs");
-        let Yielding { since, timeout_left, .. } = entry.yielding.take().expect("it yields");
+        let Yielding { since, before, timeout_left, .. } = entry.yielding.take().expect("it yields");
+        entry.yielded_until = now + before + now.since(since);
         let (task, node, cpu, after) = (entry.task, self.node, entry.cpu(), now.since(since));
         entry.since += after;
         self.due.extend(timeout_left.map(|left| (now + left, id)));
@@ -172,6 +184,7 @@ impl NodeAgent {
         }
         out.record(Record::Resumed { task, attempt: id, node, after });
         out.send(TheExecutor(node), ToExecutor::Resume { attempt: id });
+        out.send(id.job, ToJobManager::Yields { attempt: id, has_cpu: true });
         self.note_yields();
         self.waits.on_change(now);
     }
@@ -210,25 +223,17 @@ impl NodeAgent {
 
     /// Another one yields, or one does not any more.
     pub(super) fn note_yields(&mut self) {
-        let yielding = self.running_attempts().filter_map(|(_, entry)| Some((entry.yielding?, entry)));
-        let (mut attempts, mut first) = (0, Instant::NEVER);
-        for (yielding, entry) in yielding {
-            attempts += 1;
-            if entry.awaits_cpu() && entry.is_opportunistic() {
-                first = first.min(yielding.since);
-            }
-        }
-        let due = self.rules.yields_for.filter(|_| first < Instant::NEVER).map(|longest| first + longest);
-        self.yields = Yields { attempts, due };
+        let yielding = || self.running_attempts().filter_map(|(_, entry)| Some((entry.yielding?, entry)));
+        let those = || yielding().filter(|(_, entry)| entry.awaits_cpu());
+        let ends = |longest| those().map(|(yielding, _)| yielding.is_for(longest)).min();
+        self.yields = Yields { attempts: yielding().count() as u32, due: self.rules.yields_for.and_then(ends) };
     }
 
-    /// Ends those that have yielded for too long: their tasks may find CPU elsewhere.
+    /// Ends those that have yielded for too long, also if they were promoted meanwhile: their tasks may find CPU elsewhere.
     pub(super) fn end_overdue_yields(&mut self, now: Instant, out: &mut Outbox) {
         let Some(longest) = self.rules.yields_for else { return };
-        let is_overdue = |entry: &Attempt| {
-            let since = entry.yielding.map_or(now, |yielding| yielding.since);
-            entry.awaits_cpu() && entry.is_opportunistic() && since + longest <= now
-        };
+        let is_overdue =
+            |entry: &Attempt| entry.awaits_cpu() && entry.yielding.is_some_and(|one| one.is_for(longest) <= now);
         let those = self.running_attempts().filter(|(_, entry)| is_overdue(entry));
         let those: Vec<AttemptId> = those.map(|(id, _)| id).collect();
         for id in those {
@@ -237,6 +242,27 @@ impl NodeAgent {
             self.making_way.extend(by.map(|by| (id, by)));
             out.record(Record::Stopping { task, attempt: id, node, reason: EndReason::Preempted });
             self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
+        }
+        self.note_yields();
+    }
+
+    /// Where nobody yields, those that an agent with other rules left so go on as far as there is room, and the others end.
+    pub(super) fn end_yields_of_other_rules(&mut self, now: Instant, out: &mut Outbox) {
+        if self.rules.yields_for.is_some() || self.yields.attempts == 0 {
+            return;
+        }
+        while let Some((id, cpu)) = self.first_yielding(|_| true) {
+            if cpu.fits_in(&self.free) {
+                self.resume(now, id, out);
+            } else {
+                out.record(Record::Stopping {
+                    task: self.attempts[&id].task,
+                    attempt: id,
+                    node: self.node,
+                    reason: EndReason::Preempted,
+                });
+                self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
+            }
         }
         self.note_yields();
     }

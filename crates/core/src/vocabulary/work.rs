@@ -21,7 +21,7 @@ pub struct JobWork {
 pub struct Wants {
     /// All that runs of it or could.
     pub all: Totals,
-    /// One of these tasks that is no larger than any other: with less than that nothing starts.
+    /// The smallest of the tasks that could start, or of those that run where none could: with less than that nothing starts.
     pub one: Resources,
     /// What its guaranteed tasks may hold together, as it was told last, in the message of this number; zero where the present
     /// master told it nothing.

@@ -128,9 +128,7 @@ impl Hierarchy {
         enable_controllers(group)?;
         let parent = group.join(name);
         make(&parent)?;
-        write(&parent.join("cgroup.subtree_control"), "+cpu +memory")?;
-        // Its weights tell disks who gives way to whom, where the machine has it.
-        let _ = fs::write(parent.join("cgroup.subtree_control"), "+io");
+        enable(&parent.join("cgroup.subtree_control"))?;
         // All tasks together weigh as much as the machine's cores, not as one process.
         let weight = (100 * host_cpus()).min(10_000);
         let _ = fs::write(parent.join("cpu.weight"), weight.to_string());
@@ -370,11 +368,17 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
     fs::write(file, text).map_err(|error| format!("cannot write `{text}` to {}: {error}", file.display()))
 }
 
+/// What children of a group have: limits and, where the machine can, weights that tell disks who gives way to whom.
+fn enable(control: &Path) -> Result<(), String> {
+    let _ = fs::write(control, "+io");
+    write(control, "+cpu +memory")
+}
+
 /// Lets `group` have children with limits. Version 2 forbids that while the group itself has members, so those that
 /// run our own program move into a child; for others the administrator has to give us a group of our own.
 fn enable_controllers(group: &Path) -> Result<(), String> {
     let control = group.join("cgroup.subtree_control");
-    if fs::write(&control, "+cpu +memory").is_ok() {
+    if enable(&control).is_ok() {
         return Ok(());
     }
     let supervisor = group.join("amalgam-supervisor");
@@ -385,7 +389,7 @@ fn enable_controllers(group: &Path) -> Result<(), String> {
             write(&supervisor.join("cgroup.procs"), &pid.to_string())?;
         }
     }
-    write(&control, "+cpu +memory")
+    enable(&control)
         .map_err(|error| format!("{error} (other programs share this group: start under a unit with Delegate=yes)"))
 }
 
