@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const FORMAT: &[u8] = b"amalgam journal 11\n";
+const FORMAT: &[u8] = b"amalgam journal 12\n";
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,7 @@ mod correction;
 mod dag;
 mod estimate;
 mod exchange;
+mod exploration;
 mod files;
 mod placing;
 mod progress;
@@ -24,6 +25,7 @@ mod work;
 pub use allowance::AllowanceRules;
 pub use correction::CorrectionRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
+pub use exploration::ExplorationRules;
 pub use estimate::{Estimate, EstimateSource};
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
@@ -42,6 +44,7 @@ use crate::vocabulary::{
 use allowance::Allowance;
 use blame::Blame;
 use correction::{Corrections, counts_as_failure};
+use exploration::Exploration;
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -92,6 +95,7 @@ pub struct JobManager {
     /// With it, it keeps to what the job is entitled to.
     allowance: Option<Box<Allowance>>,
     corrections: Corrections,
+    exploration: Exploration,
     blame: Blame,
     speeds: Speeds,
     quota: Quota,
@@ -216,6 +220,7 @@ impl JobManager {
     ) -> JobManager {
         let dag = Dag::new(&job.spec, &job.recalled);
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
+        let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
         let speeds = Speeds::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
@@ -242,6 +247,7 @@ impl JobManager {
             scheduler,
             allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
             corrections,
+            exploration,
             blame: Blame::default(),
             speeds,
             quota,
@@ -476,6 +482,9 @@ impl JobManager {
         }
         if running.started_at.is_none() {
             self.corrections.on_sent(attempt, &running);
+            if running.life == Life::Present {
+                self.exploration.on_sent(&running);
+            }
         }
         let (task, rule) = (running.task, running.rule);
         self.running.insert(attempt, running);
@@ -497,6 +506,8 @@ impl JobManager {
         self.speeds.on_gone(attempt);
         if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
             twin.twin = None;
+        } else {
+            self.exploration.forget(running.task);
         }
         Some(running)
     }
@@ -524,6 +535,7 @@ impl JobManager {
             let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
             self.note_arrival(task, node);
             self.note_start(attempt);
+            self.exploration.forget(task);
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
@@ -754,6 +766,7 @@ impl JobManager {
             self.claim(now, node, out);
         }
         self.ask_for_promotions(now, out);
+        self.explore(now, out);
         if self.requests.review_at().is_some_and(|at| at <= now) {
             self.update_demand(now, out);
         }
@@ -885,7 +898,7 @@ impl Role for JobManager {
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
         let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
-        let own = [opening, self.promotions.next(), self.requests.review_at(), answer];
+        let own = [opening, self.promotions.next(), self.requests.review_at(), answer, self.exploration.next()];
         self.claims.values().map(|claim| claim.repeat_at).chain(own.into_iter().flatten()).min()
     }
 

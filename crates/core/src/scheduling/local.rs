@@ -144,6 +144,7 @@ impl LocalScheduler {
     ) -> LocalScheduler {
         let asks: Vec<LocalAsk> = asks.map(LocalAsk::new).collect();
         let view = PublishedView::new(asks.iter().map(|entry| &entry.ask));
+        let view = if placement.knows_load() { view } else { view.without_loads() };
         LocalScheduler { job, epoch, placement, view, asks, probes: SentProbes::default() }
     }
 
@@ -311,6 +312,7 @@ impl LocalScheduler {
     /// Sends what is open, of this kind and within this room, batch after batch: asks in the order of their ranks.
     pub fn decide_batches(&mut self, now: Instant, mut allowed: Allowed) -> Vec<Step> {
         let mut steps = Vec::new();
+        let rule = if self.placement.knows_load() { Rule::Completion } else { Rule::Sampling };
         loop {
             let batch = self.batch(&allowed);
             let starts = u32::try_from(batch.iter().map(|ask| ask.count).sum::<u64>()).unwrap_or(u32::MAX);
@@ -325,7 +327,7 @@ impl LocalScheduler {
                 let taken = &self.asks[ask as usize].ask.resources;
                 allowed.one_goes = false;
                 allowed.room.take(taken, 1);
-                steps.push(self.start(ask as usize, NodeId(node as u32), Rule::Completion, allowed.execution));
+                steps.push(self.start(ask as usize, NodeId(node as u32), rule, allowed.execution));
             }
             if steps.len() == before {
                 return steps;

@@ -1,10 +1,13 @@
 //! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
 
 mod altruism;
+mod beside;
 mod queueing;
 mod results;
 mod usage;
 
+use beside::Groups;
+pub use beside::OfPreset;
 pub use altruism::{Against, Altruism, QueueExchange};
 use queueing::QueueMeasure;
 pub use queueing::{Duplicates, Queueing, Stragglers};
@@ -35,6 +38,8 @@ pub struct Metrics {
     usage: ClusterUsage,
     counters: Counters,
     queueing: QueueMeasure,
+    /// By the presets that jobs go by, where there are several.
+    groups: Option<Groups>,
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
@@ -107,11 +112,17 @@ impl Metrics {
             usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
             queueing: QueueMeasure::default(),
+            groups: None,
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
             course: None,
         }
+    }
+
+    /// Keeps apart what jobs go through by the presets that they go by; most go by this one.
+    pub fn keep_apart(&mut self, own: &str) {
+        self.groups = Some(Groups::new(own));
     }
 
     /// Writes down the course of a job.
@@ -147,6 +158,9 @@ impl Metrics {
     }
 
     pub fn on_fact(&mut self, now: Instant, fact: &Fact) {
+        if let Some(groups) = &mut self.groups {
+            groups.on_fact(fact);
+        }
         match fact {
             Fact::Change(change) => self.on_change(now, change),
             Fact::Record(record) => self.on_record(now, record),
@@ -175,7 +189,7 @@ impl Metrics {
             Change::Launched { attempt, rule, .. } if rule.is_second() => {
                 self.counters.launched += 1;
                 self.counters.duplicated += 1;
-                self.queueing.on_duplicate_launched(*attempt, *rule != Rule::Duplicate);
+                self.queueing.on_duplicate_launched(*attempt, is_race(*rule));
             }
             Change::Launched { task, .. } => {
                 self.counters.launched += 1;
@@ -260,6 +274,9 @@ impl Metrics {
         let (queue, communication) = (launched.since(ready).as_micros(), travelled.as_micros());
         let node = now.since(at).as_micros().saturating_sub(launch.as_micros());
         self.waits.push(wait);
+        if let Some(groups) = &mut self.groups {
+            groups.on_first_start(task.job, wait);
+        }
         self.allocation.queue += queue;
         self.allocation.communication += communication;
         self.allocation.node += node;
@@ -356,6 +373,11 @@ impl Metrics {
     pub fn is_any_task_running(&self) -> bool {
         self.usage.running() > 0
     }
+}
+
+/// Whether the other attempt of its task runs on beside it.
+fn is_race(rule: Rule) -> bool {
+    !matches!(rule, Rule::Duplicate | Rule::Exploration)
 }
 
 impl JobMeasure {

@@ -38,6 +38,8 @@ pub struct Duplicates {
     pub underestimated: u64,
     pub above_mean: u64,
     pub waited_long: u64,
+    /// Because nobody knew where the task would wait less.
+    pub explored: u64,
     /// Those that were first.
     pub first: u64,
     /// Opportunistic attempts that waited when they could have been guaranteed, and were sent to another node as such: nothing was
@@ -47,7 +49,7 @@ pub struct Duplicates {
 
 impl Duplicates {
     pub fn all(&self) -> u64 {
-        self.underestimated + self.above_mean + self.waited_long
+        self.underestimated + self.above_mean + self.waited_long + self.explored
     }
 }
 
@@ -139,6 +141,7 @@ impl QueueMeasure {
             Trigger::Underestimated => &mut self.duplicates.underestimated,
             Trigger::AboveMean => &mut self.duplicates.above_mean,
             Trigger::WaitedLong => &mut self.duplicates.waited_long,
+            Trigger::Explored => &mut self.duplicates.explored,
             Trigger::Upgraded => {
                 self.upgraded.insert(attempt);
                 &mut self.duplicates.upgraded
