@@ -1,7 +1,9 @@
 //! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
 //! them.
 
-use crate::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules, JobManager, JobManagerSettings, OwnPlacement};
+use crate::job_manager::{
+    AllowanceRules, CorrectionRules, ExplorationRules, JobManager, JobManagerSettings, OwnPlacement,
+};
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules, TellWaits};
 use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
@@ -147,6 +149,8 @@ pub struct Queueing {
     pub corrections: Option<CorrectionRules>,
     /// With it, they try other nodes for what waits, whatever is said of waits.
     pub explores: Option<ExplorationRules>,
+    /// They take all tasks to run for so long, whatever is known of them.
+    pub assumed_run_time: Option<Duration>,
 }
 
 /// What becomes of opportunistic tasks.
@@ -284,6 +288,7 @@ const QUEUEING: Queueing = Queueing {
     allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
     corrections: Some(CorrectionRules::USUAL),
     explores: None,
+    assumed_run_time: None,
 };
 
 impl Default for Preset {
@@ -449,14 +454,24 @@ impl Preset {
                 allowance: self.queueing.map(|queueing| queueing.allowance),
                 corrections: self.queueing.and_then(|queueing| queueing.corrections),
                 explores: self.queueing.and_then(|queueing| queueing.explores),
+                assumed_run_time: self.queueing.and_then(|queueing| queueing.assumed_run_time),
                 promote_after: None,
             }),
             Places::ByKind => {
                 let Opportunistic { mix, placement, quota, promote_after, .. } = self.opportunistic;
                 let chance = Chance::new(self.seed, &format!("mix {component}"));
                 let (placement, mix) = (policy(placement), Some((mix, chance)));
-                let (allowance, corrections, explores) = (None, None, None);
-                Some(OwnPlacement { placement, mix, quota, allowance, corrections, explores, promote_after })
+                let (allowance, corrections, explores, assumed_run_time) = (None, None, None, None);
+                Some(OwnPlacement {
+                    placement,
+                    mix,
+                    quota,
+                    allowance,
+                    corrections,
+                    explores,
+                    assumed_run_time,
+                    promote_after,
+                })
             }
         }
     }
@@ -520,17 +535,26 @@ impl Preset {
         let (own, name) = (self.name(), other.name());
         let problem = format!("jobs cannot go by the preset {name} on a cluster of the preset {own}");
         let remedy = match (names(self), names(other)) {
-            (mine, _) if !mine.is_empty() => format!("only presets whose job managers place at the same nodes' queues share a cluster: beside {own} that is {mine}"),
-            (_, its) if !its.is_empty() => format!("make {its} the cluster's preset: its job managers place at the same nodes' queues as those of {name}"),
-            _ => format!("only presets whose job managers place at nodes' queues share a cluster, such as {} and {}", Preset::APOLLO.name(), Preset::APOLLO_BASELINE.name()),
+            (mine, _) if !mine.is_empty() => format!(
+                "only presets whose job managers place at the same nodes' queues share a cluster: beside {own} that is {mine}"
+            ),
+            (_, its) if !its.is_empty() => format!(
+                "make {its} the cluster's preset: its job managers place at the same nodes' queues as those of {name}"
+            ),
+            _ => format!(
+                "only presets whose job managers place at nodes' queues share a cluster, such as {} and {}",
+                Preset::APOLLO.name(),
+                Preset::APOLLO_BASELINE.name()
+            ),
         };
         Err((problem, remedy))
     }
 
     /// What is the cluster's stays so.
     fn taken_in(self, other: Preset) -> Preset {
-        let queueing = self.queueing.zip(other.queueing).map(|(own, Queueing { corrections, explores, .. })| {
-            Queueing { corrections, explores, ..own }
+        let queueing = self.queueing.zip(other.queueing).map(|(own, other)| {
+            let Queueing { corrections, explores, assumed_run_time, .. } = other;
+            Queueing { corrections, explores, assumed_run_time, ..own }
         });
         Preset { queueing, delays: self.delays, seed: self.seed, ..other }
     }

@@ -120,7 +120,8 @@ fn a_job_keeps_its_preset_when_the_server_starts_again_with_another_configuratio
     let id = world.submit(in_queue("other.below", guaranteed(1, "5s")));
     world.run_for(seconds(1));
     world.kill_server();
-    world.queues = QueueTree::new(["root.own", "root.other", "root.other.below"].map(QueueSpec::named).to_vec()).unwrap();
+    world.queues =
+        QueueTree::new(["root.own", "root.other", "root.other.below"].map(QueueSpec::named).to_vec()).unwrap();
     world.start_server();
     let later = world.submit(in_queue("other.below", guaranteed(1, "5s")));
     world.run_for(seconds(5));
@@ -200,7 +201,8 @@ fn nobody_looks_at_what_nodes_say_of_their_waits() {
             let mut world = world(preset, 8, CORE);
             world.submit(in_queue("own", guaranteed(4, "60s")));
             world.run_for(seconds(5));
-            let busy: Vec<NodeId> = world.server.as_ref().unwrap().jobs[&JobId(1)].running().map(|(_, _, node)| node).collect();
+            let busy: Vec<NodeId> =
+                world.server.as_ref().unwrap().jobs[&JobId(1)].running().map(|(_, _, node)| node).collect();
             let id = world.submit(in_queue(queue, guaranteed(1, "5s")));
             world.run_for(Duration::from_millis(500));
             on_idle += u64::from(!busy.contains(&launches(&world, id)[0].2));

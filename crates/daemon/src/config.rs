@@ -325,6 +325,41 @@ mod tests {
     }
 
     #[test]
+    fn jobs_of_a_queue_or_a_part_of_all_go_by_another_preset() {
+        let text = "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 0.25 }\n[[queue]]\nname = 'old'\n\
+                    preset = 'apollo-baseline'\n[[queue]]\nname = 'old.er'\n[[queue]]\nname = 'new'\n";
+        let config = parse(text).expect("they share a cluster");
+        let preset = |queue: &str| config.queues.preset(config.queues.leaf(queue).unwrap());
+        assert_eq!((preset("old.er"), preset("new")), (Some("apollo-baseline"), None));
+        let beside = config.master.beside.clone().expect("a part of all");
+        assert_eq!((beside.preset.as_str(), beside.part), ("apollo-baseline", 250_000));
+    }
+
+    #[test]
+    fn a_preset_that_cannot_share_the_cluster_is_pointed_at_with_one_that_can() {
+        let queue = "[[queue]]\nname = 'old'\npreset = ";
+        for (text, wanted) in [
+            (
+                format!("preset = 'apollo'\n{queue}'drf'"),
+                "server.toml:4:10: jobs cannot go by the preset drf on a cluster of the preset apollo\n  help: only presets whose job managers place at the same nodes' queues share a cluster: beside apollo that is apollo-baseline",
+            ),
+            (format!("{queue}'apollo-baseline'"), "help: make apollo the cluster's preset"),
+            (format!("preset = 'apollo'\n{queue}'apolo'"), "help: did you mean `apollo`?"),
+            (
+                "preset = 'apollo'\nbeside = { preset = 'sparrow', part = 0.5 }".to_owned(),
+                "server.toml:2:21: jobs cannot go by the preset sparrow",
+            ),
+            (
+                "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 1.5 }".to_owned(),
+                "part is 1.5\n  help: write a number from 0 to 1",
+            ),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn parts_of_a_preset_can_be_replaced() {
         let preset = |text: &str| parse(text).map(|config| config.preset);
         let mut wanted = Preset::TETRIS;

@@ -25,8 +25,8 @@ mod work;
 pub use allowance::AllowanceRules;
 pub use correction::CorrectionRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
-pub use exploration::ExplorationRules;
 pub use estimate::{Estimate, EstimateSource};
+pub use exploration::ExplorationRules;
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
 
@@ -218,7 +218,10 @@ impl JobManager {
         own: Option<OwnPlacement>,
         sealing: Sealing,
     ) -> JobManager {
-        let dag = Dag::new(&job.spec, &job.recalled);
+        let mut dag = Dag::new(&job.spec, &job.recalled);
+        if let Some(assumed) = own.as_ref().and_then(|own| own.assumed_run_time) {
+            dag.stages.iter_mut().for_each(|stage| stage.estimate.assume(assumed));
+        }
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
         let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
         let speeds = Speeds::new(dag.stages.len());

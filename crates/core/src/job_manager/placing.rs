@@ -21,6 +21,8 @@ pub struct OwnPlacement {
     pub corrections: Option<CorrectionRules>,
     /// With it, it does not wait for that, and tries other nodes for what waits.
     pub explores: Option<ExplorationRules>,
+    /// All tasks are taken to run for so long, whatever is known of them.
+    pub assumed_run_time: Option<Duration>,
     /// Attempts of its own that have run for so long are asked to be booked, and again each time that they have not been.
     pub promote_after: Option<Duration>,
 }

@@ -375,7 +375,8 @@ impl Master {
     /// That of its queue, or, where no queue names one, the one that a part of all jobs goes by if it is drawn.
     fn preset_of(&self, queue: QueueId, job: JobId) -> Option<String> {
         let of_queue = self.admission.queues.preset(queue).map(str::to_owned);
-        let drawn = || self.settings.beside.as_ref().filter(|beside| beside.takes(job)).map(|beside| beside.preset.clone());
+        let drawn =
+            || self.settings.beside.as_ref().filter(|beside| beside.takes(job)).map(|beside| beside.preset.clone());
         of_queue.or_else(drawn)
     }
 

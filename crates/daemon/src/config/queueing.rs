@@ -6,6 +6,9 @@ use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
 use serde::Deserialize;
 
+/// Who tries other nodes more often does nothing else.
+const LEAST: Duration = Duration::from_millis(10);
+
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueingKeys {
@@ -27,6 +30,8 @@ pub(super) struct QueueingKeys {
     yields_for: Option<LengthOrNever>,
     /// What has waited for so long at a node is tried at another one, and again each time that it has.
     explore_after: Option<LengthOrNever>,
+    /// All tasks are taken to run for so long, whatever is known of them; "never" is as usual.
+    assumed_run_time: Option<LengthOrNever>,
     /// Lightly loaded nodes that are looked at for each task.
     light: Option<AtLeastOne>,
     /// What a task costs that fails with its node, in times of what it would take.
@@ -69,8 +74,15 @@ impl QueueingKeys {
             }
         }
         if let Some(LengthOrNever(length)) = self.explore_after {
+            if length.is_some_and(|after| after < LEAST) {
+                return Err((
+                    "explore_after is less than 10ms".to_owned(),
+                    "write 10ms or more, or \"never\"".to_owned(),
+                ));
+            }
             rules.explores = length.map(|after| ExplorationRules { after });
         }
+        rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.0);
         if let Some(LengthOrNever(length)) = self.tell_every {
             rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
         }
@@ -120,7 +132,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\n\
+                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\nassumed_run_time = \"9s\"\n\
                     penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
@@ -129,6 +141,7 @@ mod tests {
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!((rules.keep_freed, rules.yields_for), (Duration::from_millis(7), Some(Duration::from_secs(480))));
+        assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
@@ -170,6 +183,7 @@ mod tests {
         assert_eq!(explores(""), Ok(Some(Duration::from_secs(1))));
         assert_eq!(explores("explore_after = \"9s\""), Ok(Some(Duration::from_secs(9))));
         assert_eq!(explores("explore_after = \"never\""), Ok(None));
+        assert!(explores("explore_after = \"1ms\"").unwrap_err().contains("write 10ms or more"));
         for keys in ["light = 5", "penalty = 3", "spread = 0.1", "duplicate_saves = \"9s\""] {
             let foreign = explores(keys).unwrap_err();
             assert!(foreign.contains("preset apollo, and not of apollo-baseline"), "{foreign}");

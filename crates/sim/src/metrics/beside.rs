@@ -85,7 +85,9 @@ impl Groups {
             Fact::Change(Change::Lost { attempt, cause: LostCause::Superseded, .. }) => {
                 self.of(attempt.job).queueing.on_superseded(*attempt);
             }
-            Fact::Record(Record::Started { task, waited, expected: Some(expected), opportunistic, promoted, .. }) => {
+            Fact::Record(Record::Started {
+                task, waited, expected: Some(expected), opportunistic, promoted, ..
+            }) => {
                 self.of(task.job).queueing.on_started(*waited, *expected, *opportunistic, *promoted);
             }
             Fact::Record(Record::Duplicated { attempt, trigger, .. }) => {

@@ -6,11 +6,11 @@ mod queueing;
 mod results;
 mod usage;
 
+pub use altruism::{Against, Altruism, QueueExchange};
 use beside::Groups;
 pub use beside::OfPreset;
-pub use altruism::{Against, Altruism, QueueExchange};
 use queueing::QueueMeasure;
-pub use queueing::{Duplicates, Queueing, Stragglers};
+pub use queueing::{AcrossNodes, Duplicates, Queueing, Stragglers};
 pub use results::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
 };
@@ -236,8 +236,11 @@ impl Metrics {
                     stage.ready = now;
                 }
             }
-            Record::Started { waited, expected: Some(expected), opportunistic, promoted, .. } => {
+            Record::Started { waited, expected: Some(expected), opportunistic, promoted, node, .. } => {
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
+                if !opportunistic && !promoted {
+                    self.queueing.on_started_at(now, *node, *waited);
+                }
             }
             Record::Duplicated { attempt, trigger, .. } => self.queueing.on_triggered(*attempt, *trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),

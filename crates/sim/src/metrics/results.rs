@@ -4,7 +4,7 @@ use super::{Altruism, Metrics, OfPreset, Queueing, WINDOW};
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
-use amalgam_core::vocabulary::{Duration, Exchange, JobId, Instant, ResourceTime};
+use amalgam_core::vocabulary::{Duration, Exchange, Instant, JobId, ResourceTime};
 use amalgam_workload::trace::{Summary, TraceJob};
 use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;

@@ -2,7 +2,9 @@
 
 use crate::show;
 use amalgam_core::why::counted;
-use amalgam_sim::{Against, Altruism, Duplicates, OfPreset, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers};
+use amalgam_sim::{
+    Against, Altruism, Duplicates, OfPreset, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers,
+};
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
 

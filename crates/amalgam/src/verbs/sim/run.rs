@@ -111,7 +111,8 @@ struct BesideArg {
 }
 
 fn parse_beside(text: &str) -> std::result::Result<BesideArg, String> {
-    let (name, part) = text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-baseline:0.5")?;
+    let (name, part) =
+        text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-baseline:0.5")?;
     let preset = parse_preset(name)?;
     let part = part.parse().ok().filter(|part| (0.0..=1.0).contains(part));
     let part = part.ok_or_else(|| format!("the part of the jobs is a number from 0 to 1, such as {name}:0.5"))?;
@@ -287,7 +288,12 @@ impl RunArgs {
             preset,
             seed,
             queues: config.queues.clone(),
-            master: MasterSettings { heartbeat, decide, beside: self.beside(config, seed), ..MasterSettings::default() },
+            master: MasterSettings {
+                heartbeat,
+                decide,
+                beside: self.beside(config, seed),
+                ..MasterSettings::default()
+            },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
             execution: ExecutionSettings {
                 slowdown,
