@@ -6,7 +6,7 @@ mod world;
 use amalgam_core::master::Beside;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::{InterJob, Preset};
-use amalgam_core::protocol::{JobOutcome, Rule};
+use amalgam_core::protocol::{JobAction, JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{
     AttemptId, Duration, ExecutionType, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, TaskId,
@@ -106,11 +106,11 @@ fn a_part_of_the_jobs_is_drawn_where_queues_name_none() {
     let ids: Vec<JobId> = (0..200).map(|_| world.submit(in_queue("own", guaranteed(1, "1s")))).collect();
     let drawn = ids.iter().filter(|id| preset_of(&world, **id).is_some()).count();
     assert!((45..=75).contains(&drawn), "{drawn} of 200");
-    world.settings.beside.as_mut().unwrap().part = 0;
+    world.settings.beside = Some(Beside { preset: "apollo".to_owned(), part: 1_000_000, seed: 5 });
     world.kill_server();
     world.start_server();
     let id = world.submit(in_queue("other.below", guaranteed(1, "1s")));
-    assert!(preset_of(&world, id).is_some(), "the queue names one");
+    assert_eq!(preset_of(&world, id).as_deref(), Some("apollo-baseline"), "the queue names one");
 }
 
 #[test]
@@ -221,10 +221,10 @@ fn others_wait_where_nobody_says_that_it_is_shorter_elsewhere() {
 #[test]
 fn while_a_job_is_held_no_other_node_is_tried() {
     let (mut world, id) = one_that_waits(4, 0, "other.below");
-    world.control(id, amalgam_core::protocol::JobAction::Hold);
+    world.control(id, JobAction::Hold);
     world.run_for(seconds(5));
     assert_eq!(launches(&world, id).len(), 1);
-    world.control(id, amalgam_core::protocol::JobAction::Release);
+    world.control(id, JobAction::Release);
     world.run_for(seconds(5));
     assert!(launches(&world, id).len() > 3);
 }
@@ -241,14 +241,48 @@ fn where_the_first_place_is_lost_with_its_node_the_other_goes_on_and_is_moved_no
 }
 
 #[test]
-fn opportunistic_work_is_tried_elsewhere_only_once_it_is_promoted() {
-    let mut world = world(Preset::APOLLO, 2, CORE);
-    world.submit(in_queue("own", guaranteed(1, "60s")));
+fn opportunistic_work_that_waits_is_tried_nowhere_else() {
+    let mut world = world(preset(2), 2, CORE);
+    world.submit(in_queue("own", guaranteed(4, "60s")));
+    world.run_for(seconds(5));
     let mut stage = guaranteed(6, "60s");
     stage.execution = ExecutionType::Opportunistic;
     let id = world.submit(in_queue("other.below", stage));
     world.run_for(seconds(10));
-    let guaranteed = |change: &&Change| matches!(change, Change::Promoted { attempt, .. } if attempt.job == id);
-    let promoted = world.disk.iter().filter(guaranteed).count();
-    assert!(explored(&world, id) == 0 || promoted > 0, "{}", world.log.join("\n"));
+    let all = launches(&world, id);
+    assert!(!all.is_empty() && all.iter().all(|(_, rule, _)| *rule == Rule::Sampling), "{all:?}");
+    assert!(!world.running_tasks().iter().any(|task| task.job == id), "it waits");
+    assert_eq!(explored(&world, id), 0);
+}
+
+#[test]
+fn a_cancelled_job_tries_no_other_node_while_its_attempts_have_not_ended() {
+    let (mut world, id) = one_that_waits(4, 0, "other.below");
+    let first = launches(&world, id)[0].2;
+    world.unlink(first.0 as usize);
+    world.control(id, JobAction::Cancel);
+    world.run_for(seconds(3));
+    assert_eq!((launches(&world, id).len(), world.outcome(id)), (1, None));
+}
+
+#[test]
+fn what_any_preset_of_the_cluster_reads_is_published() {
+    let mut on_idle = 0;
+    for seed in 0..40 {
+        let mut own = Preset::SPARROW;
+        own.seed = seed;
+        let mut world = World::new(own);
+        let other = QueueSpec { preset: Some("sparrow-power-of-two".to_owned()), ..QueueSpec::named("root.other") };
+        world.queues = QueueTree::new(vec![QueueSpec::named("root.own"), other]).expect("a tree");
+        world.start_server();
+        (0..2).for_each(|_| world.add_node(CORE, &[]));
+        world.settle();
+        world.submit(in_queue("own", guaranteed(1, "60s")));
+        world.run_for(seconds(5));
+        let busy = world.server.as_ref().unwrap().jobs[&JobId(1)].running().next().unwrap().2;
+        let id = world.submit(in_queue("other", guaranteed(1, "5s")));
+        world.run_for(seconds(1));
+        on_idle += u32::from(launches(&world, id)[0].2 != busy);
+    }
+    assert!((25..=36).contains(&on_idle), "three of four, and not half: {on_idle} of 40");
 }
