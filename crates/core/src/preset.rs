@@ -1,7 +1,9 @@
 //! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
 //! them.
 
-use crate::job_manager::{AllowanceRules, CorrectionRules, JobManager, JobManagerSettings, OwnPlacement};
+use crate::job_manager::{
+    AllowanceRules, CorrectionRules, ExplorationRules, JobManager, JobManagerSettings, OwnPlacement,
+};
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules, TellWaits};
 use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
@@ -109,6 +111,8 @@ pub enum Placement {
     },
     /// The node where it is expected to be done first. Only job managers estimate.
     EarliestCompletion(CompletionSettings),
+    /// Where the input is and, the longer a task waits, farther away. Only job managers try node after node.
+    RelaxedLocality,
 }
 
 /// Who places tasks.
@@ -143,6 +147,10 @@ pub struct Queueing {
     pub allowance: AllowanceRules,
     /// With it, job managers look again at what they decided.
     pub corrections: Option<CorrectionRules>,
+    /// With it, they try other nodes for what waits, whatever is said of waits.
+    pub explores: Option<ExplorationRules>,
+    /// They take all tasks to run for so long, whatever is known of them.
+    pub assumed_run_time: Option<Duration>,
 }
 
 /// What becomes of opportunistic tasks.
@@ -182,7 +190,7 @@ impl Placement {
     }
 
     /// The policy; one that needs chance takes it from the seed, split for this component.
-    pub fn policy(self, seed: u64, component: &str) -> Box<dyn PlacementPolicy> {
+    pub fn policy(self, seed: u64, component: &str, delays: &Delays) -> Box<dyn PlacementPolicy> {
         let chance = Chance::new(seed, component);
         match self {
             Placement::NextFit => Box::new(placement::NextFit::default()),
@@ -194,6 +202,7 @@ impl Placement {
             Placement::BatchSampling { ratio } => Box::new(placement::BatchSampling::new(chance, ratio)),
             Placement::TopRanked { k } => Box::new(placement::TopRanked::new(chance, k)),
             Placement::EarliestCompletion(settings) => Box::new(placement::EarliestCompletion::new(chance, settings)),
+            Placement::RelaxedLocality => Box::new(placement::RelaxedLocality::new(chance, delays.node, delays.rack)),
         }
     }
 }
@@ -272,6 +281,16 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
     },
 };
 
+const QUEUEING: Queueing = Queueing {
+    waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
+    keep_freed: Duration::from_millis(50),
+    yields_for: Some(Duration::from_secs(300)),
+    allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
+    corrections: Some(CorrectionRules::USUAL),
+    explores: None,
+    assumed_run_time: None,
+};
+
 impl Default for Preset {
     fn default() -> Preset {
         Preset::DRF
@@ -332,15 +351,22 @@ impl Preset {
         intra_job: IntraJob::CriticalPath,
         placement: Placement::EarliestCompletion(CompletionSettings::USUAL),
         places: Places::JobManagers,
-        queueing: Some(Queueing {
-            waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
-            keep_freed: Duration::from_millis(50),
-            yields_for: Some(Duration::from_secs(300)),
-            allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
-            corrections: Some(CorrectionRules::USUAL),
-        }),
+        queueing: Some(QUEUEING),
         ..Preset::of("apollo", InterJob::Entitlement { guaranteed: 90 })
     };
+
+    /// Its paper's baseline (section 4): the same shares and nodes' queues, but job managers know no loads. They send tasks near
+    /// their input, farther away the longer they wait, and try node after node with duplicates. The nodes do what they do
+    /// under the other one, with which it shares a cluster: what nodes say of waits, nobody reads.
+    pub const APOLLO_BASELINE: Preset = Preset {
+        name: Name("apollo-baseline"),
+        placement: Placement::RelaxedLocality,
+        queueing: Some(Queueing { explores: Some(ExplorationRules { after: Duration::from_secs(1) }), ..QUEUEING }),
+        ..Preset::APOLLO
+    };
+
+    /// Those in which nodes queue what nobody booked.
+    pub const QUEUEING: [Preset; 2] = [Preset::APOLLO, Preset::APOLLO_BASELINE];
 
     /// Those in which opportunistic tasks have a place of their own.
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
@@ -360,7 +386,7 @@ impl Preset {
     pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
 
     pub fn all() -> impl Iterator<Item = Preset> {
-        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED).chain(Preset::HYBRID).chain([Preset::APOLLO])
+        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED).chain(Preset::HYBRID).chain(Preset::QUEUEING)
     }
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
@@ -412,12 +438,13 @@ impl Preset {
 
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let settings = SchedulerSettings { reserve_after: Some(self.reserve_after), delays: self.delays };
-        Scheduler::new(self.inter_job(queues), self.placement.policy(self.seed, "placement"), settings)
+        Scheduler::new(self.inter_job(queues), self.placement.policy(self.seed, "placement", &self.delays), settings)
     }
 
     /// What its job managers place by themselves.
     fn own_placement(self, component: &str) -> Option<OwnPlacement> {
-        let policy = |placement: Placement| placement.policy(self.seed, &format!("placement {component}"));
+        let component = format!("placement {component}");
+        let policy = |placement: Placement| placement.policy(self.seed, &component, &self.delays);
         match self.places {
             Places::Master => None,
             Places::JobManagers => Some(OwnPlacement {
@@ -426,13 +453,25 @@ impl Preset {
                 quota: Quota::default(),
                 allowance: self.queueing.map(|queueing| queueing.allowance),
                 corrections: self.queueing.and_then(|queueing| queueing.corrections),
+                explores: self.queueing.and_then(|queueing| queueing.explores),
+                assumed_run_time: self.queueing.and_then(|queueing| queueing.assumed_run_time),
                 promote_after: None,
             }),
             Places::ByKind => {
                 let Opportunistic { mix, placement, quota, promote_after, .. } = self.opportunistic;
                 let chance = Chance::new(self.seed, &format!("mix {component}"));
-                let (mix, allowance, corrections) = (Some((mix, chance)), None, None);
-                Some(OwnPlacement { placement: policy(placement), mix, quota, allowance, corrections, promote_after })
+                let (placement, mix) = (policy(placement), Some((mix, chance)));
+                let (allowance, corrections, explores, assumed_run_time) = (None, None, None, None);
+                Some(OwnPlacement {
+                    placement,
+                    mix,
+                    quota,
+                    allowance,
+                    corrections,
+                    explores,
+                    assumed_run_time,
+                    promote_after,
+                })
             }
         }
     }
@@ -440,7 +479,10 @@ impl Preset {
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree, sealing: Sealing) -> Master {
         let scheduler = self.scheduler(queues.clone());
         let steer = self.has_kinds().then_some(self.opportunistic.steering);
-        let settings = MasterSettings { publish: self.publishes(), steer, ..settings };
+        let others = queues.presets().chain(settings.beside.iter().map(|beside| &*beside.preset));
+        let all = others.filter_map(|name| self.beside(name).ok()).chain([self]);
+        let publish = all.map(Preset::publishes).max().unwrap_or(Publish::Nothing);
+        let settings = MasterSettings { publish, steer, ..settings };
         Master::new(epoch, settings, queues, scheduler, sealing)
     }
 
@@ -464,9 +506,62 @@ impl Preset {
         match placement {
             Placement::BatchSampling { .. } | Placement::Random => Publish::Nodes,
             Placement::TopRanked { .. } => Publish::Ranking,
-            Placement::EarliestCompletion(_) => Publish::Waits,
+            // Who shares the cluster may read them.
+            Placement::EarliestCompletion(_) | Placement::RelaxedLocality => Publish::Waits,
             _ => Publish::Load,
         }
+    }
+
+    /// Whether job managers of the other preset may place on a cluster of this one: all of them at nodes' queues, which are the
+    /// same, and within what their jobs are entitled to, or none.
+    fn shares_cluster_with(self, other: Preset) -> bool {
+        let place = |preset: Preset| preset.places == Places::JobManagers;
+        place(self) && place(other) && self.queueing.is_some() == other.queueing.is_some()
+    }
+
+    /// The preset of this name, for some of the jobs on a cluster of this one.
+    ///
+    /// # Errors
+    /// Why it cannot be, and what to choose instead.
+    pub fn beside(self, name: &str) -> Result<Preset, (String, String)> {
+        let other = Preset::parse(name).map_err(|problem| (problem, String::new()))?;
+        if self.shares_cluster_with(other) {
+            return Ok(self.taken_in(other));
+        }
+        let names = |of: Preset| {
+            let shares = |preset: &Preset| of.shares_cluster_with(*preset) && preset.name != of.name;
+            Preset::all().filter(shares).map(Preset::name).collect::<Vec<_>>().join(" or ")
+        };
+        let (own, name) = (self.name(), other.name());
+        let problem = format!("jobs cannot go by the preset {name} on a cluster of the preset {own}");
+        let remedy = match (names(self), names(other)) {
+            (mine, _) if !mine.is_empty() => format!(
+                "only presets whose job managers place at the same nodes' queues share a cluster: beside {own} that is {mine}"
+            ),
+            (_, its) if !its.is_empty() => format!(
+                "make {its} the cluster's preset: its job managers place at the same nodes' queues as those of {name}"
+            ),
+            _ => format!(
+                "only presets whose job managers place at nodes' queues share a cluster, such as {} and {}",
+                Preset::APOLLO.name(),
+                Preset::APOLLO_BASELINE.name()
+            ),
+        };
+        Err((problem, remedy))
+    }
+
+    /// What is the cluster's stays so.
+    fn taken_in(self, other: Preset) -> Preset {
+        let queueing = self.queueing.zip(other.queueing).map(|(own, other)| {
+            let Queueing { corrections, explores, assumed_run_time, .. } = other;
+            Queueing { corrections, explores, assumed_run_time, ..own }
+        });
+        Preset { queueing, delays: self.delays, seed: self.seed, ..other }
+    }
+
+    /// What a job goes by: the cluster's own where that could not be shared any more.
+    pub fn of_job(self, job: &AdmittedJob) -> Preset {
+        job.preset.as_deref().and_then(|name| self.beside(name).ok()).unwrap_or(self)
     }
 
     pub fn job_manager(
@@ -477,7 +572,8 @@ impl Preset {
         sealing: Sealing,
     ) -> JobManager {
         let component = format!("of job {}", job.id);
-        let (intra_job, own) = (self.intra_job(&component), self.own_placement(&component));
+        let preset = self.of_job(&job);
+        let (intra_job, own) = (preset.intra_job(&component), preset.own_placement(&component));
         JobManager::new(job, epoch, settings, intra_job, own, sealing)
     }
 
@@ -496,5 +592,44 @@ impl Preset {
         NodeAgent::new(node, settings, queue, rules, mac)
             .telling_waits(self.queueing.map(|queueing| queueing.waits))
             .telling_progress(every)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_whose_job_managers_place_at_the_same_queues_share_a_cluster_and_no_others() {
+        let shares = |one: Preset, other: Preset| one.beside(other.name()).is_ok();
+        for (one, other) in Preset::all().flat_map(|one| Preset::all().map(move |other| (one, other))) {
+            let among = |some: &[Preset]| some.contains(&one) && some.contains(&other);
+            let wanted = among(&Preset::QUEUEING) || among(&Preset::DISTRIBUTED);
+            assert_eq!(shares(one, other), wanted, "{} beside {}", other.name(), one.name());
+        }
+    }
+
+    #[test]
+    fn who_cannot_share_is_told_who_can() {
+        let told = |own: Preset, other: &str| own.beside(other).map(drop).unwrap_err();
+        let (problem, remedy) = told(Preset::APOLLO, "drf");
+        assert_eq!(problem, "jobs cannot go by the preset drf on a cluster of the preset apollo");
+        assert!(remedy.ends_with("beside apollo that is apollo-baseline"), "{remedy}");
+        let (_, remedy) = told(Preset::DRF, "apollo-baseline");
+        assert!(remedy.starts_with("make apollo the cluster's preset"), "{remedy}");
+        let (_, remedy) = told(Preset::FIFO, "drf");
+        assert!(remedy.ends_with("such as apollo and apollo-baseline"), "{remedy}");
+        assert!(told(Preset::APOLLO, "apolo").0.starts_with("there is no preset `apolo`"));
+    }
+
+    #[test]
+    fn whoever_shares_a_cluster_keeps_to_what_is_the_clusters() {
+        let mut own = Preset { seed: 7, ..Preset::APOLLO };
+        own.delays.rack = Duration::from_secs(9);
+        own.queueing.as_mut().expect("nodes queue").allowance.opportunistic = 33;
+        let beside = own.beside("apollo-baseline").expect("they share");
+        let rules = beside.queueing.expect("nodes queue");
+        assert_eq!((beside.seed, rules.allowance.opportunistic, beside.delays), (7, 33, own.delays));
+        assert_eq!((beside.placement, rules.explores.is_some()), (Placement::RelaxedLocality, true));
     }
 }

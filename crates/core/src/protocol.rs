@@ -430,6 +430,8 @@ pub enum Rule {
     Completion,
     /// It is expected to be done there before the attempt of the task that is out already.
     Duplicate,
+    /// The attempt of the task that is out already waits, and here one may start before it.
+    Exploration,
     /// The other attempt of its task makes slow progress, and here it is expected to be done before that one.
     Straggler,
     /// Its task is done, and somebody waits for its files, which a slow node has.
@@ -695,13 +697,15 @@ pub struct AdmittedJob {
     pub recalled: Vec<Option<Duration>>,
     /// Its user's estimates are not believed: all its tasks are guaranteed.
     pub only_guaranteed: bool,
+    /// The name of the preset that it goes by, where that is not the cluster's own.
+    pub preset: Option<String>,
     pub submitted_at: Instant,
 }
 
 impl Rule {
     /// Whether there is another attempt of the task already.
     pub fn is_second(self) -> bool {
-        matches!(self, Rule::Duplicate | Rule::Straggler | Rule::Copy)
+        matches!(self, Rule::Duplicate | Rule::Exploration | Rule::Straggler | Rule::Copy)
     }
 }
 
@@ -716,6 +720,7 @@ impl fmt::Display for Rule {
             Rule::Sampling => "the choice of the job's own scheduler",
             Rule::Completion => "being expected to be done there first",
             Rule::Duplicate => "being expected to be done there before its other attempt",
+            Rule::Exploration => "its other attempt waiting elsewhere",
             Rule::Straggler => "being expected to be done there before its other attempt, which is slow",
             Rule::Copy => "its files being needed where they can be had sooner",
             Rule::Moved => "its node having room when the task waited at another",

@@ -227,6 +227,8 @@ pub enum Trigger {
     WaitedLong,
     /// It may be guaranteed now, and would start sooner on another node.
     Upgraded,
+    /// It waits, and nobody knows whether it would elsewhere.
+    Explored,
 }
 
 /// Why a node refused a token.

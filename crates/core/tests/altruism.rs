@@ -212,6 +212,7 @@ impl Managed {
             default_timeout: None,
             recalled: Vec::new(),
             only_guaranteed: false,
+            preset: None,
             submitted_at: Instant::ZERO,
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));

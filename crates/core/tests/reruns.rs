@@ -48,6 +48,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         default_timeout: None,
         recalled: Vec::new(),
         only_guaranteed: false,
+        preset: None,
         submitted_at: Instant(0),
     };
     let mut log = vec![Change::JobAdmitted { job: Arc::new(job), key: None }, Change::JobBegun { job: JOB }];

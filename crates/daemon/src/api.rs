@@ -29,6 +29,9 @@ wire! {
         name: String,
         user: String,
         queue: String,
+        /// The preset that it goes by; absent where that is the cluster's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        preset: Option<String>,
         priority: i32,
         state: JobState,
         /// Why it is not running, or how it ended; one line.

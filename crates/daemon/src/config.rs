@@ -4,7 +4,7 @@ mod opportunistic;
 mod policies;
 mod queueing;
 
-use amalgam_core::master::{Decide, MasterSettings};
+use amalgam_core::master::{Beside, Decide, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, QueueSpec};
@@ -94,6 +94,7 @@ struct File {
     kept_jobs: Option<usize>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
+    beside: Option<BesideEntry>,
     #[serde(default)]
     policies: Policies,
     #[serde(default)]
@@ -111,6 +112,15 @@ struct QueueEntry {
     max_running_jobs: Option<u32>,
     #[serde(default, deserialize_with = "duration")]
     default_timeout: Option<At<Duration>>,
+    preset: Option<At<String>>,
+}
+
+/// A part of the jobs goes by another preset.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BesideEntry {
+    preset: At<String>,
+    part: At<f64>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Duration>>, D::Error> {
@@ -186,7 +196,8 @@ impl Config {
         failures.together = value(file.outage_window, failures.together);
         master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
         master.decide = decide(file.decide, file.grants_per_heartbeat)?;
-        config.queues = queues(&file.queue)?;
+        config.queues = queues(&file.queue, config.preset)?;
+        config.master.beside = file.beside.map(|entry| entry.settings(config.preset)).transpose()?;
         Ok(config)
     }
 }
@@ -216,13 +227,32 @@ fn decide(when: Option<At<String>>, most: Option<At<NonZeroU32>>) -> Result<Deci
     }
 }
 
-fn queues(entries: &[QueueEntry]) -> Result<QueueTree, Mistake> {
-    let specs = entries.iter().map(QueueEntry::spec).collect::<Result<Vec<QueueSpec>, Mistake>>()?;
+fn queues(entries: &[QueueEntry], preset: Preset) -> Result<QueueTree, Mistake> {
+    let specs = entries.iter().map(|entry| entry.spec(preset)).collect::<Result<Vec<QueueSpec>, Mistake>>()?;
     QueueTree::new(specs).map_err(|error| {
         // Of one that is there twice the second is wrong, and of the root that nobody wrote all are.
         let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
         mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
     })
+}
+
+/// One that may share the cluster with its own.
+fn beside(own: Preset, At { at, value: name }: &At<String>) -> Result<String, Mistake> {
+    own.beside(name).map(|other| other.name().to_owned()).map_err(|(problem, remedy)| {
+        let near = || closest(name, Preset::all().map(Preset::name)).map(|near| format!("did you mean `{near}`?"));
+        let remedy = if remedy.is_empty() { near().unwrap_or_default() } else { remedy };
+        mistake(*at, problem, remedy)
+    })
+}
+
+impl BesideEntry {
+    fn settings(&self, own: Preset) -> Result<Beside, Mistake> {
+        let At { at, value: part } = self.part;
+        if !(0.0..=1.0).contains(&part) {
+            return Err(mistake(at, format!("part is {part}"), "write a number from 0 to 1"));
+        }
+        Ok(Beside { preset: beside(own, &self.preset)?, part: (part * 1e6).round() as u32, seed: 0 })
+    }
 }
 
 impl QueueEntry {
@@ -232,7 +262,7 @@ impl QueueEntry {
         if is_full { name.clone() } else { format!("root.{name}") }
     }
 
-    fn spec(&self) -> Result<QueueSpec, Mistake> {
+    fn spec(&self, preset: Preset) -> Result<QueueSpec, Mistake> {
         let name = &self.name.value;
         let scaled = |key: &str, found: Option<At<f64>>, default: f64, range: RangeInclusive<f64>, parts: f64| {
             let At { at, value } = found.unwrap_or(At { at: self.name.at, value: default });
@@ -254,6 +284,7 @@ impl QueueEntry {
             user_limit: share("user_limit", self.user_limit, 1.0)?,
             max_running_jobs: self.max_running_jobs,
             default_timeout: self.default_timeout.map(|timeout| timeout.value),
+            preset: self.preset.as_ref().map(|name| beside(preset, name)).transpose()?,
             name: self.full_name(),
         })
     }
@@ -291,6 +322,41 @@ mod tests {
         assert_eq!(config.master.reliability.together, Duration::from_secs(90));
         assert_eq!(config.master.heartbeat, Duration::from_secs(3));
         assert_eq!(config.master.decide, Decide::OnHeartbeats { most: NonZeroU32::new(8) });
+    }
+
+    #[test]
+    fn jobs_of_a_queue_or_a_part_of_all_go_by_another_preset() {
+        let text = "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 0.25 }\n[[queue]]\nname = 'old'\n\
+                    preset = 'apollo-baseline'\n[[queue]]\nname = 'old.er'\n[[queue]]\nname = 'new'\n";
+        let config = parse(text).expect("they share a cluster");
+        let preset = |queue: &str| config.queues.preset(config.queues.leaf(queue).unwrap());
+        assert_eq!((preset("old.er"), preset("new")), (Some("apollo-baseline"), None));
+        let beside = config.master.beside.clone().expect("a part of all");
+        assert_eq!((beside.preset.as_str(), beside.part), ("apollo-baseline", 250_000));
+    }
+
+    #[test]
+    fn a_preset_that_cannot_share_the_cluster_is_pointed_at_with_one_that_can() {
+        let queue = "[[queue]]\nname = 'old'\npreset = ";
+        for (text, wanted) in [
+            (
+                format!("preset = 'apollo'\n{queue}'drf'"),
+                "server.toml:4:10: jobs cannot go by the preset drf on a cluster of the preset apollo\n  help: only presets whose job managers place at the same nodes' queues share a cluster: beside apollo that is apollo-baseline",
+            ),
+            (format!("{queue}'apollo-baseline'"), "help: make apollo the cluster's preset"),
+            (format!("preset = 'apollo'\n{queue}'apolo'"), "help: did you mean `apollo`?"),
+            (
+                "preset = 'apollo'\nbeside = { preset = 'sparrow', part = 0.5 }".to_owned(),
+                "server.toml:2:21: jobs cannot go by the preset sparrow",
+            ),
+            (
+                "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 1.5 }".to_owned(),
+                "part is 1.5\n  help: write a number from 0 to 1",
+            ),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::api::{StoryLine, Timestamp};
 use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
-use amalgam_core::role::{Change, LostCause, Record};
+use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId};
 use amalgam_core::why::{Why, counted};
 use std::sync::Arc;
@@ -245,9 +245,12 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         Record::EstimatesJudged { believed: true, .. } => {
             of_job("estimates", "ran about as long as stated: its user's next jobs may be opportunistic again")
         }
-        Record::Duplicated { task, attempt, node, .. } => {
-            let text =
-                format!("{} is launched on {}, too: it would start sooner there", names.task(*task), names.node(*node));
+        Record::Duplicated { task, attempt, node, trigger } => {
+            let why = match trigger {
+                Trigger::Explored => "it waits, and may start sooner there",
+                _ => "it would start sooner there",
+            };
+            let text = format!("{} is launched on {}, too: {why}", names.task(*task), names.node(*node));
             of_attempt("duplicated", *task, *attempt, *node, text)
         }
         Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => {

@@ -194,6 +194,7 @@ impl Job<'_> {
             name: self.job.spec.name.clone(),
             user: self.job.spec.user.clone(),
             queue: self.master.queue_name(self.job.id).unwrap_or_default().to_owned(),
+            preset: self.job.preset.clone(),
             priority: self.job.spec.priority,
             state,
             reason,

@@ -148,6 +148,9 @@ impl Simulation {
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
         let network = Network::new(nodes.len(), settings.network, settings.seed);
         let mut metrics = Metrics::new(&workload.jobs, &capacities);
+        if settings.master.beside.is_some() || settings.queues.presets().next().is_some() {
+            metrics.keep_apart(settings.preset.name());
+        }
         settings.watched_job.into_iter().for_each(|job| metrics.watch(job));
         metrics.keeps_allowances = settings.oracle;
         let mut simulation = Simulation {

@@ -77,6 +77,9 @@ fn describe(job: &JobDetail) -> String {
     };
     line("user", summary.user.clone());
     line("queue", summary.queue.clone());
+    if let Some(preset) = &summary.preset {
+        line("preset", preset.clone());
+    }
     line("priority", summary.priority.to_string());
     line("directory", job.submit_dir.clone());
     line("submitted", show::time(summary.submitted_at));

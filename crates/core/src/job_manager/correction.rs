@@ -109,7 +109,8 @@ impl JobManager {
 
     /// Looks again at what waits on this node, or anywhere.
     pub(super) fn review_waiting(&mut self, now: Instant, node: Option<NodeId>, out: &mut Outbox) {
-        let Some(rules) = self.corrections.rules.filter(|_| !self.stopping && !self.held) else { return };
+        let is_idle = self.stopping || self.held || self.exploration.is_on();
+        let Some(rules) = self.corrections.rules.filter(|_| !is_idle) else { return };
         let is_alone = |attempt: &&AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
         let at = &self.corrections.waiting;
         let waiting: Vec<AttemptId> = match node {

@@ -9,6 +9,8 @@ const BUCKETS: usize = 64;
 /// What is known of the run times of a stage's tasks; a few hundred bytes however many there are.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
+    /// Whatever is known, this is taken for it.
+    assumed: Option<Duration>,
     /// What the job file says.
     stated: Option<Duration>,
     /// The mean of the job's last runs.
@@ -29,7 +31,20 @@ pub enum EstimateSource {
 
 impl Estimate {
     pub fn new(stated: Option<Duration>, recalled: Option<Duration>) -> Estimate {
-        Estimate { stated, recalled, finished: 0, sum: Duration::ZERO, longest: Duration::ZERO, histogram: Vec::new() }
+        Estimate {
+            assumed: None,
+            stated,
+            recalled,
+            finished: 0,
+            sum: Duration::ZERO,
+            longest: Duration::ZERO,
+            histogram: Vec::new(),
+        }
+    }
+
+    /// From now on it is expected to be this.
+    pub fn assume(&mut self, run_time: Duration) {
+        self.assumed = Some(run_time);
     }
 
     pub fn learn(&mut self, wall: Duration) {
@@ -42,9 +57,10 @@ impl Estimate {
         self.longest = self.longest.max(wall);
     }
 
-    /// The expected run time: the mean of finished tasks, else what was stated, else what the job's last runs took.
+    /// The expected run time: what is assumed, else the mean of finished tasks, else what was stated, else what the job's last
+    /// runs took.
     pub fn expected(&self) -> Option<Duration> {
-        self.mean().or(self.stated).or(self.recalled)
+        self.assumed.or(self.mean()).or(self.stated).or(self.recalled)
     }
 
     /// Of the finished tasks.
@@ -123,5 +139,8 @@ mod tests {
         let median = estimate.percentile(50).unwrap().as_secs_f64();
         assert!((2.0..2.0 * 1.4143).contains(&median), "{median}");
         assert_eq!(estimate.percentile(100), Some(Duration::from_secs(3)));
+        estimate.assume(Duration::from_secs(20));
+        estimate.learn(Duration::from_secs(1));
+        assert_eq!(estimate.expected(), Some(Duration::from_secs(20)));
     }
 }

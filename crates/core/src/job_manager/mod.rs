@@ -10,6 +10,7 @@ mod correction;
 mod dag;
 mod estimate;
 mod exchange;
+mod exploration;
 mod files;
 mod placing;
 mod progress;
@@ -25,6 +26,7 @@ pub use allowance::AllowanceRules;
 pub use correction::CorrectionRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::{Estimate, EstimateSource};
+pub use exploration::ExplorationRules;
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
 
@@ -42,6 +44,7 @@ use crate::vocabulary::{
 use allowance::Allowance;
 use blame::Blame;
 use correction::{Corrections, counts_as_failure};
+use exploration::Exploration;
 use files::Files;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -92,6 +95,7 @@ pub struct JobManager {
     /// With it, it keeps to what the job is entitled to.
     allowance: Option<Box<Allowance>>,
     corrections: Corrections,
+    exploration: Exploration,
     blame: Blame,
     speeds: Speeds,
     quota: Quota,
@@ -214,8 +218,12 @@ impl JobManager {
         own: Option<OwnPlacement>,
         sealing: Sealing,
     ) -> JobManager {
-        let dag = Dag::new(&job.spec, &job.recalled);
+        let mut dag = Dag::new(&job.spec, &job.recalled);
+        if let Some(assumed) = own.as_ref().and_then(|own| own.assumed_run_time) {
+            dag.stages.iter_mut().for_each(|stage| stage.estimate.assume(assumed));
+        }
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
+        let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
         let speeds = Speeds::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
@@ -242,6 +250,7 @@ impl JobManager {
             scheduler,
             allowance: allowance.map(|rules| Box::new(Allowance::new(rules))),
             corrections,
+            exploration,
             blame: Blame::default(),
             speeds,
             quota,
@@ -477,6 +486,9 @@ impl JobManager {
         }
         if running.started_at.is_none() {
             self.corrections.on_sent(attempt, &running);
+            if running.life == Life::Present {
+                self.exploration.on_sent(&running);
+            }
         }
         let (task, rule) = (running.task, running.rule);
         self.running.insert(attempt, running);
@@ -498,6 +510,8 @@ impl JobManager {
         self.speeds.on_gone(attempt);
         if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
             twin.twin = None;
+        } else {
+            self.exploration.forget(running.task);
         }
         Some(running)
     }
@@ -525,6 +539,7 @@ impl JobManager {
             let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
             self.note_arrival(task, node);
             self.note_start(attempt);
+            self.exploration.forget(task);
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
@@ -755,6 +770,7 @@ impl JobManager {
             self.claim(now, node, out);
         }
         self.ask_for_promotions(now, out);
+        self.explore(now, out);
         if self.requests.review_at().is_some_and(|at| at <= now) {
             self.update_demand(now, out);
         }
@@ -886,7 +902,7 @@ impl Role for JobManager {
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
         let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
-        let own = [opening, self.promotions.next(), self.requests.review_at(), answer];
+        let own = [opening, self.promotions.next(), self.requests.review_at(), answer, self.exploration.next()];
         self.claims.values().map(|claim| claim.repeat_at).chain(own.into_iter().flatten()).min()
     }
 

@@ -1,6 +1,6 @@
 //! A job manager that places tasks itself: it probes nodes, or sends tasks to their queues.
 
-use super::{AllowanceRules, Basis, CorrectionRules, JobManager, Room};
+use super::{AllowanceRules, Basis, CorrectionRules, ExplorationRules, JobManager, Room};
 use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
@@ -19,6 +19,10 @@ pub struct OwnPlacement {
     pub allowance: Option<AllowanceRules>,
     /// With it, it looks again at what it decided when it hears of a node.
     pub corrections: Option<CorrectionRules>,
+    /// With it, it does not wait for that, and tries other nodes for what waits.
+    pub explores: Option<ExplorationRules>,
+    /// All tasks are taken to run for so long, whatever is known of them.
+    pub assumed_run_time: Option<Duration>,
     /// Attempts of its own that have run for so long are asked to be booked, and again each time that they have not been.
     pub promote_after: Option<Duration>,
 }

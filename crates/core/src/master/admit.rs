@@ -359,6 +359,7 @@ impl Master {
             default_timeout,
             recalled,
             only_guaranteed: trust.is_some_and(Trust::is_lost),
+            preset: self.preset_of(queue, job),
             submitted_at: now,
         });
         out.persist(Change::JobAdmitted { job: Arc::clone(&admitted), key: key.clone() });
@@ -369,6 +370,14 @@ impl Master {
         if let Some(why) = self.admission.why_not_begun(job) {
             out.record(Record::Blocked { job, why });
         }
+    }
+
+    /// That of its queue, or, where no queue names one, the one that a part of all jobs goes by if it is drawn.
+    fn preset_of(&self, queue: QueueId, job: JobId) -> Option<String> {
+        let of_queue = self.admission.queues.preset(queue).map(str::to_owned);
+        let drawn =
+            || self.settings.beside.as_ref().filter(|beside| beside.takes(job)).map(|beside| beside.preset.clone());
+        of_queue.or_else(drawn)
     }
 
     /// Resolves names, and refuses what could never run here.

@@ -24,7 +24,7 @@ use crate::policy::reliability::{Reliability, ReliabilitySettings};
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
 use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
-use crate::vocabulary::{ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId, Sealing};
+use crate::vocabulary::{Chance, ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId, Sealing};
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -51,6 +51,24 @@ pub struct MasterSettings {
     pub reliability: ReliabilitySettings,
     /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
     pub token_life: Duration,
+    /// A part of the jobs goes by another preset.
+    pub beside: Option<Beside>,
+}
+
+/// Of the jobs in queues that name no preset, so many go by another one than the cluster's own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Beside {
+    pub preset: String,
+    /// In millionths.
+    pub part: u32,
+    /// By which they are drawn.
+    pub seed: u64,
+}
+
+impl Beside {
+    fn takes(&self, job: JobId) -> bool {
+        Chance::new(self.seed, &format!("preset of job {job}")).below(1_000_000_u32) < self.part
+    }
 }
 
 /// When the central path decides.
@@ -84,6 +102,7 @@ impl Default for MasterSettings {
             kept_jobs: 10_000,
             reliability: ReliabilitySettings::USUAL,
             token_life: Duration::from_secs(600),
+            beside: None,
         }
     }
 }

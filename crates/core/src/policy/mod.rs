@@ -318,6 +318,11 @@ pub trait PlacementPolicy: Send {
         false
     }
 
+    /// Whether it asks how loaded nodes are.
+    fn knows_load(&self) -> bool {
+        true
+    }
+
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 
     /// A task of the ask is on this node: where it would go now, if it had not been sent yet. `None` where the policy would not
@@ -338,6 +343,8 @@ pub trait PlacementPolicy: Send {
 pub enum Standing {
     /// It waits for so long still, and then runs.
     Waits(Duration),
+    /// It has waited for so long, and nobody says for how long it still will.
+    Waited(Duration),
     /// It runs for so long still.
     Runs(Duration),
 }

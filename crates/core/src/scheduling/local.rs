@@ -144,6 +144,7 @@ impl LocalScheduler {
     ) -> LocalScheduler {
         let asks: Vec<LocalAsk> = asks.map(LocalAsk::new).collect();
         let view = PublishedView::new(asks.iter().map(|entry| &entry.ask));
+        let view = if placement.knows_load() { view } else { view.without_loads() };
         LocalScheduler { job, epoch, placement, view, asks, probes: SentProbes::default() }
     }
 
@@ -311,6 +312,7 @@ impl LocalScheduler {
     /// Sends what is open, of this kind and within this room, batch after batch: asks in the order of their ranks.
     pub fn decide_batches(&mut self, now: Instant, mut allowed: Allowed) -> Vec<Step> {
         let mut steps = Vec::new();
+        let rule = if self.placement.knows_load() { Rule::Completion } else { Rule::Sampling };
         loop {
             let batch = self.batch(&allowed);
             let starts = u32::try_from(batch.iter().map(|ask| ask.count).sum::<u64>()).unwrap_or(u32::MAX);
@@ -325,7 +327,7 @@ impl LocalScheduler {
                 let taken = &self.asks[ask as usize].ask.resources;
                 allowed.one_goes = false;
                 allowed.room.take(taken, 1);
-                steps.push(self.start(ask as usize, NodeId(node as u32), Rule::Completion, allowed.execution));
+                steps.push(self.start(ask as usize, NodeId(node as u32), rule, allowed.execution));
             }
             if steps.len() == before {
                 return steps;
@@ -458,7 +460,7 @@ impl LocalScheduler {
 mod tests {
     use super::*;
     use crate::policy::node_queue::projection::Workload;
-    use crate::policy::placement::{CompletionSettings, EarliestCompletion};
+    use crate::policy::placement::{CompletionSettings, EarliestCompletion, RelaxedLocality};
     use crate::protocol::{ListedNode, ListedWaits, NodeReport};
     use crate::vocabulary::{Chance, Resources};
 
@@ -526,6 +528,30 @@ mod tests {
             assert_eq!(sent(1, &[0], &[9, 0, 0, 0], seed)[0].0, 0);
             assert_ne!(sent(1, &[0], &[11, 0, 0, 0], seed)[0].0, 0);
         }
+    }
+
+    #[test]
+    fn a_policy_that_knows_no_loads_is_told_none_and_its_waits_are_not_foreseen() {
+        let ask = Ask {
+            id: AskId::default(),
+            resources: CORE,
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted: 1,
+            needed: 1,
+            rank: 0,
+            locality: Arc::default(),
+        };
+        let placement = RelaxedLocality::new(Chance::new(1, "local"), Duration::ZERO, Duration::ZERO);
+        let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
+        scheduler.on_nodes(Instant::ZERO, nodes(&[60]));
+        let said = nodes(&[50]).nodes[0].waits.as_ref().map(|listed| Arc::clone(&listed.waits));
+        scheduler.on_waits(Instant::ZERO, NodeId(0), said.expect("the node says so"));
+        let room = Totals(std::array::from_fn(|_| 1_000_000));
+        let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
+        let steps = scheduler.decide_batches(Instant::ZERO, allowed);
+        assert!(matches!(steps[..], [Step::Start { rule: Rule::Sampling, wait: Duration::ZERO, .. }]), "{steps:?}");
+        assert_eq!(scheduler.wait(0, NodeId(0), ExecutionType::Guaranteed), Duration::ZERO);
     }
 
     #[test]

@@ -24,6 +24,8 @@ const TRUSTED_FOR: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct PublishedView {
     list: Arc<NodeList>,
+    /// What is said of loads is not looked at.
+    is_blind: bool,
     published_at: Instant,
     now: Instant,
     /// By the numbers of asks.
@@ -138,6 +140,12 @@ impl PublishedView {
         PublishedView { classes: asks.map(class).collect(), ..PublishedView::default() }
     }
 
+    /// From now on nobody here knows how loaded nodes are: neither what is published of it nor what they say themselves.
+    pub(super) fn without_loads(mut self) -> PublishedView {
+        self.is_blind = true;
+        self
+    }
+
     pub(super) fn replace(&mut self, now: Instant, list: Arc<NodeList>) {
         (self.list, self.published_at, self.now) = (list, now, now);
         self.closed.clear();
@@ -171,6 +179,9 @@ impl PublishedView {
 
     /// A node says how long tasks would wait there.
     pub(super) fn on_waits(&mut self, now: Instant, node: NodeId, waits: Arc<NodeWaits>) {
+        if self.is_blind {
+            return;
+        }
         if self.heard.insert(node, (now, waits)).is_some() {
             self.heard_order.retain(|other| *other != node);
         }
@@ -198,6 +209,9 @@ impl PublishedView {
 
     /// It is counted until the node says how long others would wait behind it.
     pub(super) fn on_the_way(&mut self, node: NodeId, takes: Use, is_opportunistic: bool) {
+        if self.is_blind {
+            return;
+        }
         self.on_the_way.entry(node).or_default().push(Sent { at: self.now, takes, is_opportunistic });
     }
 
@@ -253,11 +267,11 @@ impl NodeViews for PublishedView {
     }
 
     fn best(&self) -> &[u32] {
-        &self.list.best
+        if self.is_blind { &[] } else { &self.list.best }
     }
 
     fn rank(&self, index: usize) -> Duration {
-        self.list.nodes[index].rank()
+        if self.is_blind { Duration::ZERO } else { self.list.nodes[index].rank() }
     }
 
     fn local(&self, class: u32) -> &[NodeId] {
@@ -314,6 +328,9 @@ impl NodeViews for PublishedView {
         let capacity = &self.list.nodes[index].capacity;
         if !shape.fits_in(capacity) {
             return Duration::MAX;
+        }
+        if self.is_blind {
+            return Duration::ZERO;
         }
         let is_opportunistic = execution == ExecutionType::Opportunistic;
         let before = self.on_the_way.get(&node).map(|sent| if is_opportunistic { &sent.all } else { &sent.guaranteed });

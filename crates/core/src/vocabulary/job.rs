@@ -142,6 +142,8 @@ pub struct QueueSpec {
     pub max_running_jobs: Option<u32>,
     /// Ends attempts of stages that state none.
     pub default_timeout: Option<Duration>,
+    /// The name of the preset that its jobs go by, and those of queues below it that name none; without it the cluster's own.
+    pub preset: Option<String>,
 }
 
 impl JobSpec {

@@ -31,7 +31,7 @@ pub struct Estimating {
 pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Estimating {
     let list = Arc::new(list(nodes));
     let bytes = list.nodes.iter().filter_map(|node| node.waits.as_ref()).map(|waits| waits.waits.matrix.bytes()).sum();
-    let policy = Preset::APOLLO.placement.policy(1, "benchmark");
+    let policy = Preset::APOLLO.placement.policy(1, "benchmark", &Preset::APOLLO.delays);
     let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask(0)), policy);
     let mut now = Instant(1);
     let (mut placed, mut lookups) = (Vec::new(), Vec::new());

@@ -81,7 +81,7 @@ fn ask() -> Ask {
 }
 
 fn scheduler() -> LocalScheduler {
-    let policy = Preset::MERCURY.opportunistic.placement.policy(1, "benchmark");
+    let policy = Preset::MERCURY.opportunistic.placement.policy(1, "benchmark", &Preset::APOLLO.delays);
     LocalScheduler::new(JOB, Epoch(1), std::iter::once(ask()), policy)
 }
 

@@ -1,10 +1,13 @@
 //! What a configuration may say about tasks that wait at nodes and nobody booked: `[policies.queueing]`.
 
 use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
-use amalgam_core::job_manager::CorrectionRules;
+use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
 use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
 use serde::Deserialize;
+
+/// Who tries other nodes more often does nothing else.
+const LEAST: Duration = Duration::from_millis(10);
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +28,10 @@ pub(super) struct QueueingKeys {
     keep_freed: Option<LengthOrNever>,
     /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
     yields_for: Option<LengthOrNever>,
+    /// What has waited for so long at a node is tried at another one, and again each time that it has.
+    explore_after: Option<LengthOrNever>,
+    /// All tasks are taken to run for so long, whatever is known of them; "never" is as usual.
+    assumed_run_time: Option<LengthOrNever>,
     /// Lightly loaded nodes that are looked at for each task.
     light: Option<AtLeastOne>,
     /// What a task costs that fails with its node, in times of what it would take.
@@ -37,6 +44,7 @@ impl QueueingKeys {
     /// What is wrong and what would help, where they do not fit the preset.
     pub(super) fn apply(self, preset: &mut Preset) -> Result<(), (String, String)> {
         let name = preset.name();
+        self.check_owner(preset)?;
         let Some(rules) = &mut preset.queueing else {
             let owner = Preset::APOLLO.name();
             let problem = format!("[policies.queueing] is a setting of the preset {owner}, and not of {name}");
@@ -65,6 +73,16 @@ impl QueueingKeys {
                 }
             }
         }
+        if let Some(LengthOrNever(length)) = self.explore_after {
+            if length.is_some_and(|after| after < LEAST) {
+                return Err((
+                    "explore_after is less than 10ms".to_owned(),
+                    "write 10ms or more, or \"never\"".to_owned(),
+                ));
+            }
+            rules.explores = length.map(|after| ExplorationRules { after });
+        }
+        rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.0);
         if let Some(LengthOrNever(length)) = self.tell_every {
             rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
         }
@@ -82,6 +100,25 @@ impl QueueingKeys {
         }
         Ok(())
     }
+
+    /// What only those have use for that estimate, or only those that cannot.
+    fn check_owner(&self, preset: &Preset) -> Result<(), (String, String)> {
+        let estimates = [
+            ("light", self.light.is_some()),
+            ("penalty", self.penalty.is_some()),
+            ("spread", self.spread.is_some()),
+            ("duplicate_saves", self.duplicate_saves.is_some()),
+        ];
+        let of_others: &[(&str, bool)] = match preset.queueing {
+            Some(rules) if rules.explores.is_some() => &estimates,
+            Some(_) => &[("explore_after", self.explore_after.is_some())],
+            None => &[],
+        };
+        let Some((key, _)) = of_others.iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
+        let other = if *key == "explore_after" { Preset::APOLLO_BASELINE } else { Preset::APOLLO };
+        let problem = format!("{key} is a setting of the preset {}, and not of {}", other.name(), preset.name());
+        Err((problem, format!("say `preset = \"{}\"`, or leave it out", other.name())))
+    }
 }
 
 #[cfg(test)]
@@ -95,7 +132,7 @@ mod tests {
     #[test]
     fn every_key_reaches_the_preset() {
         let text = "preset = \"apollo\"\n[policies.queueing]\nguaranteed = 0.5\nopportunistic = 3\nstarved_after = \"2s\"\n\
-                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\n\
+                    duplicate_saves = \"never\"\nprogress_every = \"never\"\ntell_every = \"50ms\"\nkeep_freed = \"7ms\"\nyields_for = \"8m\"\nlight = 5\nassumed_run_time = \"9s\"\n\
                     penalty = 3.5\nspread = 0.25\n";
         let preset = parse(text).expect("all keys are known");
         let rules = preset.queueing.expect("nodes queue");
@@ -104,6 +141,7 @@ mod tests {
         assert_eq!(allowance.starved_after, Duration::from_secs(2));
         assert_eq!((rules.corrections, rules.waits.every), (None, Duration::from_millis(50)));
         assert_eq!((rules.keep_freed, rules.yields_for), (Duration::from_millis(7), Some(Duration::from_secs(480))));
+        assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
     }
@@ -134,6 +172,24 @@ mod tests {
         assert_eq!(yields_for(""), Ok(Some(Duration::from_secs(300))));
         assert_eq!(yields_for("yields_for = \"1m\""), Ok(Some(Duration::from_secs(60))));
         assert_eq!(yields_for("yields_for = \"never\""), Ok(None));
+    }
+
+    #[test]
+    fn other_nodes_are_tried_as_often_as_is_said_by_those_that_know_no_waits() {
+        let explores = |keys: &str| {
+            let preset = parse(&format!("preset = \"apollo-baseline\"\n[policies.queueing]\n{keys}\n"));
+            preset.map(|preset| preset.queueing.expect("nodes queue").explores.map(|rules| rules.after))
+        };
+        assert_eq!(explores(""), Ok(Some(Duration::from_secs(1))));
+        assert_eq!(explores("explore_after = \"9s\""), Ok(Some(Duration::from_secs(9))));
+        assert_eq!(explores("explore_after = \"never\""), Ok(None));
+        assert!(explores("explore_after = \"1ms\"").unwrap_err().contains("write 10ms or more"));
+        for keys in ["light = 5", "penalty = 3", "spread = 0.1", "duplicate_saves = \"9s\""] {
+            let foreign = explores(keys).unwrap_err();
+            assert!(foreign.contains("preset apollo, and not of apollo-baseline"), "{foreign}");
+        }
+        let foreign = parse("preset = \"apollo\"\n[policies.queueing]\nexplore_after = \"1s\"\n").unwrap_err();
+        assert!(foreign.contains("preset apollo-baseline, and not of apollo"), "{foreign}");
     }
 
     #[test]

@@ -210,6 +210,7 @@ impl FakeJob {
             name: self.spec.name.clone(),
             user: self.spec.user.clone(),
             queue: self.spec.queue.clone(),
+            preset: None,
             priority: self.spec.priority,
             state: self.state,
             reason: (self.state == JobState::Held).then(|| "held by its owner".to_owned()),

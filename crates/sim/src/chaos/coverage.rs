@@ -95,6 +95,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             Rule::Moved => Some("task moved to another queue"),
             Rule::Sampling => Some("task sent to a queue"),
             Rule::Duplicate => Some("duplicate launched"),
+            Rule::Exploration => Some("duplicate tried another node"),
             Rule::Copy => Some("finished task copied for a slow file"),
             Rule::Straggler => Some("duplicate of a slow attempt launched"),
             Rule::Completion => Some("task sent where it is done first"),

@@ -5,13 +5,13 @@ use super::{cluster, jobs, misfortune, queues};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
 use crate::settings::{Costs, FileSettings, NetworkSettings, Settings};
-use amalgam_core::job_manager::CorrectionRules;
-use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
+use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
+use amalgam_core::master::{Beside, Decide, MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::node::OpportunisticRules;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset, Yielding};
-use amalgam_core::vocabulary::{Chance, Duration};
+use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 use amalgam_workload::trace::{Node, Workload};
 use std::num::NonZeroU32;
 
@@ -54,10 +54,13 @@ impl Scenario {
 fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     let preset = preset(&mut Chance::new(seed, "chaos preset"));
     let preset = yielding(preset, &mut Chance::new(seed, "chaos yielding"));
+    let preset = queueing(preset, &mut Chance::new(seed, "chaos queueing"));
+    let (preset, beside) = side_by_side(preset, &mut Chance::new(seed, "chaos side by side"));
+    let queues = in_queues(queues, beside.as_ref(), &mut Chance::new(seed, "chaos presets of queues"));
     Settings {
-        preset: queueing(preset, &mut Chance::new(seed, "chaos queueing")),
+        preset,
         seed,
-        master: master(chance),
+        master: MasterSettings { beside, ..master(chance) },
         queues,
         network: NetworkSettings {
             delay: Duration::from_micros(one_of(chance, &[100, 500, 5_000, 20_000])),
@@ -129,6 +132,36 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     rules.waits.every = Duration::from_millis(one_of(chance, &[100, 500, 5_000]));
     rules.yields_for = one_of(chance, &[None, Some(Duration::from_secs(1)), rules.yields_for, rules.yields_for]);
     queueing
+}
+
+/// In two thirds of those in which job managers place at nodes' queues, another such preset is the cluster's own, or is there
+/// too for a part of the jobs. Drawn by itself, as above.
+fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>) {
+    let part = one_of(chance, &[300_000, 500_000, 1_000_000]);
+    let beside = |name: &str| Some(Beside { preset: name.to_owned(), part, seed: preset.seed });
+    let family = if preset.queueing.is_some() { &Preset::QUEUEING[..] } else { &Preset::DISTRIBUTED[..] };
+    if preset.places != Places::JobManagers || is_one_in(3, chance) {
+        return (preset, None);
+    }
+    let other = one_of(chance, family);
+    if preset.queueing.is_none() || is_one_in(2, chance) {
+        return (preset, beside(other.name()));
+    }
+    let mut blind = preset.beside(Preset::APOLLO_BASELINE.name()).expect("they share a cluster");
+    let rules = blind.queueing.as_mut().expect("nodes queue there");
+    let after = Duration::from_millis(one_of(chance, &[20, 300, 1_000, 5_000]));
+    rules.explores = rules.explores.map(|_| ExplorationRules { after });
+    blind.intra_job = preset.intra_job;
+    (blind, if is_one_in(2, chance) { beside(Preset::APOLLO.name()) } else { None })
+}
+
+/// In a third of these some queues name the other one as well.
+fn in_queues(queues: QueueTree, beside: Option<&Beside>, chance: &mut Chance) -> QueueTree {
+    let Some(other) = beside.filter(|_| is_one_in(3, chance)) else { return queues };
+    let all = (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)).clone());
+    let some = all
+        .map(|spec| if is_one_in(2, chance) { QueueSpec { preset: Some(other.preset.clone()), ..spec } } else { spec });
+    QueueTree::new(some.collect()).expect("the tree is the same")
 }
 
 /// Decisions are changed for the least reason.

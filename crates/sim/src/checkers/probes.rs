@@ -77,12 +77,10 @@ impl Checker for Probes {
                 self.repeated.insert(probe.id);
             }
         }
-        let ratio = match preset.placement {
-            Placement::BatchSampling { ratio } => u64::from(ratio),
-            _ => 0,
-        };
         let jobs = world.server().into_iter().flat_map(|server| server.jobs.values());
-        for manager in jobs.filter(|_| ratio > 0 && world.server_moved()) {
+        for manager in jobs.filter(|_| world.server_moved()) {
+            let Placement::BatchSampling { ratio } = preset.of_job(manager.job()).placement else { continue };
+            let ratio = u64::from(ratio);
             // Where a task's input may be lost, tasks that were ready may be so no more, and their probes are too many.
             let may_wait_again = manager.job().spec.stages.iter().any(|stage| !stage.inputs.is_empty());
             let is_surplus = |state: &AskState| may_wait_again && state.probes > ratio * state.open;

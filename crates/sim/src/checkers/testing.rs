@@ -90,6 +90,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         default_timeout: None,
         recalled: Vec::new(),
         only_guaranteed: false,
+        preset: None,
         submitted_at: Instant(0),
     };
     told(Change::JobAdmitted { job: Arc::new(job), key: None })

@@ -1,13 +1,16 @@
 //! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
 
 mod altruism;
+mod beside;
 mod queueing;
 mod results;
 mod usage;
 
 pub use altruism::{Against, Altruism, QueueExchange};
+use beside::Groups;
+pub use beside::OfPreset;
 use queueing::QueueMeasure;
-pub use queueing::{Duplicates, Queueing, Stragglers};
+pub use queueing::{AcrossNodes, Duplicates, Queueing, Stragglers};
 pub use results::{
     Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
 };
@@ -36,6 +39,8 @@ pub struct Metrics {
     usage: ClusterUsage,
     counters: Counters,
     queueing: QueueMeasure,
+    /// By the presets that jobs go by, where there are several.
+    groups: Option<Groups>,
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
@@ -113,12 +118,18 @@ impl Metrics {
             usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
             queueing: QueueMeasure::default(),
+            groups: None,
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
             course: None,
             keeps_allowances: false,
         }
+    }
+
+    /// Keeps apart what jobs go through by the presets that they go by; most go by this one.
+    pub fn keep_apart(&mut self, own: &str) {
+        self.groups = Some(Groups::new(own));
     }
 
     /// Writes down the course of a job.
@@ -154,6 +165,9 @@ impl Metrics {
     }
 
     pub fn on_fact(&mut self, now: Instant, fact: &Fact) {
+        if let Some(groups) = &mut self.groups {
+            groups.on_fact(fact);
+        }
         match fact {
             Fact::Change(change) => self.on_change(now, change),
             Fact::Record(record) => self.on_record(now, record),
@@ -182,7 +196,7 @@ impl Metrics {
             Change::Launched { attempt, rule, .. } if rule.is_second() => {
                 self.counters.launched += 1;
                 self.counters.duplicated += 1;
-                self.queueing.on_duplicate_launched(*attempt, *rule != Rule::Duplicate);
+                self.queueing.on_duplicate_launched(*attempt, is_race(*rule));
             }
             Change::Launched { task, .. } => {
                 self.counters.launched += 1;
@@ -235,8 +249,11 @@ impl Metrics {
                     job.allowed.push((now.since(job.arrival), **most));
                 }
             }
-            Record::Started { waited, expected: Some(expected), opportunistic, promoted, .. } => {
+            Record::Started { waited, expected: Some(expected), opportunistic, promoted, node, .. } => {
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
+                if !opportunistic && !promoted {
+                    self.queueing.on_started_at(now, *node, *waited);
+                }
             }
             Record::Duplicated { attempt, trigger, .. } => self.queueing.on_triggered(*attempt, *trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),
@@ -273,6 +290,9 @@ impl Metrics {
         let (queue, communication) = (launched.since(ready).as_micros(), travelled.as_micros());
         let node = now.since(at).as_micros().saturating_sub(launch.as_micros());
         self.waits.push(wait);
+        if let Some(groups) = &mut self.groups {
+            groups.on_first_start(task.job, wait);
+        }
         self.allocation.queue += queue;
         self.allocation.communication += communication;
         self.allocation.node += node;
@@ -369,6 +389,11 @@ impl Metrics {
     pub fn is_any_task_running(&self) -> bool {
         self.usage.running() > 0
     }
+}
+
+/// Whether the other attempt of its task runs on beside it.
+fn is_race(rule: Rule) -> bool {
+    !matches!(rule, Rule::Duplicate | Rule::Exploration)
 }
 
 impl JobMeasure {

@@ -1,7 +1,7 @@
 //! How attempts fared that job managers sent to nodes' queues, how well that was foreseen, and what became of duplicates.
 
 use amalgam_core::role::Trigger;
-use amalgam_core::vocabulary::{AttemptId, Duration, Instant};
+use amalgam_core::vocabulary::{AttemptId, Duration, Instant, NodeId};
 use amalgam_workload::trace::Summary;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +26,47 @@ pub struct Queueing {
     pub within_a_second: f64,
     pub duplicates: Duplicates,
     pub stragglers: Stragglers,
+    /// How differently attempts wait at different nodes, in windows of ten minutes.
+    pub across_nodes: Vec<AcrossNodes>,
     /// Times that running opportunistic attempts left their CPU to guaranteed ones, and for how long each time.
     pub yields: u64,
     pub yielded_s: Summary,
+}
+
+/// Of the nodes where attempts started in a window that were launched as guaranteed: how long these waited at each in the mean.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct AcrossNodes {
+    pub begins_s: f64,
+    pub nodes: u64,
+    pub mean_s: f64,
+    /// The standard deviation.
+    pub deviation_s: f64,
+    pub p20_s: f64,
+    pub p50_s: f64,
+    pub p80_s: f64,
+    pub p95_s: f64,
+}
+
+impl AcrossNodes {
+    /// From the sums and numbers of their waits.
+    fn of(begins_s: f64, nodes: &BTreeMap<NodeId, (Duration, u32)>) -> AcrossNodes {
+        let mut means: Vec<f64> = nodes.values().map(|(sum, count)| sum.as_secs_f64() / f64::from(*count)).collect();
+        means.sort_by(f64::total_cmp);
+        let mean = means.iter().sum::<f64>() / means.len() as f64;
+        let variance = means.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / means.len() as f64;
+        let at = |percent: usize| means[((means.len() - 1) * percent + 50) / 100];
+        let (nodes, deviation_s) = (means.len() as u64, variance.sqrt());
+        AcrossNodes {
+            begins_s,
+            nodes,
+            mean_s: mean,
+            deviation_s,
+            p20_s: at(20),
+            p50_s: at(50),
+            p80_s: at(80),
+            p95_s: at(95),
+        }
+    }
 }
 
 /// Attempts that were launched beside others of their tasks.
@@ -38,6 +76,8 @@ pub struct Duplicates {
     pub underestimated: u64,
     pub above_mean: u64,
     pub waited_long: u64,
+    /// Because nobody knew where the task would wait less.
+    pub explored: u64,
     /// Those that were first.
     pub first: u64,
     /// Opportunistic attempts that waited when they could have been guaranteed, and were sent to another node as such: nothing was
@@ -47,7 +87,7 @@ pub struct Duplicates {
 
 impl Duplicates {
     pub fn all(&self) -> u64 {
-        self.underestimated + self.above_mean + self.waited_long
+        self.underestimated + self.above_mean + self.waited_long + self.explored
     }
 }
 
@@ -64,6 +104,9 @@ pub struct Stragglers {
     pub slow_inputs: u64,
 }
 
+/// The length of the windows in which nodes are compared.
+const NODES_COMPARED: Duration = Duration::from_secs(600);
+
 /// As it is collected.
 #[derive(Default)]
 pub struct QueueMeasure {
@@ -71,6 +114,8 @@ pub struct QueueMeasure {
     promoted: Vec<Duration>,
     opportunistic: Vec<Duration>,
     errors: Vec<Duration>,
+    /// By window and node, the waits of guaranteed attempts that started.
+    at_nodes: BTreeMap<u64, BTreeMap<NodeId, (Duration, u32)>>,
     duplicates: Duplicates,
     /// Duplicates that have neither been first nor been superseded.
     open: BTreeSet<AttemptId>,
@@ -94,6 +139,14 @@ impl QueueMeasure {
             waits.push(waited);
             self.errors.push(Duration(waited.0.abs_diff(expected.0)));
         }
+    }
+
+    /// An attempt started that was launched as guaranteed.
+    pub fn on_started_at(&mut self, now: Instant, node: NodeId, waited: Duration) {
+        let window = self.at_nodes.entry(now.0 / NODES_COMPARED.0).or_default();
+        let (sum, count) = window.entry(node).or_default();
+        *sum += waited;
+        *count += 1;
     }
 
     pub fn on_duplicate_launched(&mut self, attempt: AttemptId, is_race: bool) {
@@ -139,6 +192,7 @@ impl QueueMeasure {
             Trigger::Underestimated => &mut self.duplicates.underestimated,
             Trigger::AboveMean => &mut self.duplicates.above_mean,
             Trigger::WaitedLong => &mut self.duplicates.waited_long,
+            Trigger::Explored => &mut self.duplicates.explored,
             Trigger::Upgraded => {
                 self.upgraded.insert(attempt);
                 &mut self.duplicates.upgraded
@@ -152,6 +206,11 @@ impl QueueMeasure {
             let is_first = !self.open.remove(&attempt) && !self.upgraded.remove(&attempt);
             self.duplicates.first += u64::from(is_first);
         }
+    }
+
+    fn across_nodes(&self) -> Vec<AcrossNodes> {
+        let begins_s = |window: u64| (window * NODES_COMPARED.0) as f64 / 1e6;
+        self.at_nodes.iter().map(|(window, nodes)| AcrossNodes::of(begins_s(*window), nodes)).collect()
     }
 
     /// `None` where nothing was sent to queues.
@@ -174,8 +233,30 @@ impl QueueMeasure {
             },
             duplicates: self.duplicates,
             stragglers: self.stragglers,
+            across_nodes: self.across_nodes(),
             yields: (self.yielded.len() + self.yielding.len()) as u64,
             yielded_s: summary(&self.yielded),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_compared_by_the_means_of_their_waits_window_by_window() {
+        let mut measure = QueueMeasure::default();
+        let mut start = |at: u64, node: u32, waited: u64| {
+            measure.on_started_at(Instant(at * 1_000_000), NodeId(node), Duration::from_secs(waited));
+        };
+        start(0, 0, 1);
+        start(599, 0, 3);
+        start(10, 1, 6);
+        start(600, 2, 5);
+        let found = measure.across_nodes();
+        let of = |found: &AcrossNodes| (found.begins_s, found.nodes, found.mean_s, found.deviation_s);
+        assert_eq!(found.iter().map(of).collect::<Vec<_>>(), [(0.0, 2, 4.0, 2.0), (600.0, 1, 5.0, 0.0)]);
+        assert_eq!((found[0].p20_s, found[0].p80_s, found[0].p95_s), (2.0, 6.0, 6.0));
     }
 }

@@ -1,14 +1,15 @@
 //! What a simulation found, as it is printed and written.
 
-use super::{Altruism, Metrics, Queueing, WINDOW};
+use super::{Altruism, Metrics, OfPreset, Queueing, WINDOW};
 use crate::oracle::Oracle;
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::resources::{CPU, MEMORY};
-use amalgam_core::vocabulary::{Duration, Exchange, Instant, ResourceTime};
+use amalgam_core::vocabulary::{Duration, Exchange, Instant, JobId, ResourceTime};
 use amalgam_workload::trace::{Summary, TraceJob};
 use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// The result of one run. Seconds where a name ends in `_s`; shares lie in 0..=1.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -43,6 +44,8 @@ pub struct Results {
     pub altruism: Option<Altruism>,
     /// How attempts fared that were sent to nodes' queues; where job managers do that.
     pub queueing: Option<Queueing>,
+    /// The same of the jobs of each preset, the cluster's own first; empty where there is only one.
+    pub side_by_side: Vec<OfPreset>,
     /// Of the process that ran the simulation; not part of what a seed determines.
     pub peak_memory_bytes: u64,
     /// What nothing can beat, and what a greedy omniscient scheduler would reach; where it was asked for.
@@ -186,6 +189,8 @@ pub struct JobResult {
     pub jct_s: Option<f64>,
     pub outcome: &'static str,
     pub queue: String,
+    /// Where some jobs go by another preset than the cluster's own.
+    pub preset: Option<String>,
     /// What it gave to others and received from them, where jobs yield.
     pub given_cpu_s: Option<f64>,
     pub given_memory_gib_s: Option<f64>,
@@ -208,6 +213,9 @@ impl Metrics {
 
     /// One row for each job of the workload.
     fn job_results(&self, jobs: &[TraceJob]) -> Vec<JobResult> {
+        let ids: BTreeMap<u32, JobId> =
+            (0..).map(JobId).zip(&self.of_id).filter_map(|(id, job)| Some(((*job)?, id))).collect();
+        let groups = self.groups.as_ref();
         let rows = self.jobs.iter().zip(jobs).enumerate().map(|(number, (measure, job))| {
             let ended = measure.ended.map(|(at, _)| at);
             let exchange = measure.exchange.as_deref();
@@ -231,6 +239,7 @@ impl Metrics {
                     (Some((_, JobOutcome::DependencyFailed)), _) => "dependency-failed",
                 },
                 queue: queue_name(&job.spec.queue),
+                preset: groups.and_then(|groups| Some(groups.preset(*ids.get(&(number as u32))?).to_owned())),
                 given_cpu_s: cpu(|exchange| &exchange.given),
                 given_memory_gib_s: memory(|exchange| &exchange.given),
                 received_cpu_s: cpu(|exchange| &exchange.received),
@@ -256,6 +265,8 @@ impl Metrics {
         let started = self.waits.len() as u64;
         let waits = summary(&self.waits);
         let windows = self.usage.take_windows();
+        let rows = self.job_results(jobs);
+        let side_by_side = self.side_by_side();
         let refused = self.jobs.iter().zip(jobs).filter_map(|(measure, job)| {
             let why = measure.refused.as_ref()?;
             Some(format!("{}: {why}", job.spec.name))
@@ -286,6 +297,7 @@ impl Metrics {
             counters: self.counters,
             altruism: None,
             queueing: self.queueing.finish(),
+            side_by_side,
             peak_memory_bytes: 0,
             reference: None,
             oracle: self.oracle(jobs),
@@ -293,7 +305,6 @@ impl Metrics {
             unfinished_jobs: self.jobs_left() as u64,
         };
         let heat = self.usage.take_heat();
-        let rows = self.job_results(jobs);
         Outcome {
             results: Results { altruism: Altruism::of(&rows), ..results },
             jobs: rows,
@@ -305,6 +316,15 @@ impl Metrics {
             watched: Vec::new(),
             running: self.course.map(|course| course.points).unwrap_or_default(),
         }
+    }
+
+    fn side_by_side(&mut self) -> Vec<OfPreset> {
+        let Some(groups) = self.groups.take() else { return Vec::new() };
+        let ids = (0..).map(JobId).zip(&self.of_id).filter_map(|(id, job)| Some((id, &self.jobs[(*job)? as usize])));
+        groups.finish(ids.map(|(id, job)| {
+            let ended = job.ended.filter(|(_, outcome)| *outcome == JobOutcome::Succeeded);
+            (id, ended.map(|(at, _)| at.since(job.arrival)))
+        }))
     }
 
     fn gantt(&self, jobs: &[TraceJob]) -> Option<Gantt> {
@@ -365,7 +385,7 @@ impl Jain {
     }
 }
 
-fn summary(samples: &[Duration]) -> Summary {
+pub(super) fn summary(samples: &[Duration]) -> Summary {
     Summary::of(samples.iter().map(|sample| (sample.as_secs_f64(), 1)))
 }
 

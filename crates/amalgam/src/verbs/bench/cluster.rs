@@ -240,6 +240,7 @@ pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager)
         default_timeout: None,
         recalled: Vec::new(),
         only_guaranteed: false,
+        preset: None,
         submitted_at: Moment(0),
     });
     let sealing = Sealing { root: Key([0; 32]), mac: HMAC };

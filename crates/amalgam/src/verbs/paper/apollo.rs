@@ -9,7 +9,7 @@ mod scenario;
 
 use super::figure::{Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, missed, misses, run_all};
 use crate::failure::Result;
-use production::{CAUGHT, DUPLICATES, FIRST, ORACLE, WAIT, WITHIN};
+use production::{CAUGHT, DUPLICATES, FASTER, FEWER, FIRST, GREATEST, ORACLE, WAIT, WITHIN};
 use scenario::{Batch, Scenario};
 
 const PAPER: Paper = Paper {
@@ -19,7 +19,7 @@ const PAPER: Paper = Paper {
             which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 8] = [
+pub const FIGURES: [Figure; 10] = [
     PAPER.figure(
         "apollo-4",
         "Apollo, figure 4: the server that is not nearest and not free, but done first",
@@ -31,8 +31,14 @@ pub const FIGURES: [Figure; 8] = [
         "Apollo, figures 6 and 7: scale, utilization and queueing of regular tasks",
         in_production,
     ),
+    PAPER.figure(
+        "apollo-8",
+        "Apollo, figure 8: recurring jobs, and waits across nodes, against the baseline that knows no loads",
+        in_production,
+    ),
     PAPER.figure("apollo-9", "Apollo, figure 9: completion times against other schedulers", in_production),
     PAPER.figure("apollo-10", "Apollo, figure 10: how well waits are estimated", in_production),
+    PAPER.figure("apollo-11", "Apollo, figure 11: waits across nodes with and without estimates", in_production),
     PAPER.figure("apollo-table-2", "Apollo, table 2: duplicates, and how many of them were first", in_production),
     PAPER.figure("apollo-stragglers", "Apollo, section 5.4: slow attempts that are caught", in_production),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
@@ -67,7 +73,13 @@ fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
 }
 
 /// What the paper says: the least or, of waits and duplicates, the most. Table 2 has 81.3, 81.3 and 83 % by trigger, which is 82 of all.
-const NUMBERS: [PaperNumber; 17] = [
+const NUMBERS: [PaperNumber; 23] = [
+    ("apollo-8", "apollo, load 0.8", FASTER, 0.8),
+    ("apollo-8", "apollo, load 0.8", GREATEST, 3.0),
+    ("apollo-8", "apollo, load 0.8", FEWER, 0.02),
+    ("apollo-9", "apollo, load 0.6", OVER_BASELINE, 0.78),
+    ("apollo-9", "apollo, load 0.8", OVER_BASELINE, 0.78),
+    ("apollo-9", "apollo, load 0.9", OVER_BASELINE, 0.78),
     ("apollo-7", "apollo, load 0.9", "cpu", 0.9),
     ("apollo-7", "apollo, load 0.9", "decisions_per_s", 20_000.0),
     ("apollo-7", "apollo, load 0.9", WAIT, 1.0),
@@ -93,14 +105,17 @@ fn in_production(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Resu
     let cases = production::run(&scenario.production, set_up, extent)?;
     let rows = production::rows(figure, set_up, &cases, &NUMBERS);
     let is_worse = |row: &Row, paper: f64| match &*row.metric {
-        WAIT | DUPLICATES | ORACLE => row.ours > paper,
+        WAIT | DUPLICATES | ORACLE | FEWER | OVER_BASELINE => row.ours > paper,
         _ => row.ours < paper,
     };
     let missed = missed(&rows, is_worse);
     Ok(Findings { departures: [missed, sentences(&IN_PRODUCTION)].concat(), rows, plots: Vec::new() })
 }
 
-const IN_PRODUCTION: [&str; 5] = [
+/// As production names it.
+const OVER_BASELINE: &str = "mean_jct over apollo-baseline";
+
+const IN_PRODUCTION: [&str; 8] = [
     "the paper's figures are of Microsoft's clusters of more than 20,000 machines with mixed jobs over days; here TPC-H's jobs of a public \
      trace come at random, at the rate at which they would keep the named part of the CPUs busy. One job may be an eighth of a \
      cluster of 400 nodes",
@@ -111,7 +126,14 @@ const IN_PRODUCTION: [&str; 5] = [
     "the oracle runs each job by itself, without waits and failures, the longest task of the stage with the longest path to the end first. \
      The paper's has the tokens that the job held from beginning to end; a job's allowance changes here with what it wants and with who \
      else is there, and the oracle has the most that it ever was. What opportunistic tasks held is not counted, as in the paper",
-    "the paper's baseline, which knows no loads and explores by duplicates, is not built; the baselines are presets of other papers",
+    "the paper's baseline is the preset apollo-baseline as far as section 4 describes it: it knows no loads, tries node after node with \
+     duplicates, one at a time, once a task has waited for a second, and relaxes locality after 3 and 6 s. TPC-H's jobs say nothing of where \
+     their input is, so that no locality is at stake. Shares, queues at nodes, straggler detection and estimates of run times are the same under both",
+    "a recurring job is all runs of one query of one size; its speed-up is the mean of its runs under the baseline over that under apollo, on the \
+     same arrivals, where the paper compares two time frames. Where half of the jobs go by each, the halves are different jobs",
+    "waits at a node are those of attempts that were launched as guaranteed and started there, in windows of ten minutes, as in figure 8(c); the \
+     paper's figure 11 has no numbers in its text",
+    "without estimates every task is taken to run for 20 s, about the mean of all; the paper does not say its default",
 ];
 
 fn told(rows: Vec<Row>, departures: &[&str]) -> Findings {

@@ -3,7 +3,7 @@
 use crate::show;
 use amalgam_core::why::counted;
 use amalgam_sim::{
-    Against, Altruism, Duplicates, Oracle, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers,
+    Against, Altruism, Duplicates, OfPreset, Oracle, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers,
 };
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
@@ -56,6 +56,9 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     }
     if several {
         return text;
+    }
+    for run in runs.iter().filter(|run| !run.side_by_side.is_empty()) {
+        text += &format!("\nwith {} as the cluster's preset:\n{}", run.preset, side_by_side(&run.side_by_side));
     }
     text + &runs.first().and_then(|run| run.reference.as_ref()).map(bounds).unwrap_or_default()
 }
@@ -213,6 +216,7 @@ pub fn table(results: &Results) -> String {
     if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
+    text += &side_by_side(&results.side_by_side);
     text += &results.queueing.as_ref().map(queueing).unwrap_or_default();
     text += &results.altruism.as_ref().map(altruism).unwrap_or_default();
     text += &results.reference.as_ref().map(bounds).unwrap_or_default();
@@ -244,10 +248,11 @@ fn queueing(queueing: &Queueing) -> String {
         queueing.within_a_second * 100.0,
         number(queueing.error_s.p95)
     );
-    let Duplicates { underestimated, above_mean, waited_long, first, upgraded } = queueing.duplicates;
+    let Duplicates { underestimated, above_mean, waited_long, explored, first, upgraded } = queueing.duplicates;
+    let explored = if explored > 0 { format!("{explored} to try another node, ") } else { String::new() };
     text += &format!(
-        "{}: {underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their stage; {first} were first; \
-         beside them {upgraded} that became guaranteed elsewhere\n",
+        "{}: {explored}{underestimated} whose wait grew, {above_mean} and {waited_long} that wait or waited longer than their \
+         stage; {first} were first; beside them {upgraded} that became guaranteed elsewhere\n",
         counted(queueing.duplicates.all(), "duplicate")
     );
     let Stragglers { slow, caught, duplicates, first, slow_inputs } = queueing.stragglers;
@@ -269,6 +274,24 @@ fn queueing(queueing: &Queueing) -> String {
         text += &format!("{} ran once more for files that were slow to come\n", counted(slow_inputs, "finished task"));
     }
     text
+}
+
+/// The jobs of each preset.
+fn side_by_side(all: &[OfPreset]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let row = |of: &OfPreset| {
+        let cell = |behind: u64, value: f64| if behind == 0 { "-".to_owned() } else { show::number(value) };
+        let (jct, wait) = (|value| cell(of.succeeded_jobs, value), |value| cell(of.started_tasks, value));
+        let mut row = vec![of.preset.clone(), of.jobs.to_string()];
+        row.extend([of.jct_s.mean, of.jct_s.p50, of.jct_s.p95].map(jct));
+        row.extend([of.task_wait_s.mean, of.task_wait_s.p95].map(wait));
+        row.extend([of.launched, of.duplicated].map(|count| count.to_string()));
+        row
+    };
+    let headings = ["SIDE BY SIDE", "JOBS", "JCT MEAN", "P50", "P95", "WAIT MEAN", "P95", "ATTEMPTS", "DUPLICATES"];
+    format!("\n{}\n", show::table(&headings, &all.iter().map(row).collect::<Vec<_>>()))
 }
 
 /// Jobs that can never run, the first of them by name.

@@ -5,8 +5,7 @@ use crate::cluster::{configured, parse_preset};
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::workload::parse_option;
-use amalgam_core::master::{Decide, MasterSettings};
-use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::master::{Beside, Decide, MasterSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_core::why::counted;
@@ -33,6 +32,10 @@ pub struct RunArgs {
     /// Which policies schedule: one preset, several with commas between, or `all` [default: that of --config, or drf]
     #[arg(long, value_name = "PRESETS", value_parser = parse_presets)]
     preset: Option<Presets>,
+    /// A part of the jobs, drawn by the seed, goes by another preset on the same cluster, such as apollo-baseline:0.5, and
+    /// results are told for each as well; both must place tasks at nodes' queues. Queues may name their own in --config
+    #[arg(long, value_name = "PRESET:PART", value_parser = parse_beside)]
+    beside: Option<BesideArg>,
     /// FORMAT:PATH, such as hawk:YH1.tr.gz; see `amalgam workload formats`
     #[arg(long, value_name = "WORKLOAD", required_unless_present = "scenario")]
     workload: Option<String>,
@@ -102,6 +105,22 @@ fn parse_presets(text: &str) -> std::result::Result<Presets, String> {
         Some((_, twice)) => Err(format!("{} is there twice", twice.name())),
         None => Ok(Presets(presets)),
     }
+}
+
+/// A preset, and the part of the jobs that goes by it.
+#[derive(Clone)]
+struct BesideArg {
+    preset: Preset,
+    part: f64,
+}
+
+fn parse_beside(text: &str) -> std::result::Result<BesideArg, String> {
+    let (name, part) =
+        text.split_once(':').ok_or("write a preset and a part of the jobs, such as apollo-baseline:0.5")?;
+    let preset = parse_preset(name)?;
+    let part = part.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+    let part = part.ok_or_else(|| format!("the part of the jobs is a number from 0 to 1, such as {name}:0.5"))?;
+    Ok(BesideArg { preset, part })
 }
 
 #[derive(Args)]
@@ -253,7 +272,16 @@ impl RunArgs {
         self.scenario.as_deref()
     }
 
-    fn settings(&self, mut preset: Preset, seed: u64, queues: &QueueTree) -> Settings {
+    fn beside(&self, config: &Config, seed: u64) -> Option<Beside> {
+        let given = self.beside.as_ref().map(|BesideArg { preset, part }| Beside {
+            preset: preset.name().to_owned(),
+            part: (part * 1e6).round() as u32,
+            seed,
+        });
+        given.or_else(|| config.master.beside.clone().map(|beside| Beside { seed, ..beside }))
+    }
+
+    fn settings(&self, config: &Config, mut preset: Preset, seed: u64) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
@@ -264,8 +292,13 @@ impl RunArgs {
             oracle: self.against_oracle,
             preset,
             seed,
-            queues: queues.clone(),
-            master: MasterSettings { heartbeat, decide, ..MasterSettings::default() },
+            queues: config.queues.clone(),
+            master: MasterSettings {
+                heartbeat,
+                decide,
+                beside: self.beside(config, seed),
+                ..MasterSettings::default()
+            },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },
             execution: ExecutionSettings {
                 slowdown,
@@ -328,6 +361,10 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     }
     let configs = args.configs()?;
     let presets: Vec<Preset> = configs.iter().map(|config| config.preset).collect();
+    if let Some(BesideArg { preset: other, .. }) = &args.beside {
+        let shares = |own: &Preset| own.beside(other.name()).map(drop);
+        presets.iter().try_for_each(shares).map_err(|(what, remedy)| Failure::usage(what, remedy))?;
+    }
     if args.against_selfish {
         let yields = |preset: &Preset| selfish(*preset).is_some();
         let what = "in which they do, with altruism above 0";
@@ -341,7 +378,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
 
-    let runs = run_all(args, &worlds, &presets, &configs[0].queues);
+    let runs = run_all(args, &worlds, &configs);
     if args.strict {
         runs.iter().try_for_each(check_fits)?;
     }
@@ -372,19 +409,20 @@ pub fn execute(args: &RunArgs) -> Result<()> {
 }
 
 /// Every preset in every world, in the order of the presets and then of the seeds.
-fn run_all(args: &RunArgs, worlds: &[World], presets: &[Preset], queues: &QueueTree) -> Vec<Outcome> {
+fn run_all(args: &RunArgs, worlds: &[World], configs: &[Config]) -> Vec<Outcome> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let last = (presets.len() * worlds.len()) as u64;
-    let again = presets.iter().filter(|preset| args.against_selfish && selfish(**preset).is_some()).count();
+    let last = (configs.len() * worlds.len()) as u64;
+    let again = configs.iter().filter(|config| args.against_selfish && selfish(config.preset).is_some()).count();
     let progress =
-        Progress::of((presets.len() + again) * worlds.iter().map(|world| world.workload.jobs.len()).sum::<usize>());
+        Progress::of((configs.len() + again) * worlds.iter().map(|world| world.workload.jobs.len()).sum::<usize>());
     let work = |number: u64| {
         let number = number as usize - 1;
         let World { seed, nodes, workload } = &worlds[number % worlds.len()];
-        let preset = presets[number / worlds.len()];
-        let mut run = simulate(args.settings(preset, *seed, queues), nodes, workload, &progress);
+        let config = &configs[number / worlds.len()];
+        let preset = config.preset;
+        let mut run = simulate(args.settings(config, preset, *seed), nodes, workload, &progress);
         if let Some(selfish) = selfish(preset).filter(|_| args.against_selfish) {
-            let settings = Settings { story: None, ..args.settings(selfish, *seed, queues) };
+            let settings = Settings { story: None, ..args.settings(config, selfish, *seed) };
             run.compare_with_selfish(&simulate(settings, nodes, workload, &progress));
         }
         run.results.reference = reference(&run, workload, nodes);

@@ -184,7 +184,7 @@ mod tests {
     fn mistakes_name_the_place_and_what_is_allowed() {
         for (text, at, what, remedy) in [
             ("nodes = 3\nprest = 'fifo'", 10, "there is no key `prest`", "did you mean `preset`?"),
-            ("colour = 'red'", 0, "there is no key `colour`", "there are: preset, workload"),
+            ("colour = 'red'", 0, "there is no key `colour`", "there are: preset, beside, workload"),
             ("nodes = 3\npreset = 'fifi'", 10, "there are: fifo, capacity, drf", "--help"),
             ("loss = 7", 0, "at least 0 and less than 1", "--help"),
             ("strict = 1", 9, "`strict` does not take this", "true or false"),

@@ -133,6 +133,17 @@ impl QueueTree {
         &self.specs[queue.0 as usize]
     }
 
+    /// The preset that jobs of the queue go by, where it or one above it names one.
+    pub fn preset(&self, queue: QueueId) -> Option<&str> {
+        let above = std::iter::successors(Some(queue), |queue| self.parent(*queue));
+        above.filter_map(|queue| self.spec(queue).preset.as_deref()).next()
+    }
+
+    /// All that are named.
+    pub fn presets(&self) -> impl Iterator<Item = &str> {
+        self.specs.iter().filter_map(|spec| spec.preset.as_deref())
+    }
+
     pub fn len(&self) -> usize {
         self.specs.len()
     }
@@ -175,6 +186,7 @@ impl QueueSpec {
             user_limit: WHOLE,
             max_running_jobs: None,
             default_timeout: None,
+            preset: None,
         }
     }
 }

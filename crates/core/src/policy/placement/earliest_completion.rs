@@ -234,6 +234,7 @@ impl PlacementPolicy for EarliestCompletion {
         let mut here = estimate(node, ask, view, &self.settings.rates);
         match standing {
             Standing::Waits(wait) => here.wait = wait,
+            Standing::Waited(_) => {}
             Standing::Runs(left) => {
                 // It is the node that may be slow.
                 self.avoided = Some(node);

@@ -6,6 +6,7 @@ mod by_room;
 mod earliest_completion;
 mod next_fit;
 mod random;
+mod relaxed_locality;
 mod top_ranked;
 
 pub use aligned::Aligned;
@@ -14,6 +15,7 @@ pub use by_room::{BestFit, WorstFit};
 pub use earliest_completion::{CompletionSettings, EarliestCompletion, estimate};
 pub use next_fit::NextFit;
 pub use random::{PowerOfTwo, Random};
+pub use relaxed_locality::RelaxedLocality;
 pub use top_ranked::TopRanked;
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! Runs a steady stream of a trace's jobs on a cluster, as the paper's cluster has it in production, and keeps of a run what
 //! figures are about.
 
-use super::super::figure::{Amount, Extent, PaperNumber, Row, mean, nodes, number_of, ratio, run_all, seconds, source};
+use super::super::figure::{
+    Amount, Extent, PaperNumber, Row, mean, nodes, number_of, percentile, ratio, run_all, seconds, source,
+};
 use super::scenario::{Production, ProductionFigure};
 use crate::failure::{Failure, Result};
+use amalgam_core::master::Beside;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
-use amalgam_sim::{Oracle, Outcome, Queueing, Reference, Settings, Simulation};
+use amalgam_sim::{AcrossNodes, OfPreset, Oracle, Outcome, Queueing, Reference, Settings, Simulation};
 use amalgam_workload::trace::{self, Workload};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Metrics of which the paper has numbers.
@@ -17,6 +21,14 @@ pub const FIRST: &str = "duplicates that were first";
 pub const ORACLE: &str = "mean_jct over the oracle, with the most that was allowed";
 pub const CAUGHT: &str = "stragglers caught";
 pub const WAIT: &str = "guaranteed_wait_p95_s";
+pub const FASTER: &str = "recurring jobs that are faster";
+pub const GREATEST: &str = "their greatest speed-up";
+pub const FEWER: &str = "duplicates over apollo-baseline";
+pub const SPREAD: &str = "deviation of waits across nodes, s";
+
+/// As cases are told.
+const SIDE_BY_SIDE: &str = ", half of the jobs beside";
+const UNIFORM: &str = ", without estimates";
 
 /// A cluster under a load with a scheduler.
 pub struct Case {
@@ -26,6 +38,10 @@ pub struct Case {
     stragglers: f64,
     /// Whether anything is done about those that are.
     corrects_slow: bool,
+    /// A part of the jobs goes by another preset at the same time.
+    beside: Option<(String, f64)>,
+    /// All tasks are taken to run for so long.
+    assumed_run_time_s: Option<f64>,
 }
 
 impl Case {
@@ -35,7 +51,14 @@ impl Case {
         if let Some(corrections) = preset.queueing.as_mut().and_then(|queueing| queueing.corrections.as_mut()) {
             corrections.progress_every = corrections.progress_every.filter(|_| self.corrects_slow);
         }
+        if let Some(queueing) = &mut preset.queueing {
+            queueing.assumed_run_time = self.assumed_run_time_s.map(seconds);
+        }
         Ok(preset)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.beside.is_none() && self.assumed_run_time_s.is_none()
     }
 
     pub fn name(&self) -> String {
@@ -44,7 +67,9 @@ impl Case {
             (true, true) => ", slow ones corrected",
             (true, false) => ", slow ones left",
         };
-        format!("{}, load {}{slow}", self.preset, self.load)
+        let beside = if self.beside.is_some() { SIDE_BY_SIDE } else { "" };
+        let uniform = if self.assumed_run_time_s.is_some() { UNIFORM } else { "" };
+        format!("{}, load {}{slow}{beside}{uniform}", self.preset, self.load)
     }
 }
 
@@ -61,6 +86,12 @@ pub struct Run {
     launched: f64,
     preempted: f64,
     queueing: Option<Queueing>,
+    side_by_side: Vec<OfPreset>,
+    /// Of the waits of guaranteed attempts at nodes: the deviation, and the 20th, 80th and 95th percentile of nodes, while jobs
+    /// arrived; the means over windows.
+    across_nodes: [f64; 4],
+    /// By recurring job, how long it took in the mean.
+    recurring: BTreeMap<String, f64>,
 }
 
 pub fn run(production: &Production, figure: &ProductionFigure, extent: &Extent) -> Result<Vec<(Case, Vec<Run>)>> {
@@ -72,9 +103,33 @@ pub fn run(production: &Production, figure: &ProductionFigure, extent: &Extent) 
     for &load in &figure.loads {
         for preset in figure.baselines.iter().chain(&figure.schedulers) {
             for &(stragglers, corrects_slow) in slow {
-                cases.push(Case { preset: preset.clone(), load, stragglers, corrects_slow });
+                let plain = Case {
+                    preset: preset.clone(),
+                    load,
+                    stragglers,
+                    corrects_slow,
+                    beside: None,
+                    assumed_run_time_s: None,
+                };
+                cases.push(plain);
             }
         }
+    }
+    for (&load, preset) in
+        figure.loads.iter().flat_map(|load| figure.schedulers.iter().map(move |preset| (load, preset)))
+    {
+        let other = || Case {
+            preset: preset.clone(),
+            load,
+            stragglers: 0.0,
+            corrects_slow: true,
+            beside: None,
+            assumed_run_time_s: None,
+        };
+        let beside = figure.beside.and_then(|part| Some((figure.baselines.first()?.clone(), part)));
+        cases.extend(beside.map(|beside| Case { beside: Some(beside), ..other() }));
+        let assumed_run_time_s = figure.assumed_run_time_s;
+        cases.extend(assumed_run_time_s.map(|_| Case { assumed_run_time_s, ..other() }));
     }
     let runs = run_all(&cases, extent, |case, seed| one(production, figure, case, seed, extent));
     cases.into_iter().zip(runs).map(|(case, runs)| Ok((case, runs.into_iter().collect::<Result<_>>()?))).collect()
@@ -94,6 +149,8 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
     let mut settings = Settings { preset: case.preset()?, seed, oracle: true, ..Settings::default() };
     settings.preset.seed = seed;
     settings.master.heartbeat = seconds(production.heartbeat_s);
+    settings.master.beside =
+        case.beside.as_ref().map(|(preset, part)| Beside { preset: preset.clone(), part: (part * 1e6) as u32, seed });
     settings.execution.stragglers = case.stragglers;
     settings.execution.straggler_factor = production.straggler_factor;
     let mut capacity = Totals::ZERO;
@@ -144,8 +201,41 @@ impl Run {
             launched: results.counters.launched as f64,
             preempted: results.counters.preempted as f64,
             queueing: results.queueing.clone(),
+            side_by_side: results.side_by_side.clone(),
+            across_nodes: across_nodes(results.queueing.as_ref(), last_arrival_s),
+            recurring: recurring(outcome),
         }
     }
+}
+
+/// The means over the windows that begin while jobs arrive.
+fn across_nodes(queueing: Option<&Queueing>, last_arrival_s: f64) -> [f64; 4] {
+    let windows = queueing.map_or(&[][..], |queueing| &queueing.across_nodes);
+    let windows: Vec<&AcrossNodes> = windows.iter().filter(|window| window.begins_s < last_arrival_s).collect();
+    let mean_of = |of: fn(&AcrossNodes) -> f64| mean(&windows.iter().map(|window| of(window)).collect::<Vec<_>>());
+    [mean_of(|all| all.deviation_s), mean_of(|all| all.p20_s), mean_of(|all| all.p80_s), mean_of(|all| all.p95_s)]
+}
+
+/// Jobs of one name are one that recurs.
+fn recurring(outcome: &Outcome) -> BTreeMap<String, f64> {
+    let mut all: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for job in outcome.jobs.iter().filter(|job| job.outcome == "succeeded") {
+        all.entry(job.name.clone()).or_default().extend(job.jct_s);
+    }
+    all.into_iter().map(|(name, took)| (name, mean(&took))).collect()
+}
+
+/// How many times as fast each recurring job is as under the other one, the slowest first.
+fn speed_ups(run: &Run, other: &Run) -> Vec<f64> {
+    let pairs = run.recurring.iter().filter_map(|(name, took)| Some(ratio(*other.recurring.get(name)?, *took)));
+    let mut speed_ups: Vec<f64> = pairs.collect();
+    speed_ups.sort_by(f64::total_cmp);
+    speed_ups
+}
+
+/// Of the jobs of one preset, where two shared the cluster.
+fn of_preset<'a>(run: &'a Run, preset: &str) -> Option<&'a OfPreset> {
+    run.side_by_side.iter().find(|of| of.preset == preset)
 }
 
 /// The rows of all cases.
@@ -167,12 +257,42 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
             set_up.baselines.iter().filter(|base| **base != case.preset && set_up.schedulers.contains(&case.preset))
         {
             let is_base = |other: &&(Case, Vec<Run>)| {
-                (&other.0.preset, other.0.load, other.0.corrects_slow) == (base, case.load, case.corrects_slow)
+                other.0.is_plain()
+                    && (&other.0.preset, other.0.load, other.0.corrects_slow) == (base, case.load, case.corrects_slow)
             };
             let Some((_, others)) = cases.iter().find(is_base) else { continue };
             let pairs = runs.iter().zip(others).map(|(run, other)| ratio(run.mean_jct_s, other.mean_jct_s));
             let (metric, of_seeds) = (format!("mean_jct over {base}"), pairs.collect::<Vec<_>>());
             rows.push(Row::of(&name, &metric, number_of(paper, figure, &name, &metric), &of_seeds));
+            if figure != "apollo-8" || !case.is_plain() {
+                continue;
+            }
+            let mut row = |metric: &str, of: &dyn Fn(&Run, &Run) -> f64| {
+                let of_seeds: Vec<f64> = runs.iter().zip(others).map(|(run, other)| of(run, other)).collect();
+                rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
+            };
+            row(FASTER, &|run, other| {
+                let all = speed_ups(run, other);
+                ratio(all.iter().filter(|times| **times > 1.0).count() as f64, all.len() as f64)
+            });
+            for percent in [5, 25, 50, 75, 95] {
+                row(&format!("their speed-up, p{percent}"), &|run, other| percentile(&speed_ups(run, other), percent));
+            }
+            row(GREATEST, &|run, other| percentile(&speed_ups(run, other), 100));
+            let duplicates = |run: &Run| run.queueing.as_ref().map_or(0.0, |queueing| queueing.duplicates.all() as f64);
+            row(FEWER, &|run, other| {
+                ratio(ratio(duplicates(run), run.launched), ratio(duplicates(other), other.launched))
+            });
+        }
+        for preset in case.beside.iter().map(|(other, _)| other).chain([&case.preset]).filter(|_| case.beside.is_some())
+        {
+            let mut row = |metric: &str, of: &dyn Fn(&OfPreset) -> f64| {
+                let of_seeds: Vec<f64> = runs.iter().filter_map(|run| Some(of(of_preset(run, preset)?))).collect();
+                rows.push(Row::of(&name, &format!("{metric} of {preset}"), None, &of_seeds));
+            };
+            row("mean_jct_s", &|of| of.jct_s.mean);
+            row("task_wait_p95_s", &|of| of.task_wait_s.p95);
+            row("duplicates, part of attempts,", &|of| ratio(of.duplicated as f64, of.launched as f64));
         }
         let mut row = |metric: &str, of: &dyn Fn(&Oracle) -> f64| {
             let of_seeds: Vec<f64> =
@@ -192,9 +312,18 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
             rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
         };
         row(WAIT, &|queueing, _| queueing.guaranteed_wait_s.p95);
+        if figure == "apollo-8" || figure == "apollo-11" {
+            row("guaranteed_wait_mean_s", &|queueing, _| queueing.guaranteed_wait_s.mean);
+            row("guaranteed_wait_p99_s", &|queueing, _| queueing.guaranteed_wait_s.p99);
+            row(SPREAD, &|_, run| run.across_nodes[0]);
+            row("mean wait of the 20th percentile of nodes, s", &|_, run| run.across_nodes[1]);
+            row("of the 80th", &|_, run| run.across_nodes[2]);
+            row("of the 95th", &|_, run| run.across_nodes[3]);
+        }
         row("promoted_wait_p95_s", &|queueing, _| queueing.promoted_wait_s.p95);
         row("opportunistic_wait_p95_s", &|queueing, _| queueing.opportunistic_wait_s.p95);
         row(WITHIN, &|queueing, _| queueing.within_a_second);
+        row("by trying another node", &|queueing, run| ratio(queueing.duplicates.explored as f64, run.launched));
         row(DUPLICATES, &|queueing, run| ratio(queueing.duplicates.all() as f64, run.launched));
         row("by a wait that grew", &|queueing, run| ratio(queueing.duplicates.underestimated as f64, run.launched));
         row("by a wait above the stage's", &|queueing, run| ratio(queueing.duplicates.above_mean as f64, run.launched));

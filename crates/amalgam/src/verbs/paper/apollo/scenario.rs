@@ -44,6 +44,10 @@ pub struct ProductionFigure {
     #[serde(default)]
     pub baselines: Vec<String>,
     pub schedulers: Vec<String>,
+    /// Once more with the baselines on the same cluster: so much of the jobs goes by the first of them.
+    pub beside: Option<f64>,
+    /// Once more with every task taken to run for so long.
+    pub assumed_run_time_s: Option<f64>,
     /// The probability that an attempt is slow.
     pub stragglers: Option<f64>,
 }
@@ -195,6 +199,8 @@ impl ProductionFigure {
     fn check(&self) -> std::result::Result<(), String> {
         within("nodes", self.nodes.unwrap_or(1), 1.0..=MANY)?;
         within("jobs", self.jobs.unwrap_or(1), 1.0..=MANY)?;
+        within("beside", self.beside.unwrap_or(0.0), 0.0..=1.0)?;
+        within("assumed_run_time_s", self.assumed_run_time_s.unwrap_or(1.0), 0.001..=MANY)?;
         within("stragglers", self.stragglers.unwrap_or(0.0), 0.0..=1.0)?;
         self.loads.iter().try_for_each(|&load| within("loads", load, 0.01..=10.0))?;
         self.baselines.iter().chain(&self.schedulers).try_for_each(|name| Preset::parse(name).map(drop))

@@ -1,0 +1,104 @@
+//! Two presets on one cluster: the jobs of a queue go by another one than the server's.
+
+use crate::support::{Cluster, Scene, until, until_true};
+use serde_json::Value;
+
+const CONFIG: &str = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\nguaranteed = 1.0\n\
+                      [[queue]]\nname = \"new\"\n[[queue]]\nname = \"old\"\npreset = \"apollo-baseline\"\n";
+
+/// Tasks of one CPU.
+fn submit(scene: &Scene, queue: &str, name: &str, tasks: u32, command: &str) -> String {
+    let job = format!(
+        "name = \"{name}\"\nqueue = \"{queue}\"\nwait_for_nodes = true\n[[stage]]\nname = \"only\"\ntasks = {tasks}\n\
+         command = [\"sh\", \"-c\", \"{command}\"]\nexecution = \"guaranteed\"\nexpected = \"3s\"\nresources = {{ cpu = 1 }}\n"
+    );
+    let path = scene.write(&format!("{name}.toml"), &job);
+    scene.submit(&[path.to_str().unwrap()])
+}
+
+fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
+    scene.story(id).into_iter().filter(|line| line.kind == kind).map(|line| line.text).collect()
+}
+
+#[test]
+fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds_end() {
+    let cluster = Cluster::start(2, 2, CONFIG);
+    let scene = &cluster.scene;
+    let wait = "until test -e go; do sleep 0.1; done";
+    let new = submit(scene, "new", "new", 4, wait);
+    until_true("its tasks run", || scene.job(&new).summary.tasks.running >= 2);
+    let old = submit(scene, "old", "old", 2, "true");
+    assert_eq!(
+        (scene.job(&new).summary.preset, scene.job(&old).summary.preset),
+        (None, Some("apollo-baseline".to_owned()))
+    );
+    assert!(scene.ok(&["info", &old]).contains("preset        apollo-baseline"));
+    cluster.kill_server();
+    cluster.start_server();
+    assert_eq!(scene.job(&old).summary.preset, Some("apollo-baseline".to_owned()));
+    scene.write("go", "");
+    scene.ok(&["wait", &new, &old]);
+    let sent =
+        |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("expected to be done there first"));
+    assert!(sent(&new) && !sent(&old), "{:?}", scene.story(&old));
+}
+
+#[test]
+fn what_waits_without_news_of_waits_is_tried_at_another_node() {
+    let cluster = Cluster::start(2, 1, CONFIG);
+    let scene = &cluster.scene;
+    let wait = "until test -e go; do sleep 0.1; done";
+    let blocker = submit(scene, "new", "blocker", 1, wait);
+    until_true("it runs", || scene.job(&blocker).summary.tasks.running == 1);
+    // Half of them are sent to the node that is busy.
+    let tried = until("a task that waits there", || {
+        let id = submit(scene, "old", "quick", 1, "true");
+        scene.ok(&["wait", &id]);
+        Some(told(scene, &id, "duplicated")).filter(|all| !all.is_empty())
+    });
+    assert!(tried[0].contains("it waits, and may start sooner there"), "{tried:?}");
+    scene.write("go", "");
+    scene.ok(&["wait", &blocker]);
+}
+
+#[test]
+fn a_server_refuses_presets_that_cannot_share_it() {
+    let scene = Scene::new();
+    let path =
+        scene.write("server.toml", "preset = \"drf\"\n[[queue]]\nname = \"old\"\npreset = \"apollo-baseline\"\n");
+    let told = scene.run(&["server", "--config", path.to_str().unwrap()]);
+    assert_eq!(told.code, 2, "{}", told.err);
+    assert!(told.err.contains("make apollo the cluster's preset"), "{}", told.err);
+}
+
+#[test]
+fn a_simulation_tells_of_the_jobs_of_each_preset() {
+    let scene = Scene::new();
+    let run = |preset: &'static str, beside: &'static str| {
+        let mut words = vec!["sim", "run", "--preset", preset, "--beside", beside, "--nodes", "8", "--cpus", "4"];
+        words.extend(["--workload", "synthetic:layered", "-w", "limit=30", "--json", "--csv", "tables"]);
+        words
+    };
+    let told: Value = scene.json(&run("apollo", "apollo-baseline:0.5"));
+    let all = told["side_by_side"].as_array().expect("a list");
+    let of = |key: &str| all.iter().map(|of| of[key].as_u64().unwrap()).collect::<Vec<u64>>();
+    assert_eq!([&all[0]["preset"], &all[1]["preset"]], ["apollo", "apollo-baseline"]);
+    assert!(of("jobs").iter().sum::<u64>() == 30 && of("jobs").iter().all(|jobs| *jobs > 5), "{all:?}");
+    assert_eq!(of("jobs"), of("succeeded_jobs"));
+    assert_eq!(of("launched").iter().sum::<u64>(), told["counters"]["launched"].as_u64().unwrap());
+    assert_eq!(of("started_tasks").iter().sum::<u64>(), told["started_tasks"].as_u64().unwrap());
+    let explored = |of: &Value| of["queueing"]["duplicates"]["explored"].as_u64().unwrap();
+    assert!(explored(&all[0]) == 0 && explored(&all[1]) > 0, "{all:?}");
+    let jobs = scene.read("tables/jobs-apollo.csv");
+    assert_eq!(jobs.lines().filter(|line| line.contains(",apollo-baseline,")).count() as u64, of("jobs")[1]);
+
+    for (preset, beside, wanted) in [
+        ("drf", "apollo-baseline:0.5", "make apollo the cluster's preset"),
+        ("apollo", "drf:0.5", "beside apollo that is apollo-baseline"),
+        ("apollo", "apollo-baseline", "write a preset and a part of the jobs"),
+        ("apollo", "apollo-baseline:2", "a number from 0 to 1"),
+    ] {
+        let told = scene.run(&run(preset, beside));
+        assert!(told.code == 2 && told.err.contains(wanted), "{}", told.err);
+    }
+}

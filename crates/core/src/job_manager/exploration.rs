@@ -1,0 +1,112 @@
+//! Nobody says how long tasks wait: what waits at a node for some time is launched at another one too, and if it waits there as
+//! well, at one after the other. Whichever attempt starts first is kept, and the first one keeps its place until then.
+//!
+//! That is how the baseline scheduler of Boutin et al. 2014, section 4, works: "when tasks wait in a queue, the baseline scheduler
+//! systematically triggers duplicates to explore other idle" nodes. Departs: a task has one duplicate at a time, which is taken
+//! back when the next is sent; opportunistic attempts get none before they are promoted; and when the next comes is not said.
+
+use super::{Basis, JobManager, Room, RunningAttempt};
+use crate::policy::Standing;
+use crate::protocol::Rule;
+use crate::role::{Outbox, Record, Trigger};
+use crate::vocabulary::{Duration, ExecutionType, Instant, NodeId, TaskId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// When other nodes are tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ExplorationRules {
+    /// As soon as a task has waited for so long, and each time that it has for as long again.
+    pub after: Duration,
+}
+
+/// Tasks that wait as far as is known, and when another node is tried.
+pub(super) struct Exploration {
+    rules: Option<ExplorationRules>,
+    due: BTreeSet<(Instant, TaskId)>,
+    of_task: BTreeMap<TaskId, Instant>,
+}
+
+impl Exploration {
+    pub(super) fn new(rules: Option<ExplorationRules>) -> Exploration {
+        Exploration { rules, due: BTreeSet::new(), of_task: BTreeMap::new() }
+    }
+
+    /// Instead of looking at what nodes say of their waits.
+    pub(super) fn is_on(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    pub(super) fn on_sent(&mut self, sent: &RunningAttempt) {
+        if let Some(rules) = self.rules.filter(|_| !sent.rule.is_second()) {
+            self.set(sent.task, sent.launched_at + rules.after);
+        }
+    }
+
+    fn set(&mut self, task: TaskId, at: Instant) {
+        self.forget(task);
+        self.of_task.insert(task, at);
+        self.due.insert((at, task));
+    }
+
+    /// It has started, or has no attempt any more.
+    pub(super) fn forget(&mut self, task: TaskId) {
+        if let Some(at) = self.of_task.remove(&task) {
+            self.due.remove(&(at, task));
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<TaskId> {
+        let &(_, task) = self.due.first().filter(|(at, _)| *at <= now)?;
+        self.forget(task);
+        Some(task)
+    }
+}
+
+impl JobManager {
+    pub(super) fn explore(&mut self, now: Instant, out: &mut Outbox) {
+        let Some(rules) = self.exploration.rules else { return };
+        while let Some(task) = self.exploration.take_due(now) {
+            if self.still_waits(task) {
+                self.try_another_node(now, task, out);
+                self.exploration.set(task, now + rules.after);
+            }
+        }
+    }
+
+    fn still_waits(&self, task: TaskId) -> bool {
+        let waits = |sent: &RunningAttempt| sent.started_at.is_none();
+        let first = self.dag.shown(task).and_then(|attempt| self.running.get(&attempt));
+        first.is_some_and(|first| {
+            let twin = first.twin.and_then(|twin| self.running.get(&twin));
+            waits(first) && twin.is_none_or(waits) && !self.stopping
+        })
+    }
+
+    /// Sends the task to a node where it was not sent yet, as far as is known, and takes back what was sent there last.
+    fn try_another_node(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
+        let Some(attempt) = self.dag.shown(task) else { return };
+        let Some(sent) = self.running.get(&attempt).filter(|sent| !sent.opportunistic && !self.held) else { return };
+        let (node, twin, waited) = (sent.node, sent.twin, now.since(sent.launched_at));
+        let tried = twin.and_then(|twin| self.running.get(&twin)).map(|twin| twin.node);
+        let expected = self.dag.stage(task.stage).estimate.expected();
+        let (ask, execution) = (self.requests.ask_of(task.stage, false), ExecutionType::Guaranteed);
+        let Some(scheduler) = &mut self.scheduler else { return };
+        scheduler.advance(now);
+        let standing = Standing::Waited(waited);
+        let other = scheduler.reconsider(ask, node, execution, expected, standing, Duration::ZERO);
+        let other = other.map(|other| NodeId(other.node as u32)).filter(|other| Some(*other) != tried);
+        let Some(node) = other else { return };
+        if let Some(twin) = twin {
+            self.discard(now, twin, out);
+        }
+        out.record(Record::Duplicated { task, attempt, node, trigger: Trigger::Explored });
+        let (basis, rule, expected_wait) = (Basis::Queue, Rule::Exploration, Duration::ZERO);
+        let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
+        self.launch(now, room, task, execution, out);
+    }
+}
