@@ -5,6 +5,7 @@
 
 mod allowance;
 mod blame;
+mod by_size;
 mod copies;
 mod correction;
 mod dag;
@@ -17,6 +18,7 @@ mod promotion;
 mod questions;
 mod requests;
 mod saved;
+mod sizes;
 mod stragglers;
 mod templates;
 mod work;
@@ -399,7 +401,8 @@ impl JobManager {
     /// Launches the next task of an ask; false if none is left.
     fn bind(&mut self, now: Instant, ask: AskId, room: Room, out: &mut Outbox) -> bool {
         let stage = self.requests.on_grant(ask, &self.dag, self.held);
-        let task = stage.and_then(|(stage, execution)| Some((stage, self.dag.take_next(stage)?, execution)));
+        stage.iter().for_each(|(stage, _)| self.line_up(*stage));
+        let task = stage.and_then(|(stage, execution)| Some((stage, self.dag.next_task(stage)?, execution)));
         if let Some((stage, index, execution)) = task {
             let task = TaskId { job: self.id(), stage, index };
             self.launch(now, room, task, execution, out);
@@ -459,7 +462,7 @@ impl JobManager {
             template: self.templates.of(&self.job, task.stage, execution),
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(Box::from),
-            expected: self.dag.stage(task.stage).estimate.expected(),
+            expected: self.dag.expected(task.stage, task.index),
             weight: 1,
             inputs: self.inputs_of(task),
             token: Token::default(),

@@ -101,12 +101,10 @@ impl JobManager {
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
         self.promote_starved(now, out);
-        let (requests, dag) = (&self.requests, &self.dag);
-        let Some(scheduler) = self.scheduler.as_mut().filter(|scheduler| scheduler.has_open_tasks()) else {
+        if !self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks) {
             return self.promote_within_allowance(now, None, out);
-        };
-        let run_time = |ask| requests.next_stage(ask).and_then(|stage| dag.stage(stage).estimate.expected());
-        scheduler.expect(run_time);
+        }
+        self.expect_next();
         for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
             // What is sent in the first turn is out in the second.
             let Some(allowed) = self.allowed(execution) else { return };
@@ -115,6 +113,20 @@ impl JobManager {
             if execution == ExecutionType::Guaranteed {
                 self.promote_within_allowance(now, None, out);
             }
+        }
+    }
+
+    /// Says to the job's own scheduler how long the task runs that comes next of each ask; those that come after it read less.
+    fn expect_next(&mut self) {
+        for ask in 0..self.requests.len() {
+            self.requests.next_stage(ask).into_iter().for_each(|stage| self.line_up(stage));
+        }
+        let (requests, dag) = (&self.requests, &self.dag);
+        let of_stage = |stage| {
+            dag.next_task(stage).map_or(dag.stage(stage).estimate.expected(), |index| dag.expected(stage, index))
+        };
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.expect(|ask| requests.next_stage(ask).and_then(of_stage));
         }
     }
 
