@@ -34,8 +34,8 @@ pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_see
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
-    Against, Allocation, Altruism, Counters, Duplicates, Gantt, GanttStage, Heat, Jain, JobResult, Outcome,
-    QueueExchange, Queueing, Results, Stragglers, Utilization, WINDOW, Watched, Window,
+    Against, Allocation, Altruism, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat, Jain, JobResult, Outcome,
+    QueueExchange, Queueing, Results, RunTimes, Stragglers, Utilization, WINDOW, Watched, Window,
 };
 pub use parallel::in_order;
 pub use reference::Reference;

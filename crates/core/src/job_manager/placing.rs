@@ -5,7 +5,9 @@ use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
 use crate::scheduling::{LocalScheduler, Step};
-use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, NodeId, NodeWaits, ProbeId};
+use crate::vocabulary::{
+    AskId, AttemptId, Chance, Duration, ExecutionType, Foretold, Instant, Margins, NodeId, NodeWaits, ProbeId,
+};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -43,9 +45,10 @@ impl Outstanding {
 }
 
 impl JobManager {
-    pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, out: &mut Outbox) {
+    pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, margins: Arc<Margins>, out: &mut Outbox) {
         self.generation = list.generation.max(self.generation);
         if let Some(scheduler) = &mut self.scheduler {
+            scheduler.set_margins(now, margins);
             let steps = scheduler.on_nodes(now, list);
             self.take(now, steps, out);
         }
@@ -55,7 +58,7 @@ impl JobManager {
 
     pub(super) fn schedule(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            asks.iter().for_each(|ask| scheduler.on_ask(ask));
+            asks.iter().for_each(|ask| scheduler.on_ask(now, ask));
         }
         self.place(now, out);
     }
@@ -168,18 +171,21 @@ impl JobManager {
     pub(super) fn on_ready(&mut self, now: Instant, from: Address, probe: ProbeId, out: &mut Outbox) {
         let Address::Node(node) = from else { return };
         let execution = ExecutionType::Auto;
-        let (basis, rule, expected_wait) = (Basis::Probe(probe), Rule::Ready, Duration::ZERO);
-        let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-        let is_bound = self.take_probe(probe).is_some_and(|ask| self.bind(now, ask, room, out));
+        let (rule, expected_wait) = (Rule::Ready, Duration::ZERO);
+        let is_bound = self.take_probe(now, probe).is_some_and(|(ask, foretold)| {
+            let basis = Basis::Probe(probe, foretold);
+            let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
+            self.bind(now, ask, room, out)
+        });
         if !is_bound {
             out.send(node, ToNode::Cancel { probes: vec![probe] });
         }
         self.place(now, out);
     }
 
-    fn take_probe(&mut self, probe: ProbeId) -> Option<AskId> {
+    fn take_probe(&mut self, now: Instant, probe: ProbeId) -> Option<(AskId, Option<Foretold>)> {
         let scheduler = self.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
-        scheduler.on_ready(probe.number)
+        scheduler.on_ready(now, probe.number)
     }
 
     /// It gets nothing more for a while, or before the master has published anew which nodes take work.

@@ -91,7 +91,7 @@ impl NodeAgent {
         self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt { task, template, grant, expected, devices, since, yielding, state };
+        let entry = Attempt { task, template, grant, expected, devices, since, yielding, foretold: None, state };
         self.hold(&entry.holds());
         if entry.is_opportunistic() {
             self.opportunistic.add(&entry.holds());
@@ -177,8 +177,8 @@ impl NodeAgent {
             // The report says that what was said of them still holds.
             self.tell_waits(now, out);
         }
-        let (free, succeeded) = (self.free, self.succeeded);
-        let report = NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded };
+        let (free, succeeded, starts) = (self.free, self.succeeded, std::mem::take(&mut self.starts));
+        let report = NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.tell_spare(now, out);
         self.offer_promotion(now, out);

@@ -316,7 +316,10 @@ impl World {
             }
         }
         for record in out.records {
-            self.say(format!("  {}", show_record(&record)));
+            // It says the same as the start, and is not what transcripts are about.
+            if !matches!(record, Record::Foretold { .. }) {
+                self.say(format!("  {}", show_record(&record)));
+            }
             self.records.push(record);
         }
         if let Some(server) = self.server.as_mut().filter(|_| is_served(&from)) {
@@ -774,7 +777,7 @@ fn show_message(message: &Message) -> String {
             )
         }
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
-        Message::ToJobManager(ToJobManager::Nodes { list }) => {
+        Message::ToJobManager(ToJobManager::Nodes { list, .. }) => {
             let nodes = &list.nodes;
             let open = nodes.iter().filter(|node| node.open).count();
             format!("nodes: {open} of {} open", nodes.len())

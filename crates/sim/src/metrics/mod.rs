@@ -1,11 +1,14 @@
 //! What a simulation measures, from the facts of the roles and the beginnings and ends of tasks.
 
 mod altruism;
+mod forecast;
 mod queueing;
 mod results;
 mod usage;
 
 pub use altruism::{Against, Altruism, QueueExchange};
+use forecast::ForecastMeasure;
+pub use forecast::{Forecast, RunTimes};
 use queueing::QueueMeasure;
 pub use queueing::{Duplicates, Queueing, Stragglers};
 pub use results::{
@@ -35,6 +38,7 @@ pub struct Metrics {
     usage: ClusterUsage,
     counters: Counters,
     queueing: QueueMeasure,
+    forecast: ForecastMeasure,
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
@@ -107,6 +111,7 @@ impl Metrics {
             usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
             queueing: QueueMeasure::default(),
+            forecast: ForecastMeasure::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
@@ -185,7 +190,9 @@ impl Metrics {
                     *state = TaskState::Launched { at: now };
                 }
             }
-            Change::Finished { ended, .. } => {
+            Change::Finished { attempt, ended, .. } => {
+                let took = ended.reason.is_success().then(|| ended.usage.run_time());
+                self.forecast.on_ended(*attempt, took);
                 if ended.reason.is_success() {
                     self.tasks_succeeded += 1;
                     self.usage.on_succeeded();
@@ -203,9 +210,13 @@ impl Metrics {
                     self.jobs[job as usize].exchange = Some(exchange.clone());
                 }
             }
-            Change::Lost { attempt, cause: LostCause::Superseded, .. } => self.queueing.on_superseded(*attempt),
+            Change::Lost { attempt, cause: LostCause::Superseded, .. } => {
+                self.forecast.on_ended(*attempt, None);
+                self.queueing.on_superseded(*attempt);
+            }
             Change::Lost { cause: LostCause::Copied, .. } => {}
-            Change::Lost { cause, .. } => {
+            Change::Lost { attempt, cause, .. } => {
+                self.forecast.on_ended(*attempt, None);
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);
             }
@@ -224,6 +235,9 @@ impl Metrics {
             }
             Record::Started { waited, expected: Some(expected), opportunistic, promoted, .. } => {
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
+            }
+            Record::Foretold { attempt, foretold, start, run, .. } => {
+                self.forecast.on_started(*attempt, foretold, start, *run);
             }
             Record::Duplicated { attempt, trigger, .. } => self.queueing.on_triggered(*attempt, *trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),
