@@ -9,7 +9,7 @@ mod scenario;
 
 use super::figure::{Amount, Extent, Figure, Findings, Paper, PaperNumber, Row, ScenarioText, missed, misses, run_all};
 use crate::failure::Result;
-use production::{CAUGHT, DUPLICATES, FIRST, WAIT, WITHIN};
+use production::{CAUGHT, DUPLICATES, FIRST, RUN_TIMES, WAIT, WITHIN};
 use scenario::{Batch, Scenario};
 
 const PAPER: Paper = Paper {
@@ -32,7 +32,7 @@ pub const FIGURES: [Figure; 8] = [
         in_production,
     ),
     PAPER.figure("apollo-9", "Apollo, figure 9: completion times against other schedulers", in_production),
-    PAPER.figure("apollo-10", "Apollo, figure 10: how well waits are estimated", in_production),
+    PAPER.figure("apollo-10", "Apollo, figure 10: how well waits and run times are estimated", in_production),
     PAPER.figure("apollo-table-2", "Apollo, table 2: duplicates, and how many of them were first", in_production),
     PAPER.figure("apollo-stragglers", "Apollo, section 5.4: slow attempts that are caught", in_production),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
@@ -67,13 +67,16 @@ fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
 }
 
 /// What the paper says: the least or, of waits and duplicates, the most. Table 2 has 81.3, 81.3 and 83 % by trigger, which is 82 of all.
-const NUMBERS: [PaperNumber; 14] = [
+const NUMBERS: [PaperNumber; 17] = [
     ("apollo-7", "apollo, load 0.9", "cpu", 0.9),
     ("apollo-7", "apollo, load 0.9", "decisions_per_s", 20_000.0),
     ("apollo-7", "apollo, load 0.9", WAIT, 1.0),
     ("apollo-10", "apollo, load 0.6", WITHIN, 0.95),
     ("apollo-10", "apollo, load 0.8", WITHIN, 0.95),
     ("apollo-10", "apollo, load 0.9", WITHIN, 0.95),
+    ("apollo-10", "apollo, load 0.6", RUN_TIMES, 0.75),
+    ("apollo-10", "apollo, load 0.8", RUN_TIMES, 0.75),
+    ("apollo-10", "apollo, load 0.9", RUN_TIMES, 0.75),
     ("apollo-table-2", "apollo, load 0.6", DUPLICATES, 0.005),
     ("apollo-table-2", "apollo, load 0.6", FIRST, 0.82),
     ("apollo-table-2", "apollo, load 0.8", DUPLICATES, 0.005),
@@ -97,7 +100,7 @@ fn in_production(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Resu
     Ok(Findings { departures: [missed, sentences(&IN_PRODUCTION)].concat(), rows, plots: Vec::new() })
 }
 
-const IN_PRODUCTION: [&str; 5] = [
+const IN_PRODUCTION: [&str; 6] = [
     "the paper's figures are of Microsoft's clusters of more than 20,000 machines with mixed jobs over days; here TPC-H's jobs of a public \
      trace come at random, at the rate at which they would keep the named part of the CPUs busy. One job may be an eighth of a \
      cluster of 400 nodes",
@@ -107,6 +110,9 @@ const IN_PRODUCTION: [&str; 5] = [
      its wait counts from its launch",
     "the paper's oracle has each job run with its own tokens, without waits and failures. Here stands an omniscient greedy scheduler on one \
      pooled machine, the job with the least work left first: what that gives up of fairness it gains in the mean; so the paper's 1.045 stands beside nothing",
+    "the paper estimates the CPU time of tasks by statistics of earlier runs of recurring jobs, and then by their finished tasks. Here it is \
+     the run time, of each attempt when it is launched: as the trace's stage states it, which is the mean of its own tasks, and then by \
+     those that have finished. The trace does not say what tasks read, so all of a stage are taken to be alike",
     "the paper's baseline, which knows no loads and explores by duplicates, is not built; the baselines are presets of other papers",
 ];
 
