@@ -60,7 +60,7 @@ struct Errors {
 
 impl Errors {
     fn learn(&mut self, now: Instant, error: i16, is_right: bool) {
-        let gain = GAIN * FINE >> self.thinned;
+        let gain = (GAIN * FINE) >> self.thinned;
         self.correction += if is_right { gain } else { -i64::from(WRONG - 1) * gain };
         let usual = MILLION / WRONG;
         let [least, most] = [LEAST_LEFT_OUT, MOST_LEFT_OUT].map(|bound| i64::from(bound - usual) * FINE);
