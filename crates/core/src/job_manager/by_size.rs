@@ -159,6 +159,9 @@ mod tests {
         // Who reads more takes longer in two of three pairs only.
         let weak = (0..60).map(|number: u32| (1 + number, u64::from(number) * 10 + u64::from(number * 41 % 59) * 18));
         assert_eq!(learned(weak).line, None);
+        // Of few, as much could be by chance.
+        let few = [3, 1, 2, 5, 4, 8, 6, 7].into_iter().zip(1..).map(|(seconds, mib)| (mib, 1_000 * seconds));
+        assert_eq!(learned(few).line, None);
     }
 
     #[test]
