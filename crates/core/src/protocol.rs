@@ -18,9 +18,9 @@
 
 use crate::vocabulary::{
     Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
-    Estimated, ExecutionType, Fetched, Generation, GrantId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds,
-    LaunchOrder, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape,
-    TaskTemplate, Token, Totals, UserId, Wants,
+    Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GrantId, InputFile, Instant, JobId,
+    JobSpec, JobWork, Key, Kinds, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources,
+    Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -180,6 +180,8 @@ pub struct NodeReport {
     pub stalled: Duration,
     /// Attempts that have ended well there since its agent began.
     pub succeeded: u32,
+    /// What has started there since the last report and had been foretold; some of it where that is much.
+    pub starts: Vec<ForetoldStart>,
 }
 
 impl NodeReport {
@@ -263,9 +265,11 @@ pub enum ToJobManager {
         allowance: Box<Totals>,
     },
     Act(JobAction),
-    /// All nodes by number, for a job manager that places its tasks itself; replaces what it was told before.
+    /// All nodes by number, for a job manager that places its tasks itself, and by what it is to foretell starts; replaces what it
+    /// was told before.
     Nodes {
         list: Arc<NodeList>,
+        margins: Arc<Margins>,
     },
     /// How long tasks would wait at a node that has some of this job's, and when those of them start that wait there and are
     /// guaranteed.
@@ -407,6 +411,8 @@ pub struct Grant {
     pub passed_over: u32,
     /// That of tokens which are made from now on.
     pub generation: Generation,
+    /// What was said of the task's start when it was asked for.
+    pub foretold: Option<Foretold>,
 }
 
 /// Why an ask was next.
@@ -535,6 +541,8 @@ pub struct Launch {
     pub weight: u16,
     /// What it reads, and where that is.
     pub inputs: Arc<[InputFile]>,
+    /// What was said of its start; it may have waited elsewhere before.
+    pub foretold: Option<Foretold>,
     pub token: Token,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AttemptId, Duration, Ended, Exchange, GrantId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, Totals,
-    UserId,
+    AttemptId, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, Instant, JobId, Kinds, NodeId, PastRuns,
+    Recurring, TaskId, Totals, UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -297,6 +297,16 @@ pub enum Record {
         /// It became guaranteed while it waited.
         promoted: bool,
     },
+    /// An attempt started whose start had been foretold, and its run time perhaps.
+    Foretold {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        foretold: Foretold,
+        start: ForetoldStart,
+        /// How long it is expected to run.
+        run: Option<Duration>,
+    },
     /// A running attempt was found again after its owner or its node's agent was away.
     Adopted {
         task: TaskId,
@@ -522,6 +532,7 @@ impl Record {
             | Record::AwaitsFiles { task, .. }
             | Record::FilesArrived { task, .. }
             | Record::Started { task, .. }
+            | Record::Foretold { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }
             | Record::Duplicated { task, .. }

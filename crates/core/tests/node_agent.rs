@@ -116,6 +116,7 @@ fn launch(number: u32) -> Launch {
         expected: None,
         weight: 1,
         inputs: Arc::default(),
+        foretold: None,
         token: Token::default(),
     };
     launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());

@@ -200,6 +200,11 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));
             of_attempt("started", *task, *attempt, *node, text)
         }
+        Record::Foretold { task, attempt, node, foretold, start, .. } => {
+            let (least, most) = (foretold.least, foretold.most);
+            let text = format!("it waited {}; {least} to {most} had been foretold", start.waited);
+            of_attempt("foretold", *task, *attempt, *node, text)
+        }
         Record::Adopted { task, attempt, node } => {
             let text = format!("{} found running on {} and taken over", names.task(*task), names.node(*node));
             of_attempt("adopted", *task, *attempt, *node, text)

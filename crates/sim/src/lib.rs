@@ -35,8 +35,9 @@ pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_see
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
-    AcrossNodes, Against, Allocation, Altruism, Counters, Duplicates, Gantt, GanttStage, Heat, Jain, JobResult,
-    OfPreset, Outcome, QueueExchange, Queueing, Results, Stragglers, Utilization, WINDOW, Watched, Window,
+    AcrossNodes, Against, Allocation, Altruism, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat, Jain,
+    JobResult, OfPreset, Outcome, QueueExchange, Queueing, Results, RunTimes, Stragglers, Utilization, WINDOW, Watched,
+    Window,
 };
 pub use oracle::Oracle;
 pub use parallel::in_order;

@@ -179,6 +179,10 @@ fn describe_record(record: &Record) -> String {
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
+        Record::Foretold { attempt, foretold, start, .. } => format!(
+            "{attempt} waited {}, and was foretold to wait {} to {}",
+            start.waited, foretold.least, foretold.most
+        ),
         Record::Adopted { task, attempt, node } => format!("task {task} found again on {node} as {attempt}"),
         Record::Orphaned { task, attempt, node } => format!("{attempt} (task {task}) has no owner on {node}"),
         Record::Straggles { task, attempt, node, part, left, elsewhere, takes } => format!(

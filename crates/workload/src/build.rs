@@ -208,7 +208,9 @@ fn stage(
         Some(At { value: Command(command), .. }) => command,
         None => return Err(no_command(at)),
     };
+    let of_files = matches!(&file.each, Some(At { value: Each::Files(_), .. }));
     let tasks = task_set(file.tasks, file.array, file.each, context)?;
+    let input_kib = if of_files { tasks::sizes(&tasks, &context.submit_dir) } else { Vec::new() };
     let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
     let constraints = job.constraints.iter().chain(&file.constraints).flatten();
@@ -238,6 +240,7 @@ fn stage(
         timeout: file.timeout.or(job.timeout).map(|time| time.0),
         outputs,
         inputs: Vec::new(),
+        input_kib,
     })
 }
 

@@ -101,6 +101,7 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
         timeout: options.timeout,
         outputs: Vec::new(),
         inputs: Vec::new(),
+        input_kib: Vec::new(),
     };
     let submit_dir = context.submit_dir.to_string_lossy().into_owned();
     let mut job = JobSpec { name, submit_dir, stages: vec![stage], ..JobSpec::default() };

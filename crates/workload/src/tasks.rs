@@ -32,6 +32,16 @@ pub(crate) fn each(source: Each, directory: &Path) -> Result<TaskSet, Malformed>
     Ok(TaskSet::Each(items))
 }
 
+/// How large the files are that are the items, in KiB rounded up; a directory is taken for empty.
+pub(crate) fn sizes(tasks: &TaskSet, directory: &Path) -> Vec<u32> {
+    let TaskSet::Each(items) = tasks else { return Vec::new() };
+    let kib = |item: &str| match fs::metadata(directory.join(item)) {
+        Ok(found) if found.is_file() => u32::try_from(found.len().div_ceil(1_024)).unwrap_or(u32::MAX),
+        _ => 0,
+    };
+    items.iter().map(kib).collect()
+}
+
 pub(crate) fn check_count(count: u64) -> Result<(), Malformed> {
     match count {
         0 => Err(Malformed::new("the stage has no tasks", "give it at least one")),

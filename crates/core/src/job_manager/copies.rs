@@ -51,8 +51,8 @@ impl JobManager {
         let Waiting { attempt, task, node, digest, waited: left } = waiting;
         let Some((place, bytes)) = self.files.as_ref().and_then(|files| files.writer_of(&digest)) else { return };
         let writer = TaskId { job: self.id(), stage: place.0, index: place.1 };
-        let estimate = &self.dag.stage(writer.stage).estimate;
-        let (expected, from) = (estimate.expected(), self.dag.stage(writer.stage).record(writer.index));
+        let expected = self.dag.expected(writer.stage, writer.index);
+        let from = self.dag.stage(writer.stage).record(writer.index);
         let Some(from) = from.map(|record| record.node) else { return };
         let way = Duration((u128::from(bytes) * 1_000_000 / u128::from(USUAL_RATE)).try_into().unwrap_or(u64::MAX));
         let part = |of| part_of(of, rules.saving);

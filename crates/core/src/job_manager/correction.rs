@@ -132,7 +132,7 @@ impl JobManager {
         let Some(starts_at) = sent.starts_at.filter(|_| !sent.opportunistic) else { return };
         let task = sent.task;
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
-        let expected_run = self.dag.stage(task.stage).estimate.expected();
+        let expected_run = self.dag.expected(task.stage, task.index);
         let part = |of| part_of(of, rules.saving);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
         if left <= margin {
@@ -161,7 +161,7 @@ impl JobManager {
         out: &mut Outbox,
     ) -> bool {
         let (Some(rules), Some(sent)) = (self.corrections.rules, self.running.get(&attempt)) else { return false };
-        let expected_run = self.dag.stage(sent.task.stage).estimate.expected();
+        let expected_run = self.dag.expected(sent.task.stage, sent.task.index);
         let part = |of| part_of(of, rules.saving);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
         left > margin && self.send_beside(now, attempt, left, margin, Trigger::Upgraded, out)
@@ -180,7 +180,7 @@ impl JobManager {
         // A copy is of a task that is over.
         let Some(sent) = self.running.get(&attempt).filter(|sent| sent.rule != Rule::Copy) else { return false };
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
-        let expected_run = self.dag.stage(task.stage).estimate.expected();
+        let expected_run = self.dag.expected(task.stage, task.index);
         let ask = self.requests.ask_of(task.stage, false);
         let Some(scheduler) = &mut self.scheduler else { return false };
         scheduler.advance(now);

@@ -5,11 +5,16 @@
 
 use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, TaskId, TaskSet};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::estimate::Estimate;
 use crate::policy::run_time;
 use crate::role::LostCause;
+
+/// Of a stage whose tasks read inputs of different sizes, so many that wait stand in line by these sizes. What comes after
+/// them is a number still: the line costs a task that is launched a step, and one that is not nothing.
+const LINE: usize = 4_096;
 
 /// Most messages of tasks that a stage keeps; the story has them all.
 const KEPT_MESSAGES: usize = 1_000;
@@ -29,10 +34,13 @@ pub struct Stage {
     /// Stages that must succeed first and have not.
     pub inputs_missing: u32,
     pub dependents: Vec<u32>,
-    /// Tasks from this one on were never launched.
+    /// Tasks from this one on were never launched, and do not stand in the line.
     next_fresh: u32,
-    /// Launched before, waiting for another attempt.
-    again: BTreeSet<u32>,
+    /// Those before it that wait: the largest input first, of equals the smallest index.
+    line: BTreeSet<(Reverse<u32>, u32)>,
+    /// The sizes of the inputs of some in the line are not known here yet.
+    #[serde(default)]
+    is_unsized: bool,
     records: Vec<TaskRecord>,
     /// What was said about the last ends of tasks, where something was.
     messages: BTreeMap<u32, String>,
@@ -63,6 +71,8 @@ pub struct TaskRecord {
     /// Of the wall time, how much it yielded its CPU.
     yielded_millis: u32,
     pub max_memory_kib: u32,
+    /// What it reads, where the tasks of its stage read different amounts.
+    pub input_kib: u32,
     pub node: NodeId,
     epoch: Epoch,
     number: u32,
@@ -135,20 +145,46 @@ impl Dag {
         }
     }
 
-    /// Takes out the task of a stage that starts next: one that is tried again, else the next untouched one.
-    pub fn take_next(&mut self, stage: u32) -> Option<u32> {
+    /// The task of a stage that starts next: the first in the line, else the next untouched one.
+    pub fn next_task(&self, stage: u32) -> Option<u32> {
         let entry = &self.stages[stage as usize];
+        (entry.ready() > 0).then(|| entry.line.first().map_or(entry.next_fresh, |(_, index)| *index))
+    }
+
+    /// Puts the next tasks of a stage in line by the sizes of their inputs. Asked before each of them is taken, so that the line
+    /// is as long as it may be.
+    pub fn line_up(&mut self, stage: u32, size: &mut dyn FnMut(u32) -> u32) {
+        let entry = &mut self.stages[stage as usize];
         if entry.ready() == 0 {
-            return None;
+            return;
         }
-        entry.again.first().copied().or(Some(entry.next_fresh))
+        if std::mem::take(&mut entry.is_unsized) {
+            let line = std::mem::take(&mut entry.line);
+            line.into_iter().for_each(|(_, index)| entry.put_in_line(index, size(index)));
+        }
+        while entry.line.len() < LINE && entry.next_fresh < entry.total {
+            let index = entry.next_fresh;
+            entry.grow_to(index);
+            entry.put_in_line(index, size(index));
+        }
+    }
+
+    /// How much a task reads that was launched in an earlier life.
+    pub fn recall_size(&mut self, task: TaskId, kib: u32) {
+        self.stages[task.stage as usize].records[task.index as usize].input_kib = kib;
+    }
+
+    /// How long the task is expected to run.
+    pub fn expected(&self, stage: u32, index: u32) -> Option<Duration> {
+        let entry = self.stage(stage);
+        entry.estimate.expected_for(entry.record(index).map_or(0, |record| record.input_kib))
     }
 
     /// An attempt of the task was launched.
     pub fn launched(&mut self, stage: u32, index: u32, attempt: AttemptId, node: NodeId, at: Instant) {
         let entry = &mut self.stages[stage as usize];
         entry.grow_to(index);
-        entry.again.remove(&index);
+        entry.line.remove(&entry.place_of(index));
         entry.running += 1;
         entry.first_launch.get_or_insert(at);
         let record = &mut entry.records[index as usize];
@@ -213,7 +249,7 @@ impl Dag {
         if succeeded {
             record.state = TaskState::Succeeded;
             entry.succeeded += 1;
-            entry.estimate.learn(ended.usage.run_time());
+            entry.estimate.learn(entry.records[index as usize].input_kib, ended.usage.run_time());
         } else {
             // Of a cancelled job an attempt may end for another's sake just then.
             let gave_way = last && matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
@@ -245,7 +281,7 @@ impl Dag {
         assert_eq!(record.state, TaskState::Succeeded, "only what succeeded has an output to lose");
         record.state = TaskState::Waiting;
         entry.succeeded -= 1;
-        entry.again.insert(index);
+        entry.wait_again(index);
         entry.keep_message(index, Some(&why.to_owned()));
         if was_complete {
             for dependent in self.stages[stage as usize].dependents.clone() {
@@ -355,7 +391,8 @@ impl Stage {
             inputs_missing,
             dependents: Vec::new(),
             next_fresh: 0,
-            again: BTreeSet::new(),
+            line: BTreeSet::new(),
+            is_unsized: false,
             records: Vec::new(),
             messages: BTreeMap::new(),
             running: 0,
@@ -376,10 +413,24 @@ impl Stage {
         if self.inputs_missing > 0 || self.abandoned { 0 } else { self.waiting() }
     }
 
-    /// How many ready tasks start before this one, which has not started; those that are tried again go first.
+    /// How many ready tasks start before this one, which has not started; as far as sizes are known.
     pub fn place_in_line(&self, index: u32) -> u32 {
-        let fresh = index.checked_sub(self.next_fresh);
-        fresh.map_or_else(|| self.again.range(..index).count() as u32, |fresh| self.again.len() as u32 + fresh)
+        let before = || self.line.range(..self.place_of(index)).count() as u32;
+        index.checked_sub(self.next_fresh).map_or_else(before, |fresh| self.line.len() as u32 + fresh)
+    }
+
+    fn place_of(&self, index: u32) -> (Reverse<u32>, u32) {
+        (Reverse(self.records[index as usize].input_kib), index)
+    }
+
+    fn put_in_line(&mut self, index: u32, kib: u32) {
+        self.records[index as usize].input_kib = kib;
+        self.wait_again(index);
+    }
+
+    fn wait_again(&mut self, index: u32) {
+        let place = self.place_of(index);
+        self.line.insert(place);
     }
 
     /// Its tasks that succeeded: how long they ran while they had their CPU, and the CPU time that they used.
@@ -395,7 +446,7 @@ impl Stage {
 
     /// Tasks that have not ended and do not run.
     pub fn waiting(&self) -> u32 {
-        self.total - self.next_fresh + self.again.len() as u32
+        self.total - self.next_fresh + self.line.len() as u32
     }
 
     /// Tasks that run or will.
@@ -417,7 +468,8 @@ impl Stage {
             }
             self.records.resize(wanted, TaskRecord::UNTOUCHED);
             // Recovery may name a task before the ones below it.
-            self.again.extend(self.next_fresh..index);
+            self.is_unsized |= index > self.next_fresh;
+            (self.next_fresh..index).for_each(|before| self.wait_again(before));
             self.next_fresh = index + 1;
         }
     }
@@ -434,7 +486,7 @@ impl Stage {
         let record = &mut self.records[index as usize];
         if !last {
             record.state = TaskState::Waiting;
-            self.again.insert(index);
+            self.wait_again(index);
         } else if cancelled {
             record.state = TaskState::Cancelled;
             self.cancelled += 1;
@@ -449,7 +501,7 @@ impl Stage {
         for (index, record) in self.records.iter_mut().enumerate() {
             if matches!(record.state, TaskState::Failed | TaskState::Cancelled) {
                 *record = TaskRecord { state: TaskState::Waiting, failures: 0, losses: 0, ..*record };
-                self.again.insert(index as u32);
+                self.line.insert((Reverse(record.input_kib), index as u32));
             }
         }
         (self.failed, self.cancelled) = (0, 0);
@@ -475,7 +527,7 @@ impl Stage {
 
     /// Bytes held for its tasks.
     pub fn bytes(&self) -> usize {
-        self.records.capacity() * size_of::<TaskRecord>() + self.again.len() * 16
+        self.records.capacity() * size_of::<TaskRecord>() + self.line.len() * 16
     }
 }
 
@@ -488,6 +540,7 @@ impl TaskRecord {
         cpu_millis: 0,
         yielded_millis: 0,
         max_memory_kib: 0,
+        input_kib: 0,
         node: NodeId(0),
         epoch: Epoch(0),
         number: 0,

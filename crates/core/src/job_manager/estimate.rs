@@ -1,5 +1,7 @@
-//! How long a task of a stage runs, learned from those that finished.
+//! How long a task of a stage runs, learned from those that finished: their mean, or where it depends on how much a task
+//! reads, what it is for one that reads as much.
 
+use super::by_size::BySize;
 use crate::vocabulary::{Duration, Estimated};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,8 @@ pub struct Estimate {
     sum: Duration,
     longest: Duration,
     histogram: Vec<u32>,
+    /// Where the sizes of inputs are known.
+    by_size: Option<Box<BySize>>,
 }
 
 /// From where a run time is expected.
@@ -39,6 +43,7 @@ impl Estimate {
             sum: Duration::ZERO,
             longest: Duration::ZERO,
             histogram: Vec::new(),
+            by_size: None,
         }
     }
 
@@ -47,7 +52,8 @@ impl Estimate {
         self.assumed = Some(run_time);
     }
 
-    pub fn learn(&mut self, wall: Duration) {
+    /// A task that read so much, if that is known, took so long.
+    pub fn learn(&mut self, input_kib: u32, wall: Duration) {
         if self.histogram.is_empty() {
             self.histogram = vec![0; BUCKETS];
         }
@@ -55,6 +61,15 @@ impl Estimate {
         self.finished += 1;
         self.sum += wall;
         self.longest = self.longest.max(wall);
+        if input_kib > 0 {
+            self.by_size.get_or_insert_default().learn(input_kib, wall);
+        }
+    }
+
+    /// The expected run time of a task that reads so much; as that of any other, where this says nothing.
+    pub fn expected_for(&self, input_kib: u32) -> Option<Duration> {
+        let by_size = self.by_size.as_ref().filter(|_| input_kib > 0 && self.assumed.is_none());
+        by_size.and_then(|by_size| by_size.expected(input_kib)).or_else(|| self.expected())
     }
 
     /// The expected run time: what is assumed, else the mean of finished tasks, else what was stated, else what the job's last
@@ -133,14 +148,14 @@ mod tests {
         estimate = Estimate::new(Some(Duration::from_secs(9)), Some(Duration::from_secs(5)));
         assert_eq!((estimate.expected(), estimate.percentile(50)), (Some(Duration::from_secs(9)), None));
         for seconds in [1, 2, 3] {
-            estimate.learn(Duration::from_secs(seconds));
+            estimate.learn(0, Duration::from_secs(seconds));
         }
         assert_eq!(estimate.expected(), Some(Duration::from_secs(2)));
         let median = estimate.percentile(50).unwrap().as_secs_f64();
         assert!((2.0..2.0 * 1.4143).contains(&median), "{median}");
         assert_eq!(estimate.percentile(100), Some(Duration::from_secs(3)));
         estimate.assume(Duration::from_secs(20));
-        estimate.learn(Duration::from_secs(1));
+        estimate.learn(0, Duration::from_secs(1));
         assert_eq!(estimate.expected(), Some(Duration::from_secs(20)));
     }
 }

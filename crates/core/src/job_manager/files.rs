@@ -168,6 +168,15 @@ impl Files {
         shared
     }
 
+    /// How much that is.
+    pub(super) fn input_bytes(&mut self, spec: &JobSpec, place: Place) -> u64 {
+        let (stage, _) = place;
+        if spec.stages[stage as usize].inputs.is_empty() {
+            return 0;
+        }
+        self.inputs_of(spec, place).iter().map(|input| input.bytes).sum()
+    }
+
     fn gather(&self, spec: &JobSpec, (stage, position): Place) -> Arc<[InputFile]> {
         let reader = &spec.stages[stage as usize];
         let mut inputs: BTreeMap<String, InputFile> = BTreeMap::new();
@@ -187,7 +196,7 @@ impl Files {
 }
 
 /// Whether tasks of different indexes read different files by it.
-fn is_by_index(input: &InputSpec) -> bool {
+pub(super) fn is_by_index(input: &InputSpec) -> bool {
     input.files.contains(INDEX)
 }
 

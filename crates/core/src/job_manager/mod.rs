@@ -5,6 +5,7 @@
 
 mod allowance;
 mod blame;
+mod by_size;
 mod copies;
 mod correction;
 mod dag;
@@ -18,6 +19,7 @@ mod promotion;
 mod questions;
 mod requests;
 mod saved;
+mod sizes;
 mod stragglers;
 mod templates;
 mod work;
@@ -38,8 +40,8 @@ use crate::protocol::{
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Generation, GrantId, Instant, JobId,
-    NodeId, ProbeId, Sealing, TaskId, Token, Totals,
+    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Foretold, Generation, GrantId,
+    Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Token, Totals, Way,
 };
 use allowance::Allowance;
 use blame::Blame;
@@ -179,9 +181,9 @@ struct Room {
 #[derive(Clone, Copy)]
 enum Basis {
     /// The master's ledger holds them.
-    Grant(GrantId),
+    Grant(GrantId, Option<Foretold>),
     /// The node keeps room for this probe.
-    Probe(ProbeId),
+    Probe(ProbeId, Option<Foretold>),
     /// It waits at the node until they are free.
     Queue,
 }
@@ -189,15 +191,15 @@ enum Basis {
 impl Basis {
     fn grant(self) -> Option<GrantId> {
         match self {
-            Basis::Grant(grant) => Some(grant),
-            Basis::Probe(_) | Basis::Queue => None,
+            Basis::Grant(grant, _) => Some(grant),
+            Basis::Probe(..) | Basis::Queue => None,
         }
     }
 
     fn probe(self) -> Option<ProbeId> {
         match self {
-            Basis::Probe(probe) => Some(probe),
-            Basis::Grant(_) | Basis::Queue => None,
+            Basis::Probe(probe, _) => Some(probe),
+            Basis::Grant(..) | Basis::Queue => None,
         }
     }
 }
@@ -291,7 +293,7 @@ impl JobManager {
                 self.on_allowance(now, number, answers, &allowance, out);
             }
             ToJobManager::Act(action) => self.on_act(now, action, out),
-            ToJobManager::Nodes { list } => self.on_nodes(now, list, out),
+            ToJobManager::Nodes { list, margins } => self.on_nodes(now, list, margins, out),
             ToJobManager::Waits { waits, starts } => self.on_waits(now, from, waits, &starts, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
@@ -387,9 +389,9 @@ impl JobManager {
                 out.record(Record::StaleGrant { from: Address::Master, grant: grant.id });
                 continue;
             }
-            let Grant { id, ask, node, rule, passed_over, generation } = *grant;
+            let Grant { id, ask, node, rule, passed_over, generation, foretold } = *grant;
             self.generation = generation.max(self.generation);
-            let (basis, execution) = (Basis::Grant(id), ExecutionType::Auto);
+            let (basis, execution) = (Basis::Grant(id, foretold), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
             let room = Room { node, basis, rule, passed_over, execution, expected_wait };
             if !self.bind(now, ask, room, out) {
@@ -409,7 +411,8 @@ impl JobManager {
     /// Launches the next task of an ask; false if none is left.
     fn bind(&mut self, now: Instant, ask: AskId, room: Room, out: &mut Outbox) -> bool {
         let stage = self.requests.on_grant(ask, &self.dag, self.held);
-        let task = stage.and_then(|(stage, execution)| Some((stage, self.dag.take_next(stage)?, execution)));
+        stage.iter().for_each(|(stage, _)| self.line_up(*stage));
+        let task = stage.and_then(|(stage, execution)| Some((stage, self.dag.next_task(stage)?, execution)));
         if let Some((stage, index, execution)) = task {
             let task = TaskId { job: self.id(), stage, index };
             self.launch(now, room, task, execution, out);
@@ -454,6 +457,7 @@ impl JobManager {
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.weight = weight;
+        launch.foretold = self.foretell(basis, task.stage, opportunistic, expected_wait);
         launch.token = self.sealing.token(node, self.generation, &launch.allocation());
         self.tell_awaited(&launch, node, out);
         out.send(node, ToNode::Launch(Box::new(launch)));
@@ -469,10 +473,25 @@ impl JobManager {
             template: self.templates.of(&self.job, task.stage, execution),
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(Box::from),
-            expected: self.dag.stage(task.stage).estimate.expected(),
+            expected: self.dag.expected(task.stage, task.index),
             weight: 1,
             inputs: self.inputs_of(task),
+            foretold: None,
             token: Token::default(),
+        }
+    }
+
+    /// What is said of the start of an attempt. Of a task that was asked for that was done then.
+    fn foretell(&mut self, basis: Basis, stage: u32, opportunistic: bool, expected_wait: Duration) -> Option<Foretold> {
+        match basis {
+            Basis::Grant(_, foretold) | Basis::Probe(_, foretold) => foretold,
+            Basis::Queue => {
+                let way = if opportunistic { Way::SentOpportunistic } else { Way::Sent };
+                // Only who keeps to what its job may hold is told how long tasks would wait.
+                let known = self.allowance.is_some().then_some(expected_wait);
+                let shape = &self.job.resources[stage as usize];
+                Some(self.scheduler.as_mut()?.foretell(way, known, shape))
+            }
         }
     }
 

@@ -5,7 +5,9 @@ use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
 use crate::role::{Outbox, Record};
 use crate::scheduling::{LocalScheduler, Step};
-use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, NodeId, NodeWaits, ProbeId};
+use crate::vocabulary::{
+    AskId, AttemptId, Chance, Duration, ExecutionType, Foretold, Instant, Margins, NodeId, NodeWaits, ProbeId,
+};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -47,9 +49,10 @@ impl Outstanding {
 }
 
 impl JobManager {
-    pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, out: &mut Outbox) {
+    pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, margins: Arc<Margins>, out: &mut Outbox) {
         self.generation = list.generation.max(self.generation);
         if let Some(scheduler) = &mut self.scheduler {
+            scheduler.set_margins(now, margins);
             let steps = scheduler.on_nodes(now, list);
             self.take(now, steps, out);
         }
@@ -59,7 +62,7 @@ impl JobManager {
 
     pub(super) fn schedule(&mut self, now: Instant, asks: &[Ask], out: &mut Outbox) {
         if let Some(scheduler) = &mut self.scheduler {
-            asks.iter().for_each(|ask| scheduler.on_ask(ask));
+            asks.iter().for_each(|ask| scheduler.on_ask(now, ask));
         }
         self.place(now, out);
     }
@@ -105,12 +108,10 @@ impl JobManager {
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
         self.promote_starved(now, out);
-        let (requests, dag) = (&self.requests, &self.dag);
-        let Some(scheduler) = self.scheduler.as_mut().filter(|scheduler| scheduler.has_open_tasks()) else {
+        if !self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks) {
             return self.promote_within_allowance(now, None, out);
-        };
-        let run_time = |ask| requests.next_stage(ask).and_then(|stage| dag.stage(stage).estimate.expected());
-        scheduler.expect(run_time);
+        }
+        self.expect_next();
         for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
             // What is sent in the first turn is out in the second.
             let Some(allowed) = self.allowed(execution) else { return };
@@ -119,6 +120,20 @@ impl JobManager {
             if execution == ExecutionType::Guaranteed {
                 self.promote_within_allowance(now, None, out);
             }
+        }
+    }
+
+    /// Says to the job's own scheduler how long the task runs that comes next of each ask; those that come after it read less.
+    fn expect_next(&mut self) {
+        for ask in 0..self.requests.len() {
+            self.requests.next_stage(ask).into_iter().for_each(|stage| self.line_up(stage));
+        }
+        let (requests, dag) = (&self.requests, &self.dag);
+        let of_stage = |stage| {
+            dag.next_task(stage).map_or(dag.stage(stage).estimate.expected(), |index| dag.expected(stage, index))
+        };
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.expect(|ask| requests.next_stage(ask).and_then(of_stage));
         }
     }
 
@@ -160,18 +175,21 @@ impl JobManager {
     pub(super) fn on_ready(&mut self, now: Instant, from: Address, probe: ProbeId, out: &mut Outbox) {
         let Address::Node(node) = from else { return };
         let execution = ExecutionType::Auto;
-        let (basis, rule, expected_wait) = (Basis::Probe(probe), Rule::Ready, Duration::ZERO);
-        let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-        let is_bound = self.take_probe(probe).is_some_and(|ask| self.bind(now, ask, room, out));
+        let (rule, expected_wait) = (Rule::Ready, Duration::ZERO);
+        let is_bound = self.take_probe(now, probe).is_some_and(|(ask, foretold)| {
+            let basis = Basis::Probe(probe, foretold);
+            let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
+            self.bind(now, ask, room, out)
+        });
         if !is_bound {
             out.send(node, ToNode::Cancel { probes: vec![probe] });
         }
         self.place(now, out);
     }
 
-    fn take_probe(&mut self, probe: ProbeId) -> Option<AskId> {
+    fn take_probe(&mut self, now: Instant, probe: ProbeId) -> Option<(AskId, Option<Foretold>)> {
         let scheduler = self.scheduler.as_mut().filter(|_| probe.epoch == self.epoch)?;
-        scheduler.on_ready(probe.number)
+        scheduler.on_ready(now, probe.number)
     }
 
     /// It gets nothing more for a while, or before the master has published anew which nodes take work.

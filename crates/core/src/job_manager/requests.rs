@@ -335,6 +335,11 @@ impl Requests {
         }
     }
 
+    /// How many asks there are.
+    pub(super) fn len(&self) -> u32 {
+        self.asks.len() as u32
+    }
+
     /// The stage whose task goes next by this ask.
     pub(super) fn next_stage(&self, ask: u32) -> Option<u32> {
         self.asks[ask as usize].stages.front().copied()

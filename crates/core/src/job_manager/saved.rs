@@ -46,6 +46,7 @@ impl JobManager {
                     self.dag.launched_beside(task.stage, task.index);
                 } else {
                     self.dag.launched(task.stage, task.index, *attempt, *node, *at);
+                    self.recall_size(*task);
                 }
                 let (attempt, task, node, rule, launched_at) = (*attempt, *task, *node, *rule, *at);
                 let (opportunistic, promoted, booked) = (*opportunistic, false, grant.is_some());

@@ -141,11 +141,6 @@ impl JobManager {
     fn watches_progress(&self) -> bool {
         self.corrections.rules.is_some_and(|rules| rules.progress_every.is_some())
     }
-
-    /// Of the files that it is declared to read.
-    fn input_bytes(&mut self, task: TaskId) -> u64 {
-        self.inputs_of(task).iter().map(|input| input.bytes).sum()
-    }
 }
 
 fn finished_tasks(dag: &Dag) -> Vec<(u32, u32, Duration, Duration)> {

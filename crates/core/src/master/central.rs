@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 
 impl Master {
     pub(super) fn on_demand(&mut self, now: Instant, job: JobId, asks: &[Ask], work: &JobWork, out: &mut Outbox) {
+        self.scheduler.set_margins(self.calibration.margins());
         self.scheduler.on_work(job, work);
         for ask in asks {
             self.scheduler.on_ask(now, ask, &mut self.ledger);
@@ -23,7 +24,7 @@ impl Master {
                 out.record(Record::StaleGrant { from, grant });
                 continue;
             };
-            self.scheduler.on_freed(booking.job, booking.resources);
+            self.scheduler.on_freed(now, booking.job, booking.resources);
             if !nodes.contains(&booking.node) {
                 nodes.push(booking.node);
             }

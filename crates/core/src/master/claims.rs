@@ -30,10 +30,10 @@ impl Claims {
     }
 
     pub(super) fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
-        let Granting { ask, node, resources, rule, passed_over } = *proposal;
+        let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
         let id = self.book(ledger, ask.job, node, resources)?;
         let generation = self.tokens.generation();
-        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation });
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, foretold });
         Ok(id)
     }
 
@@ -69,6 +69,7 @@ impl Master {
                 resources: placement.resources,
                 rule: Rule::Claim,
                 passed_over: 0,
+                foretold: None,
             };
             let known = self.scheduler.knows_job(job);
             if known && self.claims.confirm(&mut self.ledger, &proposal).is_ok() {

@@ -307,7 +307,7 @@ impl Master {
         let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
         self.reliability.on_join(node, registration.attributes.get("rack"));
         self.ledger.join(node, capacity, registration.attributes);
-        self.reconcile(node, &registration.live, out);
+        self.reconcile(now, node, &registration.live, out);
         let oldest = self.claims.tokens.oldest();
         let entry = self.nodes.entry(node);
         entry.steer = None;
@@ -344,14 +344,14 @@ impl Master {
 
     /// Frees what the node does not have (its launch was lost on the way), and books what it has and the ledger
     /// forgot (in an earlier life).
-    fn reconcile(&mut self, node: NodeId, live: &[LiveAttempt], out: &mut Outbox) {
+    fn reconcile(&mut self, now: Instant, node: NodeId, live: &[LiveAttempt], out: &mut Outbox) {
         let grants = live.iter().filter_map(|attempt| attempt.grant);
         let held: BTreeSet<_> = grants.map(|grant| (grant.epoch, grant.number)).collect();
         let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
         for booking in booked {
             if !held.contains(&(booking.grant.epoch, booking.grant.number)) {
                 self.ledger.free(booking.grant);
-                self.scheduler.on_freed(booking.job, booking.resources);
+                self.scheduler.on_freed(now, booking.job, booking.resources);
             }
         }
         let mut without_owner = BTreeSet::new();
@@ -373,7 +373,8 @@ impl Master {
         }
     }
 
-    pub(super) fn on_report(&mut self, now: Instant, node: NodeId, report: NodeReport, out: &mut Outbox) {
+    pub(super) fn on_report(&mut self, now: Instant, node: NodeId, mut report: NodeReport, out: &mut Outbox) {
+        std::mem::take(&mut report.starts).iter().for_each(|start| self.calibration.learn(now, start));
         let state = self.ledger.state(node);
         let is_there = matches!(state, Some(NodeState::Up | NodeState::Unreachable));
         self.count_successes(now, node, report.succeeded);
@@ -488,7 +489,7 @@ impl Master {
         let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
         for booking in booked {
             self.ledger.free(booking.grant);
-            self.scheduler.on_freed(booking.job, booking.resources);
+            self.scheduler.on_freed(now, booking.job, booking.resources);
         }
         self.scheduler.on_capacity(self.ledger.capacity());
         out.record(Record::NodeLost { node });

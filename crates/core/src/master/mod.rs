@@ -19,6 +19,7 @@ pub use load::{NodeStatus, PauseStatus, QueueStatus};
 pub use publish::Publish;
 pub use steer::{OpportunisticLimit, Steering};
 
+use crate::policy::Calibration;
 use crate::policy::inter_job::QueueTree;
 use crate::policy::reliability::{Reliability, ReliabilitySettings};
 use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
@@ -114,6 +115,8 @@ pub struct Master {
     admission: admit::Admission,
     nodes: load::Nodes,
     reliability: Reliability,
+    /// How right it was what was said of starts.
+    calibration: Calibration,
     publication: publish::Publication,
     claims: claims::Claims,
     scheduler: Scheduler,
@@ -145,6 +148,7 @@ impl Master {
     ) -> Master {
         Master {
             reliability: reliability(&settings),
+            calibration: Calibration::default(),
             settings,
             kinds: Kinds::new(),
             ledger: Ledger::new(),

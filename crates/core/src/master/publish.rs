@@ -4,8 +4,9 @@
 use super::Master;
 use crate::protocol::{ListedNode, NodeList, ToJobManager};
 use crate::role::Outbox;
-use crate::vocabulary::{Duration, Instant, JobId, NodeId, NodeViews};
+use crate::vocabulary::{Crowd, Duration, Instant, JobId, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Changes within so long go into one list: a cluster that starts is not told of node by node.
@@ -37,7 +38,12 @@ pub(super) struct Publication {
     changes: u64,
     /// When the next list is sent.
     pub(super) due: Option<Instant>,
+    /// How many tasks had ended well in all, when it was looked at.
+    ends: VecDeque<(Instant, u64)>,
 }
+
+/// Ends of tasks are counted over so long.
+const COUNTED_OVER: Duration = Duration::from_secs(60);
 
 impl Publication {
     /// Whether the node takes work as far as those know who were told.
@@ -73,8 +79,9 @@ impl Master {
         let tells_load = self.settings.publish > Publish::Nodes;
         self.publication.due = tells_load.then_some(next_load);
         self.make_list(now);
+        let message = self.list_message(now);
         for (job, _) in self.admission.running() {
-            out.send(job.id, self.list_message());
+            out.send(job.id, message.clone());
         }
     }
 
@@ -86,12 +93,38 @@ impl Master {
             if is_old || self.publication.changes != self.ledger.node_changes() {
                 self.make_list(now);
             }
-            out.send(job, self.list_message());
+            let message = self.list_message(now);
+            out.send(job, message);
         }
     }
 
-    fn list_message(&self) -> ToJobManager {
-        ToJobManager::Nodes { list: Arc::clone(&self.publication.list) }
+    fn list_message(&mut self, now: Instant) -> ToJobManager {
+        self.count_crowd(now);
+        ToJobManager::Nodes { list: Arc::clone(&self.publication.list), margins: self.calibration.margins() }
+    }
+
+    /// What those who place tasks foretell starts by who know nothing better.
+    fn count_crowd(&mut self, now: Instant) {
+        let ends = &mut self.publication.ends;
+        if ends.back().is_some_and(|(at, _)| now.since(*at) < TOGETHER) {
+            return;
+        }
+        let (mut crowd, mut succeeded) = (Crowd::default(), 0);
+        let nodes = (0..self.ledger.len()).map(|index| NodeId(index as u32));
+        for report in nodes.filter_map(|node| self.nodes.report(node)) {
+            crowd.queued += u64::from(report.queued);
+            crowd.free.add(&report.free);
+            succeeded += u64::from(report.succeeded);
+        }
+        while ends.get(1).is_some_and(|(at, _)| now.since(*at) > COUNTED_OVER) {
+            ends.pop_front();
+        }
+        let (since, before) = ends.front().copied().unwrap_or((now, succeeded));
+        let nanos = now.since(since).0.saturating_mul(1_000);
+        // Where nothing ends, and before anything did, a second is as good as anything.
+        crowd.each = nanos.checked_div(succeeded.saturating_sub(before)).unwrap_or(1_000_000_000);
+        ends.push_back((now, succeeded));
+        self.calibration.set_crowd(crowd);
     }
 
     fn make_list(&mut self, now: Instant) {

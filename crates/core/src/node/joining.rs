@@ -92,7 +92,18 @@ impl NodeAgent {
         self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt { task, template, grant, expected, devices, since, yielding, yielded_until: since, state };
+        let entry = Attempt {
+            task,
+            template,
+            grant,
+            expected,
+            devices,
+            since,
+            yielding,
+            yielded_until: since,
+            foretold: None,
+            state,
+        };
         self.hold(&entry.holds());
         if entry.is_opportunistic() {
             self.opportunistic.add(&entry.holds());
@@ -178,8 +189,8 @@ impl NodeAgent {
             // The report says that what was said of them still holds.
             self.tell_waits(now, out);
         }
-        let (free, succeeded) = (self.free, self.succeeded);
-        let report = NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded };
+        let (free, succeeded, starts) = (self.free, self.succeeded, std::mem::take(&mut self.starts));
+        let report = NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.tell_spare(now, out);
         self.offer_promotion(now, out);

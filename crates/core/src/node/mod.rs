@@ -24,9 +24,9 @@ use crate::protocol::{
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::{
-    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, ExecutionType, GrantId, Instant, JobId,
-    Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources, RunningEntry, TaskId, TaskShape,
-    TaskTemplate, Totals,
+    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, ExecutionType, Foretold, ForetoldStart,
+    GrantId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources,
+    RunningEntry, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
@@ -75,6 +75,9 @@ pub struct OpportunisticRules {
     pub yields_for: Option<Duration>,
 }
 
+/// Starts of which the master is told at once, at most.
+const MOST_STARTS: usize = 64;
+
 /// In this order in memory: a simulation comes by thousands of agents in turn, and finds what most events need in few lines
 /// of the cache.
 #[repr(C, align(64))]
@@ -120,6 +123,8 @@ pub struct NodeAgent {
     registration: u64,
     /// Attempts that have ended well.
     succeeded: u32,
+    /// What started and had been foretold; the master is told with the next report.
+    starts: Vec<ForetoldStart>,
     /// Claims that came before the executor had said what there is.
     early_claims: Vec<Claim>,
     settings: NodeSettings,
@@ -177,6 +182,8 @@ struct Attempt {
     yielding: Option<Yielding>,
     /// Until then it has to run to make up for having yielded.
     yielded_until: Instant,
+    /// What was said of its start, and when it came here; until it has started.
+    foretold: Option<(Foretold, Instant)>,
     state: State,
 }
 
@@ -230,6 +237,7 @@ impl NodeAgent {
             master: MasterLink::Down { orphans_at: None },
             registration: 0,
             succeeded: 0,
+            starts: Vec::new(),
             executor: ExecutorLink::Down,
             newest_epoch: Epoch(0),
             tokens: Tokens::new(mac),
@@ -335,7 +343,7 @@ impl NodeAgent {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         self.newest_epoch = attempt.epoch;
-        let Launch { task, grant, expected, weight, .. } = *launch;
+        let Launch { task, grant, expected, weight, foretold, .. } = *launch;
         let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
         let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
@@ -346,8 +354,10 @@ impl NodeAgent {
             self.queue.push(entry);
         }
         let (devices, state) = (Devices::new(), State::Queued(launch));
+        let foretold = foretold.map(|foretold| (foretold, now));
+        let (yielding, yielded_until) = (None, now);
         let entry =
-            Attempt { task, template, grant, expected, devices, since: now, yielding: None, yielded_until: now, state };
+            Attempt { task, template, grant, expected, devices, since: now, yielding, yielded_until, foretold, state };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         self.gather(now, attempt, &inputs, out);
@@ -450,6 +460,14 @@ impl NodeAgent {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
         if let State::Starting = entry.state {
             entry.state = State::Running;
+            if let Some((foretold, came)) = entry.foretold.take() {
+                let start = foretold.started(now.before(running_for).since(came));
+                if self.starts.len() < MOST_STARTS {
+                    self.starts.push(start);
+                }
+                let (task, attempt, node) = (entry.task, id, self.node);
+                out.record(Record::Foretold { task, attempt, node, foretold, start, run: entry.expected });
+            }
             let timeout = entry.template.timeout;
             match &mut entry.yielding {
                 Some(yielding) => {
@@ -471,7 +489,7 @@ impl NodeAgent {
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
                 let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
-                let (grant, expected, yielding) = (None, None, None);
+                let (grant, expected, yielding, foretold) = (None, None, None, None);
                 let entry = Attempt {
                     task,
                     template,
@@ -481,6 +499,7 @@ impl NodeAgent {
                     since: now,
                     yielding,
                     yielded_until: now,
+                    foretold,
                     state,
                 };
                 self.attempts.insert(id, Box::new(entry));

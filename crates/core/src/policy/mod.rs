@@ -2,6 +2,7 @@
 //! sends no messages. Which policies a cluster uses is said in `preset.rs`.
 
 mod alignment;
+mod calibration;
 pub mod completion;
 mod forecast;
 pub mod inter_job;
@@ -15,6 +16,7 @@ pub(crate) mod timeline;
 mod trust;
 
 pub use alignment::Alignment;
+pub use calibration::Calibration;
 pub use forecast::Forecast;
 pub use mix::{Mix, Quota};
 pub use trust::Trust;

@@ -1,12 +1,14 @@
 //! The scheduler beside a job manager: it places one job's tasks on nodes that it knows from what the master publishes.
 //! No ledger confirms what it decides: a task waits at the node, or a probe waits there and the node asks back.
 
+use super::foretelling::{Outlook, Waiting};
 use super::published::PublishedView;
 use crate::policy::node_queue::projection::Use;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
-    AskId, Duration, Epoch, ExecutionType, Instant, JobId, NodeId, NodeViews, NodeWaits, ProbeId, TaskShape, Totals,
+    AskId, Duration, Epoch, ExecutionType, Foretold, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, ProbeId,
+    Resources, TaskShape, Totals, Way,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, VecDeque};
@@ -23,6 +25,11 @@ pub struct LocalScheduler {
     /// By their numbers.
     asks: Vec<LocalAsk>,
     probes: SentProbes,
+    /// By which the starts of tasks are foretold.
+    margins: Arc<Margins>,
+    /// Tasks that were sent or bound since it was told by these.
+    sent: u64,
+    is_told: bool,
 }
 
 struct LocalAsk {
@@ -38,6 +45,8 @@ struct LocalAsk {
     expected: Option<Duration>,
     /// Some node of the last list suits it.
     is_suited: bool,
+    /// What was foretold of its tasks that are open.
+    waiting: Waiting,
 }
 
 /// How much may be sent of one kind.
@@ -126,7 +135,16 @@ pub enum Step {
 impl LocalAsk {
     fn new(ask: Ask) -> LocalAsk {
         let shape = Arc::new(TaskShape { resources: ask.resources, execution: ask.execution });
-        LocalAsk { ask, shape, bound: 0, probes: 0, instead: Vec::new(), expected: None, is_suited: false }
+        LocalAsk {
+            ask,
+            shape,
+            bound: 0,
+            probes: 0,
+            instead: Vec::new(),
+            expected: None,
+            is_suited: false,
+            waiting: Waiting::default(),
+        }
     }
 
     fn open(&self) -> u64 {
@@ -145,14 +163,45 @@ impl LocalScheduler {
         let asks: Vec<LocalAsk> = asks.map(LocalAsk::new).collect();
         let view = PublishedView::new(asks.iter().map(|entry| &entry.ask));
         let view = if placement.knows_load() { view } else { view.without_loads() };
-        LocalScheduler { job, epoch, placement, view, asks, probes: SentProbes::default() }
+        let (probes, margins) = (SentProbes::default(), Arc::default());
+        LocalScheduler { job, epoch, placement, view, asks, probes, margins, sent: 0, is_told: false }
     }
 
     // ---- what is known ---------------------------------------------------------------------------------------------
 
     /// How much the job wants of an ask.
-    pub fn on_ask(&mut self, ask: &Ask) {
-        self.asks[ask.id.number as usize].ask.wanted = ask.wanted;
+    pub fn on_ask(&mut self, now: Instant, ask: &Ask) {
+        let number = ask.id.number as usize;
+        self.asks[number].ask.wanted = ask.wanted;
+        self.foretell_open(now, number);
+    }
+
+    /// From now on starts are foretold by these; so are those of what was asked for before anything was told.
+    pub fn set_margins(&mut self, now: Instant, margins: Arc<Margins>) {
+        let is_first = !std::mem::replace(&mut self.is_told, true);
+        (self.margins, self.sent) = (margins, 0);
+        if is_first {
+            for number in 0..self.asks.len() {
+                self.asks[number].waiting = Waiting::default();
+                self.foretell_open(now, number);
+            }
+        }
+    }
+
+    fn foretell_open(&mut self, now: Instant, number: usize) {
+        let (entry, margins) = (&mut self.asks[number], &self.margins);
+        let line = margins.crowd.line(self.sent, &entry.ask.resources);
+        let open = entry.open();
+        let outlook = || Outlook { way: Way::Probed, line, margins: Arc::clone(margins) };
+        self.sent += entry.waiting.on_open(now, open, outlook);
+    }
+
+    /// What is to be said of the start of a task that is sent to a node's queue, where it is expected to wait for so long; where
+    /// that is not known, by how many wait altogether.
+    pub fn foretell(&mut self, way: Way, expected: Option<Duration>, shape: &Resources) -> Foretold {
+        let expected = expected.unwrap_or_else(|| self.margins.crowd.line(self.sent, shape).wait(0));
+        self.sent += 1;
+        self.margins.foretell(way, expected)
     }
 
     /// The tasks of an ask read files that lie at these nodes, a part at each.
@@ -261,14 +310,16 @@ impl LocalScheduler {
         self.probes.iter().any(|(_, probe)| probe.node == node)
     }
 
-    /// The node of a probe is ready for a task of this ask, which counts as bound; `None` if the probe is not out. (Those
-    /// of asks without open tasks are not.)
-    pub fn on_ready(&mut self, number: u32) -> Option<AskId> {
+    /// The node of a probe is ready for a task of this ask, which counts as bound, and what had been said of its start; `None` if
+    /// the probe is not out. (Those of asks without open tasks are not.)
+    pub fn on_ready(&mut self, now: Instant, number: u32) -> Option<(AskId, Option<Foretold>)> {
         let probe = self.probes.remove(number)?;
         let entry = &mut self.asks[probe.ask as usize];
         entry.probes -= 1;
         entry.bound += 1;
-        Some(entry.ask.id)
+        let foretold = entry.waiting.next(now);
+        entry.waiting.on_placed();
+        Some((entry.ask.id, foretold))
     }
 
     /// Whether some node of the last list suits the ask.
@@ -429,6 +480,7 @@ impl LocalScheduler {
     fn start(&mut self, number: usize, node: NodeId, rule: Rule, execution: ExecutionType) -> Step {
         let entry = &mut self.asks[number];
         entry.bound += 1;
+        entry.waiting.on_placed();
         let wait = self.view.wait(node.0 as usize, &entry.ask.resources, execution);
         self.view.on_sent(node);
         if self.placement.takes_batches() {

@@ -1,5 +1,6 @@
 //! What jobs ask for, by slots that policies index their vectors with.
 
+use super::foretelling::Waiting;
 use super::locality::Reach;
 use crate::policy::{AskSlot, JobSlot};
 use crate::protocol::Holder;
@@ -40,6 +41,8 @@ pub struct OpenRequest {
     pub waiting_since: Instant,
     /// No node had room for it when the ledger counted so many growths of room.
     pub no_room_at: Option<u64>,
+    /// What was foretold of its tasks that are open.
+    pub waiting: Waiting,
 }
 
 #[derive(Clone, Debug)]

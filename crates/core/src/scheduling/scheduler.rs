@@ -4,6 +4,7 @@
 //! Room on one node is offered to whoever is next and fits; an ask that is new is tried on the whole cluster once and
 //! then waits for room on some node. So the work of an event does not grow with the number of open tasks.
 
+use super::foretelling::{Outlook, Pace, Waiting};
 use super::ledger::{ClaimError, Ledger};
 use super::locality::{Delays, Reach, local_nodes};
 use super::request_queue::{OpenRequest, RequestQueue};
@@ -13,7 +14,8 @@ use crate::policy::{
 };
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
-    AskId, Duration, GrantId, Instant, JobId, JobWork, NodeId, NodeViews, QueueId, Resources, Totals, UserId, Wants,
+    AskId, Duration, Foretold, GrantId, Instant, JobId, JobWork, Line, Margins, NodeId, NodeViews, QueueId, Resources,
+    Totals, UserId, Wants, Way,
 };
 use crate::why::Why;
 use std::collections::BTreeSet;
@@ -33,6 +35,12 @@ pub struct Scheduler {
     decisions: Vec<Decision>,
     /// All growths of room up to this one were offered to whoever waits.
     settled: u64,
+    /// By which the starts of tasks are foretold.
+    margins: Arc<Margins>,
+    pace: Pace,
+    /// Tasks that are open, and asks with such.
+    open_tasks: u64,
+    open_asks: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +73,8 @@ pub struct Granting {
     pub resources: Resources,
     pub rule: Rule,
     pub passed_over: u32,
+    /// What was said of the task's start when it was asked for.
+    pub foretold: Option<Foretold>,
 }
 
 /// Confirms a proposal, and passes on the grant.
@@ -85,6 +95,10 @@ impl Scheduler {
             widenings: BTreeSet::new(),
             decisions: Vec::new(),
             settled: 0,
+            margins: Arc::default(),
+            pace: Pace::default(),
+            open_tasks: 0,
+            open_asks: 0,
         }
     }
 
@@ -113,17 +127,47 @@ impl Scheduler {
             None => self.add_ask(now, ask, job, ledger),
         };
         let request = self.queue.ask_mut(slot);
-        let was_idle = request.open() == 0;
+        let before = request.open();
+        let was_idle = before == 0;
         if was_idle {
             request.waiting_since = now;
         }
         request.wanted = ask.wanted;
+        let count = request.open();
+        self.foretell(now, slot, before);
+        self.count_open(before, count);
+        let request = self.queue.ask(slot);
         let (count, needed) = (request.open(), ask.needed.saturating_sub(request.granted));
         if was_idle && count > 0 {
             self.begin_delays(now, slot, ledger);
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
         self.end_reservation_if_unwanted(slot, ledger);
+    }
+
+    /// From now on starts are foretold by these.
+    pub fn set_margins(&mut self, margins: Arc<Margins>) {
+        self.margins = margins;
+    }
+
+    /// Of the tasks of an ask that were not open before: they stand behind all others in the order of submission; where jobs take
+    /// turns, behind as many of each other ask as come before them in their own.
+    fn foretell(&mut self, now: Instant, slot: AskSlot, before: u64) {
+        let in_order = self.inter_job.rule() == Rule::Submission;
+        let shape = self.queue.ask(slot).shape;
+        let step = if in_order { 1 } else { self.open_asks.max(1) };
+        let ahead = if in_order { self.open_tasks } else { self.open_tasks.min(before.saturating_mul(step)) };
+        let room = self.pace.room(&shape);
+        let each = self.pace.each(now, ahead.saturating_sub(room));
+        let (line, margins) = (Line { ahead, step, room, each }, &self.margins);
+        let request = self.queue.ask_mut(slot);
+        let open = request.open();
+        request.waiting.on_open(now, open, || Outlook { way: Way::Asked, line, margins: Arc::clone(margins) });
+    }
+
+    fn count_open(&mut self, before: u64, now: u64) {
+        self.open_tasks = self.open_tasks - before + now;
+        self.open_asks = self.open_asks - u64::from(before > 0) + u64::from(now > 0);
     }
 
     /// The jobs that are to be told of their shares, and these.
@@ -167,6 +211,7 @@ impl Scheduler {
             granted: 0,
             waiting_since: now,
             no_room_at: None,
+            waiting: Waiting::default(),
         });
         self.inter_job.on_change(&DemandChange::AskAdded { ask: slot, job, shape, class });
         slot
@@ -181,6 +226,7 @@ impl Scheduler {
             }
             self.set_reach(ask, Reach::Anywhere, ledger);
             self.inter_job.on_change(&DemandChange::AskRemoved { ask });
+            self.count_open(self.queue.ask(ask).open(), 0);
             self.queue.remove_ask(ask);
         }
         self.queue.job_mut(job).ended = true;
@@ -204,19 +250,22 @@ impl Scheduler {
     pub fn on_adopted(&mut self, id: JobId, resources: Resources) {
         if let Some(job) = self.queue.job_slot(id) {
             self.queue.job_mut(job).bookings += 1;
+            self.pace.on_held(&resources);
             self.inter_job.on_change(&DemandChange::Taken { job, resources });
         }
     }
 
-    pub fn on_freed(&mut self, id: JobId, resources: Resources) {
+    pub fn on_freed(&mut self, now: Instant, id: JobId, resources: Resources) {
         if let Some(job) = self.queue.job_slot(id) {
             self.queue.job_mut(job).bookings -= 1;
+            self.pace.on_freed(now, &resources);
             self.inter_job.on_change(&DemandChange::Freed { job, resources });
             self.forget_if_done(job);
         }
     }
 
     pub fn on_capacity(&mut self, capacity: &Totals) {
+        self.pace.on_capacity(capacity);
         self.inter_job.on_change(&DemandChange::Capacity(*capacity));
     }
 
@@ -325,16 +374,22 @@ impl Scheduler {
         confirm: &mut Confirm<'_>,
     ) -> Result<GrantId, ClaimError> {
         let request = self.queue.ask_mut(choice.ask);
-        let proposal =
-            Granting { ask: request.id, node, resources: request.shape, rule, passed_over: choice.passed_over };
+        let (ask, resources, passed_over) = (request.id, request.shape, choice.passed_over);
+        let foretold = request.waiting.next(now);
+        let proposal = Granting { ask, node, resources, rule, passed_over, foretold };
         let grant = confirm(ledger, &proposal)?;
+        let open = request.open();
         request.granted += 1;
+        request.waiting.on_placed();
+        let left = request.open();
         request.waiting_since = now;
         if choice.parked {
             request.no_room_at = Some(self.settled);
         }
         let job = request.job;
         self.queue.job_mut(job).bookings += 1;
+        self.count_open(open, left);
+        self.pace.on_held(&resources);
         self.inter_job.outcome(choice.ask, Outcome::Started);
         self.end_reservation_if_unwanted(choice.ask, ledger);
         if local_nodes(&self.queue.ask(choice.ask).locality).contains(&node) {
@@ -517,7 +572,7 @@ impl Scheduler {
     }
 
     pub fn open_tasks(&self) -> u64 {
-        self.queue.open_tasks()
+        self.open_tasks
     }
 
     pub fn reserved_node(&self) -> Option<NodeId> {

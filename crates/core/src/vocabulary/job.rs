@@ -57,6 +57,9 @@ pub struct StageSpec {
     /// Files of earlier stages that its tasks read.
     #[serde(default)]
     pub inputs: Vec<InputSpec>,
+    /// By task, how much it reads besides, in KiB; those after the last are not known.
+    #[serde(default)]
+    pub input_kib: Vec<u32>,
 }
 
 /// What an attempt executes.

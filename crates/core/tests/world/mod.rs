@@ -316,7 +316,10 @@ impl World {
             }
         }
         for record in out.records {
-            self.say(format!("  {}", show_record(&record)));
+            // It says the same as the start, and is not what transcripts are about.
+            if !matches!(record, Record::Foretold { .. }) {
+                self.say(format!("  {}", show_record(&record)));
+            }
             self.records.push(record);
         }
         if let Some(server) = self.server.as_mut().filter(|_| is_served(&from)) {
@@ -787,7 +790,7 @@ fn show_message(message: &Message) -> String {
             )
         }
         Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
-        Message::ToJobManager(ToJobManager::Nodes { list }) => {
+        Message::ToJobManager(ToJobManager::Nodes { list, .. }) => {
             let nodes = &list.nodes;
             let open = nodes.iter().filter(|node| node.open).count();
             format!("nodes: {open} of {} open", nodes.len())
@@ -915,5 +918,6 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         timeout: None,
         outputs: Vec::new(),
         inputs: Vec::new(),
+        input_kib: Vec::new(),
     }
 }

@@ -38,7 +38,7 @@ pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Estimating {
     for round in 0..rounds {
         now += Length::from_secs(1);
         scheduler.on_nodes(now, Arc::clone(&list));
-        scheduler.on_ask(&ask(u64::from(tasks) * (round as u64 + 1)));
+        scheduler.on_ask(Instant::ZERO, &ask(u64::from(tasks) * (round as u64 + 1)));
         let execution = ExecutionType::Guaranteed;
         let allowed = Allowed { execution, room: Totals([u64::MAX; 16]), one_goes: false };
         let watch = OnCore::start();

@@ -52,7 +52,7 @@ pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Placing {
         let applied = watch.elapsed();
         // Each task is one more than were wanted before.
         let wanted = u64::from(tasks) * (round as u64 + 1);
-        scheduler.on_ask(&Ask { wanted, needed: wanted, ..ask() });
+        scheduler.on_ask(Instant::ZERO, &Ask { wanted, needed: wanted, ..ask() });
         let watch = OnCore::start();
         black_box(scheduler.decide(master.now, u64::from(tasks)));
         let decision = watch.elapsed() / tasks;
@@ -171,7 +171,7 @@ impl Publisher {
         self.master.handle(self.now, Event::Wakeup, &mut self.out);
         let made = watch.elapsed();
         let list = self.out.sends.drain(..).find_map(|(_, message)| match message {
-            Message::ToJobManager(ToJobManager::Nodes { list }) => Some(list),
+            Message::ToJobManager(ToJobManager::Nodes { list, .. }) => Some(list),
             _ => None,
         });
         (list.expect("nodes are published on heartbeats"), made)

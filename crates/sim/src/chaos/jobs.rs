@@ -56,6 +56,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
         outputs: Vec::new(),
         inputs: Vec::new(),
+        input_kib: Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod altruism;
 mod beside;
+mod forecast;
 mod queueing;
 mod results;
 mod usage;
@@ -9,6 +10,8 @@ mod usage;
 pub use altruism::{Against, Altruism, QueueExchange};
 use beside::Groups;
 pub use beside::OfPreset;
+use forecast::ForecastMeasure;
+pub use forecast::{Forecast, RunTimes};
 use queueing::QueueMeasure;
 pub use queueing::{AcrossNodes, Duplicates, Queueing, Stragglers};
 pub use results::{
@@ -41,6 +44,7 @@ pub struct Metrics {
     queueing: QueueMeasure,
     /// By the presets that jobs go by, where there are several.
     groups: Option<Groups>,
+    forecast: ForecastMeasure,
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
@@ -119,6 +123,7 @@ impl Metrics {
             counters: Counters::default(),
             queueing: QueueMeasure::default(),
             groups: None,
+            forecast: ForecastMeasure::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
@@ -206,7 +211,9 @@ impl Metrics {
                     *state = TaskState::Launched { at: now };
                 }
             }
-            Change::Finished { ended, .. } => {
+            Change::Finished { attempt, ended, .. } => {
+                let took = ended.reason.is_success().then(|| ended.usage.run_time());
+                self.forecast.on_ended(*attempt, took);
                 if ended.reason.is_success() {
                     self.tasks_succeeded += 1;
                     self.usage.on_succeeded();
@@ -224,9 +231,13 @@ impl Metrics {
                     self.jobs[job as usize].exchange = Some(exchange.clone());
                 }
             }
-            Change::Lost { attempt, cause: LostCause::Superseded, .. } => self.queueing.on_superseded(*attempt),
+            Change::Lost { attempt, cause: LostCause::Superseded, .. } => {
+                self.forecast.on_ended(*attempt, None);
+                self.queueing.on_superseded(*attempt);
+            }
             Change::Lost { cause: LostCause::Copied, .. } => {}
-            Change::Lost { cause, .. } => {
+            Change::Lost { attempt, cause, .. } => {
+                self.forecast.on_ended(*attempt, None);
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);
             }
@@ -254,6 +265,9 @@ impl Metrics {
                 if !opportunistic && !promoted {
                     self.queueing.on_started_at(now, *node, *waited);
                 }
+            }
+            Record::Foretold { attempt, foretold, start, run, .. } => {
+                self.forecast.on_started(*attempt, foretold, start, *run);
             }
             Record::Duplicated { attempt, trigger, .. } => self.queueing.on_triggered(*attempt, *trigger),
             Record::Straggles { attempt, .. } => self.queueing.on_caught(*attempt),

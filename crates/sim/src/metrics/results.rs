@@ -1,6 +1,6 @@
 //! What a simulation found, as it is printed and written.
 
-use super::{Altruism, Metrics, OfPreset, Queueing, WINDOW};
+use super::{Altruism, Forecast, Metrics, OfPreset, Queueing, RunTimes, WINDOW};
 use crate::oracle::Oracle;
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
@@ -36,6 +36,9 @@ pub struct Results {
     /// Tasks that started, which `task_wait_s` is about.
     pub started_tasks: u64,
     pub allocation_s: Allocation,
+    /// How right it was what was said of starts and run times.
+    pub forecast: Forecast,
+    pub run_times: RunTimes,
     pub tasks_per_second: f64,
     pub utilization: Utilization,
     pub jain: Jain,
@@ -271,6 +274,7 @@ impl Metrics {
             let why = measure.refused.as_ref()?;
             Some(format!("{}: {why}", job.spec.name))
         });
+        let (forecast, run_times) = self.forecast.finish();
         let results = Results {
             preset: String::new(),
             seed: 0,
@@ -287,6 +291,8 @@ impl Metrics {
             task_wait_s: waits,
             started_tasks: started,
             allocation_s: self.allocation(&waits, started),
+            forecast,
+            run_times,
             tasks_per_second: if makespan > 0.0 { self.tasks_succeeded as f64 / makespan } else { 0.0 },
             utilization: Utilization {
                 cpu: self.usage.utilization(CPU, now),

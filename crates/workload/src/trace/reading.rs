@@ -49,6 +49,8 @@ pub(crate) struct DraftStage {
     /// Per task; `None` where the trace does not say.
     pub demand: Option<ResourceSpec>,
     pub constraints: Vec<Constraint>,
+    /// By task, how much it reads; empty where the trace does not say.
+    pub input_kib: Vec<u32>,
 }
 
 impl DraftStage {
@@ -62,7 +64,17 @@ impl DraftStage {
             estimate: None,
             demand: None,
             constraints: Vec::new(),
+            input_kib: Vec::new(),
         }
+    }
+
+    /// Its tasks read so many bytes.
+    pub fn reading(mut self, bytes: &[u64]) -> DraftStage {
+        if bytes.iter().any(|bytes| *bytes > 0) {
+            let kib = bytes.iter().map(|bytes| u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX));
+            self.input_kib = kib.collect();
+        }
+        self
     }
 
     pub fn after(mut self, stages: impl Into<Vec<usize>>) -> DraftStage {
@@ -271,6 +283,7 @@ impl<'a> Reading<'a> {
             timeout: None,
             outputs: Vec::new(),
             inputs: Vec::new(),
+            input_kib: draft.input_kib,
         };
         Ok((spec, run_times))
     }

@@ -313,6 +313,7 @@ mod tests {
             timeout: None,
             outputs: Vec::new(),
             inputs: Vec::new(),
+            input_kib: Vec::new(),
         };
         after.iter().map(stage).collect()
     }

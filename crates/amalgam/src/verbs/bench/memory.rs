@@ -78,7 +78,15 @@ impl Run {
         let number = u64::from(self.attempts) + 1;
         let id = GrantId { epoch: Epoch(1), number, slot: 0 };
         let ask = AskId { job: JOB, number: 0 };
-        let grant = Grant { id, ask, node: NODE, rule: Rule::DominantShare, passed_over: 0, generation: Generation(0) };
+        let grant = Grant {
+            id,
+            ask,
+            node: NODE,
+            rule: Rule::DominantShare,
+            passed_over: 0,
+            generation: Generation(0),
+            foretold: None,
+        };
         self.tell(Address::Master, ToJobManager::Granted { grants: vec![grant] });
         let attempt = AttemptId { job: JOB, epoch: Epoch(1), number: self.attempts };
         self.attempts += 1;

@@ -3,7 +3,8 @@
 use crate::show;
 use amalgam_core::why::counted;
 use amalgam_sim::{
-    Against, Altruism, Duplicates, OfPreset, Oracle, Outcome, QueueExchange, Queueing, Reference, Results, Stragglers,
+    Against, Altruism, Duplicates, Forecast, OfPreset, Oracle, Outcome, QueueExchange, Queueing, Reference, Results,
+    Stragglers,
 };
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
@@ -24,7 +25,7 @@ pub fn story(run: &Outcome) -> String {
 pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let mut headings =
         vec!["PRESET", "JCT MEAN", "P50", "P95", "WAIT MEAN", "P95", "MAKESPAN", "JAIN", "CPU", "MEMORY"];
-    headings.extend(["FAILED", "NEVER FIT", "NOT ENDED", "WALL"]);
+    headings.extend(["FORETOLD", "WIDTH", "FAILED", "NEVER FIT", "NOT ENDED", "WALL"]);
     let several = seeds.start() < seeds.end();
     if several {
         headings.insert(2, "OF SEEDS");
@@ -33,7 +34,8 @@ pub fn comparison(runs: &[&Results], seeds: &RangeInclusive<u64>) -> String {
     let rows: Vec<Vec<String>> = of_preset.map(|runs| comparison_row(runs, several)).collect();
     let mut text = show::table(&headings, &rows);
     text += "\nseconds; Jain's index is the mean over windows of 60 s; jobs that failed, could never run or had not ended are \
-             not in the means\n";
+             not in the means; foretold: the starts that came as was said of them, nine of ten of which were to, and the median width of \
+             what was said\n";
     text += &runs.first().map(|run| misfits(run)).unwrap_or_default();
     if several {
         let (first, last) = (seeds.start(), seeds.end());
@@ -133,6 +135,8 @@ fn comparison_row(runs: &[&Results], several: bool) -> Vec<String> {
         jain.map_or_else(|| "-".to_owned(), |jain| format!("{jain:.3}")),
         show::percent(share(|run| run.utilization.cpu)),
         show::percent(share(|run| run.utilization.memory)),
+        mean(|run| (run.forecast.predicted, run.forecast.covered)).map_or_else(|| "-".to_owned(), show::percent),
+        seconds(|run| (run.forecast.predicted, run.forecast.median_width_s)),
         sum(|run| run.failed_jobs),
         sum(|run| run.refused_jobs.len() as u64),
         sum(|run| run.unfinished_jobs),
@@ -216,6 +220,7 @@ pub fn table(results: &Results) -> String {
     if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
+    text += &foretold(results);
     text += &side_by_side(&results.side_by_side);
     text += &results.queueing.as_ref().map(queueing).unwrap_or_default();
     text += &results.altruism.as_ref().map(altruism).unwrap_or_default();
@@ -226,6 +231,26 @@ pub fn table(results: &Results) -> String {
         if jobs > 0 {
             text += &format!("{} had {what}\n", counted(jobs, "job"));
         }
+    }
+    text
+}
+
+/// How right it was what was said of attempts before they started.
+fn foretold(results: &Results) -> String {
+    let (number, Forecast { predicted, covered, early, late, median_width_s, .. }) = (show::number, results.forecast);
+    let mut text = String::new();
+    if predicted > 0 {
+        let [covered, early, late] = [covered, early, late].map(|part| part * 100.0);
+        text += &format!(
+            "starts foretold, 9 of 10 to be right: {covered:.1} % were, {early:.1} % came early and {late:.1} % late; half of the \
+             intervals are at most {} s wide\n",
+            number(median_width_s)
+        );
+    }
+    let runs = &results.run_times;
+    if runs.predicted > 0 {
+        let (good, all) = (runs.within_a_quarter * 100.0, 100.0 * runs.predicted as f64 / runs.attempts as f64);
+        text += &format!("run times foretold to within a quarter: {good:.1} %, of the {all:.1} % of which any was\n");
     }
     text
 }

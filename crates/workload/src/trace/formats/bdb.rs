@@ -60,5 +60,5 @@ fn task(line: &str, stages: &mut Stages) -> Result<(), String> {
     let task = fields::number(field(line, "TID=")?, "the task")?;
     let start: u64 = fields::number(field(line, "START_TIME=")?, "the start")?;
     let finish = fields::number(field(line, "FINISH_TIME=")?, "the end")?;
-    stages.succeeded(stage, task, start, finish)
+    stages.succeeded(stage, task, start, finish, 0)
 }

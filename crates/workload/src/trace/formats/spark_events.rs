@@ -1,5 +1,5 @@
 //! `spark-events`: Spark's event logs, one JSON object a line. Each Spark job is a job: its stages are those that ran
-//! in it, a task takes from its launch to its finish, and what an application does between its jobs is in their
+//! in it, a task takes from its launch to its finish and reads what its metrics say, and what an application does between its jobs is in their
 //! arrivals.
 
 use super::stages::Stages;
@@ -35,6 +35,8 @@ enum Event {
         reason: Reason,
         #[serde(rename = "Task Info")]
         task: TaskInfo,
+        #[serde(rename = "Task Metrics", default)]
+        metrics: Option<Metrics>,
     },
 }
 
@@ -60,6 +62,37 @@ struct TaskInfo {
     launched: u64,
     #[serde(rename = "Finish Time")]
     finished: u64,
+}
+
+/// What a task read, of files and of what the stages before it left. Logs of old versions lack some of it.
+#[derive(Default, Deserialize)]
+struct Metrics {
+    #[serde(rename = "Input Metrics", default)]
+    files: Option<ReadFiles>,
+    #[serde(rename = "Shuffle Read Metrics", default)]
+    shuffle: Option<ReadShuffle>,
+}
+
+#[derive(Default, Deserialize)]
+struct ReadFiles {
+    #[serde(rename = "Bytes Read", default)]
+    bytes: u64,
+}
+
+#[derive(Default, Deserialize)]
+struct ReadShuffle {
+    #[serde(rename = "Remote Bytes Read", default)]
+    remote: u64,
+    #[serde(rename = "Local Bytes Read", default)]
+    local: u64,
+}
+
+impl Metrics {
+    fn bytes(&self) -> u64 {
+        let files = self.files.as_ref().map_or(0, |read| read.bytes);
+        let shuffle = self.shuffle.as_ref().map_or(0, |read| read.remote.saturating_add(read.local));
+        files.saturating_add(shuffle)
+    }
 }
 
 /// What Spark's `JsonProtocol` writes besides, each after `SparkListener`. Everything else goes by the name of a class.
@@ -156,10 +189,11 @@ impl Application {
                 }
                 self.jobs.insert(job, (submitted, own));
             }
-            Event::TaskEnd { stage, reason, task } if reason.reason == "Success" => {
+            Event::TaskEnd { stage, reason, task, metrics } if reason.reason == "Success" => {
                 let job = self.job_of.get(&stage).and_then(|job| self.jobs.get_mut(job));
                 let (_, stages) = job.ok_or_else(|| format!("no job has started stage {stage}"))?;
-                stages.succeeded(stage, task.index, task.launched, task.finished)?;
+                let read = metrics.unwrap_or_default().bytes();
+                stages.succeeded(stage, task.index, task.launched, task.finished, read)?;
             }
             Event::TaskEnd { .. } => self.failed += 1,
         }

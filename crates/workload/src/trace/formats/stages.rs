@@ -15,8 +15,8 @@ pub(super) struct Stages {
 #[derive(Default)]
 struct Stage {
     befores: Vec<u64>,
-    /// Of each task its last success.
-    run_times: BTreeMap<u64, Duration>,
+    /// Of each task its last success, and the bytes that it read.
+    runs: BTreeMap<u64, (Duration, u64)>,
 }
 
 impl Stages {
@@ -24,26 +24,28 @@ impl Stages {
         self.stages.entry(stage).or_default().befores = befores;
     }
 
-    /// A task's success, with its start and its end in milliseconds.
+    /// A task's success, with its start and its end in milliseconds, and the bytes that it read, if the log says so.
     ///
     /// # Errors
     /// When it ended before it started.
-    pub fn succeeded(&mut self, stage: u64, task: u64, start: u64, finish: u64) -> Result<(), String> {
+    pub fn succeeded(&mut self, stage: u64, task: u64, start: u64, finish: u64, read: u64) -> Result<(), String> {
         let millis = finish.checked_sub(start).ok_or("the task ended before it started")?;
         let stage = self.stages.entry(stage).or_default();
-        stage.run_times.insert(task, fields::from_millis(millis));
+        stage.runs.insert(task, (fields::from_millis(millis), read));
         Ok(())
     }
 
     /// The stages that ran. One without tasks had its output already, so nobody waits for it.
     pub fn into_drafts(self) -> Vec<DraftStage> {
-        let ran: BTreeMap<u64, Stage> =
-            self.stages.into_iter().filter(|(_, stage)| !stage.run_times.is_empty()).collect();
+        let ran: BTreeMap<u64, Stage> = self.stages.into_iter().filter(|(_, stage)| !stage.runs.is_empty()).collect();
         let index_of: BTreeMap<u64, usize> = ran.keys().enumerate().map(|(index, number)| (*number, index)).collect();
         let draft = |(number, stage): (u64, Stage)| {
             let after: Vec<usize> = stage.befores.iter().filter_map(|before| index_of.get(before).copied()).collect();
-            let times: Vec<Duration> = stage.run_times.into_values().collect();
-            DraftStage::new(format!("stage-{number}"), times.len() as u32, RunTimes::Each(times)).after(after)
+            let read: Vec<u64> = stage.runs.values().map(|(_, read)| *read).collect();
+            let times: Vec<Duration> = stage.runs.into_values().map(|(time, _)| time).collect();
+            DraftStage::new(format!("stage-{number}"), times.len() as u32, RunTimes::Each(times))
+                .after(after)
+                .reading(&read)
         };
         ran.into_iter().map(draft).collect()
     }

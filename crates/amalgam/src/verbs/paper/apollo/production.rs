@@ -9,13 +9,14 @@ use crate::failure::{Failure, Result};
 use amalgam_core::master::Beside;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
-use amalgam_sim::{AcrossNodes, OfPreset, Oracle, Outcome, Queueing, Reference, Settings, Simulation};
+use amalgam_sim::{AcrossNodes, OfPreset, Oracle, Outcome, Queueing, Reference, RunTimes, Settings, Simulation};
 use amalgam_workload::trace::{self, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Metrics of which the paper has numbers.
 pub const WITHIN: &str = "waits estimated within 1 s";
+pub const RUN_TIMES: &str = "run times estimated within 25 %";
 pub const DUPLICATES: &str = "duplicates, part of attempts";
 pub const FIRST: &str = "duplicates that were first";
 pub const ORACLE: &str = "mean_jct over the oracle, with the most that was allowed";
@@ -85,6 +86,7 @@ pub struct Run {
     decisions_per_s: f64,
     launched: f64,
     preempted: f64,
+    run_times: RunTimes,
     queueing: Option<Queueing>,
     side_by_side: Vec<OfPreset>,
     /// Of the waits of guaranteed attempts at nodes: the deviation, and the 20th, 80th and 95th percentile of nodes, while jobs
@@ -200,6 +202,7 @@ impl Run {
             decisions_per_s: ratio(results.counters.launched as f64, results.makespan_s),
             launched: results.counters.launched as f64,
             preempted: results.counters.preempted as f64,
+            run_times: results.run_times,
             queueing: results.queueing.clone(),
             side_by_side: results.side_by_side.clone(),
             across_nodes: across_nodes(results.queueing.as_ref(), last_arrival_s),
@@ -252,6 +255,8 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         row("mean_jct_s", &|run| run.mean_jct_s);
         row("mean_jct over greedy omniscient", &|run| ratio(run.mean_jct_s, run.greedy_jct_s));
         row("task_wait_p95_s", &|run| run.task_wait_p95_s);
+        row(RUN_TIMES, &|run| run.run_times.within_a_quarter);
+        row("run times estimated at all", &|run| ratio(run.run_times.predicted as f64, run.run_times.attempts as f64));
         row("preempted, part of attempts", &|run| ratio(run.preempted, run.launched));
         for base in
             set_up.baselines.iter().filter(|base| **base != case.preset && set_up.schedulers.contains(&case.preset))

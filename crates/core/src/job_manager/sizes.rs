@@ -1,0 +1,48 @@
+//! How much tasks read. Those of a stage that read different amounts start in the order of these, the largest first (Boutin et
+//! al. 2014, section 3.3), and are expected to run accordingly.
+//!
+//! What a task reads are the files that its stage declares, once they are written, and what the job says of its items.
+//! Departs: in a stage of more tasks than stand in its line ([`super::Dag::line_up`]) the largest of these is first.
+
+use super::JobManager;
+use super::files::{Files, is_by_index};
+use crate::vocabulary::{JobSpec, StageSpec, TaskId};
+
+impl JobManager {
+    /// Before its next task is chosen.
+    pub(super) fn line_up(&mut self, stage: u32) {
+        let JobManager { job, dag, files, .. } = self;
+        if reads_unevenly(&job.spec.stages[stage as usize]) {
+            dag.line_up(stage, &mut |index| kib(input_bytes(&job.spec, files.as_deref_mut(), stage, index)));
+        }
+    }
+
+    /// How much the task reads, as far as is known.
+    pub(super) fn input_bytes(&mut self, task: TaskId) -> u64 {
+        input_bytes(&self.job.spec, self.files.as_deref_mut(), task.stage, task.index)
+    }
+
+    /// The same as it was when the task was launched in an earlier life.
+    pub(super) fn recall_size(&mut self, task: TaskId) {
+        if reads_unevenly(&self.job.spec.stages[task.stage as usize]) {
+            let bytes = self.input_bytes(task);
+            self.dag.recall_size(task, kib(bytes));
+        }
+    }
+}
+
+/// Whether the tasks of the stage may read different amounts.
+fn reads_unevenly(stage: &StageSpec) -> bool {
+    !stage.input_kib.is_empty() || stage.inputs.iter().any(is_by_index)
+}
+
+fn input_bytes(spec: &JobSpec, files: Option<&mut Files>, stage: u32, index: u32) -> u64 {
+    let said = spec.stages[stage as usize].input_kib.get(index as usize).copied().unwrap_or(0);
+    let declared = files.map_or(0, |files| files.input_bytes(spec, (stage, index)));
+    declared.saturating_add(u64::from(said) * 1_024)
+}
+
+/// Rounded up.
+fn kib(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX)
+}

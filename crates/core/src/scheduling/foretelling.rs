@@ -1,0 +1,184 @@
+//! What was foretold of the starts of tasks that wait without a node. An ask is counted, and so is what was foretold of it: by
+//! the tasks that were asked for at once, whose intervals are made when each is given its node, from what was known when it was
+//! asked for. So a million tasks that wait cost as much as one.
+
+use crate::vocabulary::{Foretold, Instant, Line, Margins, Resources, Totals, Way};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Departures that are remembered, and of which at least so many tell how fast they are.
+const DEPARTURES: usize = 4_096;
+const LEAST: usize = 256;
+
+/// The tasks of one ask that have no node, by when they were asked for.
+#[derive(Clone, Default, Debug)]
+pub struct Waiting {
+    together: VecDeque<Together>,
+}
+
+/// Tasks that were asked for at once.
+#[derive(Clone, Debug)]
+struct Together {
+    count: u64,
+    /// Of them, so many have a node.
+    placed: u64,
+    at: Instant,
+    outlook: Outlook,
+}
+
+/// What is known of the waits of tasks when they are asked for.
+#[derive(Clone, Debug)]
+pub struct Outlook {
+    pub way: Way,
+    pub line: Line,
+    pub margins: Arc<Margins>,
+}
+
+impl Waiting {
+    /// So many are open now. Returns how many of them were not before.
+    pub fn on_open(&mut self, now: Instant, open: u64, outlook: impl FnOnce() -> Outlook) -> u64 {
+        let known = self.together.iter().map(|tasks| tasks.count - tasks.placed).sum::<u64>();
+        if open > known {
+            self.together.push_back(Together { count: open - known, placed: 0, at: now, outlook: outlook() });
+        }
+        let mut over = known.saturating_sub(open);
+        while let Some(last) = self.together.back_mut().filter(|_| over > 0) {
+            let gone = over.min(last.count - last.placed);
+            (last.count, over) = (last.count - gone, over - gone);
+            if last.count == last.placed {
+                self.together.pop_back();
+            }
+        }
+        open.saturating_sub(known)
+    }
+
+    /// What was foretold of the start of the next one.
+    pub fn next(&self, now: Instant) -> Option<Foretold> {
+        let first = self.together.front()?;
+        Some(first.outlook.foretell(first.placed).made(first.at, now))
+    }
+
+    /// That one has a node.
+    pub fn on_placed(&mut self) {
+        if let Some(first) = self.together.front_mut() {
+            first.placed += 1;
+            if first.placed == first.count {
+                self.together.pop_front();
+            }
+        }
+    }
+}
+
+impl Outlook {
+    fn foretell(&self, place: u64) -> Foretold {
+        self.margins.foretell(self.way, self.line.wait(place))
+    }
+}
+
+/// How fast tasks leave, and what they leave free.
+#[derive(Default)]
+pub struct Pace {
+    departures: VecDeque<Instant>,
+    held: Totals,
+    capacity: Totals,
+}
+
+impl Pace {
+    pub fn on_capacity(&mut self, capacity: &Totals) {
+        self.capacity = *capacity;
+    }
+
+    pub fn on_held(&mut self, resources: &Resources) {
+        self.held.add(resources);
+    }
+
+    pub fn on_freed(&mut self, now: Instant, resources: &Resources) {
+        self.held.sub(resources);
+        if self.departures.len() == DEPARTURES {
+            self.departures.pop_front();
+        }
+        self.departures.push_back(now);
+    }
+
+    /// Nanoseconds from one departure to the next: over as many of the last as are awaited; a second where nobody knows.
+    pub fn each(&self, now: Instant, awaited: u64) -> u64 {
+        let count = usize::try_from(awaited).unwrap_or(DEPARTURES).max(LEAST).min(self.departures.len());
+        let Some(first) = self.departures.len().checked_sub(count).and_then(|at| self.departures.get(at)) else {
+            return 1_000_000_000;
+        };
+        now.since(*first).0.saturating_mul(1_000) / count as u64
+    }
+
+    /// How many such tasks find room at once, as if the cluster were one node.
+    pub fn room(&self, shape: &Resources) -> u64 {
+        self.capacity.saturating_sub(&self.held).holds(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outlook(way: Way, line: Line) -> Outlook {
+        Outlook { way, line, margins: Arc::default() }
+    }
+
+    fn place(waiting: &mut Waiting, at: u64) -> Option<Foretold> {
+        let told = waiting.next(second(at));
+        waiting.on_placed();
+        told
+    }
+
+    const AT_ONCE: Line = Line { ahead: 0, step: 0, room: 0, each: 1 };
+
+    fn second(at: u64) -> Instant {
+        Instant(at * 1_000_000)
+    }
+
+    #[test]
+    fn what_was_foretold_is_what_was_known_when_each_task_was_asked_for() {
+        let mut waiting = Waiting::default();
+        let in_line = Line { ahead: 10, step: 2, room: 11, each: 500_000_000 };
+        waiting.on_open(second(0), 4, || outlook(Way::Asked, in_line));
+        waiting.on_open(second(5), 5, || outlook(Way::Probed, AT_ONCE));
+        waiting.on_open(second(6), 5, || panic!("nothing is new"));
+        let mut next = |at| {
+            let told = place(&mut waiting, at).unwrap();
+            (told.way, told.expected.0 / 1_000, told.age.0 / 1_000_000)
+        };
+        assert_eq!(next(7), (Way::Asked, 0, 7));
+        assert_eq!(next(8), (Way::Asked, 500, 8));
+        assert_eq!([next(8), next(9)].map(|told| told.1), [1_500, 2_500]);
+        assert_eq!(next(9), (Way::Probed, 0, 4));
+        assert_eq!(place(&mut waiting, 9), None);
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_goes_from_the_end() {
+        let mut waiting = Waiting::default();
+        waiting.on_open(second(0), 3, || outlook(Way::Asked, AT_ONCE));
+        waiting.on_open(second(1), 5, || outlook(Way::Probed, AT_ONCE));
+        assert_eq!(place(&mut waiting, 1).unwrap().way, Way::Asked);
+        waiting.on_open(second(2), 1, || panic!("less is open"));
+        assert_eq!(place(&mut waiting, 2).unwrap().way, Way::Asked);
+        assert_eq!(place(&mut waiting, 2), None);
+    }
+
+    #[test]
+    fn the_pace_is_that_of_late_departures_and_the_room_what_nobody_holds() {
+        let (core, mut pace) = (Resources::new(1_000, 0), Pace::default());
+        assert_eq!(pace.each(second(9), 0), 1_000_000_000);
+        let mut capacity = Totals::ZERO;
+        capacity.add_times(&core, 8);
+        pace.on_capacity(&capacity);
+        (0..8).for_each(|_| pace.on_held(&core));
+        assert_eq!(pace.room(&core), 0);
+        (1..=5).for_each(|at| pace.on_freed(second(10 + at), &core));
+        assert_eq!((pace.room(&core), pace.each(second(16), 0)), (5, 1_000_000_000));
+        (0..300).for_each(|_| pace.on_held(&core));
+        (0..300).for_each(|_| pace.on_freed(second(20), &core));
+        assert_eq!(pace.each(second(20), 256), 0);
+        // Of the 305, the first five took five seconds.
+        assert_eq!(pace.each(second(20), 1_000_000), 9_000_000_000 / 305);
+    }
+}

@@ -1,0 +1,212 @@
+//! When a task starts, as it is foretold: an interval in which nine of ten do, around what its wait is expected to be.
+//!
+//! How far the truth is from what was expected is counted in steps of a sixteenth of a doubling, as [`step_of`] numbers them,
+//! so that waits of milliseconds and of hours have the same scale. All of it is done in integers.
+
+use super::{Duration, Instant, Resources, Totals};
+use serde::{Deserialize, Serialize};
+
+/// How a task comes to a node: what is foretold of its wait is known from other things each time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Way {
+    /// It is asked of the master, where it waits with others.
+    Asked,
+    /// Probes wait for it at nodes.
+    Probed,
+    /// It is sent to a node's queue.
+    Sent,
+    /// The same, as opportunistic.
+    SentOpportunistic,
+}
+
+pub const WAYS: usize = 4;
+
+/// Waits are told apart by how long they are expected to be: each class is four times as long as the one before.
+pub const LENGTHS: usize = 14;
+
+/// Shorter waits than this are taken to be alike.
+const LEAST: Duration = Duration::from_millis(10);
+
+/// What was foretold of the start of a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Foretold {
+    pub way: Way,
+    /// How long it is to wait, since it was foretold.
+    pub expected: Duration,
+    /// Nine of ten wait no less than this.
+    pub least: Duration,
+    /// And no longer.
+    pub most: Duration,
+    /// When it was foretold.
+    pub age: Duration,
+}
+
+/// A start that had been foretold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForetoldStart {
+    pub way: Way,
+    pub expected: Duration,
+    pub waited: Duration,
+    /// It was as foretold.
+    pub is_right: bool,
+}
+
+/// How far from what is expected nine of ten waits are, in steps of time: those of each way, by their expected lengths.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Margins {
+    pub steps: [[(i16, i16); LENGTHS]; WAYS],
+    /// Where tasks wait at nodes, how many do altogether.
+    pub crowd: Crowd,
+}
+
+/// How full the nodes are, and how fast tasks leave them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Crowd {
+    /// Places in their queues that are taken.
+    pub queued: u64,
+    pub free: Totals,
+    /// Nanoseconds from one end of a task to the next.
+    pub each: u64,
+}
+
+/// Tasks that start as others leave: the first after so many, each next one after `step` more. So many find room at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Line {
+    pub ahead: u64,
+    pub step: u64,
+    pub room: u64,
+    /// Nanoseconds from one departure to the next.
+    pub each: u64,
+}
+
+impl Line {
+    /// How long the task at this place is expected to wait; the first is at 0.
+    pub fn wait(&self, place: u64) -> Duration {
+        let before = self.ahead.saturating_add(place.saturating_mul(self.step)).saturating_sub(self.room);
+        Duration(u64::try_from(u128::from(before) * u128::from(self.each) / 1_000).unwrap_or(u64::MAX))
+    }
+}
+
+impl Crowd {
+    /// Tasks of this shape that come behind all that wait, and behind so many more.
+    pub fn line(&self, behind: u64, shape: &Resources) -> Line {
+        let (ahead, room) = (self.queued.saturating_add(behind), self.free.holds(shape));
+        Line { ahead, step: 1, room, each: self.each }
+    }
+}
+
+impl Default for Margins {
+    /// Before anything is known: a fourth to four times as long.
+    fn default() -> Margins {
+        Margins { steps: [[(-2 * DOUBLING, 2 * DOUBLING); LENGTHS]; WAYS], crowd: Crowd::default() }
+    }
+}
+
+impl Margins {
+    pub fn foretell(&self, way: Way, expected: Duration) -> Foretold {
+        let (low, high) = self.steps[way as usize][length_of(expected)];
+        let step = step_of(expected);
+        let (least, most) = (time_of(step.saturating_add(low)), time_of(step.saturating_add(high).saturating_add(1)));
+        Foretold { way, expected, least, most, age: Duration::ZERO }
+    }
+}
+
+impl Foretold {
+    /// The task started, so long after it came to its node.
+    pub fn started(&self, after: Duration) -> ForetoldStart {
+        let waited = self.age + after;
+        let is_right = (self.least..=self.most).contains(&waited);
+        ForetoldStart { way: self.way, expected: self.expected, waited, is_right }
+    }
+
+    /// The same, foretold at this instant.
+    #[must_use]
+    pub fn made(self, at: Instant, now: Instant) -> Foretold {
+        Foretold { age: now.since(at), ..self }
+    }
+}
+
+/// Steps in which a time doubles.
+pub const DOUBLING: i16 = 16;
+
+/// 2 to the power of each sixteenth, in parts of 2 to the power of 32.
+const POWERS: [u64; DOUBLING as usize] = [
+    4_294_967_296,
+    4_485_121_744,
+    4_683_695_048,
+    4_891_059_943,
+    5_107_605_667,
+    5_333_738_689,
+    5_569_883_475,
+    5_816_483_285,
+    6_074_001_000,
+    6_342_919_999,
+    6_623_745_059,
+    6_917_003_306,
+    7_223_245_206,
+    7_543_045_592,
+    7_877_004_752,
+    8_225_749_546,
+];
+
+/// The number of the step in which a wait lies.
+pub fn step_of(wait: Duration) -> i16 {
+    let micros = wait.0.saturating_add(LEAST.0);
+    let doublings = micros.ilog2();
+    let rest = ((u128::from(micros) << 32) >> doublings) as u64;
+    let sixteenths = POWERS.partition_point(|power| *power <= rest) - 1;
+    doublings as i16 * DOUBLING + sixteenths as i16
+}
+
+/// The shortest wait in a step; those of waits below zero and beyond all times are the nearest.
+pub fn time_of(step: i16) -> Duration {
+    let (doublings, sixteenths) = (step.div_euclid(DOUBLING), step.rem_euclid(DOUBLING) as usize);
+    let Ok(doublings) = u32::try_from(doublings) else { return Duration::ZERO };
+    // Rounded up: what is below it is in the step before.
+    let micros = (u128::from(POWERS[sixteenths]) << doublings.min(63)).div_ceil(1 << 32);
+    Duration(u64::try_from(micros).unwrap_or(u64::MAX).saturating_sub(LEAST.0))
+}
+
+/// The class of an expected wait.
+pub fn length_of(expected: Duration) -> usize {
+    let fours = (expected.0.saturating_add(LEAST.0) / LEAST.0).ilog2() / 2;
+    (fours as usize).min(LENGTHS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::Chance;
+
+    #[test]
+    fn every_time_lies_in_its_step_and_steps_do_not_overlap() {
+        let mut chance = Chance::new(1, "steps");
+        for _ in 0..20_000 {
+            let wait = Duration((1u64 << chance.below(62_u32)) + chance.below(1_000_000_u64));
+            let step = step_of(wait);
+            assert!(time_of(step) <= wait && wait < time_of(step + 1), "{wait} in step {step}");
+        }
+        let steps = step_of(Duration::ZERO)..step_of(Duration(u64::MAX));
+        let times: Vec<Duration> = steps.map(time_of).collect();
+        assert!(times.is_sorted() && time_of(i16::MIN) == Duration::ZERO && time_of(i16::MAX) > Duration(1 << 62));
+        assert_eq!(step_of(Duration::from_secs(20)) - step_of(Duration::from_secs(10)), DOUBLING);
+    }
+
+    #[test]
+    fn a_start_is_as_foretold_from_the_least_to_the_most_and_its_age_counts() {
+        let told = Margins::default().foretell(Way::Sent, Duration::from_secs(80));
+        assert!(told.least < Duration::from_secs(20) && told.most > Duration::from_secs(320));
+        let old = told.made(Instant(1_000_000), Instant(3_000_000));
+        assert_eq!(old.age, Duration::from_secs(2));
+        let is_right = |wait: u64| old.started(Duration(wait)).is_right;
+        let (least, most) = (told.least.0 - 2_000_000, told.most.0 - 2_000_000);
+        assert_eq!([least - 1, least, most, most + 1].map(is_right), [false, true, true, false]);
+    }
+
+    #[test]
+    fn classes_of_lengths_grow_by_four() {
+        let millis = |millis| length_of(Duration::from_millis(millis));
+        assert_eq!([0, 29, 30, 149, 150].map(millis), [0, 0, 1, 1, 2]);
+        assert_eq!(length_of(Duration::MAX), LENGTHS - 1);
+    }
+}

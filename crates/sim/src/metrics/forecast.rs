@@ -1,0 +1,119 @@
+//! How right it was what was said of attempts before they started: when they would, and how long they would run.
+
+use amalgam_core::vocabulary::{AttemptId, Duration, Foretold, ForetoldStart};
+use amalgam_workload::trace::Summary;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Of starts that were foretold as intervals in which nine of ten were to lie.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Forecast {
+    /// Attempts that started of which something had been said.
+    pub predicted: u64,
+    /// The part of them that started in their intervals.
+    pub covered: f64,
+    /// Those that did not started too early or too late.
+    pub early: f64,
+    pub late: f64,
+    pub median_width_s: f64,
+    /// What they waited since it was said.
+    pub wait_s: Summary,
+}
+
+/// Of run times.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct RunTimes {
+    /// Attempts that ended well, and those of them of which something had been said.
+    pub attempts: u64,
+    pub predicted: u64,
+    /// The part of the latter whose run time was off by a quarter of itself at most.
+    pub within_a_quarter: f64,
+    /// By how much it was off, as a part of it.
+    pub error: Summary,
+}
+
+/// As it is collected.
+#[derive(Default)]
+pub struct ForecastMeasure {
+    waits: Vec<Duration>,
+    widths: Vec<Duration>,
+    covered: u64,
+    early: u64,
+    /// Of attempts that run.
+    run_times: BTreeMap<AttemptId, Option<Duration>>,
+    errors: Vec<f64>,
+    attempts: u64,
+}
+
+impl ForecastMeasure {
+    pub fn on_started(&mut self, attempt: AttemptId, told: &Foretold, start: &ForetoldStart, run: Option<Duration>) {
+        self.widths.push(Duration(told.most.0 - told.least.0));
+        self.waits.push(start.waited);
+        self.covered += u64::from(start.is_right);
+        self.early += u64::from(start.waited < told.least);
+        self.run_times.insert(attempt, run);
+    }
+
+    /// The attempt took so long, if it ended well.
+    pub fn on_ended(&mut self, attempt: AttemptId, took: Option<Duration>) {
+        let said = self.run_times.remove(&attempt);
+        if let (Some(said), Some(took)) = (said, took) {
+            self.attempts += 1;
+            self.errors.extend(said.map(|said| said.0.abs_diff(took.0) as f64 / took.0.max(1) as f64));
+        }
+    }
+
+    pub fn finish(&mut self) -> (Forecast, RunTimes) {
+        let predicted = self.waits.len() as u64;
+        let part = |count: u64| if predicted == 0 { 0.0 } else { count as f64 / predicted as f64 };
+        self.widths.sort_unstable();
+        let median = self.widths.get(self.widths.len() / 2).copied().unwrap_or_default();
+        let late = predicted - self.covered - self.early;
+        let forecast = Forecast {
+            predicted,
+            covered: part(self.covered),
+            early: part(self.early),
+            late: part(late),
+            median_width_s: median.as_secs_f64(),
+            wait_s: Summary::of(self.waits.iter().map(|wait| (wait.as_secs_f64(), 1))),
+        };
+        let good = self.errors.iter().filter(|error| **error <= 0.25).count();
+        let run_times = RunTimes {
+            attempts: self.attempts,
+            predicted: self.errors.len() as u64,
+            within_a_quarter: if self.errors.is_empty() { 0.0 } else { good as f64 / self.errors.len() as f64 },
+            error: Summary::of(self.errors.iter().map(|error| (*error, 1))),
+        };
+        (forecast, run_times)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::vocabulary::{Epoch, JobId, Margins, Way};
+
+    fn attempt(number: u32) -> AttemptId {
+        AttemptId { job: JobId(1), epoch: Epoch(1), number }
+    }
+
+    #[test]
+    fn starts_are_counted_by_their_intervals_and_runs_by_what_they_took() {
+        let mut measure = ForecastMeasure::default();
+        let seconds = Duration::from_secs;
+        let told = Margins::default().foretell(Way::Sent, seconds(8));
+        for (number, waited) in [(0, 8), (1, 9), (2, 1), (3, 100)] {
+            let said = (number != 3).then_some(seconds(10));
+            measure.on_started(attempt(number), &told, &told.started(seconds(waited)), said);
+        }
+        for (number, took) in [(0, Some(8)), (1, Some(7)), (2, None), (3, Some(10)), (9, Some(1))] {
+            measure.on_ended(attempt(number), took.map(seconds));
+        }
+        let (forecast, runs) = measure.finish();
+        assert_eq!((forecast.predicted, forecast.covered), (4, 0.5));
+        assert_eq!((forecast.early, forecast.late), (0.25, 0.25));
+        assert_eq!(forecast.median_width_s, (told.most.0 - told.least.0) as f64 / 1e6);
+        assert_eq!((runs.attempts, runs.predicted, runs.within_a_quarter), (3, 2, 0.5));
+        assert_eq!(ForecastMeasure::default().finish(), (Forecast::default(), RunTimes::default()));
+    }
+}
