@@ -443,8 +443,8 @@ impl Preset {
 
     /// What its job managers place by themselves.
     fn own_placement(self, component: &str) -> Option<OwnPlacement> {
-        let component = format!("placement {component}");
-        let policy = |placement: Placement| placement.policy(self.seed, &component, &self.delays);
+        let policy =
+            |placement: Placement| placement.policy(self.seed, &format!("placement {component}"), &self.delays);
         match self.places {
             Places::Master => None,
             Places::JobManagers => Some(OwnPlacement {
