@@ -524,6 +524,9 @@ impl Preset {
     /// # Errors
     /// Why it cannot be, and what to choose instead.
     pub fn beside(self, name: &str) -> Result<Preset, (String, String)> {
+        if name == self.name() {
+            return Ok(self);
+        }
         let other = Preset::parse(name).map_err(|problem| (problem, String::new()))?;
         if self.shares_cluster_with(other) {
             return Ok(self.taken_in(other));
@@ -604,9 +607,17 @@ mod tests {
         let shares = |one: Preset, other: Preset| one.beside(other.name()).is_ok();
         for (one, other) in Preset::all().flat_map(|one| Preset::all().map(move |other| (one, other))) {
             let among = |some: &[Preset]| some.contains(&one) && some.contains(&other);
-            let wanted = among(&Preset::QUEUEING) || among(&Preset::DISTRIBUTED);
+            let wanted = one.name == other.name || among(&Preset::QUEUEING) || among(&Preset::DISTRIBUTED);
             assert_eq!(shares(one, other), wanted, "{} beside {}", other.name(), one.name());
         }
+    }
+
+    #[test]
+    fn the_clusters_own_by_its_name_is_as_it_was_configured() {
+        let mut own = Preset { seed: 7, ..Preset::APOLLO };
+        own.queueing.as_mut().expect("nodes queue").corrections = None;
+        assert_eq!(own.beside("apollo"), Ok(own));
+        assert_eq!(Preset::DRF.beside("drf"), Ok(Preset::DRF));
     }
 
     #[test]

@@ -230,13 +230,17 @@ fn while_a_job_is_held_no_other_node_is_tried() {
 }
 
 #[test]
-fn where_the_first_place_is_lost_with_its_node_the_other_goes_on_and_is_moved_no_more() {
+fn where_the_first_place_is_lost_with_its_node_the_other_goes_on_and_further_nodes_are_tried() {
     let (mut world, id) = one_that_waits(4, 0, "other.below");
     world.run_for(seconds(3));
     let first = launches(&world, id)[0].2;
     world.kill_agent(first.0 as usize);
     world.kill_executor(first.0 as usize);
-    world.run_for(seconds(200));
+    world.run_for(seconds(40));
+    let before = launches(&world, id).len();
+    world.run_for(seconds(160));
+    let all = launches(&world, id);
+    assert!(all.len() > before && all[before..].iter().all(|(.., node)| *node != first), "{all:?}");
     succeeded(&world, id);
 }
 

@@ -246,9 +246,7 @@ impl JobManager {
         }
     }
 
-    /// Opportunistic attempts become guaranteed as far as the allowance goes. Where `starved_after` is given those that have
-    /// waited for so long, the oldest first. Else whatever makes most of it: what waits where it would start at once, then what
-    /// runs, then what would wait least.
+    /// An attempt has its CPU or has not, as its node says.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.running.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
         if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
@@ -256,6 +254,9 @@ impl JobManager {
         }
     }
 
+    /// Opportunistic attempts become guaranteed as far as the allowance goes. Where `starved_after` is given those that have
+    /// waited for so long, the oldest first. Else whatever makes most of it: what waits where it would start at once, then what
+    /// runs, then what would wait least.
     pub(super) fn promote_within_allowance(&mut self, now: Instant, starved_after: Option<Duration>, out: &mut Outbox) {
         while let Some(allowed) = self.allowed(ExecutionType::Guaranteed) {
             let next = match starved_after {
@@ -283,7 +284,7 @@ impl JobManager {
     /// With how long it would still wait.
     fn starved(&self, now: Instant, after: Duration) -> Option<(AttemptId, Duration)> {
         let allowance = self.allowance.as_ref()?;
-        // What is larger than all that is allowed keeps nobody waiting.
+        // What is larger than all that is allowed keeps nobody waiting, unless there are many of them.
         let (since, attempt) = self.promotable(&allowance.waiting, &allowance.most).next()?;
         (now.since(since) >= after).then(|| (attempt, self.wait_if_promoted(attempt)))
     }
@@ -300,11 +301,12 @@ impl JobManager {
         best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best).or_else(|| first(&allowance.yielding))
     }
 
-    /// Of the first of those: of whose task there is no other attempt, and for which the room is large enough.
+    /// Of the first [`LOOKS`] of those of whose task there is no other attempt, and for which the room is large enough.
     fn promotable(&self, those: &Since, room: &Totals) -> impl Iterator<Item = (Instant, AttemptId)> {
         let fits = |sent: &RunningAttempt| room.holds(&self.job.resources[sent.task.stage as usize]) > 0;
-        let may_be = move |attempt| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none() && fits(sent));
-        those.iter().take(LOOKS).filter(move |(_, attempt)| may_be(attempt)).copied()
+        let alone =
+            those.iter().filter_map(|one| Some((one, self.running.get(&one.1).filter(|sent| sent.twin.is_none())?)));
+        alone.take(LOOKS).filter(move |(_, sent)| fits(sent)).map(|(one, _)| *one)
     }
 
     fn wait_if_promoted(&self, attempt: AttemptId) -> Duration {

@@ -151,9 +151,9 @@ impl Dag {
         (entry.ready() > 0).then(|| entry.line.first().map_or(entry.next_fresh, |(_, index)| *index))
     }
 
-    /// Puts the next tasks of a stage in line by the sizes of their inputs. Asked before each of them is taken, so that the line
-    /// is as long as it may be.
-    pub fn line_up(&mut self, stage: u32, size: &mut dyn FnMut(u32) -> u32) {
+    /// Puts the next tasks of a stage in line by the sizes of their inputs, so many at once. Asked before each of them is taken, so
+    /// that the line comes to be as long as it may be.
+    pub fn line_up(&mut self, stage: u32, at_once: usize, size: &mut dyn FnMut(u32) -> u32) {
         let entry = &mut self.stages[stage as usize];
         if entry.ready() == 0 {
             return;
@@ -162,7 +162,10 @@ impl Dag {
             let line = std::mem::take(&mut entry.line);
             line.into_iter().for_each(|(_, index)| entry.put_in_line(index, size(index)));
         }
-        while entry.line.len() < LINE && entry.next_fresh < entry.total {
+        for _ in 0..at_once {
+            if entry.line.len() >= LINE || entry.next_fresh >= entry.total {
+                break;
+            }
             let index = entry.next_fresh;
             entry.grow_to(index);
             entry.put_in_line(index, size(index));

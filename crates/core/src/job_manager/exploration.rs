@@ -3,7 +3,8 @@
 //!
 //! That is how the baseline scheduler of Boutin et al. 2014, section 4, works: "when tasks wait in a queue, the baseline scheduler
 //! systematically triggers duplicates to explore other idle" nodes. Departs: a task has one duplicate at a time, which is taken
-//! back when the next is sent; opportunistic attempts get none before they are promoted; and when the next comes is not said.
+//! back when the next is sent; opportunistic attempts get none before they are promoted, and those none that wait for files, which
+//! each node would fetch anew; and when the next comes is not said.
 
 use super::{Basis, JobManager, Room, RunningAttempt};
 use crate::policy::Standing;
@@ -87,7 +88,7 @@ impl JobManager {
         })
     }
 
-    /// Sends the task to a node where it was not sent yet, as far as is known, and takes back what was sent there last.
+    /// Sends the task to another node than those where it waits, and takes back what was sent last.
     fn try_another_node(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
         let Some(attempt) = self.dag.shown(task) else { return };
         let Some(sent) = self.running.get(&attempt).filter(|sent| !sent.opportunistic && !self.held) else { return };

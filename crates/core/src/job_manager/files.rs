@@ -222,9 +222,9 @@ impl JobManager {
         !self.job.spec.stages[task.stage as usize].inputs.is_empty()
     }
 
-    /// What the node lacks of what the launch reads, as far as is known.
-    pub(super) fn tell_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) {
-        let Some(files) = self.files.as_ref().filter(|_| !launch.inputs.is_empty()) else { return };
+    /// What the node lacks of what the launch reads, as far as is known; whether it lacks anything.
+    pub(super) fn tell_awaited(&self, launch: &Launch, node: NodeId, out: &mut Outbox) -> bool {
+        let Some(files) = self.files.as_ref().filter(|_| !launch.inputs.is_empty()) else { return false };
         let is_there = |input: &&InputFile| files.holders.get(&input.digest).is_some_and(|nodes| nodes.contains(&node));
         let (count, bytes) = launch
             .inputs
@@ -235,6 +235,7 @@ impl JobManager {
             let Launch { attempt, task, .. } = *launch;
             out.record(Record::AwaitsFiles { task, attempt, node, files: count, bytes });
         }
+        count > 0
     }
 
     /// Says to the job's own scheduler where the input of stages lies that can run now, if all of a stage's tasks read the same.

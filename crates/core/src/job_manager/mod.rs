@@ -457,9 +457,12 @@ impl JobManager {
         out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.weight = weight;
-        launch.foretold = self.foretell(basis, task.stage, opportunistic, expected_wait);
+        launch.foretold = self.foretell(now, basis, task.stage, opportunistic, expected_wait);
         launch.token = self.sealing.token(node, self.generation, &launch.allocation());
-        self.tell_awaited(&launch, node, out);
+        if self.tell_awaited(&launch, node, out) {
+            // Another node would only fetch the same.
+            self.exploration.forget(task);
+        }
         out.send(node, ToNode::Launch(Box::new(launch)));
     }
 
@@ -481,16 +484,27 @@ impl JobManager {
         }
     }
 
+    /// Who keeps to what its job may hold is told how long tasks would wait, and may look at it or not.
+    fn knows_waits(&self) -> bool {
+        self.allowance.is_some() && self.scheduler.as_ref().is_some_and(LocalScheduler::knows_load)
+    }
+
     /// What is said of the start of an attempt. Of a task that was asked for that was done then.
-    fn foretell(&mut self, basis: Basis, stage: u32, opportunistic: bool, expected_wait: Duration) -> Option<Foretold> {
+    fn foretell(
+        &mut self,
+        now: Instant,
+        basis: Basis,
+        stage: u32,
+        opportunistic: bool,
+        expected_wait: Duration,
+    ) -> Option<Foretold> {
         match basis {
             Basis::Grant(_, foretold) | Basis::Probe(_, foretold) => foretold,
             Basis::Queue => {
                 let way = if opportunistic { Way::SentOpportunistic } else { Way::Sent };
-                // Only who keeps to what its job may hold is told how long tasks would wait.
-                let known = self.allowance.is_some().then_some(expected_wait);
-                let shape = &self.job.resources[stage as usize];
-                Some(self.scheduler.as_mut()?.foretell(way, known, shape))
+                let known = self.knows_waits().then_some(expected_wait);
+                let ask = self.requests.ask_of(stage, opportunistic);
+                Some(self.scheduler.as_mut()?.foretell(now, way, known, ask))
             }
         }
     }
@@ -536,10 +550,12 @@ impl JobManager {
     }
 
     fn on_started(&mut self, now: Instant, from: Address, attempt: AttemptId, running_for: Duration, out: &mut Outbox) {
+        let knows_waits = self.knows_waits();
         let Some(running) = self.running.get_mut(&attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
         if running.started_at.is_none() {
+            self.scheduler.iter_mut().for_each(LocalScheduler::on_started);
             let since = now.before(running_for);
             running.started_at = Some(since);
             if !running.booked {
@@ -551,7 +567,7 @@ impl JobManager {
             // Of a recovered attempt the record was written in an earlier life.
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
-                let expected = self.allowance.is_some().then_some(running.expected_wait);
+                let expected = knows_waits.then_some(running.expected_wait);
                 let (opportunistic, promoted) = (running.opportunistic, running.promoted);
                 out.record(Record::Started { task, attempt, node, waited, expected, opportunistic, promoted });
             }
@@ -753,6 +769,9 @@ impl JobManager {
             } else if running.life == Life::Earlier || running.started_at.is_some() {
                 if running.life == Life::Earlier {
                     running.life = Life::Adopted;
+                    if running.started_at.is_none() {
+                        self.exploration.on_sent(running);
+                    }
                 }
                 out.record(Record::Adopted { task: running.task, attempt, node });
             }

@@ -2,18 +2,27 @@
 //! al. 2014, section 3.3), and are expected to run accordingly.
 //!
 //! What a task reads are the files that its stage declares, once they are written, and what the job says of its items.
-//! Departs: in a stage of more tasks than stand in its line ([`super::Dag::line_up`]) the largest of these is first.
+//! Departs: in a stage of more tasks than stand in its line ([`super::Dag::line_up`]) the largest of these is first. Where it is
+//! much work to add up what tasks read, the line grows by few at once, and is short at first.
 
 use super::JobManager;
 use super::files::{Files, is_by_index};
 use crate::vocabulary::{JobSpec, StageSpec, TaskId};
 
+/// So many names of files are gone through at once, so that whoever waits for this job's manager does not wait for long; those
+/// of one task at least.
+const NAMES_AT_ONCE: u64 = 20_000;
+
 impl JobManager {
     /// Before its next task is chosen.
     pub(super) fn line_up(&mut self, stage: u32) {
         let JobManager { job, dag, files, .. } = self;
-        if reads_unevenly(&job.spec.stages[stage as usize]) {
-            dag.line_up(stage, &mut |index| kib(input_bytes(&job.spec, files.as_deref_mut(), stage, index)));
+        if reads_unevenly(&job.spec.stages[stage as usize])
+            && let Some(next) = dag.next_task(stage)
+        {
+            let at_once = (NAMES_AT_ONCE / names(&job.spec, stage, next)).max(1);
+            let mut size = |index| kib(input_bytes(&job.spec, files.as_deref_mut(), stage, index));
+            dag.line_up(stage, at_once as usize, &mut size);
         }
     }
 
@@ -40,6 +49,16 @@ fn input_bytes(spec: &JobSpec, files: Option<&mut Files>, stage: u32, index: u32
     let said = spec.stages[stage as usize].input_kib.get(index as usize).copied().unwrap_or(0);
     let declared = files.map_or(0, |files| files.input_bytes(spec, (stage, index)));
     declared.saturating_add(u64::from(said) * 1_024)
+}
+
+/// How many names are gone through to find what a task of the stage reads: about as many for each.
+fn names(spec: &JobSpec, stage: u32, index: u32) -> u64 {
+    let reader = &spec.stages[stage as usize];
+    let names = reader.inputs.iter().map(|input| {
+        let writer = &spec.stages[input.stage as usize];
+        writer.outputs.len() as u64 + writer.count_outputs(&input.files, reader.tasks.index_value(index))
+    });
+    1 + names.sum::<u64>()
 }
 
 /// Rounded up.

@@ -11,6 +11,7 @@ impl Master {
         let before = self.nodes.report(node).map_or(0, |report| report.succeeded);
         // Another agent begins with none, and says so when it is welcomed.
         let new = succeeded.saturating_sub(before);
+        self.successes += u64::from(new);
         if new > 0 {
             self.reliability.on_success(now, node, new);
         }

@@ -115,6 +115,8 @@ pub struct Master {
     admission: admit::Admission,
     nodes: load::Nodes,
     reliability: Reliability,
+    /// Attempts that ended well at nodes in this life of the master.
+    successes: u64,
     /// How right it was what was said of starts.
     calibration: Calibration,
     publication: publish::Publication,
@@ -148,6 +150,7 @@ impl Master {
     ) -> Master {
         Master {
             reliability: reliability(&settings),
+            successes: 0,
             calibration: Calibration::default(),
             settings,
             kinds: Kinds::new(),

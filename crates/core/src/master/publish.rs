@@ -4,6 +4,7 @@
 use super::Master;
 use crate::protocol::{ListedNode, NodeList, ToJobManager};
 use crate::role::Outbox;
+use crate::scheduling::NodeState;
 use crate::vocabulary::{Crowd, Duration, Instant, JobId, NodeId, NodeViews};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -109,12 +110,13 @@ impl Master {
         if ends.back().is_some_and(|(at, _)| now.since(*at) < TOGETHER) {
             return;
         }
-        let (mut crowd, mut succeeded) = (Crowd::default(), 0);
+        let (mut crowd, succeeded) = (Crowd::default(), self.successes);
         let nodes = (0..self.ledger.len()).map(|index| NodeId(index as u32));
-        for report in nodes.filter_map(|node| self.nodes.report(node)) {
+        let there =
+            nodes.filter(|node| self.ledger.state(*node) == Some(NodeState::Up) && !self.nodes.is_drained(*node));
+        for report in there.filter_map(|node| self.nodes.report(node)) {
             crowd.queued += u64::from(report.queued);
             crowd.free.add(&report.free);
-            succeeded += u64::from(report.succeeded);
         }
         while ends.get(1).is_some_and(|(at, _)| now.since(*at) > COUNTED_OVER) {
             ends.pop_front();

@@ -135,7 +135,8 @@ impl Calibration {
                 continue;
             }
             let made = Arc::make_mut(margins);
-            let of_all = way.all.is_enough().then(|| way.all.margins());
+            let is_wanted = way.all.is_enough() && !way.by_length.iter().all(Errors::is_enough);
+            let of_all = is_wanted.then(|| way.all.margins());
             for (errors, made) in way.by_length.iter_mut().zip(&mut made.steps[number]) {
                 if !errors.is_enough() {
                     *made = of_all.unwrap_or(*made);

@@ -2,18 +2,23 @@
 //! the tasks that were asked for at once, whose intervals are made when each is given its node, from what was known when it was
 //! asked for. So a million tasks that wait cost as much as one.
 
-use crate::vocabulary::{Foretold, Instant, Line, Margins, Resources, Totals, Way};
+use crate::vocabulary::{Duration, Foretold, Instant, Line, Margins, Resources, Totals, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Departures that are remembered, and of which at least so many tell how fast they are.
 const DEPARTURES: usize = 4_096;
 const LEAST: usize = 256;
+/// Tasks that an ask comes to want within so long were asked for at once, and so were all that come when there are many others.
+const AT_ONCE: Duration = Duration::from_millis(100);
+const MOST_GROUPS: usize = 64;
 
 /// The tasks of one ask that have no node, by when they were asked for.
 #[derive(Clone, Default, Debug)]
 pub struct Waiting {
     together: VecDeque<Together>,
+    /// Of all of them, those that have no node.
+    open: u64,
 }
 
 /// Tasks that were asked for at once.
@@ -37,9 +42,13 @@ pub struct Outlook {
 impl Waiting {
     /// So many are open now. Returns how many of them were not before.
     pub fn on_open(&mut self, now: Instant, open: u64, outlook: impl FnOnce() -> Outlook) -> u64 {
-        let known = self.together.iter().map(|tasks| tasks.count - tasks.placed).sum::<u64>();
-        if open > known {
-            self.together.push_back(Together { count: open - known, placed: 0, at: now, outlook: outlook() });
+        let known = self.open;
+        self.open = open;
+        let is_full = self.together.len() == MOST_GROUPS;
+        match self.together.back_mut() {
+            _ if open <= known => {}
+            Some(last) if is_full || now.since(last.at) < AT_ONCE => last.count += open - known,
+            _ => self.together.push_back(Together { count: open - known, placed: 0, at: now, outlook: outlook() }),
         }
         let mut over = known.saturating_sub(open);
         while let Some(last) = self.together.back_mut().filter(|_| over > 0) {
@@ -62,6 +71,7 @@ impl Waiting {
     pub fn on_placed(&mut self) {
         if let Some(first) = self.together.front_mut() {
             first.placed += 1;
+            self.open -= 1;
             if first.placed == first.count {
                 self.together.pop_front();
             }
@@ -129,7 +139,7 @@ mod tests {
         told
     }
 
-    const AT_ONCE: Line = Line { ahead: 0, step: 0, room: 0, each: 1 };
+    const IDLE: Line = Line { ahead: 0, step: 0, room: 0, each: 1 };
 
     fn second(at: u64) -> Instant {
         Instant(at * 1_000_000)
@@ -140,7 +150,7 @@ mod tests {
         let mut waiting = Waiting::default();
         let in_line = Line { ahead: 10, step: 2, room: 11, each: 500_000_000 };
         waiting.on_open(second(0), 4, || outlook(Way::Asked, in_line));
-        waiting.on_open(second(5), 5, || outlook(Way::Probed, AT_ONCE));
+        waiting.on_open(second(5), 5, || outlook(Way::Probed, IDLE));
         waiting.on_open(second(6), 5, || panic!("nothing is new"));
         let mut next = |at| {
             let told = place(&mut waiting, at).unwrap();
@@ -156,12 +166,29 @@ mod tests {
     #[test]
     fn what_is_not_wanted_any_more_goes_from_the_end() {
         let mut waiting = Waiting::default();
-        waiting.on_open(second(0), 3, || outlook(Way::Asked, AT_ONCE));
-        waiting.on_open(second(1), 5, || outlook(Way::Probed, AT_ONCE));
+        waiting.on_open(second(0), 3, || outlook(Way::Asked, IDLE));
+        waiting.on_open(second(1), 5, || outlook(Way::Probed, IDLE));
         assert_eq!(place(&mut waiting, 1).unwrap().way, Way::Asked);
         waiting.on_open(second(2), 1, || panic!("less is open"));
         assert_eq!(place(&mut waiting, 2).unwrap().way, Way::Asked);
         assert_eq!(place(&mut waiting, 2), None);
+    }
+
+    #[test]
+    fn those_that_are_tried_again_one_by_one_are_few_groups() {
+        let mut waiting = Waiting::default();
+        for more in 0..1_000 {
+            waiting.on_open(second(more), more + 1, || outlook(Way::Asked, IDLE));
+        }
+        assert_eq!((waiting.together.len(), waiting.open), (MOST_GROUPS, 1_000));
+        waiting.on_open(second(1_000), 500, || panic!("less is open"));
+        let placed = (0..).take_while(|_| place(&mut waiting, 1_001).is_some()).count();
+        assert_eq!((placed, waiting.open), (500, 0));
+        let mut waiting = Waiting::default();
+        for open in 1..=5 {
+            waiting.on_open(Instant(open * 10_000), open, || outlook(Way::Asked, IDLE));
+        }
+        assert_eq!(waiting.together.len(), 1, "they came at once");
     }
 
     #[test]

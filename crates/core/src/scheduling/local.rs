@@ -8,7 +8,7 @@ use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Sta
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
     AskId, Duration, Epoch, ExecutionType, Foretold, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, ProbeId,
-    Resources, TaskShape, Totals, Way,
+    TaskShape, Totals, Way,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, VecDeque};
@@ -196,12 +196,25 @@ impl LocalScheduler {
         self.sent += entry.waiting.on_open(now, open, outlook);
     }
 
-    /// What is to be said of the start of a task that is sent to a node's queue, where it is expected to wait for so long; where
-    /// that is not known, by how many wait altogether.
-    pub fn foretell(&mut self, way: Way, expected: Option<Duration>, shape: &Resources) -> Foretold {
-        let expected = expected.unwrap_or_else(|| self.margins.crowd.line(self.sent, shape).wait(0));
-        self.sent += 1;
-        self.margins.foretell(way, expected)
+    /// What is to be said of the start of a task of an ask that is sent to a node's queue, where it is expected to wait for so
+    /// long; where that is not known, what was said of it when it was asked for, by how many wait altogether.
+    pub fn foretell(&mut self, now: Instant, way: Way, expected: Option<Duration>, ask: u32) -> Foretold {
+        let LocalAsk { waiting, ask, .. } = &mut self.asks[ask as usize];
+        if let Some(expected) = expected {
+            return self.margins.foretell(way, expected);
+        }
+        let told = waiting.next(now);
+        waiting.on_placed();
+        told.unwrap_or_else(|| self.margins.foretell(way, self.margins.crowd.line(self.sent, &ask.resources).wait(0)))
+    }
+
+    /// A task of the job does not wait any more.
+    pub fn on_started(&mut self) {
+        self.sent = self.sent.saturating_sub(1);
+    }
+
+    pub fn knows_load(&self) -> bool {
+        self.placement.knows_load()
     }
 
     /// The tasks of an ask read files that lie at these nodes, a part at each.
