@@ -131,10 +131,7 @@ impl Entitlement {
 
     fn on_wants(&mut self, slot: JobSlot, wants: &Wants) {
         self.change(slot, |account| {
-            if account.number == 0 {
-                // Another master allowed it so much.
-                account.allowed = wants.allowance;
-            }
+            // What another master allowed it counts as well, and its review goes by it.
             let may_hold = wants.may_hold();
             // Until it has heard the last word, it may do as any of those before it said.
             let has_heard = wants.number == account.number;
