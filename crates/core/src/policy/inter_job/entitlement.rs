@@ -316,6 +316,7 @@ impl InterJobPolicy for Entitlement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::resources::{CPU, MEMORY};
     use crate::vocabulary::{Chance, UserId};
     use std::collections::VecDeque;
 
@@ -517,6 +518,24 @@ mod tests {
         cluster.end_one(0);
         cluster.settle();
         assert_eq!(cluster.held(), [18, 12, 0]);
+    }
+
+    #[test]
+    fn who_lacks_nothing_of_what_is_used_up_gets_its_due_whoever_waits_for_that() {
+        let mut cluster = Cluster::new(&[1; 3], |_| 0);
+        let of = |kind: usize, amount: u64| Totals(std::array::from_fn(|other| if other == kind { amount } else { 0 }));
+        cluster.policy.on_change(&DemandChange::Capacity(cpu(CORES).larger_of(&of(MEMORY, CORES))));
+        let mut allowed = |job: u32, kind: usize| {
+            let one = Resources(std::array::from_fn(|other| u32::from(other == kind)));
+            let wants = Box::new(Wants { all: of(kind, 30), one, said: 1, ..Wants::default() });
+            cluster.policy.on_change(&DemandChange::Wants { job, wants });
+            cluster.policy.new_shares();
+            let told = cluster.policy.new_allowances();
+            told.iter().find(|told| told.job == job).map(|told| told.allowance)
+        };
+        assert_eq!(allowed(0, CPU), Some(cpu(30)));
+        assert_eq!(allowed(1, CPU), Some(Totals::ZERO), "all of it may be held");
+        assert_eq!(allowed(2, MEMORY), Some(of(MEMORY, 30)));
     }
 
     #[test]
