@@ -423,6 +423,24 @@ mod tests {
             }
         }
 
+        /// Another master, which hears from all jobs before it allows them anything; what was on its way is lost.
+        fn restart(&mut self, sizes: &[u64], priority: impl Fn(usize) -> i32) {
+            let jobs = std::mem::take(&mut self.jobs);
+            *self = Cluster { jobs, ..Cluster::new(sizes, priority) };
+            for (job, manager) in (0..).zip(&mut self.jobs) {
+                manager.inbox.clear();
+                manager.outbox.clear();
+                manager.number = 0;
+                manager.say();
+                let wants = Box::new(manager.outbox.pop_front().expect("just said"));
+                self.policy.on_change(&DemandChange::Wants { job, wants });
+            }
+            self.policy.new_shares();
+            for told in self.policy.new_allowances() {
+                self.jobs[told.job as usize].inbox.push_back(told);
+            }
+        }
+
         fn held(&self) -> Vec<u64> {
             self.jobs.iter().map(|job| job.holds).collect()
         }
@@ -440,6 +458,7 @@ mod tests {
             for _ in 0..400 {
                 let job = chance.below(jobs as u64) as usize;
                 match chance.below(8_u32) {
+                    0 if chance.below(8_u32) == 0 => cluster.restart(&sizes, |job| job as i32 % 2),
                     0 => cluster.want(job, sizes[job] * chance.below(60_u64)),
                     1 | 2 => cluster.end_one(job),
                     3..=5 => cluster.deliver_to_master(job),
