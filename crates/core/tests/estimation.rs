@@ -421,7 +421,39 @@ fn a_node_that_is_welcomed_again_tells_its_waits_again() {
     assert_eq!(to_master.count(), 1, "{}", world.log.join("\n"));
 }
 
+#[test]
+fn of_every_attempt_that_waits_it_is_said_when_it_starts_also_if_others_wait_no_longer_for_it() {
+    let mut world = World::with_nodes(preset(200), 1, CORE);
+    world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "1s", 1_000)]));
+    world.run_for(seconds(1));
+    let told: Vec<_> = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second)).collect();
+    let attempt = AttemptId { job: second, epoch: Epoch(1), number: 0 };
+    assert_eq!(
+        told.iter().map(|told| &told.starts[..]).collect::<Vec<_>>(),
+        [[(attempt, Duration::from_millis(49_990))]]
+    );
+}
+
 // ---- decisions -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_job_that_begins_knows_where_others_sent_theirs_a_moment_ago() {
+    for seed in 0..20 {
+        let mut preset = preset(400);
+        preset.seed = seed;
+        let mut world = World::with_nodes(preset, 8, CORE);
+        // Just after a list was made.
+        world.run_for(Duration::from_millis(10_200));
+        world.submit(job(vec![of_kind(Guaranteed, 4, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(500));
+        let second = world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(100));
+        assert_eq!(running_of(&world, second), 1, "seed {seed}: it is sent where nothing waits");
+    }
+}
 
 #[test]
 fn a_burst_of_tasks_spreads_as_far_as_nodes_have_room() {

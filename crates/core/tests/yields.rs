@@ -5,13 +5,14 @@
 mod world;
 
 use amalgam_core::preset::{InterJob, Preset};
-use amalgam_core::protocol::{JobOutcome, ToNode};
+use amalgam_core::protocol::{JobOutcome, Launch, ToNode};
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, ExecutionType, Items, JobId, NodeId, Resources, StageSpec, TaskSet,
+    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Generation, Items, JobId, NodeId, Resources,
+    StageSpec, TaskId, TaskSet, TaskShape, TaskTemplate, Token,
 };
 use std::sync::Arc;
-use world::{World, job, stage};
+use world::{World, job, sealing, stage};
 
 use ExecutionType::{Auto, Guaranteed, Opportunistic};
 
@@ -284,4 +285,129 @@ fn where_the_next_agent_has_nobody_yield_it_goes_on_if_there_is_room_and_ends_if
         world.run_for(seconds(300));
         succeeded(&world, &[first]);
     }
+}
+
+// ---- one node, and who says what runs there -------------------------------------------------------------------------
+
+/// The job of attempts that are launched on the node without a manager.
+const OWN: JobId = JobId(77);
+
+fn one_node(capacity: Resources) -> World {
+    World::with_nodes(preset(Some(seconds(300))), 1, capacity)
+}
+
+/// It is expected to run for 40 s.
+fn launch(world: &mut World, number: u32, execution: ExecutionType, resources: Resources, length: &str) -> AttemptId {
+    launch_until(world, number, execution, resources, length, None)
+}
+
+fn launch_until(
+    world: &mut World,
+    number: u32,
+    execution: ExecutionType,
+    resources: Resources,
+    length: &str,
+    timeout: Option<Duration>,
+) -> AttemptId {
+    let attempt = AttemptId { job: OWN, epoch: Epoch(1), number };
+    let shape = Arc::new(TaskShape { resources, execution });
+    let program = stage("only", 1, length, 0).program;
+    let template = Arc::new(TaskTemplate { shape, program, timeout, ..TaskTemplate::default() });
+    let mut launch = Launch {
+        attempt,
+        task: TaskId { job: OWN, stage: 0, index: number },
+        grant: None,
+        probe: None,
+        template,
+        index: u64::from(number),
+        item: None,
+        expected: Some(seconds(40)),
+        weight: 1,
+        inputs: Arc::default(),
+        foretold: None,
+        token: Token::default(),
+    };
+    launch.token = sealing(Epoch(1)).token(NODE, Generation(0), &launch.allocation());
+    world.tell_node(NODE, OWN, ToNode::Launch(Box::new(launch)));
+    world.settle();
+    attempt
+}
+
+fn promote(world: &mut World, attempt: AttemptId) {
+    world.tell_node(NODE, OWN, ToNode::Promote { attempt, grant: None });
+    world.settle();
+}
+
+fn there(world: &World) -> Vec<AttemptId> {
+    world.nodes[0].executor.running.keys().copied().collect()
+}
+
+/// Of a node of two cores, opportunistic attempts have one and a half, and guaranteed work takes the one core.
+fn half_yields() -> (World, [AttemptId; 3]) {
+    let mut world = one_node(Resources::new(2_000, 1_000));
+    let older = launch(&mut world, 0, Opportunistic, Resources::new(1_000, 300), "60s");
+    world.run_for(seconds(1));
+    let newer = launch(&mut world, 1, Opportunistic, Resources::new(500, 500), "60s");
+    world.run_for(seconds(1));
+    let guaranteed = launch(&mut world, 2, Guaranteed, Resources::new(1_500, 100), "20s");
+    (world, [older, newer, guaranteed])
+}
+
+#[test]
+fn no_more_yield_than_are_needed() {
+    let (world, [older, newer, guaranteed]) = half_yields();
+    assert_eq!(there(&world), [older, newer, guaranteed]);
+    assert_eq!((yielding(&world), free_cpu(&world)), (vec![older], 0), "the core of the newer one is not needed");
+}
+
+#[test]
+fn nobody_is_ended_for_what_cannot_start_before_that_which_waits_for_its_cpu() {
+    let (mut world, [older, newer, guaranteed]) = half_yields();
+    promote(&mut world, older);
+    // There is the memory for it if the newer one ends, but the CPU goes to the older one first.
+    let waits = launch(&mut world, 3, Guaranteed, Resources::new(400, 400), "1s");
+    world.run_for(seconds(10));
+    assert_eq!((there(&world), yielding(&world)), (vec![older, newer, guaranteed], vec![older]));
+    world.run_for(seconds(12));
+    let ran = world.nodes[0].executor.launched.iter().any(|(_, attempt)| *attempt == waits);
+    assert_eq!((yielding(&world), ran), (vec![], true), "{}", world.log.join("\n"));
+}
+
+/// Opportunistic work that has run for 10 s of its 60 s yields its core for 20 s, becomes guaranteed, and goes on.
+fn resumed(timeout: Option<Duration>) -> (World, AttemptId) {
+    let core = Resources::new(1_000, 0);
+    let mut world = one_node(core);
+    let attempt = launch_until(&mut world, 0, Opportunistic, core, "60s", timeout);
+    world.run_for(seconds(10));
+    launch(&mut world, 1, Guaranteed, core, "20s");
+    assert_eq!(yielding(&world), [attempt]);
+    promote(&mut world, attempt);
+    world.run_for(seconds(20));
+    assert_eq!((there(&world), yielding(&world)), (vec![attempt], vec![]));
+    (world, attempt)
+}
+
+#[test]
+fn what_has_yielded_has_as_much_left_to_run_as_before() {
+    let (mut world, _) = resumed(None);
+    world.run_for(seconds(5));
+    let waits = launch(&mut world, 2, Guaranteed, Resources::new(1_000, 0), "1s");
+    world.run_for(seconds(1));
+    let starts: Vec<Duration> = world
+        .told_waits
+        .iter()
+        .flat_map(|told| &told.starts)
+        .filter(|(attempt, _)| *attempt == waits)
+        .map(|(_, start)| *start)
+        .collect();
+    assert_eq!(starts, [Duration::from_millis(24_990)], "of 40 s it has run for 15");
+}
+
+#[test]
+fn a_timeout_goes_on_where_it_stood() {
+    let (mut world, attempt) = resumed(Some(seconds(30)));
+    world.run_for(Duration::from_millis(19_900));
+    assert_eq!(there(&world), [attempt]);
+    world.run_for(Duration::from_millis(200));
+    assert_eq!(world.nodes[0].executor.ends[&attempt].reason, EndReason::Timeout);
 }

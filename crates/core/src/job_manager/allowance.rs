@@ -246,7 +246,7 @@ impl JobManager {
         }
     }
 
-    /// An attempt has its CPU or has not, as its node says.
+    /// The attempt's node says that it has its CPU, or has not.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.running.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
         if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
@@ -256,7 +256,7 @@ impl JobManager {
 
     /// Opportunistic attempts become guaranteed as far as the allowance goes. Where `starved_after` is given those that have
     /// waited for so long, the oldest first. Else whatever makes most of it: what waits where it would start at once, then what
-    /// runs, then what would wait least.
+    /// runs, then what would wait least, and what runs without its CPU last.
     pub(super) fn promote_within_allowance(&mut self, now: Instant, starved_after: Option<Duration>, out: &mut Outbox) {
         while let Some(allowed) = self.allowed(ExecutionType::Guaranteed) {
             let next = match starved_after {

@@ -129,7 +129,8 @@ impl JobManager {
 
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
         let Some(sent) = self.running.get(&attempt) else { return };
-        let Some(starts_at) = sent.starts_at.filter(|_| !sent.opportunistic) else { return };
+        // Of an opportunistic one no node says that.
+        let Some(starts_at) = sent.starts_at else { return };
         let task = sent.task;
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
         let expected_run = self.dag.expected(task.stage, task.index);

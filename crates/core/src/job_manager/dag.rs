@@ -611,7 +611,8 @@ fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::JobId;
+    use crate::vocabulary::{JobId, Usage};
+    use std::sync::Arc;
 
     #[test]
     fn a_task_that_ran_costs_less_than_100_bytes() {
@@ -644,6 +645,19 @@ mod tests {
         lost.launched(0, 0, attempt, NodeId(0), Instant(3));
         lost.lost(0, 0, LostCause::NodeLost, false, Instant(4));
         assert_eq!(said(&lost), None);
+    }
+
+    #[test]
+    fn what_succeeded_ran_for_as_long_as_it_had_its_cpu() {
+        let mut dag = ends(2, &[(0, EndReason::Exit(1))]);
+        let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 9 };
+        dag.launched(0, 1, attempt, NodeId(0), Instant(1));
+        let [wall, yielded, cpu] = [10, 4, 5].map(Duration::from_secs);
+        let mut ended = Ended::without_run(EndReason::Exit(0));
+        Arc::make_mut(&mut ended).usage = Usage { wall, yielded, cpu, ..Usage::default() };
+        dag.ended(0, 1, &ended, true, Instant(2));
+        let runs: Vec<_> = dag.stage(0).succeeded_runs().collect();
+        assert_eq!(runs, [(1, Duration::from_secs(6), cpu)]);
     }
 
     #[test]

@@ -139,7 +139,7 @@ struct RunningAttempt {
     promoted: bool,
     /// The other attempt of its task, where there are two.
     twin: Option<AttemptId>,
-    /// There is or was another one because one of the two was slow; whichever ends well first counts.
+    /// The other one that there is, or was last, is there because one of the two was slow; whichever ends well first counts.
     had_rival: bool,
     /// How long it was expected to wait when it was sent, and when it starts as its node said last.
     expected_wait: Duration,

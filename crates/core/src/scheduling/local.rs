@@ -620,6 +620,30 @@ mod tests {
     }
 
     #[test]
+    fn what_no_node_suits_keeps_nobody_else_from_the_room() {
+        let ask = |number: u32, cpu_millis: u32| Ask {
+            id: AskId { job: JobId(1), number },
+            resources: Resources::new(cpu_millis, 0),
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted: 9,
+            needed: 9,
+            rank: number,
+            locality: Arc::default(),
+        };
+        let placement = EarliestCompletion::new(Chance::new(1, "local"), CompletionSettings::USUAL);
+        let asks = [ask(0, 3_000), ask(1, 1_000)].into_iter();
+        let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), asks, Box::new(placement));
+        scheduler.on_nodes(Instant::ZERO, nodes(&[0; 4]));
+        let mut room = Totals::ZERO;
+        room.add_times(&CORE, 5);
+        let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
+        let steps = scheduler.decide_batches(Instant::ZERO, allowed);
+        let is_small = |step: &Step| matches!(step, Step::Start { ask: AskId { number: 1, .. }, .. });
+        assert!(steps.len() == 5 && steps.iter().all(is_small), "{steps:?}");
+    }
+
+    #[test]
     fn without_an_input_the_shortest_queue_is_chosen() {
         for seed in 0..20 {
             assert_eq!(sent(2, &[], &[60, 60, 3, 60], seed), [(2, 3); 2]);

@@ -131,10 +131,7 @@ impl Entitlement {
 
     fn on_wants(&mut self, slot: JobSlot, wants: &Wants) {
         self.change(slot, |account| {
-            if account.number == 0 {
-                // Another master allowed it so much.
-                account.allowed = wants.allowance;
-            }
+            // What another master allowed it counts as well, and its review goes by it.
             let may_hold = wants.may_hold();
             // Until it has heard the last word, it may do as any of those before it said.
             let has_heard = wants.number == account.number;
@@ -319,6 +316,7 @@ impl InterJobPolicy for Entitlement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::resources::{CPU, MEMORY};
     use crate::vocabulary::{Chance, UserId};
     use std::collections::VecDeque;
 
@@ -425,6 +423,24 @@ mod tests {
             }
         }
 
+        /// Another master, which hears from all jobs before it allows them anything; what was on its way is lost.
+        fn restart(&mut self, sizes: &[u64], priority: impl Fn(usize) -> i32) {
+            let jobs = std::mem::take(&mut self.jobs);
+            *self = Cluster { jobs, ..Cluster::new(sizes, priority) };
+            for (job, manager) in (0..).zip(&mut self.jobs) {
+                manager.inbox.clear();
+                manager.outbox.clear();
+                manager.number = 0;
+                manager.say();
+                let wants = Box::new(manager.outbox.pop_front().expect("just said"));
+                self.policy.on_change(&DemandChange::Wants { job, wants });
+            }
+            self.policy.new_shares();
+            for told in self.policy.new_allowances() {
+                self.jobs[told.job as usize].inbox.push_back(told);
+            }
+        }
+
         fn held(&self) -> Vec<u64> {
             self.jobs.iter().map(|job| job.holds).collect()
         }
@@ -442,6 +458,7 @@ mod tests {
             for _ in 0..400 {
                 let job = chance.below(jobs as u64) as usize;
                 match chance.below(8_u32) {
+                    0 if chance.below(8_u32) == 0 => cluster.restart(&sizes, |job| job as i32 % 2),
                     0 => cluster.want(job, sizes[job] * chance.below(60_u64)),
                     1 | 2 => cluster.end_one(job),
                     3..=5 => cluster.deliver_to_master(job),
@@ -520,6 +537,24 @@ mod tests {
         cluster.end_one(0);
         cluster.settle();
         assert_eq!(cluster.held(), [18, 12, 0]);
+    }
+
+    #[test]
+    fn who_lacks_nothing_of_what_is_used_up_gets_its_due_whoever_waits_for_that() {
+        let mut cluster = Cluster::new(&[1; 3], |_| 0);
+        let of = |kind: usize, amount: u64| Totals(std::array::from_fn(|other| if other == kind { amount } else { 0 }));
+        cluster.policy.on_change(&DemandChange::Capacity(cpu(CORES).larger_of(&of(MEMORY, CORES))));
+        let mut allowed = |job: u32, kind: usize| {
+            let one = Resources(std::array::from_fn(|other| u32::from(other == kind)));
+            let wants = Box::new(Wants { all: of(kind, 30), one, said: 1, ..Wants::default() });
+            cluster.policy.on_change(&DemandChange::Wants { job, wants });
+            cluster.policy.new_shares();
+            let told = cluster.policy.new_allowances();
+            told.iter().find(|told| told.job == job).map(|told| told.allowance)
+        };
+        assert_eq!(allowed(0, CPU), Some(cpu(30)));
+        assert_eq!(allowed(1, CPU), Some(Totals::ZERO), "all of it may be held");
+        assert_eq!(allowed(2, MEMORY), Some(of(MEMORY, 30)));
     }
 
     #[test]
