@@ -284,6 +284,20 @@ fn what_would_wait_for_long_is_launched_as_guaranteed_elsewhere_and_not_promoted
 }
 
 #[test]
+fn those_that_were_launched_elsewhere_hide_nobody_who_may_be_promoted() {
+    const MANY: u32 = 50;
+    let stages = vec![of_kind(Opportunistic, MANY, 1_000)];
+    let mut managed = Managed::new(Some(CorrectionRules::USUAL), stages, 3 * MANY, u64::from(MANY));
+    managed.allow(0);
+    let attempts: Vec<AttemptId> = managed.sent().into_iter().map(|sent| sent.0).collect();
+    attempts.iter().for_each(|attempt| managed.is_busy_for(*attempt, 60));
+    managed.allow(u64::from(MANY));
+    let elsewhere = managed.sent().iter().filter(|sent| sent.2 == Rule::Duplicate).count();
+    assert_eq!(elsewhere + managed.promoted().len(), MANY as usize, "{:?}", managed.sent());
+    assert!(elsewhere > 32, "{elsewhere}");
+}
+
+#[test]
 fn from_its_promotion_on_an_attempt_is_expected_to_start_as_guaranteed_work_does() {
     let (mut managed, attempts) = opportunistic(None, 1);
     managed.now += seconds(5);

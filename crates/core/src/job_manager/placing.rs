@@ -78,7 +78,7 @@ impl JobManager {
     ) {
         let Address::Node(node) = from else { return };
         for (attempt, wait) in starts {
-            if let Some(running) = self.running.get_mut(attempt) {
+            if let Some(running) = self.running.get_mut(attempt).filter(|running| running.node == node) {
                 running.starts_at = Some(now + *wait);
             }
         }
