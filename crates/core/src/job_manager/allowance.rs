@@ -137,7 +137,7 @@ impl Allowance {
     }
 
     /// What may go beside what is out. A job may always have one opportunistic attempt out, however small its share: so none
-    /// starves.
+    /// starves, and where there are more jobs than may have a guaranteed task the rest of the cluster is used.
     fn allowed(&self, execution: ExecutionType, share: &Totals) -> Option<Allowed> {
         let (most, held, one_goes) = match execution {
             ExecutionType::Opportunistic if self.answer_due.is_some() => return None,

@@ -550,7 +550,6 @@ impl JobManager {
     }
 
     fn on_started(&mut self, now: Instant, from: Address, attempt: AttemptId, running_for: Duration, out: &mut Outbox) {
-        let knows_waits = self.knows_waits();
         let Some(running) = self.running.get_mut(&attempt) else {
             return out.record(Record::Stale { from, attempt });
         };
@@ -567,7 +566,7 @@ impl JobManager {
             // Of a recovered attempt the record was written in an earlier life.
             if running.life == Life::Present {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
-                let expected = knows_waits.then_some(running.expected_wait);
+                let expected = self.allowance.is_some().then_some(running.expected_wait);
                 let (opportunistic, promoted) = (running.opportunistic, running.promoted);
                 out.record(Record::Started { task, attempt, node, waited, expected, opportunistic, promoted });
             }

@@ -441,10 +441,7 @@ impl LocalScheduler {
         for (slot, entry) in open.into_iter().filter(|(slot, ask)| suits(*slot, ask)) {
             let shape = entry.ask.resources;
             let mut count = entry.open().min(room.holds(&shape));
-            // What may be guaranteed is never in need of opportunistic room.
-            let has_no_other =
-                entry.ask.execution == allowed.execution || allowed.execution != ExecutionType::Opportunistic;
-            if count == 0 && allowed.one_goes && has_no_other && batch.is_empty() {
+            if count == 0 && allowed.one_goes && batch.is_empty() {
                 count = 1;
             }
             if count > 0 {

@@ -268,11 +268,14 @@ fn queueing(queueing: &Queueing) -> String {
     let mut text = wait("guaranteed", *guaranteed, guaranteed_wait_s);
     text += &wait("promoted", queueing.promoted, &queueing.promoted_wait_s);
     text += &wait("opportunistic", *opportunistic, opportunistic_wait_s);
-    text += &format!(
-        "guaranteed and promoted ones as estimated to within a second: {:.1} %; off by {} s at p95\n",
-        queueing.within_a_second * 100.0,
-        number(queueing.error_s.p95)
-    );
+    // Who tries node after node estimates nothing.
+    if queueing.duplicates.explored == 0 {
+        text += &format!(
+            "guaranteed and promoted ones as estimated to within a second: {:.1} %; off by {} s at p95\n",
+            queueing.within_a_second * 100.0,
+            number(queueing.error_s.p95)
+        );
+    }
     let Duplicates { underestimated, above_mean, waited_long, explored, first, upgraded } = queueing.duplicates;
     let explored = if explored > 0 { format!("{explored} to try another node, ") } else { String::new() };
     text += &format!(

@@ -62,6 +62,12 @@ impl Case {
         self.beside.is_none() && self.assumed_run_time_s.is_none()
     }
 
+    /// Who tries node after node estimates nothing.
+    fn estimates_waits(&self) -> bool {
+        let queueing = Preset::parse(&self.preset).ok().and_then(|preset| preset.queueing);
+        queueing.is_some_and(|queueing| queueing.explores.is_none())
+    }
+
     pub fn name(&self) -> String {
         let slow = match (self.stragglers > 0.0, self.corrects_slow) {
             (false, _) => "",
@@ -327,7 +333,9 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         }
         row("promoted_wait_p95_s", &|queueing, _| queueing.promoted_wait_s.p95);
         row("opportunistic_wait_p95_s", &|queueing, _| queueing.opportunistic_wait_s.p95);
-        row(WITHIN, &|queueing, _| queueing.within_a_second);
+        if case.estimates_waits() {
+            row(WITHIN, &|queueing, _| queueing.within_a_second);
+        }
         row("by trying another node", &|queueing, run| ratio(queueing.duplicates.explored as f64, run.launched));
         row(DUPLICATES, &|queueing, run| ratio(queueing.duplicates.all() as f64, run.launched));
         row("by a wait that grew", &|queueing, run| ratio(queueing.duplicates.underestimated as f64, run.launched));
