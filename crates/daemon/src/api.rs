@@ -72,7 +72,7 @@ wire! {
 
     /// Attempts that were launched, by what they are.
     pub struct AttemptCounts {
-        /// Running, in room that is booked for them.
+        /// Running, and guaranteed: in room that is booked for them, or within what their job may hold.
         guaranteed: u64,
         /// Running, in room that nobody has booked: guaranteed ones may preempt them.
         opportunistic: u64,
@@ -163,7 +163,7 @@ wire! {
         /// By kind, in the units of the kinds: cores, MiB, MB/s, devices.
         capacity: BTreeMap<String, f64>,
         free: BTreeMap<String, f64>,
-        /// Attempts for which room is booked.
+        /// Attempts for which room is booked, and others that are guaranteed and run.
         running: u32,
         /// Opportunistic attempts that run in room that nobody has booked.
         #[serde(default)]

@@ -325,11 +325,11 @@ fn stage_counts(stage: &Stage) -> TaskCounts {
 /// A job's attempts by what they are.
 pub fn attempt_counts(manager: &JobManager) -> AttemptCounts {
     let mut counts = AttemptCounts::default();
-    for OpenAttempt { booked, started_at, .. } in manager.open_attempts() {
-        match (started_at, booked) {
+    for OpenAttempt { opportunistic, started_at, .. } in manager.open_attempts() {
+        match (started_at, opportunistic) {
             (None, _) => counts.at_nodes += 1,
-            (Some(_), true) => counts.guaranteed += 1,
-            (Some(_), false) => counts.opportunistic += 1,
+            (Some(_), false) => counts.guaranteed += 1,
+            (Some(_), true) => counts.opportunistic += 1,
         }
     }
     for stage in &manager.dag().stages {
@@ -511,8 +511,8 @@ fn describe_end(reason: &EndReason) -> String {
 
 pub fn nodes(roles: &Roles, now: Instant) -> Vec<NodeSummary> {
     let Some(master) = &roles.master else { return Vec::new() };
-    let opportunistic = opportunistic(roles);
-    let summary = |status: &NodeStatus| node_summary(status, opportunistic.get(&status.node), master.kinds());
+    let unbooked = unbooked(roles);
+    let summary = |status: &NodeStatus| node_summary(status, unbooked.get(&status.node), master.kinds());
     master.node_statuses(now).iter().map(summary).collect()
 }
 
@@ -527,7 +527,7 @@ pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
             .extend(manager.open_attempts().filter(|open| open.node == node).map(|open| running_attempt(&open, now)));
     }
     Some(NodeDetail {
-        summary: node_summary(&status, opportunistic(roles).get(&node), master.kinds()),
+        summary: node_summary(&status, unbooked(roles).get(&node), master.kinds()),
         attributes: status.attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
         enforcement: mechanism,
         notes: enforcement,
@@ -541,45 +541,54 @@ fn running_attempt(open: &OpenAttempt, now: Instant) -> RunningAttempt {
     RunningAttempt {
         attempt: open.attempt.to_string(),
         task: open.task.to_string(),
-        guarantee: if open.booked { Guarantee::Guaranteed } else { Guarantee::Opportunistic },
+        guarantee: if open.opportunistic { Guarantee::Opportunistic } else { Guarantee::Guaranteed },
         waiting: open.started_at.is_none(),
         running_seconds: open.started_at.map_or(0.0, |at| now.since(at).as_secs_f64()),
     }
 }
 
-/// A node's opportunistic attempts. They are in no ledger: only their job managers know them.
+/// A node's attempts that are in no ledger: only their job managers know them.
 #[derive(Clone, Copy, Default)]
 struct AtNode {
+    guaranteed: Tally,
+    opportunistic: Tally,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Tally {
     running: u32,
     waiting: u32,
     used: Totals,
 }
 
-fn opportunistic(roles: &Roles) -> BTreeMap<NodeId, AtNode> {
+fn unbooked(roles: &Roles) -> BTreeMap<NodeId, AtNode> {
     let mut nodes: BTreeMap<NodeId, AtNode> = BTreeMap::new();
     for manager in roles.jobs.values() {
         for open in manager.open_attempts().filter(|open| !open.booked) {
             let at = nodes.entry(open.node).or_default();
+            let tally = if open.opportunistic { &mut at.opportunistic } else { &mut at.guaranteed };
             if open.started_at.is_some() {
-                at.running += 1;
-                at.used.add(&manager.job().resources[open.task.stage as usize]);
+                tally.running += 1;
+                tally.used.add(&manager.job().resources[open.task.stage as usize]);
             } else {
-                at.waiting += 1;
+                tally.waiting += 1;
             }
         }
     }
     nodes
 }
 
-fn node_summary(status: &NodeStatus, opportunistic: Option<&AtNode>, kinds: &Kinds) -> NodeSummary {
-    let opportunistic = opportunistic.copied().unwrap_or_default();
+fn node_summary(status: &NodeStatus, unbooked: Option<&AtNode>, kinds: &Kinds) -> NodeSummary {
+    let AtNode { guaranteed, opportunistic } = unbooked.copied().unwrap_or_default();
+    let mut free = Totals::ZERO;
+    free.add(&status.free);
     NodeSummary {
         id: status.node.0,
         name: status.name.clone(),
         state: node_state(status),
         capacity: named(&status.capacity, kinds),
-        free: named(&status.free, kinds),
-        running: status.bookings,
+        free: named_totals(&free.saturating_sub(&guaranteed.used), kinds),
+        running: status.bookings + guaranteed.running,
         opportunistic: opportunistic.running,
         opportunistic_waiting: opportunistic.waiting,
         opportunistic_used: named_totals(&opportunistic.used, kinds),
@@ -681,8 +690,9 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         used.add(&status.capacity.saturating_sub(&status.free));
     }
     let mut opportunistic_used = Totals::ZERO;
-    for at in opportunistic(roles).values() {
-        (0..WIDTH).for_each(|kind| opportunistic_used.0[kind] += at.used.0[kind]);
+    for AtNode { guaranteed, opportunistic } in unbooked(roles).values() {
+        (0..WIDTH).for_each(|kind| used.0[kind] += guaranteed.used.0[kind]);
+        (0..WIDTH).for_each(|kind| opportunistic_used.0[kind] += opportunistic.used.0[kind]);
     }
     let mut attempts = AttemptCounts::default();
     roles.jobs.values().for_each(|manager| attempts.add(&attempt_counts(manager)));

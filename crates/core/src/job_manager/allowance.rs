@@ -362,6 +362,10 @@ impl JobManager {
     /// What keeps the next task from being sent, where that is what the job may hold.
     pub(super) fn allowance_that_binds(&self) -> Option<Why> {
         let (allowance, scheduler) = (self.allowance.as_ref()?, self.scheduler.as_ref()?);
+        if allowance.answer_due.is_some() {
+            // What it may hold is asked for just now.
+            return None;
+        }
         let waits = |stage: &u32| scheduler.is_suited(self.requests.ask_of(*stage, false));
         let next = self.dag.runnable().filter(|stage| self.dag.stage(*stage).ready() > 0).find(waits)?;
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO).hundredths(allowance.rules.opportunistic);

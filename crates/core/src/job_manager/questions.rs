@@ -36,8 +36,9 @@ pub struct OpenAttempt {
     pub attempt: AttemptId,
     pub task: TaskId,
     pub node: NodeId,
-    /// A ledger holds its resources: it is guaranteed, and otherwise opportunistic.
+    /// A ledger holds its resources.
     pub booked: bool,
+    pub opportunistic: bool,
     /// When its process started; `None` while it waits at the node.
     pub started_at: Option<Instant>,
 }
@@ -79,8 +80,9 @@ impl JobManager {
     /// The running attempts, and what holds their resources.
     pub fn open_attempts(&self) -> impl Iterator<Item = OpenAttempt> {
         self.running.iter().map(|(attempt, running)| {
-            let RunningAttempt { task, node, booked, started_at, .. } = *running;
-            OpenAttempt { attempt: *attempt, task, node, booked, started_at }
+            let RunningAttempt { task, node, booked, opportunistic, started_at, .. } = *running;
+            // Who has been booked since is guaranteed, whatever it was sent as.
+            OpenAttempt { attempt: *attempt, task, node, booked, opportunistic: opportunistic && !booked, started_at }
         })
     }
 

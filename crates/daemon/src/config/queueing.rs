@@ -51,6 +51,12 @@ impl QueueingKeys {
             return Err((problem, format!("say `preset = \"{owner}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
+        for (key, part) in [("guaranteed", &self.guaranteed), ("spread", &self.spread)] {
+            if let Some(Ratio(part)) = part.as_ref().filter(|part| part.0 > 100) {
+                let problem = format!("{key} is {}, and a part is 1 at most", f64::from(*part) / 100.0);
+                return Err((problem, "write a number from 0 to 1".to_owned()));
+            }
+        }
         if let (Some(part), InterJob::Entitlement { guaranteed }) = (self.guaranteed, &mut preset.inter_job) {
             *guaranteed = part.0;
         }
@@ -201,5 +207,9 @@ mod tests {
         let low = parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 0.99\n").unwrap_err();
         assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
         assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());
+        for key in ["guaranteed", "spread"] {
+            let high = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{key} = 1.01\n")).unwrap_err();
+            assert!(high.contains("a part is 1 at most") && high.contains(key), "{high}");
+        }
     }
 }
