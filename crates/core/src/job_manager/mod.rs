@@ -4,6 +4,7 @@
 //! Each handler below follows in the order of a job's life.
 
 mod allowance;
+mod attempts;
 mod blame;
 mod by_size;
 mod copies;
@@ -34,18 +35,17 @@ pub use saved::SavedProgress;
 
 use crate::policy::{IntraJobPolicy, Quota};
 use crate::protocol::{
-    Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Launch, Rule, TheMaster, ToJobManager, ToMaster,
-    ToNode,
+    Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Rule, TheMaster, ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Foretold, Generation, GrantId,
-    Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Token, Totals, Way,
+    AskId, AttemptId, Duration, EndReason, Epoch, Estimated, ExecutionType, Foretold, Generation, GrantId, Instant,
+    JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
 };
 use allowance::Allowance;
 use blame::Blame;
-use correction::{Corrections, counts_as_failure};
+use correction::Corrections;
 use exploration::Exploration;
 use files::Files;
 use placing::Outstanding;
@@ -379,7 +379,7 @@ impl JobManager {
         }
     }
 
-    // ---- grants and launches ---------------------------------------------------------------------------------------
+    // ---- grants ----------------------------------------------------------------------------------------------------
 
     fn on_granted(&mut self, now: Instant, grants: &[Grant], out: &mut Outbox) {
         let mut unused = Vec::new();
@@ -418,315 +418,6 @@ impl JobManager {
             self.launch(now, room, task, execution, out);
         }
         task.is_some()
-    }
-
-    fn launch(&mut self, now: Instant, room: Room, task: TaskId, execution: ExecutionType, out: &mut Outbox) {
-        let Room { node, basis, rule, passed_over, execution: either, expected_wait } = room;
-        let execution = if execution == ExecutionType::Auto { either } else { execution };
-        let attempt = AttemptId { job: self.id(), epoch: self.epoch, number: self.next_attempt };
-        self.next_attempt += 1;
-        if rule.is_second() {
-            self.dag.launched_beside(task.stage, task.index);
-        } else {
-            self.dag.launched(task.stage, task.index, attempt, node, now);
-        }
-        let booked = basis.grant().is_some();
-        let is_entitled = self.allowance.is_some() && execution == ExecutionType::Guaranteed;
-        let (opportunistic, launched_at, life) = (!booked && !is_entitled, now, Life::Present);
-        // A second attempt is one more than there are tasks.
-        let weight = if opportunistic && !rule.is_second() { self.weight(task.stage) } else { 1 };
-        let running = RunningAttempt {
-            task,
-            node,
-            opportunistic,
-            promoted: false,
-            twin: None,
-            had_rival: false,
-            expected_wait,
-            starts_at: None,
-            booked,
-            rule,
-            weight,
-            launched_at,
-            started_at: None,
-            life,
-        };
-        self.insert_running(attempt, running);
-        let grant = basis.grant();
-        let at = now;
-        out.persist(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at });
-        let mut launch = self.launch_message(attempt, task, execution, basis);
-        launch.weight = weight;
-        launch.foretold = self.foretell(now, basis, task.stage, opportunistic, expected_wait);
-        launch.token = self.sealing.token(node, self.generation, &launch.allocation());
-        if self.tell_awaited(&launch, node, out) {
-            // Another node would only fetch the same.
-            self.exploration.forget(task);
-        }
-        out.send(node, ToNode::Launch(Box::new(launch)));
-    }
-
-    fn launch_message(&mut self, attempt: AttemptId, task: TaskId, execution: ExecutionType, basis: Basis) -> Launch {
-        let tasks = &self.job.spec.stages[task.stage as usize].tasks;
-        Launch {
-            attempt,
-            task,
-            grant: basis.grant(),
-            probe: basis.probe(),
-            template: self.templates.of(&self.job, task.stage, execution),
-            index: tasks.index_value(task.index),
-            item: tasks.item(task.index).map(Box::from),
-            expected: self.dag.expected(task.stage, task.index),
-            weight: 1,
-            inputs: self.inputs_of(task),
-            foretold: None,
-            token: Token::default(),
-        }
-    }
-
-    /// Who keeps to what its job may hold is told how long tasks would wait, and may look at it or not.
-    fn knows_waits(&self) -> bool {
-        self.allowance.is_some() && self.scheduler.as_ref().is_some_and(LocalScheduler::knows_load)
-    }
-
-    /// What is said of the start of an attempt. Of a task that was asked for that was done then.
-    fn foretell(
-        &mut self,
-        now: Instant,
-        basis: Basis,
-        stage: u32,
-        opportunistic: bool,
-        expected_wait: Duration,
-    ) -> Option<Foretold> {
-        match basis {
-            Basis::Grant(_, foretold) | Basis::Probe(_, foretold) => foretold,
-            Basis::Queue => {
-                let way = if opportunistic { Way::SentOpportunistic } else { Way::Sent };
-                let known = self.knows_waits().then_some(expected_wait);
-                let ask = self.requests.ask_of(stage, opportunistic);
-                Some(self.scheduler.as_mut()?.foretell(now, way, known, ask))
-            }
-        }
-    }
-
-    fn insert_running(&mut self, attempt: AttemptId, running: RunningAttempt) {
-        *self.outstanding.counter(running.booked) += 1;
-        if let Some(account) = &mut self.account {
-            account.on_held(&self.job.resources[running.task.stage as usize], running.rule);
-        }
-        if let Some(allowance) = &mut self.allowance {
-            allowance.on_sent(attempt, &running, &self.job.resources[running.task.stage as usize]);
-        }
-        if running.started_at.is_none() {
-            self.corrections.on_sent(attempt, &running);
-            if running.life == Life::Present {
-                self.exploration.on_sent(&running);
-            }
-        }
-        let (task, rule) = (running.task, running.rule);
-        self.running.insert(attempt, running);
-        if rule.is_second() {
-            self.pair(attempt, task);
-        }
-    }
-
-    fn remove_running(&mut self, attempt: AttemptId) -> Option<RunningAttempt> {
-        let running = self.running.remove(&attempt)?;
-        *self.outstanding.counter(running.booked) -= 1;
-        if let Some(account) = &mut self.account {
-            account.on_freed(&self.job.resources[running.task.stage as usize], running.rule);
-        }
-        if let Some(allowance) = &mut self.allowance {
-            allowance.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
-        }
-        self.corrections.on_gone(attempt, &running);
-        self.speeds.on_gone(attempt);
-        if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
-            twin.twin = None;
-        } else {
-            self.exploration.forget(running.task);
-        }
-        Some(running)
-    }
-
-    fn on_started(&mut self, now: Instant, from: Address, attempt: AttemptId, running_for: Duration, out: &mut Outbox) {
-        let Some(running) = self.running.get_mut(&attempt) else {
-            return out.record(Record::Stale { from, attempt });
-        };
-        if running.started_at.is_none() {
-            self.scheduler.iter_mut().for_each(LocalScheduler::on_started);
-            let since = now.before(running_for);
-            running.started_at = Some(since);
-            if !running.booked {
-                self.promotions.on_started(since, attempt);
-            }
-            if let Some(allowance) = &mut self.allowance {
-                allowance.on_started(attempt, running, &self.job.resources[running.task.stage as usize]);
-            }
-            // Of a recovered attempt the record was written in an earlier life.
-            if running.life == Life::Present {
-                let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
-                let expected = self.allowance.is_some().then_some(running.expected_wait);
-                let (opportunistic, promoted) = (running.opportunistic, running.promoted);
-                out.record(Record::Started { task, attempt, node, waited, expected, opportunistic, promoted });
-            }
-            let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
-            self.note_arrival(task, node);
-            self.note_start(attempt);
-            self.exploration.forget(task);
-            if let Some(twin) = twin {
-                self.discard(now, twin, out);
-            }
-            self.drop_idle_copies(now, out);
-        }
-    }
-
-    fn on_not_taken(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
-        // Of an attempt that it was never asked to run, a node can say nothing.
-        let running = self.running.get(&attempt).filter(|running| from == Address::Node(running.node));
-        if let Some(running) = running {
-            // The node does not take work now, and would not at once.
-            let (node, booked) = (running.node, running.booked);
-            if !booked {
-                self.close_node(now, node, out);
-            }
-            self.write_off(now, attempt, LostCause::NotTaken, out);
-            self.update_demand(now, out);
-        } else {
-            out.record(Record::Stale { from, attempt });
-        }
-    }
-
-    // ---- ends ------------------------------------------------------------------------------------------------------
-
-    /// The end of an attempt, once; repeated messages are acknowledged again.
-    fn on_finished(
-        &mut self,
-        now: Instant,
-        from: Address,
-        attempt: AttemptId,
-        ended: Arc<Ended>,
-        instead: Option<NodeId>,
-        out: &mut Outbox,
-    ) {
-        if let Address::Node(node) = from {
-            // Leaves only after what this handler persists is durable.
-            out.send(node, ToNode::Acknowledge { attempt });
-        }
-        if let Some(&RunningAttempt { task, twin: Some(other), had_rival, .. }) = self.running.get(&attempt) {
-            let failed_for_good = !had_rival && counts_as_failure(&ended.reason) && self.is_last(task, &ended.reason);
-            if ended.reason.is_success() {
-                self.tell_overtaken(attempt, out);
-            }
-            if ended.reason.is_success() || failed_for_good {
-                self.discard(now, other, out);
-            }
-        }
-        let Some(running) = self.remove_running(attempt) else {
-            return out.record(Record::Stale { from, attempt });
-        };
-        self.blame_end(now, &running, &ended, out);
-        let RunningAttempt { task, node, opportunistic, twin, rule, .. } = running;
-        if rule == Rule::Copy {
-            return self.end_copy(now, attempt, &running, &ended, out);
-        }
-        if let Some(other) = twin {
-            return self.end_beside(now, attempt, &running, other, ended, out);
-        }
-        let last = self.is_last(task, &ended.reason);
-        if last {
-            self.blame.forget(task);
-        } else {
-            self.requests.came_back(task.stage, opportunistic);
-            self.intra_job.came_back(task.stage);
-        }
-        match (&ended.reason, instead) {
-            (EndReason::Shed, Some(instead)) if !last && self.send_to(task.stage, instead) => {}
-            // A node that sheds has a longer queue than its load as it was published says.
-            (EndReason::NodeFault(_) | EndReason::Shed, _) => self.close_node(now, node, out),
-            _ => {}
-        }
-        self.take_files(task, attempt, node, &ended);
-        self.note_speed(task, &ended);
-        let ready = self.dag.ended(task.stage, task.index, &ended, last, now);
-        self.work.review(task.stage, &self.job, &self.dag);
-        let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
-        out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
-        for &stage in &ready {
-            out.record(Record::StageReady { job: self.id(), stage });
-        }
-        if !last {
-            self.record_retry(task, costs_none, out);
-        } else if !succeeded && !self.cancelled {
-            self.on_task_failed(task, out);
-        }
-        self.drop_idle_copies(now, out);
-        // A success that frees no stage changes nothing that is asked for.
-        if !succeeded || !ready.is_empty() || self.running.is_empty() {
-            self.update_demand(now, out);
-        } else if self.quota.is_set() || self.allowance.is_some() {
-            self.place(now, out);
-        }
-        self.keep_exchange_now_and_then(now, out);
-        self.tell_work(out);
-    }
-
-    fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
-        if self.cancelled || reason.is_success() || *reason == EndReason::Cancelled {
-            return true;
-        }
-        let stage = &self.job.spec.stages[task.stage as usize];
-        let record = self.dag.stage(task.stage).record(task.index).expect("a task with an attempt has a record");
-        match reason {
-            reason if reason.is_loss() => record.losses >= MAX_LOSSES,
-            reason if reason.is_infrastructure() => false,
-            _ => u32::from(record.failures) >= stage.retries,
-        }
-    }
-
-    fn record_retry(&self, task: TaskId, costs_none: bool, out: &mut Outbox) {
-        let record = self.dag.stage(task.stage).record(task.index).expect("a retried task has a record");
-        let retries = self.job.spec.stages[task.stage as usize].retries;
-        out.record(Record::Retried { task, failures: u32::from(record.failures), retries, costs_none });
-    }
-
-    /// A task failed for good: what depends on it never runs, and too many failures end the job.
-    fn on_task_failed(&mut self, task: TaskId, out: &mut Outbox) {
-        self.dag.abandon_dependents(task.stage);
-        self.work.recount(&self.job, &self.dag);
-        if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
-            self.stop_everything(out);
-        }
-    }
-
-    fn write_off(&mut self, now: Instant, attempt: AttemptId, cause: LostCause, out: &mut Outbox) {
-        let Some(running) = self.remove_running(attempt) else { return };
-        if cause == LostCause::NodeLost {
-            self.estranged.insert(running.node);
-        }
-        self.blame_loss(now, &running, cause, out);
-        if running.rule == Rule::Copy {
-            return self.lose_copy(now, attempt, &running, cause, out);
-        }
-        if let Some(twin) = running.twin {
-            return self.lose_beside(now, attempt, &running, twin, cause, out);
-        }
-        let RunningAttempt { task, node, opportunistic, .. } = running;
-        let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
-        self.dag.lost(task.stage, task.index, cause, last, now);
-        if last {
-            self.blame.forget(task);
-        } else {
-            self.requests.came_back(task.stage, opportunistic);
-            self.intra_job.came_back(task.stage);
-        }
-        self.work.review(task.stage, &self.job, &self.dag);
-        out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
-        if !last {
-            self.record_retry(task, true, out);
-        } else if !self.cancelled {
-            self.on_task_failed(task, out);
-        }
     }
 
     // ---- nodes that come and go ------------------------------------------------------------------------------------
