@@ -3,13 +3,12 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::job_manager::{JobManager, JobManagerSettings, TaskState};
+use amalgam_core::job_manager::{JobManager, TaskState};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::*;
-use std::sync::Arc;
-use world::{World, job, sealing, stage};
+use world::{World, job, stage};
 
 const CORE: Resources = Resources::new(1_000, 0);
 /// Of the node that reads.
@@ -105,14 +104,6 @@ impl Scene {
     fn succeeded(&self) {
         assert_eq!(self.world.outcome(self.job), Some(JobOutcome::Succeeded), "{}", self.world.log.join("\n"));
         assert!(self.world.nodes.iter().all(|host| host.executor.running.is_empty()), "nothing is left over");
-    }
-
-    fn recovered(&self, log: &[Change]) -> JobManager {
-        let (job, epoch) = (Arc::clone(self.world.server.as_ref().unwrap().jobs[&self.job].job()), Epoch(9));
-        let mut manager = self.world.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
-        let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(self.job)).cloned().collect();
-        manager.recover(&own);
-        manager
     }
 }
 
@@ -226,8 +217,8 @@ fn a_server_that_dies_between_any_two_changes_knows_the_copy() {
     let log = scene.world.disk.clone();
     let mut out_there = 0;
     for length in 0..=log.len() {
-        let manager = scene.recovered(&log[..length]);
-        let again = scene.recovered(&manager.durable());
+        let manager = scene.world.recovered(scene.job, &log[..length]);
+        let again = scene.world.recovered(scene.job, &manager.durable());
         assert_eq!(again.durable(), manager.durable());
         if manager.running().any(|(attempt, ..)| attempt == copy) {
             out_there += 1;

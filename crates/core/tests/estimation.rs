@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::job_manager::{JobManager, JobManagerSettings, TaskState};
+use amalgam_core::job_manager::{JobManager, TaskState};
 use amalgam_core::preset::{InterJob, Preset, Queueing};
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Role};
@@ -16,7 +16,7 @@ use amalgam_core::vocabulary::{
 use amalgam_core::why::{Used, Why};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use world::{World, job, sealing, stage};
+use world::{World, job, stage};
 
 use ExecutionType::{Auto, Guaranteed, Opportunistic};
 
@@ -86,15 +86,6 @@ fn promotions(world: &World) -> Vec<AttemptId> {
     world.disk.iter().filter_map(promoted).collect()
 }
 
-/// The job's manager as the next life of the server makes it from these changes.
-fn recovered(world: &World, id: JobId, log: &[Change]) -> JobManager {
-    let (job, epoch) = (Arc::clone(world.server.as_ref().unwrap().jobs[&id].job()), Epoch(9));
-    let mut manager = world.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
-    let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(id)).cloned().collect();
-    manager.recover(&own);
-    manager
-}
-
 fn succeeded(world: &World, job: JobId) {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
 }
@@ -113,7 +104,7 @@ fn a_job_has_its_part_of_the_share_guaranteed_and_a_share_beyond_and_no_more() {
         world.run_for(seconds(5));
         assert_eq!(out_of(&world, id), sent, "{execution:?}, after a restart");
         let manager = &world.server.as_ref().unwrap().jobs[&id];
-        assert_eq!(recovered(&world, id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+        assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
         world.run_for(seconds(400));
         succeeded(&world, id);
     }
@@ -206,7 +197,7 @@ fn what_waits_weighs_and_what_runs_does_not() {
     world.start_server();
     world.run_for(seconds(4));
     let manager = &world.server.as_ref().unwrap().jobs[&id];
-    assert_eq!(recovered(&world, id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
+    assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable(), "a snapshot says the same");
     world.run_for(seconds(400));
     succeeded(&world, id);
 }
@@ -668,7 +659,7 @@ mod duplicates {
             // That it started was not heard.
             let changes = pair.ended(pair.first, EndReason::Exit(1));
             let log: Vec<Change> = pair.world.disk.iter().chain(&changes).cloned().collect();
-            let recovered = recovered(&pair.world, pair.job, &log);
+            let recovered = pair.world.recovered(pair.job, &log);
             for manager in [&*pair.manager(), &recovered] {
                 let record = manager.dag().stage(0).record(0).unwrap();
                 assert_eq!((record.failures, record.state), (1, state));
@@ -692,9 +683,9 @@ mod duplicates {
         whole.finish();
         let log = std::mem::take(&mut whole.world.disk);
         for length in 0..=log.len() {
-            let manager = recovered(&whole.world, whole.job, &log[..length]);
+            let manager = whole.world.recovered(whole.job, &log[..length]);
             // A snapshot says the same.
-            let again = recovered(&whole.world, whole.job, &manager.durable());
+            let again = whole.world.recovered(whole.job, &manager.durable());
             assert_eq!(again.durable(), manager.durable());
             let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
             let (first, second) = (whole.first, whole.second);

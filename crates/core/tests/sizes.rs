@@ -3,12 +3,11 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::job_manager::JobManager;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::*;
 use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::*;
-use std::sync::Arc;
 use world::*;
 
 const CORE: Resources = Resources::new(1_000, 0);
@@ -40,14 +39,6 @@ fn order(world: &World, job: JobId, stage: u32) -> Vec<u32> {
 fn expected(world: &World, job: JobId, index: u32) -> Option<Duration> {
     let of_task = |launch: &&(NodeId, Launch)| (launch.1.task.job, launch.1.task.index) == (job, index);
     world.heard_launches.iter().find(of_task).expect("it was launched").1.expected
-}
-
-fn recovered(world: &World, id: JobId, log: &[Change]) -> JobManager {
-    let (job, epoch) = (Arc::clone(world.server.as_ref().unwrap().jobs[&id].job()), Epoch(9));
-    let mut manager = world.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
-    let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(id)).cloned().collect();
-    manager.recover(&own);
-    manager
 }
 
 #[test]
@@ -116,8 +107,8 @@ fn who_reads_more_is_expected_to_run_longer() {
         // A life that reads the log expects the same as one that reads a snapshot.
         let manager = &world.server.as_ref().unwrap().jobs[&id];
         let of = |manager: &JobManager| manager.dag().stage(0).estimate.clone();
-        assert_eq!(of(&recovered(&world, id, &world.disk)), of(manager));
-        assert_eq!(recovered(&world, id, &manager.durable()).durable(), manager.durable());
+        assert_eq!(of(&world.recovered(id, &world.disk)), of(manager));
+        assert_eq!(world.recovered(id, &manager.durable()).durable(), manager.durable());
     }
 }
 

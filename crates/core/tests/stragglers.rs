@@ -4,16 +4,16 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::job_manager::{JobManager, JobManagerSettings, TaskState};
+use amalgam_core::job_manager::{JobManager, TaskState};
 use amalgam_core::preset::{InterJob, Preset};
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, Items, JobId, NodeId, Resources, Sample,
-    StageSpec, TaskSet, Workdir,
+    AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, Items, JobId, NodeId, Resources, Sample, StageSpec,
+    TaskSet, Workdir,
 };
 use std::sync::Arc;
-use world::{World, job, sealing, stage};
+use world::{World, job, stage};
 
 const TWO: Resources = Resources::new(2_000, 0);
 
@@ -74,15 +74,6 @@ fn overtaken(world: &World) -> Vec<(AttemptId, AttemptId)> {
 
 fn succeeded(world: &World, job: JobId) {
     assert_eq!(world.outcome(job), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
-}
-
-/// The job's manager as the next life of the server makes it from these changes.
-fn recovered(world: &World, id: JobId, log: &[Change]) -> JobManager {
-    let (job, epoch) = (Arc::clone(world.server.as_ref().unwrap().jobs[&id].job()), Epoch(9));
-    let mut manager = world.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
-    let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(id)).cloned().collect();
-    manager.recover(&own);
-    manager
 }
 
 // ---- who is slow ---------------------------------------------------------------------------------------------------
@@ -317,14 +308,14 @@ fn where_one_fails_the_other_goes_on_and_two_failures_are_one() {
             let index = race.index();
             let mut log = race.world.disk.clone();
             log.extend(race.ended(first, EndReason::Exit(3)).changes);
-            let again = recovered(&race.world, race.job, &log);
+            let again = race.world.recovered(race.job, &log);
             for manager in [&*race.manager(), &again] {
                 let record = manager.dag().stage(0).record(index).unwrap();
                 assert_eq!((record.failures, record.state), (0, TaskState::Running));
                 assert!(manager.running().any(|(attempt, ..)| attempt == other));
             }
             log.extend(race.ended(other, EndReason::Exit(3)).changes);
-            let again = recovered(&race.world, race.job, &log);
+            let again = race.world.recovered(race.job, &log);
             assert_eq!(again.dag().stage(0).record(index).unwrap().failures, 1);
             let record = *race.manager().dag().stage(0).record(index).unwrap();
             // The next try may be out already.
@@ -361,7 +352,7 @@ fn a_task_gets_no_third_attempt_while_it_runs() {
             if fails && log.len() > 1 {
                 continue;
             }
-            let mut manager = recovered(&race.world, race.job, &log);
+            let mut manager = race.world.recovered(race.job, &log);
             let mut out = Outbox::default();
             for body in [
                 ToJobManager::Started { attempt, running_for: seconds(60) },
@@ -484,9 +475,9 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
         log.extend(out.changes);
         let mut raced = 0;
         for length in 0..=log.len() {
-            let manager = recovered(&race.world, race.job, &log[..length]);
+            let manager = race.world.recovered(race.job, &log[..length]);
             // A snapshot says the same.
-            let again = recovered(&race.world, race.job, &manager.durable());
+            let again = race.world.recovered(race.job, &manager.durable());
             assert_eq!(again.durable(), manager.durable());
             let attempts: Vec<AttemptId> = manager.running().map(|(attempt, ..)| attempt).collect();
             if !attempts.contains(&race.slow) || !attempts.contains(&race.rival) {

@@ -1,7 +1,7 @@
 //! The life of attempts as their job's manager sees it: launched, started, ended, lost, and what follows for their tasks.
 
 use super::correction::counts_as_failure;
-use super::{Basis, JobManager, Life, MAX_LOSSES, Room, RunningAttempt};
+use super::{Basis, JobManager, Life, Room, RunningAttempt};
 use crate::protocol::{Address, Launch, Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
@@ -9,6 +9,10 @@ use crate::vocabulary::{
     AttemptId, Duration, EndReason, Ended, ExecutionType, Foretold, Instant, NodeId, TaskId, Token, Way,
 };
 use std::sync::Arc;
+
+/// A task that failed through its nodes this often, most likely, takes them down with it or finds none that works; it
+/// fails.
+const MAX_LOSSES: u8 = 16;
 
 impl JobManager {
     pub(super) fn launch(

@@ -59,10 +59,6 @@ use std::sync::Arc;
 use templates::Templates;
 use work::WorkLeft;
 
-/// A task that failed through its nodes this often, most likely, takes them down with it or finds none that works; it
-/// fails.
-const MAX_LOSSES: u8 = 16;
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobManagerSettings {
     /// Between the request to terminate and the kill.

@@ -92,18 +92,7 @@ impl NodeAgent {
         self.due.extend(due.map(|at| (at, order.attempt)));
         let state = asked_to_end.map_or(State::Running, |reason| State::Stopping { reason, killed: false });
         let LaunchOrder { attempt, task, template, devices, grant, expected, .. } = order;
-        let entry = Attempt {
-            task,
-            template,
-            grant,
-            expected,
-            devices,
-            since,
-            yielding,
-            yielded_until: since,
-            foretold: None,
-            state,
-        };
+        let entry = Attempt { grant, expected, devices, yielding, ..Attempt::new(task, template, since, state) };
         self.hold(&entry.holds());
         if entry.is_opportunistic() {
             self.opportunistic.add(&entry.holds());

@@ -187,6 +187,24 @@ struct Attempt {
     state: State,
 }
 
+impl Attempt {
+    /// Of which nothing more is known.
+    fn new(task: TaskId, template: Arc<TaskTemplate>, since: Instant, state: State) -> Attempt {
+        Attempt {
+            task,
+            template,
+            grant: None,
+            expected: None,
+            devices: Devices::new(),
+            since,
+            yielding: None,
+            yielded_until: since,
+            foretold: None,
+            state,
+        }
+    }
+}
+
 enum State {
     Queued(Box<Launch>),
     /// Ordered from the executor.
@@ -353,11 +371,9 @@ impl NodeAgent {
         } else {
             self.queue.push(entry);
         }
-        let (devices, state) = (Devices::new(), State::Queued(launch));
         let foretold = foretold.map(|foretold| (foretold, now));
-        let (yielding, yielded_until) = (None, now);
-        let entry =
-            Attempt { task, template, grant, expected, devices, since: now, yielding, yielded_until, foretold, state };
+        let entry = Attempt::new(task, template, now, State::Queued(launch));
+        let entry = Attempt { grant, expected, foretold, ..entry };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
         self.gather(now, attempt, &inputs, out);
@@ -488,20 +504,7 @@ impl NodeAgent {
                 // From before this agent's time.
                 out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead: None });
                 let task = TaskId { job: id.job, ..TaskId::default() };
-                let (template, devices, state) = (Arc::default(), Devices::new(), State::Ended(ended));
-                let (grant, expected, yielding, foretold) = (None, None, None, None);
-                let entry = Attempt {
-                    task,
-                    template,
-                    grant,
-                    expected,
-                    devices,
-                    since: now,
-                    yielding,
-                    yielded_until: now,
-                    foretold,
-                    state,
-                };
+                let entry = Attempt::new(task, Arc::default(), now, State::Ended(ended));
                 self.attempts.insert(id, Box::new(entry));
             }
         }

@@ -389,6 +389,15 @@ impl World {
         }
     }
 
+    /// A job's manager as the next life of the server makes it from these changes.
+    pub fn recovered(&self, id: JobId, log: &[Change]) -> JobManager {
+        let (job, epoch) = (Arc::clone(self.server.as_ref().unwrap().jobs[&id].job()), Epoch(9));
+        let mut manager = self.preset.job_manager(job, epoch, JobManagerSettings::default(), sealing(epoch));
+        let own: Vec<Change> = log.iter().filter(|change| change.job() == Some(id)).cloned().collect();
+        manager.recover(&own);
+        manager
+    }
+
     pub fn deliver_held_fetches(&mut self, node: usize) {
         let executor = &mut self.nodes[node].executor;
         executor.holds_fetches = false;
