@@ -1,6 +1,11 @@
 //! A small world around the roles: a server (master and job managers over one log), nodes, executors that only pretend.
 //! Everything happens in one thread and in a fixed order; connections break and processes die when a test says so.
 
+mod executor;
+mod show;
+
+use executor::{PretendedExecutor, outputs};
+
 use amalgam_core::job_manager::{JobManager, JobManagerSettings};
 use amalgam_core::master::{JobState, Master, MasterSettings};
 use amalgam_core::node::{NodeAgent, NodeSettings};
@@ -9,6 +14,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::*;
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::*;
+use show::{show_address, show_change, show_message, show_record};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -66,45 +72,6 @@ pub struct NodeHost {
     pub executor: PretendedExecutor,
     capacity: Resources,
     attributes: Vec<(String, String)>,
-}
-
-/// Runs for as long as the command says: `["run", "5s", "exit code"]`.
-#[derive(Default)]
-pub struct PretendedExecutor {
-    pub running: BTreeMap<AttemptId, (LaunchOrder, Instant, Instant)>,
-    pub ends: BTreeMap<AttemptId, Arc<Ended>>,
-    /// Every attempt that ever became a process.
-    pub launched: Vec<(TaskId, AttemptId)>,
-    /// Why it cannot launch anything.
-    pub fault: Option<String>,
-    /// What its node has, with the bytes of each.
-    pub files: BTreeMap<Digest, u64>,
-    /// Whoever fetches from here gets something else so many times.
-    pub sends_wrong: u32,
-    /// So many times it finds that what is fetched from here is damaged, and removes it.
-    pub spoils: u32,
-    /// It does not answer those that fetch from here.
-    pub is_silent: bool,
-    /// Fetches that were ordered here.
-    pub fetched: Vec<(Digest, NodeId)>,
-    /// Fetches stay on their way.
-    pub holds_fetches: bool,
-    held_fetches: Vec<(StoredFile, NodeId)>,
-    /// What starts here takes so many times as long, and as much CPU time as elsewhere; 0 is as long.
-    pub slowness: u64,
-    /// Those that yield their CPU, since when, and for how long others did. They make no progress meanwhile.
-    pub yielding: BTreeMap<AttemptId, Instant>,
-    pub yielded: BTreeMap<AttemptId, Duration>,
-    /// So often it was asked how far attempts have come.
-    pub measured: usize,
-}
-
-impl PretendedExecutor {
-    /// When attempts end by themselves.
-    fn next_ends(&self) -> impl Iterator<Item = (AttemptId, Instant)> {
-        let working = self.running.iter().filter(|(id, _)| !self.yielding.contains_key(id));
-        working.map(|(id, (_, _, end))| (*id, *end))
-    }
 }
 
 impl World {
@@ -398,49 +365,6 @@ impl World {
         manager
     }
 
-    pub fn deliver_held_fetches(&mut self, node: usize) {
-        let executor = &mut self.nodes[node].executor;
-        executor.holds_fetches = false;
-        for (file, from) in std::mem::take(&mut executor.held_fetches) {
-            let node = NodeId(node as u32);
-            self.at_executor(node, ToExecutor::Fetch { node, file, from });
-        }
-    }
-
-    /// Only the one that is held and goes to that node; the file is returned.
-    pub fn deliver_held_fetch(&mut self, node: usize, from: NodeId) -> Digest {
-        let held = &mut self.nodes[node].executor.held_fetches;
-        let at = held.iter().position(|(_, other)| *other == from).expect("that node was asked");
-        let (file, from) = held.remove(at);
-        let number = NodeId(node as u32);
-        let outcome = self.fetch(number, file, from);
-        let end = Box::new((file.digest, from, outcome));
-        let body = ToNode::Executor(ExecutorReport::Fetched { node: number, end });
-        self.at_node(node, Event::Message { from: Address::Executor(number), body });
-        file.digest
-    }
-
-    fn fetch(&mut self, node: NodeId, file: StoredFile, from: NodeId) -> Fetched {
-        let source = &mut self.nodes[from.0 as usize].executor;
-        if source.is_silent {
-            return Fetched::Unreachable;
-        }
-        if !source.files.contains_key(&file.digest) {
-            return Fetched::Absent;
-        }
-        if source.spoils > 0 {
-            source.spoils -= 1;
-            source.files.remove(&file.digest);
-            return Fetched::Spoiled;
-        }
-        if source.sends_wrong > 0 {
-            source.sends_wrong -= 1;
-            return Fetched::Wrong;
-        }
-        self.nodes[node.0 as usize].executor.files.insert(file.digest, file.bytes);
-        Fetched::Done
-    }
-
     pub fn deliver_held_launches(&mut self) {
         for (from, node, launch) in std::mem::take(&mut self.held_launches) {
             self.deliver(from, Address::Node(node), Message::ToNode(ToNode::Launch(launch)));
@@ -450,122 +374,6 @@ impl World {
     /// Somebody says something to a node in the name of a job's manager.
     pub fn tell_node(&mut self, node: NodeId, job: JobId, body: ToNode) {
         self.at_node(node.0 as usize, Event::Message { from: Address::JobManager(job), body });
-    }
-
-    fn at_executor(&mut self, node: NodeId, body: ToExecutor) {
-        let now = self.now;
-        let mut reports = Vec::new();
-        if let ToExecutor::Fetch { file, from, .. } = body {
-            let executor = &mut self.nodes[node.0 as usize].executor;
-            if executor.holds_fetches {
-                return executor.held_fetches.push((file, from));
-            }
-            executor.fetched.push((file.digest, from));
-            let outcome = self.fetch(node, file, from);
-            reports.push(ExecutorReport::Fetched { node, end: Box::new((file.digest, from, outcome)) });
-        }
-        let executor = &mut self.nodes[node.0 as usize].executor;
-        match body {
-            ToExecutor::Fetch { .. } => {}
-            ToExecutor::Drop { files, .. } => executor.files.retain(|digest, _| !files.contains(digest)),
-            ToExecutor::Launch(order) if executor.fault.is_some() => {
-                let attempt = order.attempt;
-                let ended = Ended::without_run(EndReason::NodeFault(executor.fault.clone().expect("just seen")));
-                executor.ends.insert(attempt, ended.clone());
-                reports.push(ExecutorReport::Finished { attempt, ended });
-            }
-            ToExecutor::Launch(order)
-                if order.inputs.iter().any(|input| !executor.files.contains_key(&input.digest)) =>
-            {
-                let attempt = order.attempt;
-                let gone = order.inputs.iter().filter(|input| !executor.files.contains_key(&input.digest));
-                let missing = gone.map(|input| (input.digest, node)).collect();
-                let mut ended = Ended::without_run(EndReason::NoInput("it is gone".to_owned()));
-                Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
-                executor.ends.insert(attempt, ended.clone());
-                reports.push(ExecutorReport::Finished { attempt, ended });
-            }
-            ToExecutor::Launch(order) => {
-                let length = order.item.as_deref().unwrap_or(&order.template.program.command[1]);
-                let length = Duration::parse(length).expect("a run time");
-                let length = Duration(length.0 * executor.slowness.max(1));
-                let attempt = order.attempt;
-                executor.launched.push((order.task, attempt));
-                executor.running.insert(attempt, (*order, now, now + length));
-                reports.push(ExecutorReport::Started { attempt, pid: 1 });
-            }
-            ToExecutor::Promote { attempt, grant } => {
-                if let Some((order, ..)) = executor.running.get_mut(&attempt) {
-                    order.promote(grant);
-                }
-            }
-            ToExecutor::Yield { attempt } => {
-                if executor.running.contains_key(&attempt) {
-                    executor.yielding.entry(attempt).or_insert(now);
-                }
-            }
-            ToExecutor::Resume { attempt } => {
-                if let Some(yields_since) = executor.yielding.remove(&attempt) {
-                    let length = now.since(yields_since);
-                    let (_, since, end) = executor.running.get_mut(&attempt).expect("it runs");
-                    *since += length;
-                    *end += length;
-                    let yielded = executor.yielded.entry(attempt).or_default();
-                    *yielded += length;
-                }
-            }
-            ToExecutor::Signal { attempt, reason, .. } => {
-                executor.yielding.remove(&attempt);
-                if executor.running.remove(&attempt).is_some() {
-                    let ended = Ended::without_run(reason);
-                    executor.ends.insert(attempt, ended.clone());
-                    reports.push(ExecutorReport::Finished { attempt, ended });
-                }
-            }
-            ToExecutor::Acknowledge { attempt } => {
-                executor.ends.remove(&attempt);
-            }
-            ToExecutor::Measure { attempts, .. } => {
-                executor.measured += 1;
-                let running = attempts.iter().filter_map(|attempt| Some((*attempt, executor.running.get(attempt)?)));
-                let slowness = executor.slowness.max(1);
-                let samples = running.map(|(attempt, (_, since, end))| {
-                    let (running_for, length) = (now.since(*since), end.since(*since));
-                    let said = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
-                    (attempt, Sample { running_for, said, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
-                });
-                reports.push(ExecutorReport::Measured { node, samples: samples.collect() });
-            }
-            ToExecutor::List { .. } => {
-                let ends = executor.ends.iter();
-                reports.extend(ends.map(|(id, end)| ExecutorReport::Finished { attempt: *id, ended: end.clone() }));
-                let running = executor.running.values();
-                let attempts = running.map(|(order, since, _)| {
-                    let yields_since = executor.yielding.get(&order.attempt);
-                    Executing {
-                        order: order.clone(),
-                        running_for: yields_since.unwrap_or(&now).since(*since),
-                        yields_for: yields_since.map(|since| now.since(*since)),
-                        pid: 1,
-                        asked_to_end: None,
-                    }
-                });
-                let attempts = attempts.collect();
-                if !executor.files.is_empty() {
-                    let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
-                    let files = executor.files.iter().map(stored).collect();
-                    reports.push(ExecutorReport::Stored { node, files });
-                }
-                reports.push(ExecutorReport::Executing { attempts });
-            }
-        }
-        for report in reports {
-            self.mail.push_back((
-                Address::Executor(node),
-                Address::Node(node),
-                Message::ToNode(ToNode::Executor(report)),
-            ));
-        }
     }
 
     /// Delivers and syncs until nothing is on its way.
@@ -741,160 +549,21 @@ impl World {
     }
 }
 
-/// What an attempt leaves: of the stage's name and the index, whichever attempt it is.
-fn outputs(order: &LaunchOrder, bytes: u64) -> Vec<OutputFile> {
-    let index = order.index;
-    let named = |name: &String| {
-        let name = files::name_for(name, index);
-        let text = format!("{}/{index}/{name}", order.template.stage_name);
-        OutputFile { name, digest: digest_of(&text), bytes }
-    };
-    order.template.outputs.iter().map(named).collect()
-}
-
 /// Of each pretended file.
 pub const FILE_BYTES: u64 = 1_000;
 
+/// Of the life of the server in this epoch.
 pub fn digest_of(text: &str) -> Digest {
     let mut chance = Chance::new(1, text);
     Digest(std::array::from_fn(|_| chance.below(256_u64) as u8))
 }
 
-/// Of the life of the server in this epoch.
 pub fn sealing(epoch: Epoch) -> Sealing {
     Sealing { root: Key([epoch.0 as u8; 32]), mac: Mac::MIXING }
 }
 
 fn is_served(address: &Address) -> bool {
     matches!(address, Address::Master | Address::JobManager(_))
-}
-
-fn show_address(address: &Address) -> String {
-    match address {
-        Address::Master => "master".to_owned(),
-        Address::GlobalMaster(number) => format!("global-{number}"),
-        Address::JobManager(job) => format!("job-{job}"),
-        Address::Node(node) => node.to_string(),
-        Address::Executor(node) => format!("executor-{node}"),
-        Address::Client(_) => "client".to_owned(),
-    }
-}
-
-fn show_message(message: &Message) -> String {
-    match message {
-        Message::ToMaster(ToMaster::Submit { spec, .. }) => format!("submit {}", spec.name),
-        Message::ToMaster(ToMaster::Register(registration)) => {
-            format!("register with {} live", registration.live.len())
-        }
-        Message::ToMaster(ToMaster::Report(report)) => format!("report {} running", report.running),
-        Message::ToMaster(ToMaster::NodeFailed { node, suspects: 1 }) => format!("{node} failed an attempt"),
-        Message::ToMaster(ToMaster::NodeFailed { node, suspects }) => format!("one of {suspects} failed: {node}"),
-        Message::ToMaster(ToMaster::Freed { grants }) => format!("freed {}", list(grants)),
-        Message::ToMaster(ToMaster::Return { grants }) => format!("return {}", list(grants)),
-        Message::ToMaster(ToMaster::Demand { asks, .. }) => {
-            let asks: Vec<String> = asks.iter().map(|ask| format!("{} x{}", ask.id, ask.wanted)).collect();
-            format!(
-                "demand {}",
-                if asks.is_empty() { "as before, work as it is now".to_owned() } else { asks.join(" ") }
-            )
-        }
-        Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
-        Message::ToJobManager(ToJobManager::Nodes { list, .. }) => {
-            let nodes = &list.nodes;
-            let open = nodes.iter().filter(|node| node.open).count();
-            format!("nodes: {open} of {} open", nodes.len())
-        }
-        Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),
-        Message::ToJobManager(ToJobManager::Granted { grants }) => {
-            let grants: Vec<String> = grants.iter().map(|grant| format!("{} on {}", grant.id, grant.node)).collect();
-            format!("granted {}", grants.join(" "))
-        }
-        Message::ToJobManager(ToJobManager::Started { attempt, .. }) => format!("started {attempt}"),
-        Message::ToJobManager(ToJobManager::Finished { attempt, ended, .. }) => {
-            format!("finished {attempt}: {}", ended.reason)
-        }
-        Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),
-        Message::ToJobManager(ToJobManager::Live { attempts, .. }) => format!("live: [{}]", list(attempts)),
-        Message::ToNode(ToNode::Welcome(welcome)) => {
-            format!("welcome in epoch {}, grants from {}", welcome.epoch.0, welcome.first_grant)
-        }
-        Message::ToNode(ToNode::Expire { before }) => format!("tokens before generation {} are void", before.0),
-        Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
-        Message::ToNode(ToNode::Probe(probe)) => format!("probe {}", probe.id),
-        Message::ToNode(ToNode::Cancel { probes }) => format!("cancel {}", list(probes)),
-        Message::ToJobManager(ToJobManager::Ready { probe }) => format!("ready for {probe}"),
-        Message::ToNode(ToNode::Claim(claim)) => format!("claim [{}]", list(&claim.attempts)),
-        Message::ToNode(ToNode::Stop { attempt, reason, .. }) => format!("stop {attempt}: {reason}"),
-        Message::ToNode(ToNode::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
-        Message::ToNode(ToNode::Executor(ExecutorReport::Started { attempt, .. })) => format!("started {attempt}"),
-        Message::ToNode(ToNode::Executor(ExecutorReport::Finished { attempt, ended })) => {
-            format!("finished {attempt}: {}", ended.reason)
-        }
-        Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts })) => {
-            format!("executing {}", attempts.len())
-        }
-        Message::ToMaster(ToMaster::Room { spare }) => format!("room: {} CPU millis to spare", spare.cpu_millis()),
-        Message::ToMaster(ToMaster::Moved { to, left, queued, .. }) => {
-            format!("moved to {to}: {} CPU millis left there, {queued} wait here", left.cpu_millis())
-        }
-        Message::ToNode(ToNode::Steer(steer)) => format!("steer: queues up to {:?}", steer.longest_wait),
-        Message::ToNode(ToNode::Move { to, room }) => {
-            format!("move to {to} what fits {} CPU millis", room.cpu_millis())
-        }
-        Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
-        Message::ToExecutor(ToExecutor::Promote { attempt, .. }) => format!("promote {attempt}"),
-        Message::ToExecutor(ToExecutor::Yield { attempt }) => format!("yield {attempt}"),
-        Message::ToExecutor(ToExecutor::Resume { attempt }) => format!("resume {attempt}"),
-        Message::ToExecutor(ToExecutor::Signal { attempt, signal, .. }) => format!("{signal:?} {attempt}"),
-        Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
-        Message::ToExecutor(ToExecutor::List { .. }) => "list".to_owned(),
-        other => format!("{other:?}"),
-    }
-}
-
-fn list<T: ToString>(of: &[T]) -> String {
-    of.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
-}
-
-fn show_record(record: &Record) -> String {
-    match record {
-        Record::Blocked { job, why } => {
-            format!("job {job} blocked: {}", why.describe(&Kinds::new(), |node| node.to_string()))
-        }
-        Record::Deferred { job, stage, tasks, left } => {
-            format!("{tasks} tasks of stage {stage} of job {job} could wait {left}")
-        }
-        Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
-        Record::Preempting { task, attempt, node, by } => {
-            format!("task {task} as {attempt} makes room on {node} for {by}")
-        }
-        Record::Yielding { task, attempt, node, by } => {
-            format!("task {task} as {attempt} leaves its CPU on {node} to {by}")
-        }
-        Record::Resumed { task, attempt, node, after } => {
-            format!("task {task} as {attempt} has its CPU on {node} again, after {after}")
-        }
-        Record::TokenRefused { task, attempt, node, why } => {
-            format!("task {task} as {attempt}: {node} refuses the launch: {why}")
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-fn show_change(change: &Change) -> Option<String> {
-    match change {
-        Change::Launched { task, attempt, node, rule, .. } => {
-            Some(format!("task {task} launched on {node} as {attempt}, by {rule}"))
-        }
-        Change::Finished { task, attempt, ended, last, .. } => {
-            let more = if *last { "" } else { ", to be tried again" };
-            Some(format!("task {task} ended as {attempt}: {}{more}", ended.reason))
-        }
-        Change::Promoted { task, attempt, node, .. } => Some(format!("task {task} guaranteed on {node} as {attempt}")),
-        Change::Lost { task, attempt, cause, .. } => Some(format!("task {task} lost as {attempt}: {cause:?}")),
-        Change::JobEnded { job, outcome, .. } => Some(format!("job {job} ended: {outcome:?}")),
-        _ => None,
-    }
 }
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------

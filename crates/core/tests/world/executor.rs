@@ -1,0 +1,214 @@
+//! An executor that pretends to run processes, to measure them and to bring files.
+
+use super::*;
+
+/// Runs for as long as the command says: `["run", "5s", "exit code"]`.
+#[derive(Default)]
+pub struct PretendedExecutor {
+    pub running: BTreeMap<AttemptId, (LaunchOrder, Instant, Instant)>,
+    pub ends: BTreeMap<AttemptId, Arc<Ended>>,
+    /// Every attempt that ever became a process.
+    pub launched: Vec<(TaskId, AttemptId)>,
+    /// Why it cannot launch anything.
+    pub fault: Option<String>,
+    /// What its node has, with the bytes of each.
+    pub files: BTreeMap<Digest, u64>,
+    /// Whoever fetches from here gets something else so many times.
+    pub sends_wrong: u32,
+    /// So many times it finds that what is fetched from here is damaged, and removes it.
+    pub spoils: u32,
+    /// It does not answer those that fetch from here.
+    pub is_silent: bool,
+    /// Fetches that were ordered here.
+    pub fetched: Vec<(Digest, NodeId)>,
+    /// Fetches stay on their way.
+    pub holds_fetches: bool,
+    pub(super) held_fetches: Vec<(StoredFile, NodeId)>,
+    /// What starts here takes so many times as long, and as much CPU time as elsewhere; 0 is as long.
+    pub slowness: u64,
+    /// Those that yield their CPU, since when, and for how long others did. They make no progress meanwhile.
+    pub yielding: BTreeMap<AttemptId, Instant>,
+    pub yielded: BTreeMap<AttemptId, Duration>,
+    /// So often it was asked how far attempts have come.
+    pub measured: usize,
+}
+
+impl PretendedExecutor {
+    /// When attempts end by themselves.
+    pub(super) fn next_ends(&self) -> impl Iterator<Item = (AttemptId, Instant)> {
+        let working = self.running.iter().filter(|(id, _)| !self.yielding.contains_key(id));
+        working.map(|(id, (_, _, end))| (*id, *end))
+    }
+}
+
+impl World {
+    pub fn deliver_held_fetches(&mut self, node: usize) {
+        let executor = &mut self.nodes[node].executor;
+        executor.holds_fetches = false;
+        for (file, from) in std::mem::take(&mut executor.held_fetches) {
+            let node = NodeId(node as u32);
+            self.at_executor(node, ToExecutor::Fetch { node, file, from });
+        }
+    }
+
+    /// Only the one that is held and goes to that node; the file is returned.
+    pub fn deliver_held_fetch(&mut self, node: usize, from: NodeId) -> Digest {
+        let held = &mut self.nodes[node].executor.held_fetches;
+        let at = held.iter().position(|(_, other)| *other == from).expect("that node was asked");
+        let (file, from) = held.remove(at);
+        let number = NodeId(node as u32);
+        let outcome = self.fetch(number, file, from);
+        let end = Box::new((file.digest, from, outcome));
+        let body = ToNode::Executor(ExecutorReport::Fetched { node: number, end });
+        self.at_node(node, Event::Message { from: Address::Executor(number), body });
+        file.digest
+    }
+
+    pub(super) fn fetch(&mut self, node: NodeId, file: StoredFile, from: NodeId) -> Fetched {
+        let source = &mut self.nodes[from.0 as usize].executor;
+        if source.is_silent {
+            return Fetched::Unreachable;
+        }
+        if !source.files.contains_key(&file.digest) {
+            return Fetched::Absent;
+        }
+        if source.spoils > 0 {
+            source.spoils -= 1;
+            source.files.remove(&file.digest);
+            return Fetched::Spoiled;
+        }
+        if source.sends_wrong > 0 {
+            source.sends_wrong -= 1;
+            return Fetched::Wrong;
+        }
+        self.nodes[node.0 as usize].executor.files.insert(file.digest, file.bytes);
+        Fetched::Done
+    }
+
+    pub(super) fn at_executor(&mut self, node: NodeId, body: ToExecutor) {
+        let now = self.now;
+        let mut reports = Vec::new();
+        if let ToExecutor::Fetch { file, from, .. } = body {
+            let executor = &mut self.nodes[node.0 as usize].executor;
+            if executor.holds_fetches {
+                return executor.held_fetches.push((file, from));
+            }
+            executor.fetched.push((file.digest, from));
+            let outcome = self.fetch(node, file, from);
+            reports.push(ExecutorReport::Fetched { node, end: Box::new((file.digest, from, outcome)) });
+        }
+        let executor = &mut self.nodes[node.0 as usize].executor;
+        match body {
+            ToExecutor::Fetch { .. } => {}
+            ToExecutor::Drop { files, .. } => executor.files.retain(|digest, _| !files.contains(digest)),
+            ToExecutor::Launch(order) if executor.fault.is_some() => {
+                let attempt = order.attempt;
+                let ended = Ended::without_run(EndReason::NodeFault(executor.fault.clone().expect("just seen")));
+                executor.ends.insert(attempt, ended.clone());
+                reports.push(ExecutorReport::Finished { attempt, ended });
+            }
+            ToExecutor::Launch(order)
+                if order.inputs.iter().any(|input| !executor.files.contains_key(&input.digest)) =>
+            {
+                let attempt = order.attempt;
+                let gone = order.inputs.iter().filter(|input| !executor.files.contains_key(&input.digest));
+                let missing = gone.map(|input| (input.digest, node)).collect();
+                let mut ended = Ended::without_run(EndReason::NoInput("it is gone".to_owned()));
+                Arc::make_mut(&mut ended).files = Some(Box::new(EndedFiles { outputs: Vec::new(), missing }));
+                executor.ends.insert(attempt, ended.clone());
+                reports.push(ExecutorReport::Finished { attempt, ended });
+            }
+            ToExecutor::Launch(order) => {
+                let length = order.item.as_deref().unwrap_or(&order.template.program.command[1]);
+                let length = Duration::parse(length).expect("a run time");
+                let length = Duration(length.0 * executor.slowness.max(1));
+                let attempt = order.attempt;
+                executor.launched.push((order.task, attempt));
+                executor.running.insert(attempt, (*order, now, now + length));
+                reports.push(ExecutorReport::Started { attempt, pid: 1 });
+            }
+            ToExecutor::Promote { attempt, grant } => {
+                if let Some((order, ..)) = executor.running.get_mut(&attempt) {
+                    order.promote(grant);
+                }
+            }
+            ToExecutor::Yield { attempt } => {
+                if executor.running.contains_key(&attempt) {
+                    executor.yielding.entry(attempt).or_insert(now);
+                }
+            }
+            ToExecutor::Resume { attempt } => {
+                if let Some(yields_since) = executor.yielding.remove(&attempt) {
+                    let length = now.since(yields_since);
+                    let (_, since, end) = executor.running.get_mut(&attempt).expect("it runs");
+                    *since += length;
+                    *end += length;
+                    let yielded = executor.yielded.entry(attempt).or_default();
+                    *yielded += length;
+                }
+            }
+            ToExecutor::Signal { attempt, reason, .. } => {
+                executor.yielding.remove(&attempt);
+                if executor.running.remove(&attempt).is_some() {
+                    let ended = Ended::without_run(reason);
+                    executor.ends.insert(attempt, ended.clone());
+                    reports.push(ExecutorReport::Finished { attempt, ended });
+                }
+            }
+            ToExecutor::Acknowledge { attempt } => {
+                executor.ends.remove(&attempt);
+            }
+            ToExecutor::Measure { attempts, .. } => {
+                executor.measured += 1;
+                let running = attempts.iter().filter_map(|attempt| Some((*attempt, executor.running.get(attempt)?)));
+                let slowness = executor.slowness.max(1);
+                let samples = running.map(|(attempt, (_, since, end))| {
+                    let (running_for, length) = (now.since(*since), end.since(*since));
+                    let said = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
+                    (attempt, Sample { running_for, said, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
+                });
+                reports.push(ExecutorReport::Measured { node, samples: samples.collect() });
+            }
+            ToExecutor::List { .. } => {
+                let ends = executor.ends.iter();
+                reports.extend(ends.map(|(id, end)| ExecutorReport::Finished { attempt: *id, ended: end.clone() }));
+                let running = executor.running.values();
+                let attempts = running.map(|(order, since, _)| {
+                    let yields_since = executor.yielding.get(&order.attempt);
+                    Executing {
+                        order: order.clone(),
+                        running_for: yields_since.unwrap_or(&now).since(*since),
+                        yields_for: yields_since.map(|since| now.since(*since)),
+                        pid: 1,
+                        asked_to_end: None,
+                    }
+                });
+                let attempts = attempts.collect();
+                if !executor.files.is_empty() {
+                    let stored = |(&digest, &bytes): (&Digest, &u64)| StoredFile { digest, bytes };
+                    let files = executor.files.iter().map(stored).collect();
+                    reports.push(ExecutorReport::Stored { node, files });
+                }
+                reports.push(ExecutorReport::Executing { attempts });
+            }
+        }
+        for report in reports {
+            self.mail.push_back((
+                Address::Executor(node),
+                Address::Node(node),
+                Message::ToNode(ToNode::Executor(report)),
+            ));
+        }
+    }
+}
+
+/// What an attempt leaves: of the stage's name and the index, whichever attempt it is.
+pub(super) fn outputs(order: &LaunchOrder, bytes: u64) -> Vec<OutputFile> {
+    let index = order.index;
+    let named = |name: &String| {
+        let name = files::name_for(name, index);
+        let text = format!("{}/{index}/{name}", order.template.stage_name);
+        OutputFile { name, digest: digest_of(&text), bytes }
+    };
+    order.template.outputs.iter().map(named).collect()
+}

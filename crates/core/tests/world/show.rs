@@ -1,0 +1,131 @@
+//! What happened, as transcripts have it.
+
+use super::*;
+
+pub fn show_address(address: &Address) -> String {
+    match address {
+        Address::Master => "master".to_owned(),
+        Address::GlobalMaster(number) => format!("global-{number}"),
+        Address::JobManager(job) => format!("job-{job}"),
+        Address::Node(node) => node.to_string(),
+        Address::Executor(node) => format!("executor-{node}"),
+        Address::Client(_) => "client".to_owned(),
+    }
+}
+
+pub fn show_message(message: &Message) -> String {
+    match message {
+        Message::ToMaster(ToMaster::Submit { spec, .. }) => format!("submit {}", spec.name),
+        Message::ToMaster(ToMaster::Register(registration)) => {
+            format!("register with {} live", registration.live.len())
+        }
+        Message::ToMaster(ToMaster::Report(report)) => format!("report {} running", report.running),
+        Message::ToMaster(ToMaster::NodeFailed { node, suspects: 1 }) => format!("{node} failed an attempt"),
+        Message::ToMaster(ToMaster::NodeFailed { node, suspects }) => format!("one of {suspects} failed: {node}"),
+        Message::ToMaster(ToMaster::Freed { grants }) => format!("freed {}", list(grants)),
+        Message::ToMaster(ToMaster::Return { grants }) => format!("return {}", list(grants)),
+        Message::ToMaster(ToMaster::Demand { asks, .. }) => {
+            let asks: Vec<String> = asks.iter().map(|ask| format!("{} x{}", ask.id, ask.wanted)).collect();
+            format!(
+                "demand {}",
+                if asks.is_empty() { "as before, work as it is now".to_owned() } else { asks.join(" ") }
+            )
+        }
+        Message::ToMaster(ToMaster::JobEnded { outcome, .. }) => format!("job ended: {outcome:?}"),
+        Message::ToJobManager(ToJobManager::Nodes { list, .. }) => {
+            let nodes = &list.nodes;
+            let open = nodes.iter().filter(|node| node.open).count();
+            format!("nodes: {open} of {} open", nodes.len())
+        }
+        Message::ToJobManager(ToJobManager::Begin { .. }) => "begin".to_owned(),
+        Message::ToJobManager(ToJobManager::Granted { grants }) => {
+            let grants: Vec<String> = grants.iter().map(|grant| format!("{} on {}", grant.id, grant.node)).collect();
+            format!("granted {}", grants.join(" "))
+        }
+        Message::ToJobManager(ToJobManager::Started { attempt, .. }) => format!("started {attempt}"),
+        Message::ToJobManager(ToJobManager::Finished { attempt, ended, .. }) => {
+            format!("finished {attempt}: {}", ended.reason)
+        }
+        Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),
+        Message::ToJobManager(ToJobManager::Live { attempts, .. }) => format!("live: [{}]", list(attempts)),
+        Message::ToNode(ToNode::Welcome(welcome)) => {
+            format!("welcome in epoch {}, grants from {}", welcome.epoch.0, welcome.first_grant)
+        }
+        Message::ToNode(ToNode::Expire { before }) => format!("tokens before generation {} are void", before.0),
+        Message::ToNode(ToNode::Launch(launch)) => format!("launch {} of task {}", launch.attempt, launch.task),
+        Message::ToNode(ToNode::Probe(probe)) => format!("probe {}", probe.id),
+        Message::ToNode(ToNode::Cancel { probes }) => format!("cancel {}", list(probes)),
+        Message::ToJobManager(ToJobManager::Ready { probe }) => format!("ready for {probe}"),
+        Message::ToNode(ToNode::Claim(claim)) => format!("claim [{}]", list(&claim.attempts)),
+        Message::ToNode(ToNode::Stop { attempt, reason, .. }) => format!("stop {attempt}: {reason}"),
+        Message::ToNode(ToNode::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
+        Message::ToNode(ToNode::Executor(ExecutorReport::Started { attempt, .. })) => format!("started {attempt}"),
+        Message::ToNode(ToNode::Executor(ExecutorReport::Finished { attempt, ended })) => {
+            format!("finished {attempt}: {}", ended.reason)
+        }
+        Message::ToNode(ToNode::Executor(ExecutorReport::Executing { attempts })) => {
+            format!("executing {}", attempts.len())
+        }
+        Message::ToMaster(ToMaster::Room { spare }) => format!("room: {} CPU millis to spare", spare.cpu_millis()),
+        Message::ToMaster(ToMaster::Moved { to, left, queued, .. }) => {
+            format!("moved to {to}: {} CPU millis left there, {queued} wait here", left.cpu_millis())
+        }
+        Message::ToNode(ToNode::Steer(steer)) => format!("steer: queues up to {:?}", steer.longest_wait),
+        Message::ToNode(ToNode::Move { to, room }) => {
+            format!("move to {to} what fits {} CPU millis", room.cpu_millis())
+        }
+        Message::ToExecutor(ToExecutor::Launch(order)) => format!("launch {}", order.attempt),
+        Message::ToExecutor(ToExecutor::Promote { attempt, .. }) => format!("promote {attempt}"),
+        Message::ToExecutor(ToExecutor::Yield { attempt }) => format!("yield {attempt}"),
+        Message::ToExecutor(ToExecutor::Resume { attempt }) => format!("resume {attempt}"),
+        Message::ToExecutor(ToExecutor::Signal { attempt, signal, .. }) => format!("{signal:?} {attempt}"),
+        Message::ToExecutor(ToExecutor::Acknowledge { attempt }) => format!("acknowledge {attempt}"),
+        Message::ToExecutor(ToExecutor::List { .. }) => "list".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn list<T: ToString>(of: &[T]) -> String {
+    of.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+pub fn show_record(record: &Record) -> String {
+    match record {
+        Record::Blocked { job, why } => {
+            format!("job {job} blocked: {}", why.describe(&Kinds::new(), |node| node.to_string()))
+        }
+        Record::Deferred { job, stage, tasks, left } => {
+            format!("{tasks} tasks of stage {stage} of job {job} could wait {left}")
+        }
+        Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
+        Record::Preempting { task, attempt, node, by } => {
+            format!("task {task} as {attempt} makes room on {node} for {by}")
+        }
+        Record::Yielding { task, attempt, node, by } => {
+            format!("task {task} as {attempt} leaves its CPU on {node} to {by}")
+        }
+        Record::Resumed { task, attempt, node, after } => {
+            format!("task {task} as {attempt} has its CPU on {node} again, after {after}")
+        }
+        Record::TokenRefused { task, attempt, node, why } => {
+            format!("task {task} as {attempt}: {node} refuses the launch: {why}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+pub fn show_change(change: &Change) -> Option<String> {
+    match change {
+        Change::Launched { task, attempt, node, rule, .. } => {
+            Some(format!("task {task} launched on {node} as {attempt}, by {rule}"))
+        }
+        Change::Finished { task, attempt, ended, last, .. } => {
+            let more = if *last { "" } else { ", to be tried again" };
+            Some(format!("task {task} ended as {attempt}: {}{more}", ended.reason))
+        }
+        Change::Promoted { task, attempt, node, .. } => Some(format!("task {task} guaranteed on {node} as {attempt}")),
+        Change::Lost { task, attempt, cause, .. } => Some(format!("task {task} lost as {attempt}: {cause:?}")),
+        Change::JobEnded { job, outcome, .. } => Some(format!("job {job} ended: {outcome:?}")),
+        _ => None,
+    }
+}
