@@ -98,10 +98,20 @@ fn a_simulation_tells_of_the_jobs_of_each_preset() {
         ("apollo", "drf:0.5", "beside apollo that is apollo-baseline"),
         ("apollo", "apollo-baseline", "write a preset and a part of the jobs"),
         ("apollo", "apollo-baseline:2", "a number from 0 to 1"),
+        ("all", "drf:0.5", "jobs cannot go by the preset drf"),
+        (
+            "fifo,apollo",
+            "apollo-baseline:0.5",
+            "--beside needs one preset whose cluster apollo-baseline can share, and these are 2\n  help: name one, such as \
+             `--preset apollo`",
+        ),
     ] {
         let told = scene.run(&run(preset, beside));
         assert!(told.code == 2 && told.err.contains(wanted), "{}", told.err);
     }
+    let scenario = scene.write("scenario.toml", "preset = \"all\"\nworkload = \"synthetic:layered\"\n");
+    let told = scene.run(&["sim", "run", scenario.to_str().unwrap(), "--beside", "apollo-baseline:0.5"]);
+    assert!(told.code == 2 && told.err.contains("name one, such as `--preset apollo`"), "{}", told.err);
 }
 
 #[test]
