@@ -343,6 +343,24 @@ impl World {
     }
 }
 
+/// Whether jobs of the other preset may share a cluster with each of these.
+fn check_shares(presets: &[Preset], other: Preset) -> Result<()> {
+    let shares = |own: &Preset| own.beside(other.name()).map(drop);
+    let Err((what, remedy)) = presets.iter().try_for_each(shares) else { return Ok(()) };
+    let suitable = Preset::all().find(|own| own.name() != other.name() && shares(own).is_ok());
+    match suitable.filter(|_| presets.len() > 1) {
+        Some(own) => {
+            let what = format!(
+                "--beside needs one preset whose cluster {} can share, and these are {}",
+                other.name(),
+                presets.len()
+            );
+            Err(Failure::usage(what, format!("name one, such as `--preset {}`", own.name())))
+        }
+        None => Err(Failure::usage(what, remedy)),
+    }
+}
+
 pub fn execute(args: &RunArgs) -> Result<()> {
     let seeds = args.seeds.clone().unwrap_or(args.seed..=args.seed);
     let worlds = seeds.clone().map(|seed| World::of(args, seed)).collect::<Result<Vec<World>>>();
@@ -362,8 +380,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let configs = args.configs()?;
     let presets: Vec<Preset> = configs.iter().map(|config| config.preset).collect();
     if let Some(BesideArg { preset: other, .. }) = &args.beside {
-        let shares = |own: &Preset| own.beside(other.name()).map(drop);
-        presets.iter().try_for_each(shares).map_err(|(what, remedy)| Failure::usage(what, remedy))?;
+        check_shares(&presets, *other)?;
     }
     if args.against_selfish {
         let yields = |preset: &Preset| selfish(*preset).is_some();
