@@ -152,6 +152,9 @@ struct WorldArgs {
     /// And of that room at most so many tasks' at a time
     #[arg(long, value_name = "N", requires = "decide_on_heartbeats")]
     grants_per_heartbeat: Option<NonZeroU32>,
+    /// Processes among which the job managers are shared out; 0: they are in the server
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=4096))]
+    manager_processes: u16,
     /// From one process to another
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "500us")]
     delay: Duration,
@@ -285,6 +288,7 @@ impl RunArgs {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
+        let manager_processes = usize::from(self.world.manager_processes);
         let most = grants_per_heartbeat;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
@@ -292,6 +296,7 @@ impl RunArgs {
             oracle: self.against_oracle,
             preset,
             seed,
+            manager_processes,
             queues: config.queues.clone(),
             master: MasterSettings {
                 heartbeat,

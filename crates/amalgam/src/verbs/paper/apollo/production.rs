@@ -156,6 +156,7 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
     let nodes = nodes(node, count);
     let mut settings = Settings { preset: case.preset()?, seed, oracle: true, ..Settings::default() };
     settings.preset.seed = seed;
+    settings.manager_processes = figure.manager_processes.map_or(0, |count| (count / part).max(1) as usize);
     settings.master.heartbeat = seconds(production.heartbeat_s);
     settings.master.beside =
         case.beside.as_ref().map(|(preset, part)| Beside { preset: preset.clone(), part: (part * 1e6) as u32, seed });
