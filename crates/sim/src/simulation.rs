@@ -692,7 +692,7 @@ impl Simulation {
         let course = self.course(node, task, &template.shape);
         self.nodes[node].executor.set_course(attempt, &course);
         if course.is_straggler {
-            self.metrics.on_straggler(attempt);
+            self.metrics.on_straggler(attempt, &course);
         }
         let Course { length, reason, is_stubborn, .. } = course;
         if is_stubborn {

@@ -19,6 +19,7 @@ pub use results::{
 };
 use usage::ClusterUsage;
 
+use crate::execution;
 use crate::oracle::Allowed;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
@@ -281,8 +282,8 @@ impl Metrics {
     }
 
     /// An attempt began that takes far longer than its task should.
-    pub fn on_straggler(&mut self, attempt: AttemptId) {
-        self.queueing.on_straggler(attempt);
+    pub fn on_straggler(&mut self, attempt: AttemptId, course: &execution::Course) {
+        self.queueing.on_straggler(attempt, course.whole, course.nominal);
     }
 
     /// A launch came to its node and was under way for so long.
