@@ -505,6 +505,8 @@ pub struct Welcome {
     pub first_grant: GrantId,
     pub kinds: Kinds,
     pub heartbeat: Duration,
+    /// What may be said to the master at any time is not said more often than this.
+    pub pace: Duration,
     /// By which it knows the tokens that are made in this life of the master.
     pub key: Key,
     /// Those of earlier generations are void.

@@ -10,11 +10,11 @@ use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJo
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Role};
 use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Items, JobId, JobSpec, NodeId, Resources, StageSpec,
-    TaskSet,
+    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, Items, JobId, JobSpec, NodeId, Resources,
+    StageSpec, TaskSet,
 };
 use amalgam_core::why::{Used, Why};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use world::{World, job, stage};
 
@@ -413,6 +413,28 @@ fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
     let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master);
     let at: Vec<u64> = to_master.map(|(at, _)| at).collect();
     assert_eq!(at, [10_010, 10_510, 11_000, 11_500, 12_000]);
+}
+
+#[test]
+fn many_nodes_tell_their_master_less_often_and_their_jobs_as_before() {
+    let mut world = World::with_nodes(preset(2_000), 4, CORE);
+    world.settings.most_reports = std::num::NonZeroU32::MIN;
+    world.kill_server();
+    world.start_server();
+    world.run_for(seconds(10));
+    let begin = world.told_waits.len();
+    for _ in 0..200 {
+        world.submit(job(vec![of_kind(Guaranteed, 1, "60s", 1_000)]));
+        world.run_for(Duration::from_millis(100));
+    }
+    let told = &world.told_waits[begin..];
+    let first = told[0].node;
+    let of_first = || told.iter().filter(|told| told.node == first);
+    let to_master: Vec<Instant> = of_first().filter(|told| told.to == Address::Master).map(|told| told.at).collect();
+    assert!((4..=6).contains(&to_master.len()), "four nodes and a report a second: {to_master:?}");
+    assert!(to_master.windows(2).skip(1).all(|pair| pair[1].since(pair[0]) == seconds(4)), "{to_master:?}");
+    let to_jobs: BTreeSet<Instant> = of_first().filter(|told| told.to != Address::Master).map(|told| told.at).collect();
+    assert!(to_jobs.len() >= 2 * to_master.len(), "{to_jobs:?}");
 }
 
 #[test]

@@ -91,6 +91,7 @@ fn welcome(registration: u64) -> ToNode {
         first_grant,
         kinds: Kinds::new(),
         heartbeat: Duration::from_secs(1),
+        pace: Duration::ZERO,
         key: SEALING.node_key(NODE),
         oldest: Generation(0),
     }))

@@ -133,6 +133,7 @@ fn welcome(registration: u64, kinds: Kinds) -> ToNode {
         first_grant,
         kinds,
         heartbeat: Duration::from_secs(1),
+        pace: Duration::ZERO,
         key: SEALING.node_key(NODE),
         oldest: Generation(0),
     }))

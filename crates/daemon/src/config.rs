@@ -78,6 +78,8 @@ struct File {
     #[serde(default, deserialize_with = "duration")]
     heartbeat: Option<At<Duration>>,
     missed_heartbeats: Option<At<u32>>,
+    /// That all nodes together send in a second, at most.
+    most_reports: Option<NonZeroU32>,
     #[serde(default, deserialize_with = "duration")]
     node_grace: Option<At<Duration>>,
     #[serde(default, deserialize_with = "duration")]
@@ -192,6 +194,7 @@ impl Config {
         at_least("missed_heartbeats", file.missed_heartbeats, 1, "1")?;
         master.heartbeat = value(file.heartbeat, master.heartbeat);
         master.missed_heartbeats = value(file.missed_heartbeats, master.missed_heartbeats);
+        master.most_reports = file.most_reports.unwrap_or(master.most_reports);
         master.node_grace = value(file.node_grace, master.node_grace);
         master.token_life = value(file.token_life, master.token_life);
         let failures = &mut master.reliability;
@@ -312,7 +315,7 @@ mod tests {
     fn everything_can_be_set() {
         let config = parse(
             "preset = 'fifo'\nheartbeat = '3s'\nnode_grace = '1m'\ntoken_life = '5m'\nfailures_half_life = '1h'\n\
-             outage_window = '90s'\ndecide = 'heartbeats'\n\
+             outage_window = '90s'\nmost_reports = 50\ndecide = 'heartbeats'\n\
              grants_per_heartbeat = 8\n\
              [[queue]]\nname = 'research'\nweight = 2.5\nguaranteed = 0.5\nmaximum = 0.75\nuser_limit = 0.3\n\
              max_running_jobs = 7\ndefault_timeout = '2h'\n",
@@ -324,6 +327,7 @@ mod tests {
         assert_eq!(config.master.reliability.half_life, Duration::from_secs(3_600));
         assert_eq!(config.master.reliability.together, Duration::from_secs(90));
         assert_eq!(config.master.heartbeat, Duration::from_secs(3));
+        assert_eq!(config.master.most_reports.get(), 50);
         assert_eq!(config.master.decide, Decide::OnHeartbeats { most: NonZeroU32::new(8) });
     }
 

@@ -37,6 +37,8 @@ pub struct Process {
     /// The earliest wake-up that is on the agenda.
     pub wakeup_noted: Option<Instant>,
     inbox: VecDeque<Input>,
+    /// For how long it has worked and waited for its disk, in microseconds.
+    pub busy: u64,
     pub roles: Roles,
 }
 
@@ -49,6 +51,7 @@ impl Process {
             busy_until: Instant::ZERO,
             wakeup_noted: None,
             inbox: VecDeque::new(),
+            busy: 0,
             roles,
         }
     }
@@ -100,6 +103,7 @@ impl Process {
         let disk = if effects.durable && self.roles.keeps_log() { costs.disk * slowness } else { 0 };
         let nanos = u64::from(self.owed_nanos) + events + messages + disk;
         self.owed_nanos = (nanos % 1_000) as u16;
+        self.busy += nanos / 1_000;
         self.busy_until = now + Duration::from_micros(nanos / 1_000);
     }
 }

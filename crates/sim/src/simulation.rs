@@ -7,7 +7,7 @@ use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::Reaction;
 use crate::faults::{Faults, Happening, Moment, Turn};
-use crate::metrics::{Metrics, Outcome, Results, WINDOW, Watched};
+use crate::metrics::{Busy, Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
 use crate::places::{Place, Places};
@@ -746,15 +746,26 @@ impl Simulation {
         self.put(Place::Node(node), Input::Letter(letter));
     }
 
+    fn busy(&self) -> Busy {
+        let of = |process: &Process| process.busy as f64 / self.now.0.max(1) as f64;
+        Busy {
+            server: of(&self.server),
+            managers: self.managers.iter().map(of).fold(0.0, f64::max),
+            nodes: self.nodes.iter().map(|node| of(&node.agent)).fold(0.0, f64::max),
+        }
+    }
+
     // ---- the end ---------------------------------------------------------------------------------------------------
 
     fn finish(self) -> Outcome {
+        let busy = self.busy();
         let outcome = self.metrics.finish(self.now, &self.jobs);
         let results = Results {
             preset: self.settings.preset.name().to_owned(),
             seed: self.settings.seed,
             nodes: self.nodes.len() as u64,
             events: self.events,
+            busy,
             ..outcome.results
         };
         let story = self.story.map(Story::into_lines).unwrap_or_default();

@@ -182,7 +182,7 @@ fn a_state_directory_that_cannot_be_read_is_not_one_without_a_server() {
     }
     let closed = scene.work().join("closed");
     fs::create_dir(&closed).unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
     // Some may read everything.
     if fs::read_dir(&closed).is_err() {
         let mut command = scene.command(&["list"]);

@@ -10,7 +10,7 @@ use crate::protocol::{
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, NodeState};
 use crate::vocabulary::{
-    Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, NodeWaits, QueueId, Resources,
+    Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, NodeViews, NodeWaits, QueueId, Resources,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -317,7 +317,7 @@ impl Master {
         entry.enforcement = enforcement;
         entry.last_heard = Some(now);
         entry.away_since = None;
-        self.nodes.review_at.get_or_insert(now + self.settings.heartbeat);
+        self.nodes.review_at.get_or_insert(now + self.heartbeat());
 
         self.record_join(now, node, out);
         let welcome = Welcome {
@@ -326,7 +326,8 @@ impl Master {
             epoch: self.claims.epoch(),
             first_grant: self.claims.first_to_come(),
             kinds: self.kinds.clone(),
-            heartbeat: self.settings.heartbeat,
+            heartbeat: self.heartbeat(),
+            pace: self.settings.pace(self.ledger.len()),
             key: self.claims.tokens.node_key(node),
             oldest,
         };
@@ -453,12 +454,17 @@ impl Master {
         }
     }
 
+    /// How often the nodes report that are known.
+    fn heartbeat(&self) -> Duration {
+        self.settings.heartbeat_of(self.ledger.len())
+    }
+
     pub(super) fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
         if self.nodes.review_at.is_none_or(|at| now < at) {
             return;
         }
-        self.nodes.review_at = Some(now + self.settings.heartbeat);
-        let silence = Duration(self.settings.heartbeat.0 * u64::from(self.settings.missed_heartbeats));
+        self.nodes.review_at = Some(now + self.heartbeat());
+        let silence = Duration(self.heartbeat().0 * u64::from(self.settings.missed_heartbeats));
         for index in 0..self.nodes.entries.len() {
             let node = NodeId(index as u32);
             self.review_pause(now, node, out);

@@ -34,8 +34,10 @@ use std::sync::Arc;
 /// How a master behaves; every part is a setting of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MasterSettings {
-    /// How often nodes report.
+    /// How often nodes report; of many, as often as `most_reports` allows.
     pub heartbeat: Duration,
+    /// Reports that all nodes together send in a second, at most.
+    pub most_reports: NonZeroU32,
     /// Heartbeats that may be missing before a node counts as unreachable.
     pub missed_heartbeats: u32,
     /// How long an unreachable node may stay away before its attempts are given up.
@@ -85,15 +87,29 @@ pub enum Decide {
 }
 
 impl MasterSettings {
-    fn publish_every(&self) -> Duration {
-        self.publish_every.unwrap_or(self.heartbeat)
+    /// From one message of a node that may come at any time to the next, so that all of them together are not too many.
+    fn pace(&self, nodes: usize) -> Duration {
+        Duration((nodes as u64).saturating_mul(1_000_000) / u64::from(self.most_reports.get()))
+    }
+
+    /// How often so many nodes report.
+    fn heartbeat_of(&self, nodes: usize) -> Duration {
+        self.heartbeat.max(self.pace(nodes))
+    }
+
+    fn publish_every(&self, nodes: usize) -> Duration {
+        self.publish_every.unwrap_or(self.heartbeat_of(nodes))
     }
 }
+
+/// A message costs tens of microseconds, and a master has other things to do.
+const MOST_REPORTS: NonZeroU32 = NonZeroU32::new(10_000).expect("not zero");
 
 impl Default for MasterSettings {
     fn default() -> Self {
         MasterSettings {
             heartbeat: Duration::from_secs(1),
+            most_reports: MOST_REPORTS,
             missed_heartbeats: 5,
             node_grace: Duration::from_secs(30),
             decide: Decide::OnEvents,

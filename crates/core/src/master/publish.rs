@@ -76,7 +76,7 @@ impl Master {
         if self.publication.due.is_none_or(|due| now < due) {
             return;
         }
-        let next_load = now + self.settings.publish_every();
+        let next_load = now + self.settings.publish_every(self.ledger.len());
         let tells_load = self.settings.publish > Publish::Nodes;
         self.publication.due = tells_load.then_some(next_load);
         self.make_list(now);
@@ -141,8 +141,13 @@ impl Master {
         };
         let generation = self.claims.tokens.generation();
         let success = if self.publishes_odds() { self.reliability.all(now) } else { Vec::new() };
-        self.publication.list =
-            Arc::new(NodeList { nodes, best, success, every: self.settings.publish_every(), generation });
+        self.publication.list = Arc::new(NodeList {
+            nodes,
+            best,
+            success,
+            every: self.settings.publish_every(self.ledger.len()),
+            generation,
+        });
     }
 
     /// Whether those who place tasks are told how likely each node is to see them through.

@@ -129,7 +129,7 @@ impl NodeAgent {
     }
 
     pub(super) fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
-        let Welcome { epoch, first_grant, kinds, heartbeat, key, oldest, .. } = welcome;
+        let Welcome { epoch, first_grant, kinds, heartbeat, pace, key, oldest, .. } = welcome;
         self.newest_epoch = self.newest_epoch.max(epoch);
         self.tokens.on_welcome(key, oldest, self.newest_epoch);
         if kinds != self.kinds {
@@ -145,7 +145,7 @@ impl NodeAgent {
         // A probe that came before may want kinds that were not known.
         self.start_what_fits(now, out);
         self.report(now, out);
-        self.waits.forget(now);
+        self.waits.forget(now, pace);
     }
 
     /// The places of custom kinds are known now: capacity and devices are resolved anew.
@@ -191,9 +191,9 @@ impl NodeAgent {
             .stalled_since
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
-        if self.waits.due.is_some() {
+        if self.waits.due.is_some() || self.waits.owes_master {
             // The report says that what was said of them still holds.
-            self.tell_waits(now, out);
+            self.tell_waits(now, true, out);
         }
         let late = self.late(now);
         let (free, succeeded, starts) = (self.free, self.succeeded, std::mem::take(&mut self.starts));

@@ -617,7 +617,7 @@ impl NodeAgent {
             self.tell_spare(now, out);
         }
         if self.waits.due.is_some_and(|at| at <= now) {
-            self.tell_waits(now, out);
+            self.tell_waits(now, false, out);
         }
         if self.watch.due.is_some_and(|at| at <= now) {
             self.measure(now, out);

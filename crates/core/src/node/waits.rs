@@ -35,6 +35,11 @@ pub(super) struct Waits {
     told_of: BTreeSet<AttemptId>,
     /// When it is looked at next whether there is something to say.
     pub(super) due: Option<Instant>,
+    /// The master is not told more often than this but with reports, and when it was told last.
+    pace: Duration,
+    master_told_at: Option<Instant>,
+    /// The master has not been told what others have.
+    pub(super) owes_master: bool,
 }
 
 impl Waits {
@@ -48,8 +53,8 @@ impl Waits {
     }
 
     /// A master that knows nothing of the node is told anew.
-    pub(super) fn forget(&mut self, now: Instant) {
-        self.told = None;
+    pub(super) fn forget(&mut self, now: Instant, pace: Duration) {
+        (self.told, self.master_told_at, self.pace) = (None, None, pace);
         self.on_change(now);
     }
 }
@@ -62,20 +67,29 @@ impl NodeAgent {
         self
     }
 
-    pub(super) fn tell_waits(&mut self, now: Instant, out: &mut Outbox) {
+    /// With a report the master is told what it may not have been told before.
+    pub(super) fn tell_waits(&mut self, now: Instant, with_report: bool, out: &mut Outbox) {
         self.waits.due = None;
         let Some(TellWaits { tolerance, .. }) = self.waits.rules else { return };
         let (waits, waiting) = self.project(now);
         let knows_all = waiting.iter().all(|(attempt, _)| self.waits.told_of.contains(attempt));
-        if let Some((at, told)) = self.waits.told.as_deref()
-            && knows_all
-            && is_as_expected(&waits, told, now.since(*at), tolerance)
-        {
+        let is_old = self
+            .waits
+            .told
+            .as_deref()
+            .is_some_and(|(at, told)| knows_all && is_as_expected(&waits, told, now.since(*at), tolerance));
+        if is_old && !(with_report && self.waits.owes_master) {
             return;
         }
         let waits = Arc::new(waits);
-        if self.is_welcomed() {
+        let is_too_soon = self.waits.master_told_at.is_some_and(|at| now.since(at) < self.waits.pace);
+        self.waits.owes_master = is_too_soon && !with_report;
+        if self.is_welcomed() && !self.waits.owes_master {
+            self.waits.master_told_at = Some(now);
             out.send(TheMaster, ToMaster::Waits(Arc::clone(&waits)));
+        }
+        if is_old {
+            return;
         }
         self.waits.told_of = waiting.iter().map(|(attempt, _)| *attempt).collect();
         let mut starts: BTreeMap<JobId, Vec<(AttemptId, Duration)>> = BTreeMap::new();

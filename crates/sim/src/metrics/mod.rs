@@ -15,7 +15,8 @@ pub use forecast::{Forecast, RunTimes};
 use queueing::QueueMeasure;
 pub use queueing::{AcrossNodes, Duplicates, Queueing, Stragglers};
 pub use results::{
-    Allocation, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched, Window,
+    Allocation, Busy, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched,
+    Window,
 };
 use usage::ClusterUsage;
 

@@ -43,6 +43,8 @@ pub struct Results {
     pub utilization: Utilization,
     pub jain: Jain,
     pub counters: Counters,
+    /// How busy the processes were.
+    pub busy: Busy,
     /// What jobs gave and received; where they yield.
     pub altruism: Option<Altruism>,
     /// How attempts fared that were sent to nodes' queues; where job managers do that.
@@ -59,6 +61,16 @@ pub struct Results {
     pub refused_jobs: Vec<String>,
     /// Jobs that had not ended when the simulation did.
     pub unfinished_jobs: u64,
+}
+
+/// Which part of the time processes worked or waited for their disks.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+pub struct Busy {
+    pub server: f64,
+    /// Of the job managers' own, the busiest; zero where they have none.
+    pub managers: f64,
+    /// The busiest agent.
+    pub nodes: f64,
 }
 
 /// The time from a task's readiness to its first start, and what it was spent on, in means.
@@ -282,6 +294,7 @@ impl Metrics {
             jobs: jobs.len() as u64,
             tasks: jobs.iter().map(|job| job.spec.task_count()).sum(),
             events: 0,
+            busy: Busy::default(),
             wall_seconds: 0.0,
             simulated_seconds: seconds(now),
             makespan_s: makespan,

@@ -3,8 +3,8 @@
 use crate::show;
 use amalgam_core::why::counted;
 use amalgam_sim::{
-    Against, Altruism, Duplicates, Forecast, OfPreset, Oracle, Outcome, QueueExchange, Queueing, Reference, Results,
-    Stragglers,
+    Against, Altruism, Busy, Duplicates, Forecast, OfPreset, Oracle, Outcome, QueueExchange, Queueing, Reference,
+    Results, Stragglers,
 };
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
@@ -217,6 +217,14 @@ pub fn table(results: &Results) -> String {
         results.utilization.cpu * 100.0,
         results.utilization.memory * 100.0
     );
+    let Busy { server, managers, nodes } = results.busy;
+    let managers = match managers {
+        0.0 => String::new(),
+        busy => format!(", the busiest of the job managers' for {}", show::percent(busy)),
+    };
+    let (server, agent) = (show::percent(server), show::percent(nodes));
+    text +=
+        &format!("the server's process was busy for {server} of the time{managers}, the busiest agent for {agent}\n");
     if let (Some(mean), Some(least)) = (results.jain.mean, results.jain.min) {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use amalgam_core::master::Beside;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
-use amalgam_sim::{AcrossNodes, OfPreset, Oracle, Outcome, Queueing, Reference, RunTimes, Settings, Simulation};
+use amalgam_sim::{AcrossNodes, Busy, OfPreset, Oracle, Outcome, Queueing, Reference, RunTimes, Settings, Simulation};
 use amalgam_workload::trace::{self, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,6 +92,7 @@ pub struct Run {
     decisions_per_s: f64,
     launched: f64,
     preempted: f64,
+    busy: Busy,
     run_times: RunTimes,
     queueing: Option<Queueing>,
     side_by_side: Vec<OfPreset>,
@@ -209,6 +210,7 @@ impl Run {
             decisions_per_s: ratio(results.counters.launched as f64, results.makespan_s),
             launched: results.counters.launched as f64,
             preempted: results.counters.preempted as f64,
+            busy: results.busy,
             run_times: results.run_times,
             queueing: results.queueing.clone(),
             side_by_side: results.side_by_side.clone(),
@@ -323,6 +325,11 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
             let of_seeds: Vec<f64> = runs.iter().filter_map(|run| Some(of(run.queueing.as_ref()?, run))).collect();
             rows.push(Row::of(&name, metric, number_of(paper, figure, &name, metric), &of_seeds));
         };
+        if figure == "apollo-7" {
+            row("the server was busy", &|_, run| run.busy.server);
+            row("the busiest process of job managers", &|_, run| run.busy.managers);
+            row("the busiest agent", &|_, run| run.busy.nodes);
+        }
         row(WAIT, &|queueing, _| queueing.guaranteed_wait_s.p95);
         if figure == "apollo-8" || figure == "apollo-11" {
             row("guaranteed_wait_mean_s", &|queueing, _| queueing.guaranteed_wait_s.mean);
