@@ -14,7 +14,8 @@ use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,
+    Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, StageSpec, TaskSet,
+    Workdir,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -284,6 +285,7 @@ impl<'a> Reading<'a> {
             outputs: Vec::new(),
             inputs: Vec::new(),
             input_kib: draft.input_kib,
+            reads: Reads::default(),
         };
         Ok((spec, run_times))
     }
