@@ -14,8 +14,7 @@ use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, StageSpec, TaskSet,
-    Workdir,
+    Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, StageSpec, TaskSet, Workdir,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -102,6 +101,8 @@ pub(crate) struct Reading<'a> {
     stages: u64,
     /// Stages of which the trace does not say what a task needs.
     without_demand: u64,
+    /// Stages of which it does not say what they read, where that was filled in.
+    without_input: u64,
     saw_no_arrival: bool,
     /// Tasks whose run times were brought up to one second.
     lifted: u64,
@@ -129,6 +130,7 @@ impl<'a> Reading<'a> {
             }),
             stages: 0,
             without_demand: 0,
+            without_input: 0,
             saw_no_arrival: false,
             lifted: 0,
             repeats: false,
@@ -270,6 +272,7 @@ impl<'a> Reading<'a> {
         if let Some((tables, chance)) = self.constraints.as_mut().filter(|_| constraints.is_empty()) {
             constraints = tables.draw(chance);
         }
+        let input_kib = self.sizes(draft.input_kib, draft.tasks, &run_times)?;
         let spec = StageSpec {
             name: draft.name,
             after,
@@ -284,10 +287,28 @@ impl<'a> Reading<'a> {
             timeout: None,
             outputs: Vec::new(),
             inputs: Vec::new(),
-            input_kib: draft.input_kib,
+            input_kib,
             reads: Reads::default(),
         };
         Ok((spec, run_times))
+    }
+
+    /// How much tasks read. Those of a stage read alike where the trace does not say: were it in proportion to their own run times,
+    /// it would tell the schedulers what nobody knows beforehand.
+    ///
+    /// # Errors
+    /// When it is more than can be written down.
+    fn sizes(&mut self, traced: Vec<u32>, tasks: u32, run_times: &RunTimes) -> Result<Vec<u32>, String> {
+        let Some(rate) = self.options.input.filter(|_| traced.is_empty()) else { return Ok(traced) };
+        let kib = (run_times.mean().as_secs_f64() * rate * 1e6 / 1_024.0).ceil();
+        if kib > f64::from(u32::MAX) {
+            return Err(format!(
+                "a task would read {:.0} GB, more than 4,398; choose a smaller `input`",
+                kib * 1_024.0 / 1e9
+            ));
+        }
+        self.without_input += 1;
+        Ok(vec![kib as u32; tasks as usize])
     }
 
     /// Different nodes by the names that drawn nodes have.
@@ -417,6 +438,20 @@ impl<'a> Reading<'a> {
             self.note(format!("demands are not in the trace{of}: {}", self.options.demand.describe()));
         } else if self.options.demand != Demand::Unit {
             self.note("the trace has demands of its own: the option `demand` was not used");
+        }
+        match self.options.input {
+            Some(rate) if self.without_input > 0 => {
+                let of = if self.without_input < self.stages {
+                    format!(" for {} of {} stages", self.without_input, self.stages)
+                } else {
+                    String::new()
+                };
+                self.note(format!(
+                    "what tasks read is not in the trace{of}: {rate} MB for each second of their stage's mean run time"
+                ));
+            }
+            Some(_) => self.note("the trace says what tasks read: the option `input` was not used"),
+            None => {}
         }
         if let (Some(tables), share) = (&self.options.constraints, self.options.constrained) {
             self.note(format!("{share} of the stages got constraints drawn from the tables of {}", tables.display()));
