@@ -19,6 +19,7 @@ mod network;
 mod node;
 mod oracle;
 mod parallel;
+mod places;
 mod process;
 mod reference;
 pub mod report;
@@ -36,12 +37,12 @@ pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
     AcrossNodes, Against, Allocation, Altruism, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat, Jain,
-    JobResult, OfPreset, Outcome, QueueExchange, Queueing, Results, RunTimes, Stragglers, Utilization, WINDOW, Watched,
-    Window,
+    JobResult, OfPreset, Outcome, QueueExchange, Queueing, ReadFrom, Reading, Results, RunTimes, Stragglers,
+    Utilization, WINDOW, Watched, Window,
 };
 pub use oracle::Oracle;
 pub use parallel::in_order;
 pub use reference::Reference;
-pub use settings::{Costs, FileSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
+pub use settings::{Costs, FileSettings, NetworkSettings, ONCE_ANOTHER_ENDED, PlaceSettings, Settings, Understating};
 pub use simulation::{Place, Simulation, capacity};
 pub use story::Subject;
