@@ -40,8 +40,8 @@ fn all_figures_are_listed_paper_by_paper() {
         "plus",
     ];
     let carbyne = carbyne.map(|name| format!("carbyne-{name}"));
-    let apollo =
-        ["4", "5", "7", "8", "9", "10", "11", "table-2", "stragglers", "12"].map(|name| format!("apollo-{name}"));
+    let apollo = ["4", "5", "7", "8", "9", "10", "11", "table-1", "table-2", "stragglers", "12"]
+        .map(|name| format!("apollo-{name}"));
     let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
@@ -150,6 +150,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
         ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
         ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
+        ("replicas = 3", "replicas = 0", "production.inputs.replicas is 0"),
     ];
     let of_carbyne = [
         ("preset = 'sjf'", "preset = 'sfj'", "sfj"),

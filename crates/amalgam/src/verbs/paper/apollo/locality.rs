@@ -1,0 +1,54 @@
+//! Inputs that lie on nodes: how they are laid out, and from where tasks read them.
+
+use super::super::figure::{PaperNumber, Row, number_of};
+use super::production::Run;
+use super::scenario::Inputs;
+use amalgam_core::policy::completion::Rates;
+use amalgam_core::vocabulary::Attributes;
+use amalgam_sim::{PlaceSettings, ReadFrom, Reading};
+use amalgam_workload::trace::Node;
+
+pub const TASKS: [&str; 3] = ["tasks_on_node", "tasks_in_rack", "tasks_across"];
+pub const IO: [&str; 3] = ["io_on_node", "io_in_rack", "io_across"];
+
+/// Nodes that follow each other share a rack.
+pub fn put_in_racks(nodes: &mut [Node], nodes_in_rack: u32) {
+    for (number, node) in (0..).zip(nodes) {
+        let rack: u32 = number / nodes_in_rack;
+        node.attributes = Attributes::new([("rack".to_owned(), rack.to_string())]);
+    }
+}
+
+/// A partition is what one task reads, and one block.
+pub fn places(inputs: &Inputs, rates: Rates) -> PlaceSettings {
+    PlaceSettings { block_bytes: u64::MAX, replicas: inputs.replicas, rates }
+}
+
+pub fn rows(figure: &str, case: &str, runs: &[Run], paper: &[PaperNumber]) -> Vec<Row> {
+    let all: Vec<&Reading> = runs.iter().filter_map(|run| run.reading.as_ref()).collect();
+    let mut rows = Vec::new();
+    if all.is_empty() {
+        return rows;
+    }
+    let mut row = |metric: &str, of: &dyn Fn(&Reading) -> f64| {
+        let of_seeds: Vec<f64> = all.iter().map(|reading| of(reading)).collect();
+        rows.push(Row::of(case, metric, number_of(paper, figure, case, metric), &of_seeds));
+    };
+    let tasks = |of: &ReadFrom| [of.tasks_on_node, of.tasks_in_rack, of.tasks_elsewhere];
+    let bytes = |of: &ReadFrom| [of.bytes_on_node, of.bytes_in_rack, of.bytes_elsewhere];
+    let parts: [(&str, fn(&Reading) -> &ReadFrom); 3] = [
+        ("", |reading| &reading.all),
+        (", first stages", |reading| &reading.blocks),
+        (", later stages", |reading| &reading.earlier_tasks),
+    ];
+    for (which, of) in parts {
+        for lies in 0..3 {
+            row(&format!("{}{which}", TASKS[lies]), &|reading| tasks(of(reading))[lies]);
+        }
+        for lies in 0..3 {
+            row(&format!("{}{which}", IO[lies]), &|reading| bytes(of(reading))[lies]);
+        }
+        row(&format!("longer_s{which}"), &|reading| of(reading).longer_s);
+    }
+    rows
+}
