@@ -127,6 +127,27 @@ fn the_examples_of_apollo_are_as_the_paper_says() {
     }
 }
 
+#[test]
+fn of_apollos_tasks_it_is_told_from_where_they_read() {
+    let found = json(&["run", "apollo-table-1", "--smoke", "--json"]);
+    let row = |case: &str, metric: &str| {
+        let mut rows = found["rows"].as_array().unwrap().iter();
+        rows.find(|row| row["case"] == case && row["metric"] == metric).unwrap_or_else(|| panic!("{case}, {metric}"))
+    };
+    for case in ["apollo, load 0.8", "apollo-baseline, load 0.8", "mercury, load 0.8"] {
+        for kind in ["tasks", "io"] {
+            let parts = ["on_node", "in_rack", "across"].map(|lies| row(case, &format!("{kind}_{lies}")));
+            let sum: f64 = parts.iter().map(|row| row["ours"].as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{case}: {parts:?}");
+            let papers: Vec<f64> = parts.iter().filter_map(|row| row["paper"].as_f64()).collect();
+            let of_paper = if kind == "tasks" { vec![0.28, 0.56, 0.16] } else { vec![0.46, 0.47, 0.07] };
+            assert_eq!(papers, if case.starts_with("apollo,") { of_paper } else { Vec::new() });
+        }
+    }
+    let first = row("apollo, load 0.8", "io_on_node, first stages")["ours"].as_f64().unwrap();
+    assert!(first > 0.5, "tasks are sent to their input: {first}");
+}
+
 /// In the scenario of the figure: what is put for what, and what is said of it.
 fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
     let frozen = String::from_utf8(paper(&["scenario", figure]).stdout).unwrap();

@@ -709,6 +709,52 @@ mod tests {
     }
 
     #[test]
+    fn tasks_that_each_read_something_of_their_own_are_sent_once_each_and_to_it_while_nobody_waits_there() {
+        const TASKS: u64 = 40;
+        let ask = Ask {
+            id: AskId::default(),
+            resources: CORE,
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted: TASKS,
+            needed: TASKS,
+            rank: 0,
+            locality: Arc::default(),
+        };
+        let at = |task: u32| NodeId(task * 7 % 20);
+        let next = |number: u32, most: u64, taken: &BTreeSet<u32>| {
+            assert_eq!(number, 0);
+            let left = (0..TASKS as u32).filter(|task| !taken.contains(task)).take(most as usize);
+            let task = |index| NextTask {
+                index,
+                pieces: vec![Piece { bytes: INPUT, at: vec![at(index)] }],
+                expected: Some(Duration::from_secs(10)),
+            };
+            Some(left.map(task).collect())
+        };
+        for seed in 0..20 {
+            let placement = EarliestCompletion::new(Chance::new(seed, "local"), CompletionSettings::USUAL);
+            let asks = std::iter::once(ask.clone());
+            let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), asks, Box::new(placement));
+            scheduler.on_nodes(Instant::ZERO, nodes(&[0; 20]));
+            let room = Totals(std::array::from_fn(|_| 1_000_000));
+            let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
+            let steps = scheduler.decide_batches(Instant::ZERO, allowed, &next);
+            let sent: Vec<(u32, NodeId)> = steps
+                .iter()
+                .map(|step| match step {
+                    Step::Start { task: Some(task), node, .. } => (*task, *node),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let tasks: BTreeSet<u32> = sent.iter().map(|(task, _)| *task).collect();
+            assert_eq!((sent.len(), tasks.len()), (TASKS as usize, TASKS as usize), "each once");
+            // Two for each node of two cores.
+            assert!(sent.iter().all(|(task, node)| *node == at(*task)), "seed {seed}: {sent:?}");
+        }
+    }
+
+    #[test]
     fn without_an_input_the_shortest_queue_is_chosen() {
         for seed in 0..20 {
             assert_eq!(sent(2, &[], &[60, 60, 3, 60], seed), [(2, 3); 2]);

@@ -101,8 +101,8 @@ pub(crate) struct Reading<'a> {
     stages: u64,
     /// Stages of which the trace does not say what a task needs.
     without_demand: u64,
-    /// Stages of which it does not say what they read, where that was filled in.
-    without_input: u64,
+    /// Stages of which what their tasks read was filled in, and of which it was known, where that was asked for.
+    inputs: (u64, u64),
     saw_no_arrival: bool,
     /// Tasks whose run times were brought up to one second.
     lifted: u64,
@@ -130,7 +130,7 @@ impl<'a> Reading<'a> {
             }),
             stages: 0,
             without_demand: 0,
-            without_input: 0,
+            inputs: (0, 0),
             saw_no_arrival: false,
             lifted: 0,
             repeats: false,
@@ -236,6 +236,7 @@ impl<'a> Reading<'a> {
     /// Takes a job that is already in order, with its true run times.
     pub fn push(&mut self, arrival: Option<Duration>, mut spec: JobSpec, mut run_times: Vec<RunTimes>) {
         for (stage, run_times) in spec.stages.iter_mut().zip(&mut run_times) {
+            self.fill_in_input(stage, run_times);
             self.misjudge(stage, run_times);
         }
         self.saw_no_arrival |= arrival.is_none();
@@ -272,7 +273,6 @@ impl<'a> Reading<'a> {
         if let Some((tables, chance)) = self.constraints.as_mut().filter(|_| constraints.is_empty()) {
             constraints = tables.draw(chance);
         }
-        let input_kib = self.sizes(draft.input_kib, draft.tasks, &run_times)?;
         let spec = StageSpec {
             name: draft.name,
             after,
@@ -287,28 +287,23 @@ impl<'a> Reading<'a> {
             timeout: None,
             outputs: Vec::new(),
             inputs: Vec::new(),
-            input_kib,
+            input_kib: draft.input_kib,
             reads: Reads::default(),
         };
         Ok((spec, run_times))
     }
 
-    /// How much tasks read. Those of a stage read alike where the trace does not say: were it in proportion to their own run times,
-    /// it would tell the schedulers what nobody knows beforehand.
-    ///
-    /// # Errors
-    /// When it is more than can be written down.
-    fn sizes(&mut self, traced: Vec<u32>, tasks: u32, run_times: &RunTimes) -> Result<Vec<u32>, String> {
-        let Some(rate) = self.options.input.filter(|_| traced.is_empty()) else { return Ok(traced) };
-        let kib = (run_times.mean().as_secs_f64() * rate * 1e6 / 1_024.0).ceil();
-        if kib > f64::from(u32::MAX) {
-            return Err(format!(
-                "a task would read {:.0} GB, more than 4,398; choose a smaller `input`",
-                kib * 1_024.0 / 1e9
-            ));
+    /// How much tasks read, where that is not said; 4 TiB at most. Those of a stage read alike: were it in proportion to their own run
+    /// times, it would tell the schedulers what nobody knows beforehand.
+    fn fill_in_input(&mut self, stage: &mut StageSpec, run_times: &RunTimes) {
+        let Some(rate) = self.options.input else { return };
+        if stage.input_kib.is_empty() {
+            let kib = (run_times.mean().as_secs_f64() * rate * 1e6 / 1_024.0).ceil();
+            stage.input_kib = vec![kib as u32; stage.tasks.len() as usize];
+            self.inputs.0 += 1;
+        } else {
+            self.inputs.1 += 1;
         }
-        self.without_input += 1;
-        Ok(vec![kib as u32; tasks as usize])
     }
 
     /// Different nodes by the names that drawn nodes have.
@@ -439,19 +434,14 @@ impl<'a> Reading<'a> {
         } else if self.options.demand != Demand::Unit {
             self.note("the trace has demands of its own: the option `demand` was not used");
         }
-        match self.options.input {
-            Some(rate) if self.without_input > 0 => {
-                let of = if self.without_input < self.stages {
-                    format!(" for {} of {} stages", self.without_input, self.stages)
-                } else {
-                    String::new()
-                };
-                self.note(format!(
-                    "what tasks read is not in the trace{of}: {rate} MB for each second of their stage's mean run time"
-                ));
+        match (self.options.input, self.inputs) {
+            (None, _) => {}
+            (Some(_), (0, _)) => self.note("the trace says what tasks read: the option `input` was not used"),
+            (Some(rate), (filled, known)) => {
+                let of = if known > 0 { format!(" for {filled} of {} stages", filled + known) } else { String::new() };
+                let how = format!("{rate} MB for each second of their stage's mean run time");
+                self.note(format!("what tasks read is not in the trace{of}: {how}"));
             }
-            Some(_) => self.note("the trace says what tasks read: the option `input` was not used"),
-            None => {}
         }
         if let (Some(tables), share) = (&self.options.constraints, self.options.constrained) {
             self.note(format!("{share} of the stages got constraints drawn from the tables of {}", tables.display()));

@@ -24,31 +24,33 @@ pub fn places(inputs: &Inputs, rates: Rates) -> PlaceSettings {
     PlaceSettings { block_bytes: u64::MAX, replicas: inputs.replicas, rates }
 }
 
+/// Which tasks.
+const ALL: [(&str, Part); 3] = [
+    ("", |reading| reading.all),
+    (", first stages", |reading| reading.blocks),
+    (", later stages", |reading| reading.earlier_tasks),
+];
+type Part = fn(&Reading) -> ReadFrom;
+
 pub fn rows(figure: &str, case: &str, runs: &[Run], paper: &[PaperNumber]) -> Vec<Row> {
-    let all: Vec<&Reading> = runs.iter().filter_map(|run| run.reading.as_ref()).collect();
+    let of_runs: Vec<&Reading> = runs.iter().filter_map(|run| run.reading.as_ref()).collect();
     let mut rows = Vec::new();
-    if all.is_empty() {
+    if of_runs.is_empty() {
         return rows;
     }
-    let mut row = |metric: &str, of: &dyn Fn(&Reading) -> f64| {
-        let of_seeds: Vec<f64> = all.iter().map(|reading| of(reading)).collect();
-        rows.push(Row::of(case, metric, number_of(paper, figure, case, metric), &of_seeds));
-    };
-    let tasks = |of: &ReadFrom| [of.tasks_on_node, of.tasks_in_rack, of.tasks_elsewhere];
-    let bytes = |of: &ReadFrom| [of.bytes_on_node, of.bytes_in_rack, of.bytes_elsewhere];
-    let parts: [(&str, fn(&Reading) -> &ReadFrom); 3] = [
-        ("", |reading| &reading.all),
-        (", first stages", |reading| &reading.blocks),
-        (", later stages", |reading| &reading.earlier_tasks),
-    ];
-    for (which, of) in parts {
-        for lies in 0..3 {
-            row(&format!("{}{which}", TASKS[lies]), &|reading| tasks(of(reading))[lies]);
-        }
-        for lies in 0..3 {
-            row(&format!("{}{which}", IO[lies]), &|reading| bytes(of(reading))[lies]);
-        }
-        row(&format!("longer_s{which}"), &|reading| of(reading).longer_s);
+    for (which, part) in ALL {
+        let mut row = |metric: &str, of: &dyn Fn(ReadFrom) -> f64| {
+            let metric = format!("{metric}{which}");
+            let of_seeds: Vec<f64> = of_runs.iter().map(|reading| of(part(reading))).collect();
+            rows.push(Row::of(case, &metric, number_of(paper, figure, case, &metric), &of_seeds));
+        };
+        row(TASKS[0], &|of| of.tasks_on_node);
+        row(TASKS[1], &|of| of.tasks_in_rack);
+        row(TASKS[2], &|of| of.tasks_elsewhere);
+        row(IO[0], &|of| of.bytes_on_node);
+        row(IO[1], &|of| of.bytes_in_rack);
+        row(IO[2], &|of| of.bytes_elsewhere);
+        row("longer_s", &|of| of.longer_s);
     }
     rows
 }
