@@ -10,6 +10,7 @@ use crate::vocabulary::{
     Resources, Totals,
 };
 use crate::why::Why;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ pub(super) struct PublishedView {
 struct Class {
     constraints: Arc<Vec<Constraint>>,
     pieces: Vec<Piece>,
-    /// Nodes with much of the input, the racks that they are in, and the other nodes there.
+    /// Nodes with much of the input, first those with most of it; the racks that they are in, and the other nodes there.
     local: Vec<NodeId>,
     racks: BTreeSet<u32>,
     near: Vec<NodeId>,
@@ -152,15 +153,18 @@ impl Class {
         for Piece { bytes, at: nodes } in &pieces {
             nodes.iter().for_each(|node| *at.entry(*node).or_default() += bytes);
         }
-        let holders: Vec<Holder> = at.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
-        Class { constraints, pieces, local: local_nodes(&holders), racks: BTreeSet::new(), near: Vec::new() }
+        let holders: Vec<Holder> = at.iter().map(|(&node, &bytes)| Holder { node, bytes }).collect();
+        let mut local = local_nodes(&holders);
+        local.sort_by_key(|node| (Reverse(at[node]), *node));
+        Class { constraints, pieces, local, racks: BTreeSet::new(), near: Vec::new() }
     }
 
     /// Finds the racks with the input.
     fn locate(&mut self, racks: &Racks) {
         self.racks = self.local.iter().filter_map(|&node| racks.of(node)).collect();
         let near = self.racks.iter().flat_map(|&rack| &racks.nodes[rack as usize]);
-        self.near = near.filter(|node| self.local.binary_search(node).is_err()).copied().collect();
+        let local: BTreeSet<NodeId> = self.local.iter().copied().collect();
+        self.near = near.filter(|node| !local.contains(node)).copied().collect();
         self.near.sort_unstable();
     }
 }
@@ -531,6 +535,24 @@ mod tests {
         let mut view = view(Vec::new());
         view.set_parts(0, &[holds(0, 100), holds(1, 50), holds(2, UNKNOWN_BYTES)]);
         assert_eq!(read(&mut view), [[100, 50, 1], [50, 100, 1], [1, 0, 150], [0, 0, 151]]);
+    }
+
+    #[test]
+    fn nodes_with_much_of_the_input_come_by_how_much_that_is_and_their_racks_without_them() {
+        let mut view = view(Vec::new());
+        let racks = [Some("a"), Some("a"), Some("b"), None, Some("a"), Some("c"), Some("b")];
+        view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
+        view.set_parts(0, &[holds(0, 60), holds(2, 100), holds(3, 40), holds(4, 70), holds(5, 49)]);
+        let nodes = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<u32>>();
+        assert_eq!((nodes(view.local(0)), nodes(view.near(0))), (vec![2, 4, 0], vec![1, 6]));
+        let of_task = view.add_task(0, vec![Piece { bytes: 5, at: vec![NodeId(5), NodeId(1)] }]);
+        assert_eq!((nodes(view.local(of_task)), nodes(view.near(of_task))), (vec![1, 5], vec![0, 4]));
+        // Nodes that moved are in their new racks.
+        let racks = [Some("b"), Some("a"), Some("b"), None, Some("a"), Some("c"), Some("a")];
+        view.forget_tasks();
+        view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
+        assert_eq!(nodes(view.near(0)), [1, 6]);
+        assert_eq!([5, 6].map(|node| view.is_rack_local(node, 0)), [false, true]);
     }
 
     #[test]
