@@ -19,7 +19,7 @@ pub struct Settings {
     pub execution: ExecutionSettings,
     pub files: FileSettings,
     /// Inputs lie on nodes; without it nobody says where they are, and it takes no longer to read them from afar.
-    pub places: Option<PlaceSettings>,
+    pub inputs: Option<InputSettings>,
     pub costs: Costs,
     /// How long an agent waits for its master before it ends what runs.
     pub orphan_lease: Duration,
@@ -89,7 +89,7 @@ pub const SLOW_FILE: u64 = 100;
 
 /// Inputs of tasks on nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PlaceSettings {
+pub struct InputSettings {
     /// The most in one block.
     pub block_bytes: u64,
     /// Nodes that have each block.
@@ -149,7 +149,7 @@ impl Default for Settings {
             network: NetworkSettings::default(),
             execution: ExecutionSettings::default(),
             files: FileSettings::default(),
-            places: None,
+            inputs: None,
             costs: Costs::default(),
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),

@@ -7,10 +7,10 @@ use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::Reaction;
 use crate::faults::{Faults, Happening, Moment, Turn};
+use crate::inputs::Inputs;
 use crate::metrics::{Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
-use crate::places::Places;
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
@@ -43,7 +43,7 @@ pub struct Simulation {
     pub(crate) network: Network,
     execution: Execution,
     /// Where inputs lie, if they are anywhere.
-    places: Option<Box<Places>>,
+    inputs: Option<Box<Inputs>>,
     pub(crate) jobs: Vec<TraceJob>,
     /// The custom kinds of resources that the master has named.
     pub(crate) kinds: Kinds,
@@ -151,7 +151,7 @@ impl Simulation {
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
         let network = Network::new(nodes.len(), settings.network, settings.seed);
         let mut jobs = workload.jobs.clone();
-        let places = settings.places.map(|places| Box::new(Places::new(places, settings.seed, nodes, &mut jobs)));
+        let inputs = settings.inputs.map(|inputs| Box::new(Inputs::new(inputs, settings.seed, nodes, &mut jobs)));
         let mut metrics = Metrics::new(&jobs, &capacities);
         if settings.master.beside.is_some() || settings.queues.presets().next().is_some() {
             metrics.keep_apart(settings.preset.name());
@@ -167,7 +167,7 @@ impl Simulation {
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
             execution: Execution::new(settings.execution, settings.seed),
-            places,
+            inputs,
             to_arrive: jobs.len(),
             jobs,
             kinds: Kinds::new(),
@@ -730,12 +730,12 @@ impl Simulation {
     /// How much longer the attempt takes because of where it is. The trace's run times are taken to be those of tasks beside their
     /// input.
     fn begin_reading(&mut self, node: usize, attempt: AttemptId, task: (u32, u32, u32)) -> Duration {
-        let Some(places) = &self.places else { return Duration::ZERO };
+        let Some(inputs) = &self.inputs else { return Duration::ZERO };
         let (job, stage, index) = task;
         let spec = &self.jobs[job as usize].spec.stages[stage as usize];
         let is_up = |other: usize| self.nodes[other].agent.is_up;
-        let Some(read) = places.read((job, index), spec, node, is_up) else { return Duration::ZERO };
-        let longer = places.longer(&read);
+        let Some(read) = inputs.read((job, index), spec, node, is_up) else { return Duration::ZERO };
+        let longer = inputs.longer(&read);
         self.metrics.on_reading(attempt, read, longer, spec.reads == Reads::Before);
         longer
     }
@@ -745,10 +745,10 @@ impl Simulation {
         self.last_progress = self.now;
         self.metrics.on_ended(self.now, node, order.attempt, order.task, held);
         self.metrics.on_read(order.attempt, reason.is_success());
-        if let (Some(places), Some(job)) = (&mut self.places, self.metrics.job_of(order.task.job))
+        if let (Some(inputs), Some(job)) = (&mut self.inputs, self.metrics.job_of(order.task.job))
             && reason.is_success()
         {
-            places.on_succeeded(job, order.task.stage, order.task.index, node);
+            inputs.on_succeeded(job, order.task.stage, order.task.index, node);
         }
         self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
         self.on_moment(Moment::TaskEnds, None);

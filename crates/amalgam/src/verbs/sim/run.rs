@@ -12,7 +12,7 @@ use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
 use amalgam_sim::{
-    Costs, ExecutionSettings, FileSettings, NetworkSettings, Outcome, PlaceSettings, Reference, Results, Settings,
+    Costs, ExecutionSettings, FileSettings, InputSettings, NetworkSettings, Outcome, Reference, Results, Settings,
     Simulation, Subject, capacity, report,
 };
 use amalgam_workload::trace::{self, Node, Workload};
@@ -338,7 +338,7 @@ impl RunArgs {
                 ..ExecutionSettings::default()
             },
             files: FileSettings { bytes, bytes_per_second, cache_bytes, ..FileSettings::default() },
-            places: replicas.map(|replicas| PlaceSettings { block_bytes, replicas, rates }),
+            inputs: replicas.map(|replicas| InputSettings { block_bytes, replicas, rates }),
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
             strict: self.strict,

@@ -5,7 +5,7 @@ use super::production::Run;
 use super::scenario::Inputs;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::vocabulary::Attributes;
-use amalgam_sim::{PlaceSettings, ReadFrom, Reading};
+use amalgam_sim::{InputSettings, ReadFrom, Reading};
 use amalgam_workload::trace::Node;
 
 pub const TASKS: [&str; 3] = ["tasks_on_node", "tasks_in_rack", "tasks_across"];
@@ -20,8 +20,8 @@ pub fn put_in_racks(nodes: &mut [Node], nodes_in_rack: u32) {
 }
 
 /// A partition is what one task reads, and one block.
-pub fn places(inputs: &Inputs, rates: Rates) -> PlaceSettings {
-    PlaceSettings { block_bytes: u64::MAX, replicas: inputs.replicas, rates }
+pub fn layout(inputs: &Inputs, rates: Rates) -> InputSettings {
+    InputSettings { block_bytes: u64::MAX, replicas: inputs.replicas, rates }
 }
 
 /// Which tasks.

@@ -176,7 +176,7 @@ fn one(
     let mut settings = Settings { preset: case.preset()?, seed, oracle: true, ..Settings::default() };
     if let Some(inputs) = inputs {
         locality::put_in_racks(&mut nodes, (inputs.nodes_in_rack / part).max(2));
-        settings.places = Some(locality::places(&inputs, rates));
+        settings.inputs = Some(locality::layout(&inputs, rates));
     }
     settings.preset.seed = seed;
     settings.master.heartbeat = seconds(production.heartbeat_s);

@@ -5,7 +5,7 @@
 //! further ones on random nodes. What tasks of later stages read lies where those ran that they come after. Schedulers know of it
 //! what the jobs say; how far a task really reads is looked up here. Departs: each task's input begins a block of its own.
 
-use crate::settings::PlaceSettings;
+use crate::settings::InputSettings;
 use amalgam_core::policy::completion::Part;
 use amalgam_core::vocabulary::{Block, Blocks, Chance, Distance, Duration, Reads, StageSpec};
 use amalgam_workload::trace::{Node, TraceJob};
@@ -92,8 +92,8 @@ impl Racks {
 /// What a task reads, in bytes: on its node, in its rack, elsewhere.
 pub type Read = [u64; 3];
 
-pub struct Places {
-    settings: PlaceSettings,
+pub struct Inputs {
+    settings: InputSettings,
     racks: Racks,
     names: BTreeMap<String, u32>,
     /// By job and stage, where tasks ran that ended well.
@@ -107,9 +107,9 @@ struct Ran {
     by_rack: BTreeMap<u32, u64>,
 }
 
-impl Places {
+impl Inputs {
     /// Lays out the inputs of all jobs, and lets the jobs say where they are.
-    pub fn new(settings: PlaceSettings, seed: u64, nodes: &[Node], jobs: &mut [TraceJob]) -> Places {
+    pub fn new(settings: InputSettings, seed: u64, nodes: &[Node], jobs: &mut [TraceJob]) -> Inputs {
         let racks = Racks::of(nodes);
         for (number, job) in jobs.iter_mut().enumerate() {
             let is_open = |stage: &StageSpec| !stage.input_kib.is_empty() && !stage.reads.are_said();
@@ -127,7 +127,7 @@ impl Places {
             }
         }
         let names = nodes.iter().map(|node| node.name.clone()).zip(0..).collect();
-        Places { settings, racks, names, ran: BTreeMap::new() }
+        Inputs { settings, racks, names, ran: BTreeMap::new() }
     }
 
     /// A task ended well on this node.
@@ -196,7 +196,7 @@ impl Places {
 }
 
 /// The blocks of a stage whose tasks read so much.
-fn lay_out(kib: &[u32], settings: &PlaceSettings, racks: &Racks, nodes: &[Node], chance: &mut Chance) -> Blocks {
+fn lay_out(kib: &[u32], settings: &InputSettings, racks: &Racks, nodes: &[Node], chance: &mut Chance) -> Blocks {
     let most = u32::try_from(settings.block_bytes / 1_024).unwrap_or(u32::MAX).max(1);
     let mut known: BTreeMap<u32, u32> = BTreeMap::new();
     let mut by_task = Vec::with_capacity(kib.len());
@@ -226,7 +226,7 @@ mod tests {
     use amalgam_core::vocabulary::{Attributes, ResourceSpec};
 
     const MB: u64 = 1_000_000;
-    const SETTINGS: PlaceSettings = PlaceSettings {
+    const SETTINGS: InputSettings = InputSettings {
         block_bytes: 256 << 20,
         replicas: 3,
         rates: Rates { on_node: 160 * MB, in_rack: 100 * MB, elsewhere: 80 * MB },
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn an_input_is_cut_into_blocks_and_all_of_it_is_there() {
         let nodes = nodes(&[5, 5]);
-        let (settings, racks) = (PlaceSettings { block_bytes: 100 << 10, ..SETTINGS }, Racks::of(&nodes));
+        let (settings, racks) = (InputSettings { block_bytes: 100 << 10, ..SETTINGS }, Racks::of(&nodes));
         let sizes = [250, 0, 100, 1, 101];
         let draw = |seed| lay_out(&sizes, &settings, &racks, &nodes, &mut Chance::new(seed, "blocks"));
         let blocks = draw(1);
@@ -290,12 +290,12 @@ mod tests {
     #[test]
     fn what_is_read_is_read_from_the_nearest_that_is_up() {
         let nodes = nodes(&[2, 2]);
-        let places = Places::new(SETTINGS, 1, &nodes, &mut []);
+        let inputs = Inputs::new(SETTINGS, 1, &nodes, &mut []);
         let mut blocks = Blocks::on(["node-0", "node-2"].map(str::to_owned).to_vec());
         blocks.push([Block { kib: 10, at: vec![0, 1] }, Block { kib: 4, at: vec![1] }]).unwrap();
         let stage = StageSpec { reads: Reads::Blocks(blocks), ..StageSpec::default() };
         let kib = |node, down: usize| {
-            places.read((0, 0), &stage, node, |other| other != down).unwrap().map(|bytes| bytes / 1_024)
+            inputs.read((0, 0), &stage, node, |other| other != down).unwrap().map(|bytes| bytes / 1_024)
         };
         assert_eq!([0, 1, 2, 3].map(|node| kib(node, 9)), [[10, 0, 4], [0, 10, 4], [14, 0, 0], [0, 14, 0]]);
         assert_eq!([0, 1, 3].map(|node| kib(node, 2)), [[10, 0, 4], [0, 10, 4], [0, 0, 14]]);
@@ -304,13 +304,13 @@ mod tests {
     #[test]
     fn later_stages_read_from_where_the_earlier_ones_ran() {
         let nodes = nodes(&[2, 2]);
-        let mut places = Places::new(SETTINGS, 1, &nodes, &mut []);
+        let mut inputs = Inputs::new(SETTINGS, 1, &nodes, &mut []);
         for (index, node) in [(0, 0), (1, 0), (2, 1), (3, 3), (3, 2)] {
-            places.on_succeeded(7, 0, index, node);
+            inputs.on_succeeded(7, 0, index, node);
         }
         let (after, input_kib) = (vec![0], vec![400]);
         let stage = StageSpec { after, input_kib, reads: Reads::Before, ..StageSpec::default() };
-        let kib = |node| places.read((7, 0), &stage, node, |_| true).unwrap().map(|bytes| bytes / 1_024);
+        let kib = |node| inputs.read((7, 0), &stage, node, |_| true).unwrap().map(|bytes| bytes / 1_024);
         assert_eq!([0, 1, 2, 3].map(kib), [[200, 100, 100], [100, 200, 100], [0, 100, 300], [100, 0, 300]]);
     }
 
@@ -318,19 +318,19 @@ mod tests {
     fn nodes_without_racks_are_far_from_each_other() {
         let mut nodes = nodes(&[3]);
         nodes.iter_mut().for_each(|node| node.attributes = Attributes::default());
-        let mut places = Places::new(SETTINGS, 1, &nodes, &mut []);
-        places.on_succeeded(0, 0, 0, 0);
-        places.on_succeeded(0, 0, 1, 1);
+        let mut inputs = Inputs::new(SETTINGS, 1, &nodes, &mut []);
+        inputs.on_succeeded(0, 0, 0, 0);
+        inputs.on_succeeded(0, 0, 1, 1);
         let (after, input_kib) = (vec![0], vec![400]);
         let stage = StageSpec { after, input_kib, reads: Reads::Before, ..StageSpec::default() };
-        let kib = |node| places.read((0, 0), &stage, node, |_| true).unwrap().map(|bytes| bytes / 1_024);
+        let kib = |node| inputs.read((0, 0), &stage, node, |_| true).unwrap().map(|bytes| bytes / 1_024);
         assert_eq!([kib(0), kib(2)], [[200, 0, 200], [0, 0, 400]]);
     }
 
     #[test]
     fn who_reads_from_afar_takes_longer_by_what_the_way_takes_more() {
-        let places = Places::new(SETTINGS, 1, &nodes(&[1]), &mut []);
-        let longer = |megabytes: [u64; 3]| places.longer(&megabytes.map(|of| of * MB)).as_millis();
+        let inputs = Inputs::new(SETTINGS, 1, &nodes(&[1]), &mut []);
+        let longer = |megabytes: [u64; 3]| inputs.longer(&megabytes.map(|of| of * MB)).as_millis();
         assert_eq!([longer([1_600, 0, 0]), longer([0, 1_600, 0]), longer([0, 0, 1_600])], [0, 6_000, 10_000]);
         assert_eq!(longer([800, 400, 400]), 4_000);
     }

@@ -3,11 +3,11 @@
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::JobSpec;
-use amalgam_sim::{Costs, ExecutionSettings, Outcome, PlaceSettings, Reading, Settings, Simulation};
+use amalgam_sim::{Costs, ExecutionSettings, InputSettings, Outcome, Reading, Settings, Simulation};
 use amalgam_workload::trace::{self, Node, Workload};
 
 const MB: u64 = 1_000_000;
-const PLACES: PlaceSettings = PlaceSettings {
+const INPUTS: InputSettings = InputSettings {
     block_bytes: 256 << 20,
     replicas: 1,
     rates: Rates { on_node: 160 * MB, in_rack: 100 * MB, elsewhere: 80 * MB },
@@ -21,8 +21,8 @@ fn nodes(count: u32, racks: &str) -> Vec<Node> {
     trace::read_nodes(&format!("drawn:{count}"), &options(&[("cpus", "4"), ("racks", racks)])).unwrap()
 }
 
-fn run(preset: Preset, seed: u64, places: Option<PlaceSettings>, nodes: &[Node], workload: &Workload) -> Outcome {
-    let mut settings = Settings { preset, seed, places, costs: Costs::NONE, ..Settings::default() };
+fn run(preset: Preset, seed: u64, inputs: Option<InputSettings>, nodes: &[Node], workload: &Workload) -> Outcome {
+    let mut settings = Settings { preset, seed, inputs, costs: Costs::NONE, ..Settings::default() };
     settings.preset.seed = seed;
     Simulation::new(settings, nodes, workload).run()
 }
@@ -64,7 +64,7 @@ fn shares(reading: &Reading) -> [f64; 3] {
 
 #[test]
 fn a_task_takes_as_long_as_the_way_from_its_input_says() {
-    let whole = PlaceSettings { block_bytes: u64::MAX, ..PLACES };
+    let whole = InputSettings { block_bytes: u64::MAX, ..INPUTS };
     let mut seen = [false; 3];
     for seed in 1..=12 {
         let outcome = run(Preset::SPARROW_RANDOM, seed, Some(whole), &nodes(8, "2"), &single("1", seed));
@@ -83,8 +83,8 @@ fn who_weighs_the_way_against_the_wait_is_beside_its_input_and_done_sooner() {
     for seed in 1..=3 {
         let (nodes, workload) = (nodes(12, "3"), single("40", seed));
         let find = |preset| {
-            let places = PlaceSettings { replicas: 3, block_bytes: u64::MAX, ..PLACES };
-            let results = run(preset, seed, Some(places), &nodes, &workload).results;
+            let inputs = InputSettings { replicas: 3, block_bytes: u64::MAX, ..INPUTS };
+            let results = run(preset, seed, Some(inputs), &nodes, &workload).results;
             let reading = results.reading.expect("inputs are somewhere");
             (results.jct_s.mean, reading.all.bytes_on_node, reading)
         };
@@ -100,7 +100,7 @@ fn every_byte_of_every_task_is_counted_once_whatever_befalls_attempts() {
     for preset in [Preset::APOLLO, Preset::APOLLO_BASELINE, Preset::MERCURY, Preset::DRF, Preset::SPARROW] {
         let workload = layered(5);
         let execution = ExecutionSettings { failures: 0.1, stragglers: 0.05, ..ExecutionSettings::default() };
-        let settings = Settings { preset, seed: 5, places: Some(PLACES), execution, ..Settings::default() };
+        let settings = Settings { preset, seed: 5, inputs: Some(INPUTS), execution, ..Settings::default() };
         let outcome = Simulation::new(settings, &nodes(9, "3"), &workload).run();
         let reading = outcome.results.reading.expect("inputs are somewhere");
         let name = preset.name();
@@ -123,13 +123,13 @@ fn every_byte_of_every_task_is_counted_once_whatever_befalls_attempts() {
 }
 
 #[test]
-fn a_seed_lays_inputs_out_and_without_places_nothing_is_as_it_would_be_with_them() {
+fn a_seed_lays_inputs_out_and_where_they_lie_nowhere_nothing_is_told() {
     let (nodes, workload) = (nodes(9, "3"), layered(2));
-    let bytes = |seed, places| {
-        let outcome = run(Preset::APOLLO, seed, places, &nodes, &workload);
+    let bytes = |seed, inputs| {
+        let outcome = run(Preset::APOLLO, seed, inputs, &nodes, &workload);
         serde_json::to_string(&(outcome.results, outcome.jobs)).unwrap()
     };
-    assert_eq!(bytes(2, Some(PLACES)), bytes(2, Some(PLACES)));
-    assert_ne!(bytes(2, Some(PLACES)), bytes(3, Some(PLACES)).replace("\"seed\":3", "\"seed\":2"));
+    assert_eq!(bytes(2, Some(INPUTS)), bytes(2, Some(INPUTS)));
+    assert_ne!(bytes(2, Some(INPUTS)), bytes(3, Some(INPUTS)).replace("\"seed\":3", "\"seed\":2"));
     assert!(run(Preset::APOLLO, 2, None, &nodes, &workload).results.reading.is_none());
 }
