@@ -40,8 +40,8 @@ fn all_figures_are_listed_paper_by_paper() {
         "plus",
     ];
     let carbyne = carbyne.map(|name| format!("carbyne-{name}"));
-    let apollo =
-        ["4", "5", "7", "8", "9", "10", "11", "table-2", "stragglers", "12"].map(|name| format!("apollo-{name}"));
+    let apollo = ["4", "5", "7", "8", "9", "10", "11", "table-1", "table-2", "stragglers", "12"]
+        .map(|name| format!("apollo-{name}"));
     let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
@@ -127,6 +127,27 @@ fn the_examples_of_apollo_are_as_the_paper_says() {
     }
 }
 
+#[test]
+fn of_apollos_tasks_it_is_told_from_where_they_read() {
+    let found = json(&["run", "apollo-table-1", "--smoke", "--json"]);
+    let row = |case: &str, metric: &str| {
+        let mut rows = found["rows"].as_array().unwrap().iter();
+        rows.find(|row| row["case"] == case && row["metric"] == metric).unwrap_or_else(|| panic!("{case}, {metric}"))
+    };
+    for case in ["apollo, load 0.8", "apollo-baseline, load 0.8", "mercury, load 0.8"] {
+        for kind in ["tasks", "io"] {
+            let parts = ["on_node", "in_rack", "across"].map(|lies| row(case, &format!("{kind}_{lies}")));
+            let sum: f64 = parts.iter().map(|row| row["ours"].as_f64().unwrap()).sum();
+            assert!((sum - 1.0).abs() < 1e-9, "{case}: {parts:?}");
+            let papers: Vec<f64> = parts.iter().filter_map(|row| row["paper"].as_f64()).collect();
+            let of_paper = if kind == "tasks" { vec![0.28, 0.56, 0.16] } else { vec![0.46, 0.47, 0.07] };
+            assert_eq!(papers, if case.starts_with("apollo,") { of_paper } else { Vec::new() });
+        }
+    }
+    let first = row("apollo, load 0.8", "io_on_node, first stages")["ours"].as_f64().unwrap();
+    assert!(first > 0.5, "tasks are sent to their input: {first}");
+}
+
 /// In the scenario of the figure: what is put for what, and what is said of it.
 fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
     let frozen = String::from_utf8(paper(&["scenario", figure]).stdout).unwrap();
@@ -150,6 +171,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("on = \"C\"", "on = \"X\"", "figure.apollo-4: there is no server `X`"),
         ("speed_ups = [1.2,", "speed_ups = [0.2,", "figure.apollo-12: speed_ups is 0.2"),
         ("in_rack_mb_s = 100", "in_rack_mb_s = 0", "rates.in_rack_mb_s is 0"),
+        ("replicas = 3", "replicas = 0", "production.inputs.replicas is 0"),
     ];
     let of_carbyne = [
         ("preset = 'sjf'", "preset = 'sfj'", "sfj"),

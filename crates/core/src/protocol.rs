@@ -703,6 +703,8 @@ pub struct AdmittedJob {
     pub resources: Vec<Resources>,
     /// Per stage, the nodes that have its input.
     pub near: Vec<Arc<Vec<Holder>>>,
+    /// Per stage, the nodes that its blocks name, as far as they are known.
+    pub places: Vec<Vec<Option<NodeId>>>,
     /// For stages that state no timeout.
     pub default_timeout: Option<Duration>,
     /// Per stage, how long a task ran when the job ran before; empty where nothing is known.

@@ -59,6 +59,7 @@ impl Managed {
             id: JobId(1),
             resources: stages.iter().map(|stage| stage.resources.basic).collect(),
             near: vec![Arc::default(); stages.len()],
+            places: Vec::new(),
             spec: Arc::new(job(stages)),
             user: UserId(0),
             queue: QueueId(1),

@@ -209,6 +209,7 @@ impl Managed {
             queue: QueueId(1),
             resources: dag.stages.iter().map(|stage| stage.resources).collect(),
             near: vec![Default::default(); dag.stages.len()],
+            places: Vec::new(),
             default_timeout: None,
             recalled: Vec::new(),
             only_guaranteed: false,

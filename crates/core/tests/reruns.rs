@@ -45,6 +45,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         queue: QueueId(1),
         resources: vec![resources],
         near: vec![Default::default()],
+        places: Vec::new(),
         default_timeout: None,
         recalled: Vec::new(),
         only_guaranteed: false,

@@ -14,6 +14,7 @@ mod checkers;
 mod execution;
 mod executor;
 mod faults;
+mod inputs;
 mod metrics;
 mod network;
 mod node;
@@ -37,13 +38,13 @@ pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
     AcrossNodes, Against, Allocation, Altruism, Busy, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat, Jain,
-    JobResult, OfPreset, Outcome, QueueExchange, Queueing, Results, RunTimes, Stragglers, Utilization, WINDOW, Watched,
-    Window,
+    JobResult, OfPreset, Outcome, QueueExchange, Queueing, ReadFrom, Reading, Results, RunTimes, Stragglers,
+    Utilization, WINDOW, Watched, Window,
 };
 pub use oracle::Oracle;
 pub use parallel::in_order;
 pub use places::Place;
 pub use reference::Reference;
-pub use settings::{Costs, FileSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
+pub use settings::{Costs, FileSettings, InputSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
 pub use simulation::{Simulation, capacity};
 pub use story::Subject;

@@ -3,6 +3,7 @@
 use crate::execution::ExecutionSettings;
 use crate::story::Subject;
 use amalgam_core::master::MasterSettings;
+use amalgam_core::policy::completion::Rates;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
@@ -19,6 +20,8 @@ pub struct Settings {
     pub network: NetworkSettings,
     pub execution: ExecutionSettings,
     pub files: FileSettings,
+    /// Inputs lie on nodes; without it nobody says where they are, and it takes no longer to read them from afar.
+    pub inputs: Option<InputSettings>,
     pub costs: Costs,
     /// How long an agent waits for its master before it ends what runs.
     pub orphan_lease: Duration,
@@ -86,6 +89,17 @@ pub struct FileSettings {
 
 pub const SLOW_FILE: u64 = 100;
 
+/// Inputs of tasks on nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InputSettings {
+    /// The most in one block.
+    pub block_bytes: u64,
+    /// Nodes that have each block.
+    pub replicas: u32,
+    /// How fast tasks read.
+    pub rates: Rates,
+}
+
 /// What the roles' work costs the process that does it, in nanoseconds. While a process works, what comes in waits.
 ///
 /// The defaults are what `amalgam bench costs` prints on a virtual machine of two cores, the medians of four runs in two
@@ -138,6 +152,7 @@ impl Default for Settings {
             network: NetworkSettings::default(),
             execution: ExecutionSettings::default(),
             files: FileSettings::default(),
+            inputs: None,
             costs: Costs::default(),
             // As the daemons do.
             orphan_lease: Duration::from_secs(600),

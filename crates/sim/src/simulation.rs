@@ -7,6 +7,7 @@ use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
 use crate::executor::Reaction;
 use crate::faults::{Faults, Happening, Moment, Turn};
+use crate::inputs::Inputs;
 use crate::metrics::{Busy, Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
@@ -22,7 +23,7 @@ use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecu
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
     AttemptId, Chance, ClientId, Duration, EndReason, Epoch, Fetched, Instant, JobId, Kinds, LaunchOrder, NodeId,
-    Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
+    Reads, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -46,6 +47,8 @@ pub struct Simulation {
     pub(crate) nodes: Vec<SimulatedNode>,
     pub(crate) network: Network,
     execution: Execution,
+    /// Where inputs lie, if they are anywhere.
+    inputs: Option<Box<Inputs>>,
     pub(crate) jobs: Vec<TraceJob>,
     /// The custom kinds of resources that the master has named.
     pub(crate) kinds: Kinds,
@@ -146,7 +149,9 @@ impl Simulation {
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
         let places = Places { nodes: nodes.len(), managers: settings.manager_processes };
         let network = network(&places, &settings);
-        let mut metrics = Metrics::new(&workload.jobs, &capacities);
+        let mut jobs = workload.jobs.clone();
+        let inputs = settings.inputs.map(|inputs| Box::new(Inputs::new(inputs, settings.seed, nodes, &mut jobs)));
+        let mut metrics = Metrics::new(&jobs, &capacities);
         if settings.master.beside.is_some() || settings.queues.presets().next().is_some() {
             metrics.keep_apart(settings.preset.name());
         }
@@ -163,10 +168,11 @@ impl Simulation {
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
             execution: Execution::new(settings.execution, settings.seed),
-            jobs: workload.jobs.clone(),
+            inputs,
+            to_arrive: jobs.len(),
+            jobs,
             kinds: Kinds::new(),
             metrics,
-            to_arrive: workload.jobs.len(),
             last_progress: Instant::ZERO,
             events: 0,
             at_once: VecDeque::new(),
@@ -689,7 +695,7 @@ impl Simulation {
         self.metrics.on_began(self.now, node, task, &template.shape, launch);
         self.note(|| Happening::Began { node, attempt, task, resources, execution });
         self.on_moment(Moment::TaskBegins, None);
-        let course = self.course(node, task, &template.shape);
+        let course = self.course(node, attempt, task, &template.shape);
         self.nodes[node].executor.set_course(attempt, &course);
         if course.is_straggler {
             self.metrics.on_straggler(attempt, &course);
@@ -701,20 +707,40 @@ impl Simulation {
         self.agenda.note(self.now + length, Occurrence::TaskEnds { node, attempt, reason });
     }
 
-    fn course(&mut self, node: usize, task: TaskId, shape: &TaskShape) -> Course {
+    fn course(&mut self, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) -> Course {
         let TaskId { stage, index, .. } = task;
         let Some(job) = self.metrics.job_of(task.job) else {
             return Course::default();
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
+        let run_time = run_time + self.begin_reading(node, attempt, (job, stage, index));
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };
         self.execution.course(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
+    }
+
+    /// How much longer the attempt takes because of where it is. The trace's run times are taken to be those of tasks beside their
+    /// input.
+    fn begin_reading(&mut self, node: usize, attempt: AttemptId, task: (u32, u32, u32)) -> Duration {
+        let Some(inputs) = &self.inputs else { return Duration::ZERO };
+        let (job, stage, index) = task;
+        let spec = &self.jobs[job as usize].spec.stages[stage as usize];
+        let is_up = |other: usize| self.nodes[other].agent.is_up;
+        let Some(read) = inputs.read((job, index), spec, node, is_up) else { return Duration::ZERO };
+        let longer = inputs.longer(&read);
+        self.metrics.on_reading(attempt, read, longer, spec.reads == Reads::Before);
+        longer
     }
 
     /// An attempt has ended that held so much.
     pub(crate) fn task_ended(&mut self, node: usize, order: &LaunchOrder, held: &TaskShape, reason: EndReason) {
         self.last_progress = self.now;
         self.metrics.on_ended(self.now, node, order.attempt, order.task, held);
+        self.metrics.on_read(order.attempt, reason.is_success());
+        if let (Some(inputs), Some(job)) = (&mut self.inputs, self.metrics.job_of(order.task.job))
+            && reason.is_success()
+        {
+            inputs.on_succeeded(job, order.task.stage, order.task.index, node);
+        }
         self.note(|| Happening::Ended { node, attempt: order.attempt, task: order.task, reason: reason.clone() });
         self.on_moment(Moment::TaskEnds, None);
     }

@@ -8,7 +8,7 @@ use crate::job_file::{
 use crate::quantities::{self, Malformed, check_text};
 use crate::{files, order, suggest, tasks};
 use amalgam_core::vocabulary::job::MAX_STAGES;
-use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, Reads, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -241,6 +241,7 @@ fn stage(
         outputs,
         inputs: Vec::new(),
         input_kib,
+        reads: Reads::default(),
     })
 }
 

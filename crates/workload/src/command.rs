@@ -5,8 +5,8 @@ use crate::job_file::Each;
 use crate::quantities::Malformed;
 use crate::tasks;
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, IndexRange, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet,
-    resources,
+    Constraint, Duration, ExecutionType, IndexRange, JobSpec, Program, Reads, ResourceSpec, Resources, StageSpec,
+    TaskSet, resources,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -102,6 +102,7 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),
+        reads: Reads::default(),
     };
     let submit_dir = context.submit_dir.to_string_lossy().into_owned();
     let mut job = JobSpec { name, submit_dir, stages: vec![stage], ..JobSpec::default() };

@@ -77,6 +77,42 @@ fn one_object_has_the_promised_keys_and_a_seed_gives_it_again() {
 }
 
 #[test]
+fn where_inputs_lie_is_said_by_flags_or_a_scenario_and_told_from_where_they_were_read() {
+    let scene = Scene::new();
+    let flags = ["--preset", "apollo", "--racks", "2", "--replicas", "2", "-w", "input=80", "--seed", "3"];
+    let by_flags = result(&scene, &small(&flags));
+    let reading = &by_flags["reading"];
+    for of in ["all", "blocks", "earlier_tasks"] {
+        let sum: f64 = ["on_node", "in_rack", "elsewhere"]
+            .map(|lies| reading[of][format!("bytes_{lies}")].as_f64().unwrap())
+            .iter()
+            .sum();
+        assert!((sum - 1.0).abs() < 1e-9 && reading[of]["tasks"].as_u64() > Some(0), "{of}: {reading}");
+    }
+    let text = "nodes = 4\ncpus = 4\nworkload = 'synthetic:layered'\npreset = 'apollo'\nracks = 2\nreplicas = 2\nseed = 3\n\
+                [workload-option]\njobs = 6\ntasks = 'uniform:1-5'\ninput = 80\n";
+    fs::write(scene.work().join("placed.toml"), text).unwrap();
+    assert_eq!(result(&scene, &["sim", "run", "placed.toml"]), by_flags);
+    assert!(result(&scene, &small(&["--seed", "3"]))["reading"].is_null());
+    let said = scene.ok(&small(&flags));
+    assert!(said.contains("BEYOND") && said.contains("of earlier tasks"), "{said}");
+}
+
+#[test]
+fn inputs_that_cannot_lie_anywhere_are_refused_with_what_would_help() {
+    let scene = Scene::new();
+    for (flags, said) in [
+        (&["--replicas", "3"][..], "say it with -w input=MB"),
+        (&["--replicas", "0", "-w", "input=80"], "0 is not in 1..=100"),
+        (&["--replicas", "3", "-w", "input=80", "--read-rates", "80,100,160"], "three whole numbers of MB a second"),
+        (&["--racks", "9"], "4 nodes cannot be in 9 racks"),
+    ] {
+        let told = scene.run(&small(flags));
+        assert!(told.code == 2 && told.err.contains(said), "{flags:?}: {told:?}");
+    }
+}
+
+#[test]
 fn seeds_run_beside_each_other_and_make_the_same_on_any_number_of_threads() {
     let scene = Scene::new();
     let runs = |threads: &str| {

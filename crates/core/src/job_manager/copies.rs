@@ -65,10 +65,10 @@ impl JobManager {
             if stated != ExecutionType::Auto && stated != execution || !self.may_send_another(writer, execution) {
                 continue;
             }
-            let ask = self.requests.ask_of(writer.stage, execution == ExecutionType::Opportunistic);
+            let placed = self.placed(writer, from, execution, expected);
             let Some(scheduler) = &mut self.scheduler else { return };
             scheduler.advance(now);
-            let better = scheduler.reconsider(ask, from, execution, expected, Standing::Runs(left), margin);
+            let better = scheduler.reconsider(placed, Standing::Runs(left), margin);
             let Some(better) = better else { continue };
             let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
             self.corrections.copied.insert(writer);

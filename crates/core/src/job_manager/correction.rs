@@ -10,6 +10,7 @@ use super::{Basis, JobManager, Life, Room, RunningAttempt};
 use crate::policy::{Standing, run_time};
 use crate::protocol::{Rule, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record, Trigger};
+use crate::scheduling::PlacedTask;
 use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, ExecutionType, Instant, NodeId, TaskId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -182,18 +183,27 @@ impl JobManager {
         let Some(sent) = self.running.get(&attempt).filter(|sent| sent.rule != Rule::Copy) else { return false };
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
         let expected_run = self.dag.expected(task.stage, task.index);
-        let ask = self.requests.ask_of(task.stage, false);
+        let placed = self.placed(task, node, execution, expected_run);
         let Some(scheduler) = &mut self.scheduler else { return false };
         scheduler.advance(now);
-        let standing = Standing::Waits(left);
-        let Some(better) = scheduler.reconsider(ask, node, execution, expected_run, standing, margin) else {
-            return false;
-        };
+        let Some(better) = scheduler.reconsider(placed, Standing::Waits(left), margin) else { return false };
         let (node, expected_wait, rule) = (NodeId(better.node as u32), better.wait, Rule::Duplicate);
         out.record(Record::Duplicated { task, attempt, node, trigger });
         let room = Room { node, basis: Basis::Queue, rule, passed_over: 0, execution, expected_wait };
         self.launch(now, room, task, execution, out);
         true
+    }
+
+    /// The task as the job's own scheduler looks at it again.
+    pub(super) fn placed(
+        &self,
+        task: TaskId,
+        node: NodeId,
+        execution: ExecutionType,
+        expected: Option<Duration>,
+    ) -> PlacedTask {
+        let ask = self.requests.ask_of(task.stage, execution == ExecutionType::Opportunistic);
+        PlacedTask { ask, node, execution, expected, pieces: self.blocks_of(task) }
     }
 
     /// The attempt was launched beside the one that the task's record shows.

@@ -151,6 +151,20 @@ impl Dag {
         (entry.ready() > 0).then(|| entry.line.first().map_or(entry.next_fresh, |(_, index)| *index))
     }
 
+    /// The tasks of a stage that could start, in the order in which they do.
+    pub fn upcoming(&self, stage: u32) -> impl Iterator<Item = u32> {
+        let entry = self.stage(stage);
+        let in_line = entry.line.iter().map(|(_, index)| *index);
+        in_line.chain(entry.next_fresh..entry.total).take(entry.ready() as usize)
+    }
+
+    /// Whether the task is one of these.
+    pub fn is_upcoming(&self, stage: u32, index: u32) -> bool {
+        let entry = self.stage(stage);
+        let in_line = |index| entry.line.contains(&entry.place_of(index));
+        entry.ready() > 0 && index < entry.total && (index >= entry.next_fresh || in_line(index))
+    }
+
     /// Puts the next tasks of a stage in line by the sizes of their inputs, so many at once. Asked before each of them is taken, so
     /// that the line comes to be as long as it may be.
     pub fn line_up(&mut self, stage: u32, at_once: usize, size: &mut dyn FnMut(u32) -> u32) {
@@ -441,6 +455,11 @@ impl Stage {
         let succeeded = (0..).zip(&self.records).filter(|(_, record)| record.state == TaskState::Succeeded);
         let millis = |millis| Duration::from_millis(u64::from(millis));
         succeeded.map(move |(index, one)| (index, one.wall - millis(one.yielded_millis), millis(one.cpu_millis)))
+    }
+
+    /// Where its tasks ran that succeeded.
+    pub fn ran_on(&self) -> impl Iterator<Item = NodeId> {
+        self.records.iter().filter(|record| record.state == TaskState::Succeeded).map(|record| record.node)
     }
 
     fn has_run(&self) -> bool {

@@ -95,11 +95,11 @@ impl JobManager {
         let (node, twin, waited) = (sent.node, sent.twin, now.since(sent.launched_at));
         let tried = twin.and_then(|twin| self.running.get(&twin)).map(|twin| twin.node);
         let expected = self.dag.stage(task.stage).estimate.expected();
-        let (ask, execution) = (self.requests.ask_of(task.stage, false), ExecutionType::Guaranteed);
+        let execution = ExecutionType::Guaranteed;
+        let placed = self.placed(task, node, execution, expected);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
-        let standing = Standing::Waited(waited);
-        let other = scheduler.reconsider(ask, node, execution, expected, standing, Duration::ZERO);
+        let other = scheduler.reconsider(placed, Standing::Waited(waited), Duration::ZERO);
         let other = other.map(|other| NodeId(other.node as u32)).filter(|other| Some(*other) != tried);
         let Some(node) = other else { return };
         if let Some(twin) = twin {

@@ -252,9 +252,9 @@ impl JobManager {
                 // Of several holders one counts: a part that is at two nodes is not twice as much.
                 input.holders.iter().take(1).for_each(|node| *parts.entry(*node).or_default() += input.bytes);
             }
-            let parts = Arc::new(parts.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect::<Vec<_>>());
+            let parts: Vec<Holder> = parts.into_iter().map(|(node, bytes)| Holder { node, bytes }).collect();
             for is_opportunistic in [false, true] {
-                scheduler.set_parts(self.requests.ask_of(stage, is_opportunistic), Arc::clone(&parts));
+                scheduler.set_parts(self.requests.ask_of(stage, is_opportunistic), &parts);
             }
         }
     }

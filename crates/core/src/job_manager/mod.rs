@@ -14,6 +14,7 @@ mod estimate;
 mod exchange;
 mod exploration;
 mod files;
+mod places;
 mod placing;
 mod progress;
 mod promotion;
@@ -48,6 +49,7 @@ use blame::Blame;
 use correction::Corrections;
 use exploration::Exploration;
 use files::Files;
+use places::Unlocated;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
 use progress::Speeds;
@@ -102,6 +104,8 @@ pub struct JobManager {
     outstanding: Outstanding,
     /// Where its tasks leave or read files.
     files: Option<Box<Files>>,
+    /// Whose input lies where others ran.
+    unlocated: Unlocated,
     promotions: Promotions,
     work: WorkLeft,
     templates: Templates,
@@ -233,7 +237,7 @@ impl JobManager {
         let (work, templates) = (WorkLeft::new(&job, &dag), Templates::new(&job));
         let scheduler = placement.map(|placement| LocalScheduler::new(job.id, epoch, requests.asks(), placement));
         let account = intra_job.yields().then(Box::default);
-        let files = Files::new(&job.spec);
+        let (files, unlocated) = (Files::new(&job.spec), Unlocated::new(&job.spec));
         JobManager {
             job,
             epoch,
@@ -255,6 +259,7 @@ impl JobManager {
             limit_binds: false,
             outstanding: Outstanding::default(),
             files,
+            unlocated,
             promotions: Promotions::after(promote_after),
             work,
             templates,
@@ -330,6 +335,7 @@ impl JobManager {
         self.reopen_lost(now, out);
         self.drop_idle_copies(now, out);
         self.locate_inputs();
+        self.locate_earlier();
         let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();
@@ -390,7 +396,7 @@ impl JobManager {
             let (basis, execution) = (Basis::Grant(id, foretold), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
             let room = Room { node, basis, rule, passed_over, execution, expected_wait };
-            if !self.bind(now, ask, room, out) {
+            if !self.bind(now, ask, None, room, out) {
                 unused.push(id);
             }
         }
@@ -404,11 +410,12 @@ impl JobManager {
         }
     }
 
-    /// Launches the next task of an ask; false if none is left.
-    fn bind(&mut self, now: Instant, ask: AskId, room: Room, out: &mut Outbox) -> bool {
+    /// Launches the next task of an ask, or the one that was decided on; false if none is left.
+    fn bind(&mut self, now: Instant, ask: AskId, decided: Option<u32>, room: Room, out: &mut Outbox) -> bool {
         let stage = self.requests.on_grant(ask, &self.dag, self.held);
         stage.iter().for_each(|(stage, _)| self.line_up(*stage));
-        let task = stage.and_then(|(stage, execution)| Some((stage, self.dag.next_task(stage)?, execution)));
+        let task =
+            stage.and_then(|(stage, execution)| Some((stage, self.next_on(stage, decided, room.node)?, execution)));
         if let Some((stage, index, execution)) = task {
             let task = TaskId { job: self.id(), stage, index };
             self.launch(now, room, task, execution, out);

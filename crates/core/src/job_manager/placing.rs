@@ -1,5 +1,6 @@
 //! A job manager that places tasks itself: it probes nodes, or sends tasks to their queues.
 
+use super::places::next_tasks;
 use super::{AllowanceRules, Basis, CorrectionRules, ExplorationRules, JobManager, Room};
 use crate::policy::{Mix, PlacementPolicy, Quota};
 use crate::protocol::{Address, Ask, NodeList, Rule, ToNode};
@@ -115,8 +116,9 @@ impl JobManager {
         for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
             // What is sent in the first turn is out in the second.
             let Some(allowed) = self.allowed(execution) else { return };
-            let steps = self.scheduler.as_mut().map(|scheduler| scheduler.decide_batches(now, allowed));
-            self.take(now, steps.unwrap_or_default(), out);
+            let Some(scheduler) = &mut self.scheduler else { return };
+            let steps = scheduler.decide_batches(now, allowed, &next_tasks(&self.job, &self.dag, &self.requests));
+            self.take(now, steps, out);
             if execution == ExecutionType::Guaranteed {
                 self.promote_within_allowance(now, None, out);
             }
@@ -154,10 +156,10 @@ impl JobManager {
     fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
-                Step::Start { ask, node, rule, execution, wait } => {
+                Step::Start { ask, node, task, rule, execution, wait } => {
                     let (basis, expected_wait) = (Basis::Queue, wait);
                     let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-                    self.bind(now, ask, room, out);
+                    self.bind(now, ask, task, room, out);
                 }
                 Step::Probe { node, probe } => out.send(node, ToNode::Probe(probe)),
                 Step::Cancel { node, probes } => out.send(node, ToNode::Cancel { probes }),
@@ -179,7 +181,7 @@ impl JobManager {
         let is_bound = self.take_probe(now, probe).is_some_and(|(ask, foretold)| {
             let basis = Basis::Probe(probe, foretold);
             let room = Room { node, basis, rule, passed_over: 0, execution, expected_wait };
-            self.bind(now, ask, room, out)
+            self.bind(now, ask, None, room, out)
         });
         if !is_bound {
             out.send(node, ToNode::Cancel { probes: vec![probe] });

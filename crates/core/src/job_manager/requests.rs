@@ -148,8 +148,8 @@ impl Requests {
             };
             let [guaranteed, opportunistic] = [guaranteed, opportunistic].map(|execution| {
                 let (resources, near) = (job.resources[number], &job.near[number]);
-                // Where its files are is another question for each stage that reads some.
-                let reads = (!stage.inputs.is_empty()).then_some(number);
+                // Where its input is is another question for each stage of which that is known.
+                let reads = stage.has_inputs().then_some(number);
                 let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near), reads);
                 *known.entry(kind).or_insert_with(|| requests.add(job, number, execution))
             });

@@ -62,11 +62,11 @@ impl JobManager {
             {
                 continue;
             }
-            let ask = self.requests.ask_of(straggler.task.stage, execution == ExecutionType::Opportunistic);
+            let Straggler { task, node, part, left, takes, margin } = straggler;
+            let placed = self.placed(task, node, execution, expected);
             let Some(scheduler) = &mut self.scheduler else { return };
             scheduler.advance(now);
-            let Straggler { task, node, part, left, takes, margin } = straggler;
-            let better = scheduler.reconsider(ask, node, execution, expected, Standing::Runs(left), margin);
+            let better = scheduler.reconsider(placed, Standing::Runs(left), margin);
             let Some(better) = better else { continue };
             let (elsewhere, expected_wait) = (NodeId(better.node as u32), better.wait);
             out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });

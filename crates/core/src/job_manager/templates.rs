@@ -29,7 +29,7 @@ fn template(job: &AdmittedJob, number: usize, execution: ExecutionType) -> TaskT
         submit_dir: job.spec.submit_dir.clone(),
         shape: Arc::new(TaskShape { resources: job.resources[number], execution }),
         timeout: stage.timeout.or(job.default_timeout),
-        anywhere: stage.constraints.is_empty() && job.near[number].is_empty() && stage.inputs.is_empty(),
+        anywhere: stage.constraints.is_empty() && job.near[number].is_empty() && !stage.has_inputs(),
         outputs: stage.outputs.clone(),
         keeps_outputs: !job
             .spec

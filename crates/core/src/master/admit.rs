@@ -9,7 +9,8 @@ use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
 use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use crate::vocabulary::{
-    ClientId, Duration, Estimated, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Resources, StageSpec, UserId,
+    ClientId, Duration, Estimated, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Reads, Resources, StageSpec,
+    UserId,
 };
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
@@ -316,6 +317,8 @@ struct Resolved {
     resources: Vec<Resources>,
     /// Per stage.
     near: Vec<Arc<Vec<Holder>>>,
+    /// Per stage, of the names in its blocks.
+    places: Vec<Vec<Option<NodeId>>>,
 }
 
 /// A refusal in the making: kind, message, remedy.
@@ -338,7 +341,7 @@ impl Master {
             let message = format!("the idempotency key was used before, for job {job}, with another job");
             return refuse(client, RefusalKind::Conflict, &message, "use a key of its own for each job", out);
         }
-        let Resolved { queue, resources, near } = match self.check_submission(&spec) {
+        let Resolved { queue, resources, near, places } = match self.check_submission(&spec) {
             Ok(resolved) => resolved,
             Err((kind, message, remedy)) => return refuse(client, kind, &message, &remedy, out),
         };
@@ -356,6 +359,7 @@ impl Master {
             queue,
             resources,
             near,
+            places,
             default_timeout,
             recalled,
             only_guaranteed: trust.is_some_and(Trust::is_lost),
@@ -406,6 +410,7 @@ impl Master {
         }
         let mut resources = Vec::with_capacity(spec.stages.len());
         let mut near = Vec::with_capacity(spec.stages.len());
+        let mut places = Vec::with_capacity(spec.stages.len());
         for stage in &spec.stages {
             let mut shape =
                 self.kinds.resolve(&stage.resources).map_err(|unknown| self.unknown_kind(&stage.name, &unknown))?;
@@ -418,8 +423,9 @@ impl Master {
             }
             resources.push(shape);
             near.push(self.holders(stage, spec.wait_for_nodes)?);
+            places.push(self.places(stage));
         }
-        Ok(Resolved { queue, resources, near })
+        Ok(Resolved { queue, resources, near, places })
     }
 
     /// The nodes that a stage is to be near. How much of its input each has is not said: all have as much. A name that
@@ -436,6 +442,14 @@ impl Master {
         holders.sort_unstable();
         holders.dedup();
         Ok(if holders.is_empty() { Arc::default() } else { Arc::new(holders) })
+    }
+
+    /// A block may be on nodes of a file system that are none of ours; it is far from all of them then.
+    fn places(&self, stage: &StageSpec) -> Vec<Option<NodeId>> {
+        match &stage.reads {
+            Reads::Blocks(blocks) => blocks.nodes().iter().map(|name| self.nodes.find(name)).collect(),
+            Reads::Unsaid | Reads::Before => Vec::new(),
+        }
     }
 
     fn unknown_node(&self, stage: &str, unknown: &str) -> Wrong {
@@ -668,6 +682,16 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
         }
         if stage.after.iter().any(|&after| after as usize >= index) {
             return invalid(format!("stage `{}` comes before a stage that it depends on", stage.name));
+        }
+        let wrong = match &stage.reads {
+            Reads::Blocks(blocks) => blocks.check(stage.tasks.len()).err(),
+            Reads::Before if stage.after.is_empty() => {
+                Some("it reads what other stages left, and comes after none".to_owned())
+            }
+            Reads::Unsaid | Reads::Before => None,
+        };
+        if let Some(wrong) = wrong {
+            return invalid(format!("stage `{}`: {wrong}", stage.name));
         }
     }
     Ok(())

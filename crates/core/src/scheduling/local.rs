@@ -7,12 +7,15 @@ use crate::policy::node_queue::projection::Use;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
 use crate::protocol::{Ask, Holder, NodeList, Probe, Rule};
 use crate::vocabulary::{
-    AskId, Duration, Epoch, ExecutionType, Foretold, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, ProbeId,
-    TaskShape, Totals, Way,
+    AskId, Duration, Epoch, ExecutionType, Foretold, Instant, JobId, Margins, NodeId, NodeViews, NodeWaits, Piece,
+    ProbeId, TaskShape, Totals, Way,
 };
 use crate::why::Why;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+
+/// Of tasks that each read something of their own, so many are looked at by themselves in one batch.
+const NAMED: u64 = 1_000;
 
 /// As long as a node's first pause at the master, of which a list tells long before that.
 const CLOSED: Duration = Duration::from_secs(1);
@@ -32,6 +35,13 @@ pub struct LocalScheduler {
     is_told: bool,
 }
 
+/// A task of an ask in a batch.
+struct NamedTask {
+    ask: u32,
+    index: u32,
+    expected: Option<Duration>,
+}
+
 struct LocalAsk {
     ask: Ask,
     shape: Arc<TaskShape>,
@@ -47,6 +57,28 @@ struct LocalAsk {
     is_suited: bool,
     /// What was foretold of its tasks that are open.
     waiting: Waiting,
+}
+
+/// One of an ask's tasks that come next, where each reads something of its own.
+pub struct NextTask {
+    /// Its place in its stage.
+    pub index: u32,
+    pub pieces: Vec<Piece>,
+    /// How long it runs, if that is known.
+    pub expected: Option<Duration>,
+}
+
+/// The tasks of an ask that come next, so many at most, without those that have a node already; `None` where they are alike.
+pub type NextTasks<'a> = &'a dyn Fn(u32, u64, &BTreeSet<u32>) -> Option<Vec<NextTask>>;
+
+/// A task that was sent to a node.
+pub struct PlacedTask {
+    pub ask: u32,
+    pub node: NodeId,
+    pub execution: ExecutionType,
+    pub expected: Option<Duration>,
+    /// What it reads, where that is not what the others of its ask read.
+    pub pieces: Option<Vec<Piece>>,
 }
 
 /// How much may be sent of one kind.
@@ -116,6 +148,8 @@ pub enum Step {
     Start {
         ask: AskId,
         node: NodeId,
+        /// Which one, where they are not alike.
+        task: Option<u32>,
         rule: Rule,
         /// How it runs where the ask leaves that open.
         execution: ExecutionType,
@@ -217,8 +251,8 @@ impl LocalScheduler {
         self.placement.knows_load()
     }
 
-    /// The tasks of an ask read files that lie at these nodes, a part at each.
-    pub fn set_parts(&mut self, ask: u32, parts: Arc<Vec<Holder>>) {
+    /// The tasks of an ask read what lies at these nodes, a part at each.
+    pub fn set_parts(&mut self, ask: u32, parts: &[Holder]) {
         self.view.set_parts(ask, parts);
     }
 
@@ -374,11 +408,12 @@ impl LocalScheduler {
     }
 
     /// Sends what is open, of this kind and within this room, batch after batch: asks in the order of their ranks.
-    pub fn decide_batches(&mut self, now: Instant, mut allowed: Allowed) -> Vec<Step> {
+    pub fn decide_batches(&mut self, now: Instant, mut allowed: Allowed, next: NextTasks<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
+        let mut taken = BTreeMap::new();
         let rule = if self.placement.knows_load() { Rule::Completion } else { Rule::Sampling };
         loop {
-            let batch = self.batch(&allowed);
+            let (batch, named) = self.batch(&allowed, next, &taken);
             let starts = u32::try_from(batch.iter().map(|ask| ask.count).sum::<u64>()).unwrap_or(u32::MAX);
             if starts == 0 {
                 return steps;
@@ -388,11 +423,16 @@ impl LocalScheduler {
             let before = steps.len();
             for decision in decisions {
                 let Decision::Start { ask, node } = decision else { continue };
-                let taken = &self.asks[ask as usize].ask.resources;
+                let task = (ask as usize).checked_sub(self.asks.len()).map(|place| &named[place]);
+                let ask = task.map_or(ask, |task| task.ask);
+                if let Some(task) = task {
+                    taken.entry(ask).or_insert_with(BTreeSet::new).insert(task.index);
+                }
                 allowed.one_goes = false;
-                allowed.room.take(taken, 1);
-                steps.push(self.start(ask as usize, NodeId(node as u32), rule, allowed.execution));
+                allowed.room.take(&self.asks[ask as usize].ask.resources, 1);
+                steps.push(self.start(ask as usize, task, NodeId(node as u32), rule, allowed.execution));
             }
+            self.view.forget_tasks();
             if steps.len() == before {
                 return steps;
             }
@@ -406,40 +446,43 @@ impl LocalScheduler {
         index.map_or(Duration::ZERO, |index| self.view.wait(index, resources, execution))
     }
 
-    /// Where a task of the ask would be sent instead that is on this node; only if it is done sooner there by so much. It is
-    /// taken to be on its way then.
-    pub fn reconsider(
-        &mut self,
-        ask: u32,
-        node: NodeId,
-        execution: ExecutionType,
-        expected: Option<Duration>,
-        standing: Standing,
-        least: Duration,
-    ) -> Option<Alternative> {
+    /// Where the task would be sent instead; only if it is done sooner there by so much. It is taken to be on its way then.
+    pub fn reconsider(&mut self, task: PlacedTask, standing: Standing, least: Duration) -> Option<Alternative> {
+        let PlacedTask { ask, node, execution, expected, pieces } = task;
         let index = Some(node.0 as usize).filter(|index| *index < self.view.len())?;
-        let entry = &self.asks[ask as usize];
-        let shape = entry.ask.resources;
-        let open = OpenAsk { slot: ask, shape, class: ask, count: 1, probes: 0, execution, expected };
+        let shape = self.asks[ask as usize].ask.resources;
+        let class = pieces.map_or(ask, |pieces| self.view.add_task(ask, pieces));
+        let open = OpenAsk { slot: ask, shape, class, count: 1, probes: 0, execution, expected };
         let better = self.placement.reconsider(&open, index, standing, &self.view);
+        self.view.forget_tasks();
         let better = better.filter(|better| better.saving >= least)?;
         let takes = Use { resources: shape, lasting: run_time(expected) };
         self.view.on_the_way(NodeId(better.node as u32), takes, execution == ExecutionType::Opportunistic);
         Some(better)
     }
 
-    /// What of the open tasks fits into the room.
-    fn batch(&self, allowed: &Allowed) -> Vec<OpenAsk> {
+    /// What of the open tasks fits into the room. Tasks that each read something of their own stand in it as asks of one task, whose
+    /// slots follow those of the asks.
+    fn batch(
+        &mut self,
+        allowed: &Allowed,
+        next: NextTasks<'_>,
+        taken: &BTreeMap<u32, BTreeSet<u32>>,
+    ) -> (Vec<OpenAsk>, Vec<NamedTask>) {
         let takes = |ask: &LocalAsk| ask.ask.execution == ExecutionType::Auto || ask.ask.execution == allowed.execution;
         let mut open: Vec<(u32, &LocalAsk)> =
             (0..).zip(&self.asks).filter(|(_, ask)| ask.open() > 0 && takes(ask)).collect();
         open.sort_by_key(|(number, ask)| (ask.ask.rank, *number));
         let mut room = allowed.room;
         let mut batch = Vec::with_capacity(open.len());
-        // What no node suits keeps nobody else from the room.
-        let suits = |slot: u32, ask: &LocalAsk| self.view.find_room(slot, &ask.ask.resources, 0).is_some();
-        for (slot, entry) in open.into_iter().filter(|(slot, ask)| suits(*slot, ask)) {
+        let mut named: Vec<NamedTask> = Vec::new();
+        let nobody = BTreeSet::new();
+        for (slot, entry) in open {
             let shape = entry.ask.resources;
+            // What no node suits keeps nobody else from the room.
+            if self.view.find_room(slot, &shape, 0).is_none() {
+                continue;
+            }
             let mut count = entry.open().min(room.holds(&shape));
             if count == 0 && allowed.one_goes && batch.is_empty() {
                 count = 1;
@@ -447,10 +490,25 @@ impl LocalScheduler {
             if count > 0 {
                 room.take(&shape, count);
                 let (execution, expected) = (allowed.execution, entry.expected);
-                batch.push(OpenAsk { slot, shape, class: slot, count, probes: 0, execution, expected });
+                let ask = OpenAsk { slot, shape, class: slot, count, probes: 0, execution, expected };
+                let Some(tasks) = next(slot, count.min(NAMED), taken.get(&slot).unwrap_or(&nobody)) else {
+                    batch.push(ask);
+                    continue;
+                };
+                for NextTask { index, pieces, expected } in tasks {
+                    let class = self.view.add_task(slot, pieces);
+                    batch.push(OpenAsk {
+                        slot: (self.asks.len() + named.len()) as u32,
+                        class,
+                        count: 1,
+                        expected,
+                        ..ask
+                    });
+                    named.push(NamedTask { ask: slot, index, expected });
+                }
             }
         }
-        batch
+        (batch, named)
     }
 
     /// Probes of asks without open tasks are taken back.
@@ -469,7 +527,7 @@ impl LocalScheduler {
         }
         if let Some(node) = self.asks[number].instead.pop() {
             let execution = self.asks[number].ask.execution;
-            steps.push(self.start(number, node, Rule::Moved, execution));
+            steps.push(self.start(number, None, node, Rule::Moved, execution));
             return true;
         }
         let entry = &self.asks[number];
@@ -480,24 +538,34 @@ impl LocalScheduler {
         self.placement.place(now, &[ask], Budget { starts: 1 }, &self.view, &mut decisions);
         let started = decisions.iter().any(|decision| matches!(decision, Decision::Start { .. }));
         steps.extend(decisions.into_iter().filter_map(|decision| match decision {
-            Decision::Start { node, .. } => Some(self.start(number, NodeId(node as u32), Rule::Sampling, execution)),
+            Decision::Start { node, .. } => {
+                Some(self.start(number, None, NodeId(node as u32), Rule::Sampling, execution))
+            }
             Decision::Probe { node, .. } => Some(self.probe(number, NodeId(node as u32))),
             Decision::Wait { .. } => None,
         }));
         started
     }
 
-    fn start(&mut self, number: usize, node: NodeId, rule: Rule, execution: ExecutionType) -> Step {
+    fn start(
+        &mut self,
+        number: usize,
+        task: Option<&NamedTask>,
+        node: NodeId,
+        rule: Rule,
+        execution: ExecutionType,
+    ) -> Step {
         let entry = &mut self.asks[number];
         entry.bound += 1;
         entry.waiting.on_placed();
         let wait = self.view.wait(node.0 as usize, &entry.ask.resources, execution);
         self.view.on_sent(node);
         if self.placement.takes_batches() {
-            let takes = Use { resources: entry.ask.resources, lasting: run_time(entry.expected) };
+            let lasting = run_time(task.map_or(entry.expected, |task| task.expected));
+            let takes = Use { resources: entry.ask.resources, lasting };
             self.view.on_the_way(node, takes, execution == ExecutionType::Opportunistic);
         }
-        Step::Start { ask: entry.ask.id, node, rule, execution, wait }
+        Step::Start { ask: entry.ask.id, node, task: task.map(|task| task.index), rule, execution, wait }
     }
 
     fn probe(&mut self, number: usize, node: NodeId) -> Step {
@@ -576,7 +644,7 @@ mod tests {
         scheduler.expect(|_| Some(Duration::from_secs(10)));
         let room = Totals(std::array::from_fn(|_| 1_000_000));
         let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
-        let steps = scheduler.decide_batches(now, allowed);
+        let steps = scheduler.decide_batches(now, allowed, &|_, _, _| None);
         let start = |step: &Step| match step {
             Step::Start { node, wait, .. } => (node.0, wait.0 / 1_000_000),
             other => panic!("{other:?}"),
@@ -611,7 +679,7 @@ mod tests {
         scheduler.on_waits(Instant::ZERO, NodeId(0), said.expect("the node says so"));
         let room = Totals(std::array::from_fn(|_| 1_000_000));
         let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
-        let steps = scheduler.decide_batches(Instant::ZERO, allowed);
+        let steps = scheduler.decide_batches(Instant::ZERO, allowed, &|_, _, _| None);
         assert!(matches!(steps[..], [Step::Start { rule: Rule::Sampling, wait: Duration::ZERO, .. }]), "{steps:?}");
         assert_eq!(scheduler.wait(0, NodeId(0), ExecutionType::Guaranteed), Duration::ZERO);
     }
@@ -635,9 +703,55 @@ mod tests {
         let mut room = Totals::ZERO;
         room.add_times(&CORE, 5);
         let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
-        let steps = scheduler.decide_batches(Instant::ZERO, allowed);
+        let steps = scheduler.decide_batches(Instant::ZERO, allowed, &|_, _, _| None);
         let is_small = |step: &Step| matches!(step, Step::Start { ask: AskId { number: 1, .. }, .. });
         assert!(steps.len() == 5 && steps.iter().all(is_small), "{steps:?}");
+    }
+
+    #[test]
+    fn tasks_that_each_read_something_of_their_own_are_sent_once_each_and_to_it_while_nobody_waits_there() {
+        const TASKS: u64 = 40;
+        let ask = Ask {
+            id: AskId::default(),
+            resources: CORE,
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted: TASKS,
+            needed: TASKS,
+            rank: 0,
+            locality: Arc::default(),
+        };
+        let at = |task: u32| NodeId(task * 7 % 20);
+        let next = |number: u32, most: u64, taken: &BTreeSet<u32>| {
+            assert_eq!(number, 0);
+            let left = (0..TASKS as u32).filter(|task| !taken.contains(task)).take(most as usize);
+            let task = |index| NextTask {
+                index,
+                pieces: vec![Piece { bytes: INPUT, at: vec![at(index)] }],
+                expected: Some(Duration::from_secs(10)),
+            };
+            Some(left.map(task).collect())
+        };
+        for seed in 0..20 {
+            let placement = EarliestCompletion::new(Chance::new(seed, "local"), CompletionSettings::USUAL);
+            let asks = std::iter::once(ask.clone());
+            let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), asks, Box::new(placement));
+            scheduler.on_nodes(Instant::ZERO, nodes(&[0; 20]));
+            let room = Totals(std::array::from_fn(|_| 1_000_000));
+            let allowed = Allowed { execution: ExecutionType::Guaranteed, room, one_goes: false };
+            let steps = scheduler.decide_batches(Instant::ZERO, allowed, &next);
+            let sent: Vec<(u32, NodeId)> = steps
+                .iter()
+                .map(|step| match step {
+                    Step::Start { task: Some(task), node, .. } => (*task, *node),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let tasks: BTreeSet<u32> = sent.iter().map(|(task, _)| *task).collect();
+            assert_eq!((sent.len(), tasks.len()), (TASKS as usize, TASKS as usize), "each once");
+            // Two for each node of two cores.
+            assert!(sent.iter().all(|(task, node)| *node == at(*task)), "seed {seed}: {sent:?}");
+        }
     }
 
     #[test]

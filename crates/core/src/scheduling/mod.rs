@@ -12,7 +12,7 @@ mod scheduler;
 mod view;
 
 pub use ledger::{Booking, ClaimError, Ledger, NodeState};
-pub use local::{Allowed, AskState, LocalScheduler, Step};
+pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTask, Step};
 pub use locality::Delays;
 pub use node_queue::NodeQueue;
 pub use request_queue::RequestQueue;

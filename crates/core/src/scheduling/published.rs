@@ -6,10 +6,11 @@ use crate::policy::node_queue::projection::Use;
 use crate::protocol::{Ask, Holder, NodeList};
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{
-    Age, Constraint, Distance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, NodeWaits, Resources,
-    Totals,
+    Age, Constraint, Distance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, NodeWaits, Piece,
+    Resources, Totals,
 };
 use crate::why::Why;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,8 +29,11 @@ pub(super) struct PublishedView {
     is_blind: bool,
     published_at: Instant,
     now: Instant,
-    /// By the numbers of asks.
+    /// By the numbers of asks; behind them those of single tasks, for one decision.
     classes: Vec<Class>,
+    asks: usize,
+    /// Known while some class has an input.
+    racks: Option<Racks>,
     /// Nodes that could not launch, and until when nothing goes there.
     closed: BTreeMap<NodeId, Instant>,
     /// Tasks sent to nodes since, which no report shows.
@@ -42,16 +46,43 @@ pub(super) struct PublishedView {
     heard_order: Vec<NodeId>,
 }
 
-/// The nodes that an ask takes, and where its input lies.
+/// The nodes that an ask takes, or one of its tasks, and where its input lies.
 struct Class {
     constraints: Arc<Vec<Constraint>>,
-    holders: Arc<Vec<Holder>>,
-    /// Each holder has a part of the input and not all of it.
-    are_parts: bool,
-    /// Nodes with much of the input, the racks that they are in, and the other nodes there.
+    pieces: Vec<Piece>,
+    /// Nodes with much of the input, first those with most of it; the racks that they are in, and the other nodes there.
     local: Vec<NodeId>,
-    racks: BTreeSet<String>,
+    racks: BTreeSet<u32>,
     near: Vec<NodeId>,
+}
+
+/// Which nodes share a rack: those whose attribute of that name is the same.
+struct Racks {
+    /// By the numbers of nodes.
+    of: Vec<Option<u32>>,
+    nodes: Vec<Vec<NodeId>>,
+}
+
+impl Racks {
+    fn new(list: &NodeList) -> Racks {
+        let mut known = BTreeMap::new();
+        let mut racks = Racks { of: Vec::with_capacity(list.nodes.len()), nodes: Vec::new() };
+        for (number, listed) in (0..).zip(&list.nodes) {
+            let rack = listed.attributes.get("rack").map(|name| {
+                *known.entry(name).or_insert_with(|| {
+                    racks.nodes.push(Vec::new());
+                    racks.nodes.len() as u32 - 1
+                })
+            });
+            rack.into_iter().for_each(|rack| racks.nodes[rack as usize].push(NodeId(number)));
+            racks.of.push(rack);
+        }
+        racks
+    }
+
+    fn of(&self, node: NodeId) -> Option<u32> {
+        self.of.get(node.0 as usize).copied().flatten()
+    }
 }
 
 /// What was sent to a node, with what it takes together: of guaranteed tasks, and of all.
@@ -117,27 +148,46 @@ struct Sent {
 }
 
 impl Class {
-    /// Finds the racks with the input.
-    fn locate(&mut self, list: &NodeList) {
-        let rack = |node: NodeId| list.nodes.get(node.0 as usize)?.attributes.get("rack");
-        self.racks = self.local.iter().filter_map(|&node| rack(node)).map(str::to_owned).collect();
-        let is_near =
-            |node: &NodeId| !self.local.contains(node) && rack(*node).is_some_and(|rack| self.racks.contains(rack));
-        self.near = (0..list.nodes.len() as u32).map(NodeId).filter(is_near).collect();
+    fn new(constraints: Arc<Vec<Constraint>>, pieces: Vec<Piece>) -> Class {
+        let mut at: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for Piece { bytes, at: nodes } in &pieces {
+            nodes.iter().for_each(|node| *at.entry(*node).or_default() += bytes);
+        }
+        let holders: Vec<Holder> = at.iter().map(|(&node, &bytes)| Holder { node, bytes }).collect();
+        let mut local = local_nodes(&holders);
+        local.sort_by_key(|node| (Reverse(at[node]), *node));
+        Class { constraints, pieces, local, racks: BTreeSet::new(), near: Vec::new() }
     }
+
+    /// Finds the racks with the input.
+    fn locate(&mut self, racks: &Racks) {
+        self.racks = self.local.iter().filter_map(|&node| racks.of(node)).collect();
+        let near = self.racks.iter().flat_map(|&rack| &racks.nodes[rack as usize]);
+        let local: BTreeSet<NodeId> = self.local.iter().copied().collect();
+        self.near = near.filter(|node| !local.contains(node)).copied().collect();
+        self.near.sort_unstable();
+    }
+}
+
+/// Of an input that each of these has whole, as far as it is known how much there is. Who has less has a part of what the others have.
+fn whole(holders: &[Holder]) -> Vec<Piece> {
+    let bytes = |holder: &Holder| if holder.bytes == UNKNOWN_BYTES { UNKNOWN_INPUT } else { holder.bytes };
+    let mut steps: Vec<u64> = holders.iter().map(bytes).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    let below = |step: usize| step.checked_sub(1).map_or(0, |before| steps[before]);
+    let piece = |(step, &upto): (usize, &u64)| {
+        let at = holders.iter().filter(|holder| bytes(holder) >= upto).map(|holder| holder.node).collect();
+        Piece { bytes: upto - below(step), at }
+    };
+    steps.iter().enumerate().map(piece).collect()
 }
 
 impl PublishedView {
     pub(super) fn new<'a>(asks: impl Iterator<Item = &'a Ask>) -> PublishedView {
-        let class = |ask: &Ask| Class {
-            constraints: Arc::clone(&ask.constraints),
-            holders: Arc::clone(&ask.locality),
-            are_parts: false,
-            local: local_nodes(&ask.locality),
-            racks: BTreeSet::new(),
-            near: Vec::new(),
-        };
-        PublishedView { classes: asks.map(class).collect(), ..PublishedView::default() }
+        let class = |ask: &Ask| Class::new(Arc::clone(&ask.constraints), whole(&ask.locality));
+        let classes: Vec<Class> = asks.map(class).collect();
+        PublishedView { asks: classes.len(), classes, ..PublishedView::default() }
     }
 
     /// From now on nobody here knows how loaded nodes are: neither what is published of it nor what they say themselves.
@@ -147,7 +197,8 @@ impl PublishedView {
     }
 
     pub(super) fn replace(&mut self, now: Instant, list: Arc<NodeList>) {
-        (self.list, self.published_at, self.now) = (list, now, now);
+        let before = std::mem::replace(&mut self.list, list);
+        (self.published_at, self.now) = (now, now);
         self.closed.clear();
         self.sent.clear();
         let list = &self.list;
@@ -167,14 +218,43 @@ impl PublishedView {
             *on_the_way = on_the_way.since(confirmed_at(node));
             !on_the_way.sent.is_empty()
         });
-        self.classes.iter_mut().filter(|class| !class.local.is_empty()).for_each(|class| class.locate(list));
+        // Lists that follow each other share what did not change.
+        let pairs = || before.nodes.iter().zip(&list.nodes);
+        let is_as_before = before.nodes.len() == list.nodes.len()
+            && pairs().all(|(one, other)| Arc::ptr_eq(&one.attributes, &other.attributes));
+        if !is_as_before {
+            self.racks = None;
+            for class in 0..self.asks {
+                self.locate(class);
+            }
+        }
     }
 
-    /// The tasks of an ask read files that lie at these nodes, a part at each.
-    pub(super) fn set_parts(&mut self, ask: u32, parts: Arc<Vec<Holder>>) {
+    /// The tasks of an ask read what lies at these nodes, a part at each.
+    pub(super) fn set_parts(&mut self, ask: u32, parts: &[Holder]) {
+        let pieces = parts.iter().map(|part| Piece { bytes: part.bytes, at: vec![part.node] }).collect();
         let class = &mut self.classes[ask as usize];
-        (class.local, class.holders, class.are_parts) = (local_nodes(&parts), parts, true);
-        class.locate(&self.list);
+        *class = Class::new(Arc::clone(&class.constraints), pieces);
+        self.locate(ask as usize);
+    }
+
+    /// A class for one task of an ask, which reads these. It is there until [`PublishedView::forget_tasks`].
+    pub(super) fn add_task(&mut self, ask: u32, pieces: Vec<Piece>) -> u32 {
+        let constraints = Arc::clone(&self.classes[ask as usize].constraints);
+        self.classes.push(Class::new(constraints, pieces));
+        self.locate(self.classes.len() - 1);
+        self.classes.len() as u32 - 1
+    }
+
+    pub(super) fn forget_tasks(&mut self) {
+        self.classes.truncate(self.asks);
+    }
+
+    fn locate(&mut self, class: usize) {
+        let class = &mut self.classes[class];
+        if !class.local.is_empty() {
+            class.locate(self.racks.get_or_insert_with(|| Racks::new(&self.list)));
+        }
     }
 
     /// A node says how long tasks would wait there.
@@ -287,8 +367,8 @@ impl NodeViews for PublishedView {
     }
 
     fn is_rack_local(&self, index: usize, class: u32) -> bool {
-        let rack = self.list.nodes[index].attributes.get("rack");
-        rack.is_some_and(|rack| self.classes[class as usize].racks.contains(rack))
+        let rack = self.racks.as_ref().and_then(|racks| racks.of(NodeId(index as u32)));
+        rack.is_some_and(|rack| self.classes[class as usize].racks.contains(&rack))
     }
 
     fn interval(&self) -> Duration {
@@ -299,22 +379,23 @@ impl NodeViews for PublishedView {
         self.list.success.get(index).copied().unwrap_or(1_000_000)
     }
 
-    /// Every holder has all of the input, as far as it is known how much there is, or a part of it.
+    /// Each piece is read from the nearest node that has it.
     fn input(&self, index: usize, class: u32, show: &mut dyn FnMut(u64, Distance)) {
-        let &Class { ref holders, are_parts, .. } = &self.classes[class as usize];
-        let is_unknown = |holder: &Holder| !are_parts && holder.bytes == UNKNOWN_BYTES;
-        let bytes = |holder: &Holder| if is_unknown(holder) { UNKNOWN_INPUT } else { holder.bytes };
-        let together = |one: u64, other: u64| if are_parts { one.saturating_add(other) } else { one.max(other) };
-        let Some(all) = holders.iter().map(bytes).reduce(together) else { return };
         let node = NodeId(index as u32);
-        let here = holders.iter().filter(|holder| holder.node == node).map(bytes).reduce(together).unwrap_or(0);
-        let rack = |node: NodeId| self.list.nodes.get(node.0 as usize)?.attributes.get("rack");
+        let rack = |node: NodeId| self.racks.as_ref()?.of(node);
         let mine = rack(node);
-        let of_rack = holders.iter().filter(|holder| mine.is_some() && rack(holder.node) == mine);
-        let beside = of_rack.map(bytes).reduce(together).unwrap_or(0).max(here) - here;
-        for (bytes, lies) in
-            [(here, Distance::OnNode), (beside, Distance::InRack), (all - here - beside, Distance::Elsewhere)]
-        {
+        let mut bytes = [0_u64; 3];
+        for piece in &self.classes[class as usize].pieces {
+            let lies = if piece.at.contains(&node) {
+                Distance::OnNode
+            } else if mine.is_some() && piece.at.iter().any(|&at| rack(at) == mine) {
+                Distance::InRack
+            } else {
+                Distance::Elsewhere
+            };
+            bytes[lies as usize] = bytes[lies as usize].saturating_add(piece.bytes);
+        }
+        for (bytes, lies) in bytes.into_iter().zip([Distance::OnNode, Distance::InRack, Distance::Elsewhere]) {
             if bytes > 0 {
                 show(bytes, lies);
             }
@@ -452,8 +533,26 @@ mod tests {
     #[test]
     fn of_an_input_in_parts_all_of_them_are_read_each_from_where_it_is() {
         let mut view = view(Vec::new());
-        view.set_parts(0, Arc::new(vec![holds(0, 100), holds(1, 50), holds(2, UNKNOWN_BYTES)]));
+        view.set_parts(0, &[holds(0, 100), holds(1, 50), holds(2, UNKNOWN_BYTES)]);
         assert_eq!(read(&mut view), [[100, 50, 1], [50, 100, 1], [1, 0, 150], [0, 0, 151]]);
+    }
+
+    #[test]
+    fn nodes_with_much_of_the_input_come_by_how_much_that_is_and_their_racks_without_them() {
+        let mut view = view(Vec::new());
+        let racks = [Some("a"), Some("a"), Some("b"), None, Some("a"), Some("c"), Some("b")];
+        view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
+        view.set_parts(0, &[holds(0, 60), holds(2, 100), holds(3, 40), holds(4, 70), holds(5, 49)]);
+        let nodes = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<u32>>();
+        assert_eq!((nodes(view.local(0)), nodes(view.near(0))), (vec![2, 4, 0], vec![1, 6]));
+        let of_task = view.add_task(0, vec![Piece { bytes: 5, at: vec![NodeId(5), NodeId(1)] }]);
+        assert_eq!((nodes(view.local(of_task)), nodes(view.near(of_task))), (vec![1, 5], vec![0, 4]));
+        // Nodes that moved are in their new racks.
+        let racks = [Some("b"), Some("a"), Some("b"), None, Some("a"), Some("c"), Some("a")];
+        view.forget_tasks();
+        view.replace(Instant::ZERO, list(racks.map(|rack| listed(rack, None)).to_vec()));
+        assert_eq!(nodes(view.near(0)), [1, 6]);
+        assert_eq!([5, 6].map(|node| view.is_rack_local(node, 0)), [false, true]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a user submits: a job of stages of tasks.
 
-use super::{Constraint, Duration, InputSpec, JobId, ResourceSpec};
+use super::{Constraint, Duration, InputSpec, JobId, Reads, ResourceSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -60,6 +60,9 @@ pub struct StageSpec {
     /// By task, how much it reads besides, in KiB; those after the last are not known.
     #[serde(default)]
     pub input_kib: Vec<u32>,
+    /// Where that lies.
+    #[serde(default)]
+    pub reads: Reads,
 }
 
 /// What an attempt executes.

@@ -597,5 +597,6 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),
+        reads: Reads::default(),
     }
 }

@@ -43,7 +43,7 @@ pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Estimating {
         let allowed = Allowed { execution, room: Totals([u64::MAX; 16]), one_goes: false };
         let watch = OnCore::start();
         scheduler.advance(now);
-        let steps = black_box(scheduler.decide_batches(now, allowed));
+        let steps = black_box(scheduler.decide_batches(now, allowed, &|_, _, _| None));
         placed.push(watch.elapsed() / steps.len().max(1) as u32);
         lookups.push(look_up(&list, tasks));
     }

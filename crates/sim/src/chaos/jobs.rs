@@ -5,7 +5,7 @@ use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
 use amalgam_core::vocabulary::job::{IndexRange, Items};
 use amalgam_core::vocabulary::{
-    Chance, Duration, ExecutionType, InputSpec, JobId, JobSpec, Program, StageSpec, TaskSet, Workdir,
+    Chance, Duration, ExecutionType, InputSpec, JobId, JobSpec, Program, Reads, StageSpec, TaskSet, Workdir,
 };
 use amalgam_workload::trace::{MalformedLines, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
@@ -57,6 +57,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),
+        reads: Reads::default(),
     }
 }
 

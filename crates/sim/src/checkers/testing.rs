@@ -88,6 +88,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         queue: QueueId(0),
         resources: vec![resources],
         near: vec![Default::default()],
+        places: Vec::new(),
         default_timeout: None,
         recalled: Vec::new(),
         only_guaranteed: false,

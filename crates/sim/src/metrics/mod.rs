@@ -4,6 +4,7 @@ mod altruism;
 mod beside;
 mod forecast;
 mod queueing;
+mod reading;
 mod results;
 mod usage;
 
@@ -14,6 +15,8 @@ use forecast::ForecastMeasure;
 pub use forecast::{Forecast, RunTimes};
 use queueing::QueueMeasure;
 pub use queueing::{AcrossNodes, Duplicates, Queueing, Stragglers};
+use reading::ReadingMeasure;
+pub use reading::{ReadFrom, Reading};
 pub use results::{
     Allocation, Busy, Counters, Gantt, GanttStage, Heat, Jain, JobResult, Outcome, Results, Utilization, Watched,
     Window,
@@ -47,6 +50,7 @@ pub struct Metrics {
     /// By the presets that jobs go by, where there are several.
     groups: Option<Groups>,
     forecast: ForecastMeasure,
+    reading: ReadingMeasure,
     last_end: Instant,
     tasks_succeeded: u64,
     has_refused: bool,
@@ -126,6 +130,7 @@ impl Metrics {
             queueing: QueueMeasure::default(),
             groups: None,
             forecast: ForecastMeasure::default(),
+            reading: ReadingMeasure::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
             has_refused: false,
@@ -285,6 +290,16 @@ impl Metrics {
     /// An attempt began that takes far longer than its task should.
     pub fn on_straggler(&mut self, attempt: AttemptId, course: &execution::Course) {
         self.queueing.on_straggler(attempt, course.whole, course.nominal);
+    }
+
+    /// An attempt began that reads so much on its node, in its rack and from elsewhere, and takes longer by so long for it.
+    pub fn on_reading(&mut self, attempt: AttemptId, read: [u64; 3], longer: Duration, from_tasks: bool) {
+        self.reading.on_began(attempt, read, longer, from_tasks);
+    }
+
+    /// An attempt ended; what those read that did not end well does not count.
+    pub fn on_read(&mut self, attempt: AttemptId, is_success: bool) {
+        self.reading.on_ended(attempt, is_success);
     }
 
     /// A launch came to its node and was under way for so long.

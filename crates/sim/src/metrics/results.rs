@@ -1,6 +1,6 @@
 //! What a simulation found, as it is printed and written.
 
-use super::{Altruism, Forecast, Metrics, OfPreset, Queueing, RunTimes, WINDOW};
+use super::{Altruism, Forecast, Metrics, OfPreset, Queueing, Reading, RunTimes, WINDOW};
 use crate::oracle::Oracle;
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
@@ -39,6 +39,8 @@ pub struct Results {
     /// How right it was what was said of starts and run times.
     pub forecast: Forecast,
     pub run_times: RunTimes,
+    /// From where tasks read; where it is known where their inputs lie.
+    pub reading: Option<Reading>,
     pub tasks_per_second: f64,
     pub utilization: Utilization,
     pub jain: Jain,
@@ -306,6 +308,7 @@ impl Metrics {
             allocation_s: self.allocation(&waits, started),
             forecast,
             run_times,
+            reading: self.reading.finish(),
             tasks_per_second: if makespan > 0.0 { self.tasks_succeeded as f64 / makespan } else { 0.0 },
             utilization: Utilization {
                 cpu: self.usage.utilization(CPU, now),

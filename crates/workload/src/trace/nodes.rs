@@ -28,11 +28,12 @@ pub struct Node {
 }
 
 /// The options of nodes.
-pub const NODE_KEYS: [Key; 6] = [
+pub const NODE_KEYS: [Key; 7] = [
     Key { name: "cpus", default: "1", meaning: "cores of a node, a distribution; openb has its own" },
     Key { name: "memory", default: "4GiB", meaning: "memory of a node, a distribution; openb has its own" },
     Key { name: "count", default: "", meaning: "draw N nodes with replacement from those of the file" },
     Key { name: "shares", default: "", meaning: "for drawn nodes: the share that meets c1, c2, .., such as 0.4,0.1" },
+    Key { name: "racks", default: "", meaning: "in so many racks, of equally many nodes: the attribute `rack`" },
     Key { name: "gpu-unit", default: "devices", meaning: "for openb: devices, or thousandths as gpu-milli" },
     Key { name: "seed", default: "1", meaning: "the seed of all chance" },
 ];
@@ -86,7 +87,25 @@ pub fn read_nodes(nodes: &str, options: &[(String, String)]) -> Result<Vec<Node>
             })
             .collect();
     }
+    if let Some(racks) = values.optional("racks", node_count)? {
+        put_in_racks(&mut nodes, racks)?;
+    }
     Ok(nodes)
+}
+
+/// Nodes that follow each other share a rack.
+fn put_in_racks(nodes: &mut [Node], racks: usize) -> Result<(), WorkloadError> {
+    let count = nodes.len();
+    if racks > count {
+        let problem = format!("node option `racks`: {count} nodes cannot be in {racks} racks");
+        return Err(WorkloadError::new(problem, "write at most as many racks as there are nodes"));
+    }
+    for (number, node) in nodes.iter_mut().enumerate() {
+        let rack = ("rack".to_owned(), (number * racks / count).to_string());
+        let others = node.attributes.iter().map(|other| (other.name.clone(), other.value.clone()));
+        node.attributes = Attributes::new(others.chain([rack]).collect::<Vec<_>>());
+    }
+    Ok(())
 }
 
 fn unknown_format(format: &str) -> WorkloadError {

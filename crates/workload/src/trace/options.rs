@@ -18,7 +18,7 @@ pub struct Key {
 }
 
 /// The options that every format takes.
-pub const COMMON_KEYS: [Key; 18] = [
+pub const COMMON_KEYS: [Key; 19] = [
     Key { name: "limit", default: "", meaning: "keep only the first N jobs of the file; a benchmark's queries repeat" },
     Key { name: "draw", default: "", meaning: "draw N jobs with replacement from those that were read" },
     Key {
@@ -46,6 +46,11 @@ pub const COMMON_KEYS: [Key; 18] = [
         name: "retries",
         default: "0",
         meaning: "how often a failed task is tried again; job files say it themselves",
+    },
+    Key {
+        name: "input",
+        default: "",
+        meaning: "where the trace does not say what tasks read: so many MB for each second of their stage's mean run time",
     },
     Key { name: "constraints", default: "", meaning: "a folder of tables to draw constraints of stages from" },
     Key { name: "constrained", default: "0.5", meaning: "the share of stages that get constraints from those tables" },
@@ -75,6 +80,8 @@ pub struct Options {
     pub expected_error: Distribution,
     pub demand_error: Distribution,
     pub retries: u32,
+    /// MB that a task reads for each second that it runs.
+    pub input: Option<f64>,
     /// A folder of tables, and the share of the stages that get constraints from them.
     pub constraints: Option<PathBuf>,
     pub constrained: f64,
@@ -123,6 +130,7 @@ impl Options {
             expected_error: values.get("expected-error", wrong_by)?,
             demand_error: values.get("demand-error", wrong_by)?,
             retries: values.get("retries", number)?,
+            input: values.optional("input", scale)?,
             constraints: values.optional("constraints", |text| Ok(PathBuf::from(text)))?,
             constrained: values.get("constrained", share)?,
             near: near(&values)?,

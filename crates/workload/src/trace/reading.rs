@@ -14,7 +14,7 @@ use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, JobSpec, Program, ResourceSpec, StageSpec, TaskSet, Workdir,
+    Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, StageSpec, TaskSet, Workdir,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -101,6 +101,8 @@ pub(crate) struct Reading<'a> {
     stages: u64,
     /// Stages of which the trace does not say what a task needs.
     without_demand: u64,
+    /// Stages of which what their tasks read was filled in, and of which it was known, where that was asked for.
+    inputs: (u64, u64),
     saw_no_arrival: bool,
     /// Tasks whose run times were brought up to one second.
     lifted: u64,
@@ -128,6 +130,7 @@ impl<'a> Reading<'a> {
             }),
             stages: 0,
             without_demand: 0,
+            inputs: (0, 0),
             saw_no_arrival: false,
             lifted: 0,
             repeats: false,
@@ -233,6 +236,7 @@ impl<'a> Reading<'a> {
     /// Takes a job that is already in order, with its true run times.
     pub fn push(&mut self, arrival: Option<Duration>, mut spec: JobSpec, mut run_times: Vec<RunTimes>) {
         for (stage, run_times) in spec.stages.iter_mut().zip(&mut run_times) {
+            self.fill_in_input(stage, run_times);
             self.misjudge(stage, run_times);
         }
         self.saw_no_arrival |= arrival.is_none();
@@ -284,8 +288,22 @@ impl<'a> Reading<'a> {
             outputs: Vec::new(),
             inputs: Vec::new(),
             input_kib: draft.input_kib,
+            reads: Reads::default(),
         };
         Ok((spec, run_times))
+    }
+
+    /// How much tasks read, where that is not said; 4 TiB at most. Those of a stage read alike: were it in proportion to their own run
+    /// times, it would tell the schedulers what nobody knows beforehand.
+    fn fill_in_input(&mut self, stage: &mut StageSpec, run_times: &RunTimes) {
+        let Some(rate) = self.options.input else { return };
+        if stage.input_kib.is_empty() {
+            let kib = (run_times.mean().as_secs_f64() * rate * 1e6 / 1_024.0).ceil();
+            stage.input_kib = vec![kib as u32; stage.tasks.len() as usize];
+            self.inputs.0 += 1;
+        } else {
+            self.inputs.1 += 1;
+        }
     }
 
     /// Different nodes by the names that drawn nodes have.
@@ -415,6 +433,15 @@ impl<'a> Reading<'a> {
             self.note(format!("demands are not in the trace{of}: {}", self.options.demand.describe()));
         } else if self.options.demand != Demand::Unit {
             self.note("the trace has demands of its own: the option `demand` was not used");
+        }
+        match (self.options.input, self.inputs) {
+            (None, _) => {}
+            (Some(_), (0, _)) => self.note("the trace says what tasks read: the option `input` was not used"),
+            (Some(rate), (filled, known)) => {
+                let of = if known > 0 { format!(" for {filled} of {} stages", filled + known) } else { String::new() };
+                let how = format!("{rate} MB for each second of their stage's mean run time");
+                self.note(format!("what tasks read is not in the trace{of}: {how}"));
+            }
         }
         if let (Some(tables), share) = (&self.options.constraints, self.options.constrained) {
             self.note(format!("{share} of the stages got constraints drawn from the tables of {}", tables.display()));

@@ -295,7 +295,7 @@ impl Matching {
 mod tests {
     use super::*;
     use amalgam_core::vocabulary::Chance;
-    use amalgam_core::vocabulary::{ExecutionType, Program, ResourceSpec, TaskSet};
+    use amalgam_core::vocabulary::{ExecutionType, Program, Reads, ResourceSpec, TaskSet};
     use std::sync::Arc;
 
     fn stages(after: &[&[u32]]) -> Vec<StageSpec> {
@@ -314,6 +314,7 @@ mod tests {
             outputs: Vec::new(),
             inputs: Vec::new(),
             input_kib: Vec::new(),
+            reads: Reads::default(),
         };
         after.iter().map(stage).collect()
     }

@@ -31,6 +31,17 @@ fn gpu_nodes_have_their_model_as_an_attribute() {
 }
 
 #[test]
+fn nodes_may_be_in_racks_of_equal_size_beside_their_other_attributes() {
+    let read = nodes("drawn:10", "racks=4 shares=1").unwrap();
+    let racks: Vec<&str> = read.iter().map(|node| node.attributes.get("rack").unwrap()).collect();
+    assert_eq!(racks, ["0", "0", "0", "1", "1", "2", "2", "2", "3", "3"]);
+    assert_eq!(met(&read, "c1=1"), 10);
+    assert_eq!(nodes("drawn:10", "").unwrap()[0].attributes.get("rack"), None);
+    assert!(nodes("drawn:3", "racks=4").unwrap_err().problem.contains("3 nodes cannot be in 4 racks"));
+    assert!(nodes("drawn:3", "racks=0").unwrap_err().problem.contains("`racks`"));
+}
+
+#[test]
 fn bit_vectors_are_attributes() {
     let text = r#"{"LMs": {"1": {"LM_id": "1", "partitions": {"1": ["0b101", "0b011"]}}}}"#;
     let samples = Samples::one("c.json", text);

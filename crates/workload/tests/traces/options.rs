@@ -199,6 +199,31 @@ fn what_only_some_stages_lack_is_counted() {
 }
 
 #[test]
+fn what_tasks_read_is_filled_in_by_their_stages_mean_and_what_a_trace_says_of_it_stays() {
+    let stage = |extra: &str| format!(r#"{{"name":"s","tasks":2,"run_times_us":[1000000,3000000]{extra}}}"#);
+    let text = format!("{{\"name\":\"j\",\"stages\":[{},{}]}}\n", stage(""), stage(r#","after":[0]"#));
+    let samples = Samples::one("a.jsonl", text);
+    let sizes = |options: &str| {
+        let workload = samples.read("job", "a.jsonl", options).unwrap();
+        let sizes: Vec<Vec<u32>> = workload.jobs[0].spec.stages.iter().map(|stage| stage.input_kib.clone()).collect();
+        (sizes, workload)
+    };
+    assert!(sizes("").0.iter().all(Vec::is_empty));
+    // 2 s of 5.12 MB, and ten times as long.
+    let (found, workload) = sizes("input=5.12");
+    assert_eq!(found, [[10_000, 10_000], [10_000, 10_000]]);
+    assert!(
+        has_note(&workload, "what tasks read is not in the trace: 5.12 MB for each second"),
+        "{:?}",
+        workload.notes
+    );
+    assert_eq!(sizes("input=5.12 time-scale=10").0[0], [100_000, 100_000]);
+    for wrong in ["input=0", "input=-1", "input=much"] {
+        assert!(samples.read("job", "a.jsonl", wrong).unwrap_err().problem.contains("`input`"), "{wrong}");
+    }
+}
+
+#[test]
 fn every_format_and_option_is_documented() {
     let page = include_str!("../../../../docs/workloads.md");
     for format in FORMATS {

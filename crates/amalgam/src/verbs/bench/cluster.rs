@@ -236,6 +236,7 @@ pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager)
         queue: QueueId(1),
         resources: spec.stages.iter().map(|stage| stage.resources.basic).collect(),
         near: vec![Default::default(); stages],
+        places: Vec::new(),
         spec: Arc::new(spec),
         default_timeout: None,
         recalled: Vec::new(),

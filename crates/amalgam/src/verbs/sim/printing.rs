@@ -3,8 +3,8 @@
 use crate::show;
 use amalgam_core::why::counted;
 use amalgam_sim::{
-    Against, Altruism, Busy, Duplicates, Forecast, OfPreset, Oracle, Outcome, QueueExchange, Queueing, Reference,
-    Results, Stragglers,
+    Against, Altruism, Busy, Duplicates, Forecast, OfPreset, Oracle, Outcome, QueueExchange, Queueing, ReadFrom,
+    Reading, Reference, Results, Stragglers,
 };
 use amalgam_workload::trace::Summary;
 use std::ops::RangeInclusive;
@@ -229,6 +229,7 @@ pub fn table(results: &Results) -> String {
         text += &format!("fairness (Jain, 60 s windows): mean {mean:.3}, least {least:.3}\n");
     }
     text += &foretold(results);
+    text += &results.reading.as_ref().map(reading).unwrap_or_default();
     text += &side_by_side(&results.side_by_side);
     text += &results.queueing.as_ref().map(queueing).unwrap_or_default();
     text += &results.altruism.as_ref().map(altruism).unwrap_or_default();
@@ -241,6 +242,26 @@ pub fn table(results: &Results) -> String {
         }
     }
     text
+}
+
+/// From where tasks read.
+fn reading(reading: &Reading) -> String {
+    let row = |name: &str, of: &ReadFrom| {
+        let parts = [
+            of.tasks_on_node,
+            of.tasks_in_rack,
+            of.tasks_elsewhere,
+            of.bytes_on_node,
+            of.bytes_in_rack,
+            of.bytes_elsewhere,
+        ];
+        let cells = [of.tasks.to_string(), show::number(of.bytes as f64 / 1e9), show::number(of.longer_s)];
+        [vec![name.to_owned()], cells.to_vec(), parts.map(show::percent).to_vec()].concat()
+    };
+    let all = [("blocks", &reading.blocks), ("of earlier tasks", &reading.earlier_tasks), ("all", &reading.all)];
+    let rows: Vec<Vec<String>> = all.iter().filter(|(_, of)| of.tasks > 0).map(|(name, of)| row(name, of)).collect();
+    let headings = ["READ", "TASKS", "GB", "LONGER S", "ON NODE", "RACK", "BEYOND", "GB ON NODE", "RACK", "BEYOND"];
+    format!("\n{}\n", show::table(&headings, &rows))
 }
 
 /// How right it was what was said of attempts before they started.

@@ -6,13 +6,14 @@ use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::workload::parse_option;
 use amalgam_core::master::{Beside, Decide, MasterSettings};
+use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_core::why::counted;
 use amalgam_daemon::config::Config;
 use amalgam_sim::{
-    Costs, ExecutionSettings, FileSettings, NetworkSettings, Outcome, Reference, Results, Settings, Simulation,
-    Subject, capacity, report,
+    Costs, ExecutionSettings, FileSettings, InputSettings, NetworkSettings, Outcome, Reference, Results, Settings,
+    Simulation, Subject, capacity, report,
 };
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
@@ -135,6 +136,9 @@ struct ClusterArgs {
     /// Memory of each node
     #[arg(long, value_name = "SIZE", default_value = "4GiB")]
     memory: String,
+    /// In so many racks, of equally many nodes
+    #[arg(long, value_name = "N")]
+    racks: Option<u32>,
     /// An option of the nodes, such as shares=0.4,0.1; repeatable
     #[arg(long = "node-option", value_name = "KEY=VALUE", value_parser = parse_option)]
     node_options: Vec<(String, String)>,
@@ -191,6 +195,30 @@ struct WorldArgs {
     /// The most that a node keeps of files for tasks to read
     #[arg(long, value_name = "SIZE", value_parser = amalgam_workload::quantities::parse_size, default_value = "10GiB")]
     cache: u64,
+    /// What tasks read lies on nodes, each block on so many: those of first stages read blocks, later ones what earlier tasks left.
+    /// The workload says how much that is, or -w input=MB does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    replicas: Option<u32>,
+    /// The most in one block
+    #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "256MiB")]
+    block: u64,
+    /// MB a second at which a task reads from its own node, from another one in its rack and from elsewhere
+    #[arg(long, value_name = "MB,MB,MB", value_parser = parse_rates, default_value = "160,100,80")]
+    read_rates: Rates,
+}
+
+fn parse_rates(text: &str) -> std::result::Result<Rates, String> {
+    let rate = |text: &str| text.trim().parse().ok().filter(|mb: &u32| (1..=1_000_000).contains(mb));
+    let rates: Option<Vec<u32>> = text.split(',').map(rate).collect();
+    match rates.as_deref() {
+        Some(&[on_node, in_rack, elsewhere]) if on_node >= in_rack && in_rack >= elsewhere => {
+            let bytes = |mb: u32| u64::from(mb) * 1_000_000;
+            Ok(Rates { on_node: bytes(on_node), in_rack: bytes(in_rack), elsewhere: bytes(elsewhere) })
+        }
+        _ => {
+            Err("write three whole numbers of MB a second, none above the one before it, such as 160,100,80".to_owned())
+        }
+    }
 }
 
 fn rate(text: &str) -> std::result::Result<u64, String> {
@@ -246,12 +274,13 @@ fn number(text: &str) -> std::result::Result<f64, String> {
 
 impl RunArgs {
     fn nodes(&self, seed: u64) -> Result<Vec<Node>> {
-        let ClusterArgs { nodes, cpus, memory, node_options } = &self.cluster;
+        let ClusterArgs { nodes, cpus, memory, racks, node_options } = &self.cluster;
         let source = match nodes.parse::<u32>() {
             Ok(count) => format!("drawn:{count}"),
             Err(_) => nodes.clone(),
         };
         let mut options = vec![("cpus".to_owned(), cpus.clone()), ("memory".to_owned(), memory.clone())];
+        options.extend(racks.map(|racks| ("racks".to_owned(), racks.to_string())));
         options.extend(node_options.iter().cloned());
         Ok(trace::read_nodes(&source, &seeded(&options, seed))?)
     }
@@ -289,6 +318,7 @@ impl RunArgs {
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
         let manager_processes = usize::from(self.world.manager_processes);
+        let WorldArgs { replicas, block: block_bytes, read_rates: rates, .. } = self.world;
         let most = grants_per_heartbeat;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
@@ -313,6 +343,7 @@ impl RunArgs {
                 ..ExecutionSettings::default()
             },
             files: FileSettings { bytes, bytes_per_second, cache_bytes, ..FileSettings::default() },
+            inputs: replicas.map(|replicas| InputSettings { block_bytes, replicas, rates }),
             costs: if free { Costs::NONE } else { cost },
             until: self.until,
             strict: self.strict,
@@ -376,6 +407,9 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let first = &worlds[0];
     tell_gaps(&first.workload);
     tell_heartbeats(first, args.world.heartbeat);
+    if args.world.replicas.is_some() {
+        worlds.iter().try_for_each(|world| check_inputs(&world.workload))?;
+    }
     if args.strict {
         worlds.iter().try_for_each(|world| check_workload(&world.workload))?;
     }
@@ -497,6 +531,16 @@ fn check_ends(run: &Outcome) -> Result<()> {
         return Err(Failure::new(what, "let tasks be tried again with -w retries=N, or leave out --strict"));
     }
     Ok(())
+}
+
+/// Whether something could lie on nodes.
+fn check_inputs(workload: &Workload) -> Result<()> {
+    let mut stages = workload.jobs.iter().flat_map(|job| &job.spec.stages);
+    if stages.any(|stage| !stage.input_kib.is_empty()) {
+        return Ok(());
+    }
+    let what = format!("`{}` does not say what its tasks read, so that nothing lies on nodes", workload.name);
+    Err(Failure::usage(what, "say it with -w input=MB, for each second of a task's run time, or leave out --replicas"))
 }
 
 fn check_workload(workload: &Workload) -> Result<()> {

@@ -7,8 +7,8 @@
 //! quality: who waits least goes first, and who would have to wait is matched again with others. What may fail is taken to wait
 //! for longer, by what it is expected to lose.
 //!
-//! Departs: of a rack some nodes are drawn, and not all looked at; tasks of an ask are alike, so that no task goes before
-//! another for the size of its input.
+//! Departs: of a rack some nodes are drawn, and not all looked at; how long a task works is learned from others that have
+//! finished, wherever these read their input, so that a part of its reading counts twice, the same on every node.
 
 use crate::policy::completion::{Estimate, MILLION, Odds, Part, Rates};
 use crate::policy::matching::Candidates;

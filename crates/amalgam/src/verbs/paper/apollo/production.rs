@@ -4,12 +4,16 @@
 use super::super::figure::{
     Amount, Extent, PaperNumber, Row, mean, nodes, number_of, percentile, ratio, run_all, seconds, source,
 };
+use super::locality;
 use super::scenario::{Production, ProductionFigure};
 use crate::failure::{Failure, Result};
 use amalgam_core::master::Beside;
+use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
-use amalgam_sim::{AcrossNodes, Busy, OfPreset, Oracle, Outcome, Queueing, Reference, RunTimes, Settings, Simulation};
+use amalgam_sim::{
+    AcrossNodes, Busy, OfPreset, Oracle, Outcome, Queueing, Reading, Reference, RunTimes, Settings, Simulation,
+};
 use amalgam_workload::trace::{self, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,6 +98,7 @@ pub struct Run {
     preempted: f64,
     busy: Busy,
     run_times: RunTimes,
+    pub reading: Option<Reading>,
     queueing: Option<Queueing>,
     side_by_side: Vec<OfPreset>,
     /// Of the waits of guaranteed attempts at nodes: the deviation, and the 20th, 80th and 95th percentile of nodes, while jobs
@@ -103,7 +108,12 @@ pub struct Run {
     recurring: BTreeMap<String, f64>,
 }
 
-pub fn run(production: &Production, figure: &ProductionFigure, extent: &Extent) -> Result<Vec<(Case, Vec<Run>)>> {
+pub fn run(
+    production: &Production,
+    figure: &ProductionFigure,
+    rates: Rates,
+    extent: &Extent,
+) -> Result<Vec<(Case, Vec<Run>)>> {
     let slow: &[(f64, bool)] = match figure.stragglers {
         Some(part) => &[(part, false), (part, true)],
         None => &[(0.0, true)],
@@ -140,11 +150,17 @@ pub fn run(production: &Production, figure: &ProductionFigure, extent: &Extent) 
         let assumed_run_time_s = figure.assumed_run_time_s;
         cases.extend(assumed_run_time_s.map(|_| Case { assumed_run_time_s, ..other() }));
     }
-    let runs = run_all(&cases, extent, |case, seed| one(production, figure, case, seed, extent));
+    let runs = run_all(&cases, extent, |case, seed| one(production, figure, (case, rates), seed, extent));
     cases.into_iter().zip(runs).map(|(case, runs)| Ok((case, runs.into_iter().collect::<Result<_>>()?))).collect()
 }
 
-fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u64, extent: &Extent) -> Result<Run> {
+fn one(
+    production: &Production,
+    figure: &ProductionFigure,
+    (case, rates): (&Case, Rates),
+    seed: u64,
+    extent: &Extent,
+) -> Result<Run> {
     let part = match extent.amount {
         Amount::Whole => 1,
         Amount::Quick => 10,
@@ -153,9 +169,16 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
     let count = (figure.nodes.unwrap_or(production.nodes) / part).max(2);
     let jobs = (figure.jobs.unwrap_or(production.jobs) / part).max(4);
     let node = Resources::new(production.cpus * 1_000, production.memory_gib * 1_024);
-    let workload = workload(production, case.load * f64::from(count * production.cpus), jobs, seed, extent)?;
-    let nodes = nodes(node, count);
+    let inputs = figure.inputs.then_some(production.inputs);
+    let input = inputs.map(|inputs| ("input", inputs.mb_for_each_second.to_string()));
+    let busy = case.load * f64::from(count * production.cpus);
+    let workload = workload(production, busy, jobs, seed, input, extent)?;
+    let mut nodes = nodes(node, count);
     let mut settings = Settings { preset: case.preset()?, seed, oracle: true, ..Settings::default() };
+    if let Some(inputs) = inputs {
+        locality::put_in_racks(&mut nodes, (inputs.nodes_in_rack / part).max(2));
+        settings.inputs = Some(locality::layout(&inputs, rates));
+    }
     settings.preset.seed = seed;
     settings.manager_processes = figure.manager_processes.map_or(0, |count| (count / part).max(1) as usize);
     settings.master.heartbeat = seconds(production.heartbeat_s);
@@ -171,13 +194,20 @@ fn one(production: &Production, figure: &ProductionFigure, case: &Case, seed: u6
 }
 
 /// Jobs that come at random, at the rate at which they keep so many cores busy.
-fn workload(production: &Production, busy: f64, jobs: u32, seed: u64, extent: &Extent) -> Result<Workload> {
+fn workload(
+    production: &Production,
+    busy: f64,
+    jobs: u32,
+    seed: u64,
+    input: Option<(&str, String)>,
+    extent: &Extent,
+) -> Result<Workload> {
     let read = if extent.amount == Amount::Smoke { &production.stand_in } else { &production.read };
     let source = source("apollo", read, extent)?;
     let read = |more: &[(&str, String)]| {
         let mut options: Vec<(String, String)> = production.options.clone().into_iter().collect();
         options.extend([("seed".to_owned(), seed.to_string()), ("draw".to_owned(), jobs.to_string())]);
-        options.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        options.extend(more.iter().chain(&input).map(|(key, value)| ((*key).to_owned(), value.clone())));
         trace::read(&source, &options).map_err(|error| Failure::usage(error.problem, error.remedy))
     };
     let gap = |micros: f64| [("arrival", format!("poisson:{}us", micros.round().max(1.0)))];
@@ -212,6 +242,7 @@ impl Run {
             preempted: results.counters.preempted as f64,
             busy: results.busy,
             run_times: results.run_times,
+            reading: results.reading,
             queueing: results.queueing.clone(),
             side_by_side: results.side_by_side.clone(),
             across_nodes: across_nodes(results.queueing.as_ref(), last_arrival_s),
@@ -267,6 +298,7 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         row(RUN_TIMES, &|run| run.run_times.within_a_quarter);
         row("run times estimated at all", &|run| ratio(run.run_times.predicted as f64, run.run_times.attempts as f64));
         row("preempted, part of attempts", &|run| ratio(run.preempted, run.launched));
+        rows.extend(locality::rows(figure, &name, runs, paper));
         for base in
             set_up.baselines.iter().filter(|base| **base != case.preset && set_up.schedulers.contains(&case.preset))
         {

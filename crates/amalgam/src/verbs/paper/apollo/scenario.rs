@@ -29,7 +29,18 @@ pub struct Production {
     pub options: BTreeMap<String, String>,
     pub stand_in: String,
     pub straggler_factor: f64,
+    pub inputs: Inputs,
     figure: BTreeMap<String, ProductionFigure>,
+}
+
+/// Where they lie, of the figures in which they do.
+#[derive(Clone, Copy, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Inputs {
+    pub nodes_in_rack: u32,
+    pub replicas: u32,
+    /// That a task runs in its stage's mean.
+    pub mb_for_each_second: f64,
 }
 
 #[derive(Clone, Deserialize, Debug)]
@@ -52,6 +63,9 @@ pub struct ProductionFigure {
     pub assumed_run_time_s: Option<f64>,
     /// The probability that an attempt is slow.
     pub stragglers: Option<f64>,
+    /// Inputs lie somewhere.
+    #[serde(default)]
+    pub inputs: bool,
 }
 
 #[derive(Clone, Copy, Deserialize, Debug)]
@@ -190,6 +204,10 @@ impl Production {
         within("production.jobs", jobs, 1.0..=MANY)?;
         within("production.heartbeat_s", heartbeat_s, 0.01..=MANY)?;
         within("production.straggler_factor", straggler_factor, 1.0..=1_000.0)?;
+        let Inputs { nodes_in_rack, replicas, mb_for_each_second } = self.inputs;
+        within("production.inputs.nodes_in_rack", nodes_in_rack, 1.0..=MANY)?;
+        within("production.inputs.replicas", replicas, 1.0..=100.0)?;
+        within("production.inputs.mb_for_each_second", mb_for_each_second, 0.001..=10_000.0)?;
         for (name, figure) in &self.figure {
             figure.check().map_err(|what| format!("production.figure.{name}: {what}"))?;
         }

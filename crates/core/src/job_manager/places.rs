@@ -1,0 +1,107 @@
+//! Where lies what tasks read in place: blocks that the job names, and what earlier tasks left where they ran.
+//!
+//! Files that are fetched are another matter ([`super::files`]). Departs: what an earlier task left is taken to lie where it
+//! ran for as long as the job runs.
+
+use super::JobManager;
+use super::dag::Dag;
+use super::requests::Requests;
+use crate::protocol::{AdmittedJob, Holder};
+use crate::scheduling::NextTask;
+use crate::vocabulary::{Block, JobSpec, NodeId, Piece, Reads, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who has room on a node looks among so many of a stage's next tasks for the one that has most of its input there.
+const LOOKS: usize = 64;
+
+/// Stages whose input lies where others ran, of which the scheduler was not told yet.
+#[derive(Default)]
+pub(super) struct Unlocated(BTreeSet<u32>);
+
+impl Unlocated {
+    pub(super) fn new(spec: &JobSpec) -> Unlocated {
+        let stages = (0..).zip(&spec.stages).filter(|(_, stage)| stage.reads == Reads::Before);
+        Unlocated(stages.map(|(number, _)| number).collect())
+    }
+}
+
+/// The blocks that a task reads; `None` where its stage has none.
+fn blocks_of(job: &AdmittedJob, stage: u32, index: u32) -> Option<Vec<Piece>> {
+    let Reads::Blocks(blocks) = &job.spec.stages[stage as usize].reads else { return None };
+    let nodes = job.places.get(stage as usize);
+    let node = |&place: &u32| nodes.and_then(|nodes| nodes.get(place as usize).copied().flatten());
+    let piece =
+        |block: &Block| Piece { bytes: u64::from(block.kib) * 1_024, at: block.at.iter().filter_map(node).collect() };
+    Some(blocks.of(index).iter().map(piece).collect())
+}
+
+fn bytes_at(pieces: &[Piece], node: NodeId) -> u64 {
+    pieces.iter().filter(|piece| piece.at.contains(&node)).map(|piece| piece.bytes).sum()
+}
+
+/// For the job's own scheduler: which tasks of an ask come next, where each reads blocks of its own.
+pub(super) fn next_tasks<'a>(
+    job: &'a AdmittedJob,
+    dag: &'a Dag,
+    requests: &'a Requests,
+) -> impl Fn(u32, u64, &BTreeSet<u32>) -> Option<Vec<NextTask>> + 'a {
+    move |ask, most, taken| {
+        let stage = requests.next_stage(ask)?;
+        if !matches!(job.spec.stages[stage as usize].reads, Reads::Blocks(_)) {
+            return None;
+        }
+        let next = dag.upcoming(stage).filter(|index| !taken.contains(index));
+        let named = |index| {
+            let pieces = blocks_of(job, stage, index).unwrap_or_default();
+            NextTask { index, pieces, expected: dag.expected(stage, index) }
+        };
+        Some(next.take(usize::try_from(most).unwrap_or(usize::MAX)).map(named).collect())
+    }
+}
+
+impl JobManager {
+    pub(super) fn blocks_of(&self, task: TaskId) -> Option<Vec<Piece>> {
+        blocks_of(&self.job, task.stage, task.index)
+    }
+
+    /// The task of the stage that gets room on this node: the one that was decided on, or that has most of its input there, else
+    /// the first.
+    pub(super) fn next_on(&self, stage: u32, decided: Option<u32>, node: NodeId) -> Option<u32> {
+        let decided = decided.filter(|index| self.dag.is_upcoming(stage, *index));
+        decided.or_else(|| self.nearest_to(stage, node)).or_else(|| self.dag.next_task(stage))
+    }
+
+    fn nearest_to(&self, stage: u32, node: NodeId) -> Option<u32> {
+        if !matches!(self.job.spec.stages[stage as usize].reads, Reads::Blocks(_)) {
+            return None;
+        }
+        let here = |index| bytes_at(&blocks_of(&self.job, stage, index).unwrap_or_default(), node);
+        let first = self.dag.upcoming(stage).take(LOOKS).map(|index| (index, here(index)));
+        // Of equals the first.
+        let best = first.reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.filter(|(_, bytes)| *bytes > 0).map(|(index, _)| index)
+    }
+
+    /// Says to the job's own scheduler where the tasks ran whose output can be read now, and so how far it is.
+    pub(super) fn locate_earlier(&mut self) {
+        let Some(scheduler) = self.scheduler.as_mut().filter(|_| !self.unlocated.0.is_empty()) else { return };
+        let ready: Vec<u32> = self.dag.runnable().filter(|stage| self.unlocated.0.contains(stage)).collect();
+        for stage in ready {
+            self.unlocated.0.remove(&stage);
+            let spec = &self.job.spec.stages[stage as usize];
+            let mut ran: BTreeMap<NodeId, u64> = BTreeMap::new();
+            for node in spec.after.iter().flat_map(|before| self.dag.stage(*before).ran_on()) {
+                *ran.entry(node).or_default() += 1;
+            }
+            let tasks: u64 = ran.values().sum();
+            let kib: u64 = spec.input_kib.iter().map(|kib| u64::from(*kib)).sum();
+            let of_one = kib.saturating_mul(1_024) / (spec.input_kib.len() as u64).max(1);
+            let bytes = |count: u64| (u128::from(of_one) * u128::from(count) / u128::from(tasks.max(1))) as u64;
+            let parts: Vec<Holder> =
+                ran.into_iter().map(|(node, count)| Holder { node, bytes: bytes(count) }).collect();
+            for is_opportunistic in [false, true] {
+                scheduler.set_parts(self.requests.ask_of(stage, is_opportunistic), &parts);
+            }
+        }
+    }
+}

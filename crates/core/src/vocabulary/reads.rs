@@ -1,0 +1,142 @@
+//! Where lies what tasks read in place: nothing is brought for them beforehand, so a task takes the longer the farther it runs
+//! from what it reads. How much that is stands in [`StageSpec::input_kib`].
+
+use super::{NodeId, StageSpec};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum Reads {
+    /// Nobody says.
+    #[default]
+    Unsaid,
+    /// In blocks of a file system, each on several nodes.
+    Blocks(Blocks),
+    /// Where the tasks ran that it comes after: of each of them as much.
+    Before,
+}
+
+impl StageSpec {
+    /// Whether it is known where its tasks find what they read.
+    pub fn has_inputs(&self) -> bool {
+        !self.inputs.is_empty() || self.reads.are_said()
+    }
+}
+
+impl Reads {
+    pub fn are_said(&self) -> bool {
+        *self != Reads::Unsaid
+    }
+}
+
+/// The blocks that each task of a stage reads. The names of their nodes stand once.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Blocks {
+    nodes: Vec<String>,
+    blocks: Vec<Block>,
+    /// By task, where its blocks end.
+    ends: Vec<u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Block {
+    pub kib: u32,
+    /// Numbers of the nodes that have all of it.
+    pub at: Vec<u32>,
+}
+
+/// A part of an input, which each of these nodes has whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub bytes: u64,
+    pub at: Vec<NodeId>,
+}
+
+impl Blocks {
+    /// None yet, on nodes of these names.
+    pub fn on(nodes: Vec<String>) -> Blocks {
+        Blocks { nodes, ..Blocks::default() }
+    }
+
+    /// Those of the next task.
+    ///
+    /// # Errors
+    /// When there are more than can be counted.
+    pub fn push(&mut self, blocks: impl IntoIterator<Item = Block>) -> Result<(), String> {
+        let before = self.blocks.len();
+        self.blocks.extend(blocks);
+        let Ok(end) = u32::try_from(self.blocks.len()) else {
+            self.blocks.truncate(before);
+            return Err("a stage reads at most 4,294,967,295 blocks".to_owned());
+        };
+        self.ends.push(end);
+        Ok(())
+    }
+
+    /// Those of a task; none of one that is not known.
+    pub fn of(&self, task: u32) -> &[Block] {
+        let task = task as usize;
+        let begin = task.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        let end = self.ends.get(task).copied().unwrap_or(begin);
+        // What another process sent is looked at before it is trusted.
+        self.blocks.get(begin as usize..end as usize).unwrap_or_default()
+    }
+
+    pub fn nodes(&self) -> &[String] {
+        &self.nodes
+    }
+
+    /// # Errors
+    /// When they are not of `tasks` tasks, or on a node without a name.
+    pub fn check(&self, tasks: u32) -> Result<(), String> {
+        if self.ends.len() > tasks as usize {
+            return Err(format!("it has {tasks} tasks and says where {} read", self.ends.len()));
+        }
+        let is_whole = self.ends.last().copied().unwrap_or(0) as usize == self.blocks.len();
+        if !self.ends.is_sorted() || !is_whole {
+            return Err("it is not clear which task reads which of its blocks".to_owned());
+        }
+        let known = self.nodes.len();
+        match self.blocks.iter().flat_map(|block| &block.at).find(|node| **node as usize >= known) {
+            Some(node) => Err(format!("it reads a block on its node {node}, and names {known}")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(kib: u32, at: &[u32]) -> Block {
+        Block { kib, at: at.to_vec() }
+    }
+
+    fn two_tasks() -> Blocks {
+        let mut blocks = Blocks::on(vec!["a".to_owned(), "b".to_owned()]);
+        blocks.push([block(1, &[0]), block(2, &[0, 1])]).unwrap();
+        blocks.push([]).unwrap();
+        blocks.push([block(3, &[1])]).unwrap();
+        blocks
+    }
+
+    #[test]
+    fn each_task_has_its_own_blocks() {
+        let blocks = two_tasks();
+        let sizes = |task| blocks.of(task).iter().map(|block| block.kib).collect::<Vec<u32>>();
+        assert_eq!([0, 1, 2, 3].map(sizes), [vec![1, 2], vec![], vec![3], vec![]]);
+        assert_eq!(blocks.check(3), Ok(()));
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused_and_harms_nobody() {
+        assert!(two_tasks().check(2).unwrap_err().contains("2 tasks and says where 3 read"));
+        let mut unnamed = two_tasks();
+        unnamed.nodes.pop();
+        assert!(unnamed.check(3).unwrap_err().contains("its node 1, and names 1"));
+        for ends in [vec![2, 1, 3], vec![9, 9, 9], vec![]] {
+            let wrong = Blocks { ends, ..two_tasks() };
+            assert!(wrong.check(3).unwrap_err().contains("not clear"), "{wrong:?}");
+            assert!((0..4).all(|task| wrong.of(task).len() <= 3));
+        }
+    }
+}
