@@ -8,6 +8,8 @@ use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::ExecutorSetup;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -190,9 +192,13 @@ pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
 
 /// Waits for Ctrl-C or a request to terminate.
 pub fn until_stopped() -> Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])?;
-    signals.forever().next();
+    stop_signals()?.forever().next();
     Ok(())
+}
+
+/// Those two, from now on, whatever our parent made of them.
+pub fn stop_signals() -> Result<Signals> {
+    Ok(Signals::new([SIGINT, SIGTERM])?)
 }
 
 /// Warnings and worse go to stderr; `AMALGAM_LOG=info` shows more.

@@ -8,7 +8,7 @@ use amalgam_daemon::auth::{self, Tokens};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, io};
 
 /// The state directory of this user: as told, else where the desktop's rules put it.
 pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
@@ -37,9 +37,9 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     if let Some(server) = connection.server.clone().or_else(|| env::var("AMALGAM_SERVER").ok()) {
         return Ok(Some(Client::new(base_url(&server)?, token(connection, None)?)));
     }
-    let path = state_dir(connection)?.join(ServerFile::NAME);
     // A file that is half written or left by a dead server means that none is there.
-    let Some(file) = fs::read_to_string(path).ok().and_then(|text| serde_json::from_str::<ServerFile>(&text).ok())
+    let Some(file) =
+        server_file(&state_dir(connection)?)?.and_then(|text| serde_json::from_str::<ServerFile>(&text).ok())
     else {
         return Ok(None);
     };
@@ -48,6 +48,27 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     }
     let token = token(connection, Some(Path::new(&file.token_file)))?;
     Ok(Some(Client::new(format!("http://{}", file.address), token)))
+}
+
+/// What the server wrote down, if there is one. Where nobody may look there may be one all the same.
+fn server_file(state_dir: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(state_dir.join(ServerFile::NAME)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(None),
+        Err(error) => {
+            let what =
+                format!("cannot read {} in the state directory {}: {error}", ServerFile::NAME, state_dir.display());
+            let mend = match error.kind() {
+                io::ErrorKind::PermissionDenied => "make both readable for yourself, or ",
+                _ => "",
+            };
+            let remedy = format!(
+                "{mend}name another directory with --state-dir or AMALGAM_STATE, or the server with --server or \
+                 AMALGAM_SERVER"
+            );
+            Err(Failure::new(what, remedy))
+        }
+    }
 }
 
 fn listens(address: &str) -> bool {
@@ -77,7 +98,8 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
         Some(path) => path.to_owned(),
         None => state_dir(connection)?.join(Tokens::FILE),
     };
-    if !default.exists() {
+    // One that may not be read says so itself.
+    if matches!(default.try_exists(), Ok(false)) {
         let remedy = "pass --token-file, or set AMALGAM_TOKEN_FILE or AMALGAM_TOKEN";
         return Err(Failure::usage("there is no token to show to the server", remedy));
     }

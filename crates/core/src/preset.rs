@@ -149,6 +149,8 @@ pub struct Queueing {
     pub corrections: Option<CorrectionRules>,
     /// With it, they try other nodes for what waits, whatever is said of waits.
     pub explores: Option<ExplorationRules>,
+    /// So do those of other presets that try other nodes and share this one's cluster.
+    pub explores_beside: Option<ExplorationRules>,
     /// They take all tasks to run for so long, whatever is known of them.
     pub assumed_run_time: Option<Duration>,
 }
@@ -288,8 +290,11 @@ const QUEUEING: Queueing = Queueing {
     allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
     corrections: Some(CorrectionRules::USUAL),
     explores: None,
+    explores_beside: EXPLORATION,
     assumed_run_time: None,
 };
+
+const EXPLORATION: Option<ExplorationRules> = Some(ExplorationRules { after: Duration::from_secs(1) });
 
 impl Default for Preset {
     fn default() -> Preset {
@@ -361,7 +366,7 @@ impl Preset {
     pub const APOLLO_BASELINE: Preset = Preset {
         name: Name("apollo-baseline"),
         placement: Placement::RelaxedLocality,
-        queueing: Some(Queueing { explores: Some(ExplorationRules { after: Duration::from_secs(1) }), ..QUEUEING }),
+        queueing: Some(Queueing { explores: EXPLORATION, ..QUEUEING }),
         ..Preset::APOLLO
     };
 
@@ -553,10 +558,11 @@ impl Preset {
         Err((problem, remedy))
     }
 
-    /// What is the cluster's stays so.
+    /// What is the cluster's stays so, and whoever tries other nodes does it as the cluster says.
     fn taken_in(self, other: Preset) -> Preset {
         let queueing = self.queueing.zip(other.queueing).map(|(own, other)| {
-            let Queueing { corrections, explores, assumed_run_time, .. } = other;
+            let Queueing { corrections, assumed_run_time, .. } = other;
+            let explores = other.explores.and(own.explores_beside);
             Queueing { corrections, explores, assumed_run_time, ..own }
         });
         Preset { queueing, delays: self.delays, seed: self.seed, ..other }
@@ -642,5 +648,20 @@ mod tests {
         let rules = beside.queueing.expect("nodes queue");
         assert_eq!((beside.seed, rules.allowance.opportunistic, beside.delays), (7, 33, own.delays));
         assert_eq!((beside.placement, rules.explores.is_some()), (Placement::RelaxedLocality, true));
+    }
+
+    #[test]
+    fn whoever_tries_other_nodes_does_it_as_the_cluster_says_and_nobody_else_does() {
+        let exploring = |own: Preset, explores: Option<ExplorationRules>, other: &str| {
+            let mut own = own;
+            own.queueing.as_mut().expect("nodes queue").explores_beside = explores;
+            own.beside(other).expect("they share").queueing.expect("nodes queue").explores
+        };
+        let after = Some(ExplorationRules { after: Duration::from_secs(9) });
+        assert_eq!(exploring(Preset::APOLLO, after, "apollo-baseline"), after);
+        assert_eq!(exploring(Preset::APOLLO, None, "apollo-baseline"), None);
+        assert_eq!(exploring(Preset::APOLLO, after, "apollo"), None);
+        assert_eq!(exploring(Preset::APOLLO_BASELINE, after, "apollo"), None);
+        assert_eq!(exploring(Preset::APOLLO_BASELINE, after, "apollo-baseline"), EXPLORATION, "its own");
     }
 }

@@ -19,8 +19,8 @@
 use crate::vocabulary::{
     Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
     Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GrantId, InputFile, Instant, JobId,
-    JobSpec, JobWork, Key, Kinds, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources,
-    Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId, Wants,
+    JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec,
+    Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -182,6 +182,8 @@ pub struct NodeReport {
     pub succeeded: u32,
     /// What has started there since the last report and had been foretold; some of it where that is much.
     pub starts: Vec<ForetoldStart>,
+    /// What waits there for longer than had been foretold, since the last report; some of it where that is much.
+    pub late: Vec<Late>,
 }
 
 impl NodeReport {

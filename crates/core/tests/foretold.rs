@@ -117,3 +117,37 @@ fn what_was_asked_of_a_master_that_is_gone_is_asked_anew() {
     assert!(ages[4] <= 1 && ages[7] <= 4, "{ages:?} since the second was asked");
     assert_eq!(world.outcome(id), Some(amalgam_core::protocol::JobOutcome::Succeeded));
 }
+
+#[test]
+fn who_waits_for_too_long_is_counted_before_it_starts_and_once() {
+    let sent = (Preset::MERCURY, Way::SentOpportunistic, ExecutionType::Opportunistic);
+    for (preset, way, execution) in [(Preset::FIFO, Way::Asked, ExecutionType::Guaranteed), sent] {
+        let mut world = World::with_nodes(preset, 1, CORE);
+        let spec = |tasks| StageSpec { execution, ..any(tasks) };
+        for _ in 0..100 {
+            world.submit(job(vec![spec(1)]));
+            world.run_for(Duration::from_millis(1_100));
+        }
+        // Whoever comes behind this one was told that it takes a second.
+        world.submit(job(vec![StageSpec { execution, expected: Some(SECOND), ..stage("long", 1, "100s", 1_000) }]));
+        let unlucky = world.submit(job(vec![spec(60)]));
+        world.run_for(Duration::from_secs(95));
+        let later = world.submit(job(vec![spec(1)]));
+        world.run_for(Duration::from_secs(200));
+        let told = told(&world);
+        let of = |job: JobId| told.iter().filter(move |(task, ..)| task.job == job);
+        for (_, told, start) in of(unlucky) {
+            assert_eq!(
+                (told.way, told.is_counted),
+                (way, start.waited > told.most),
+                "{}: {told:?} {start:?}",
+                preset.name()
+            );
+        }
+        assert!(of(unlucky).filter(|(_, told, _)| told.is_counted).count() >= 50, "{}", preset.name());
+        let reach = |told: &Foretold| told.most.as_secs_f64() / told.expected.as_secs_f64().max(0.01);
+        let before = of(unlucky).map(|(_, told, _)| reach(told)).fold(0.0, f64::max);
+        let after = of(later).map(|(_, told, _)| reach(told)).next().unwrap();
+        assert!(after > 1.1 * before, "{}: {before} and {after} times what was expected", preset.name());
+    }
+}

@@ -199,6 +199,19 @@ fn progress_is_asked_for_seldom_and_of_long_tasks_more_seldom() {
 }
 
 #[test]
+fn of_short_tasks_those_are_asked_about_that_are_late() {
+    let short = || job(vec![StageSpec { expected: Some(seconds(2)), ..tasks(6, "2s") }]);
+    for (slowness, is_asked) in [(1, false), (10, true)] {
+        let mut world = world(3, slowness);
+        let id = world.submit(short());
+        world.run_for(seconds(60));
+        succeeded(&world, id);
+        let measured: usize = world.nodes.iter().map(|host| host.executor.measured).sum();
+        assert_eq!((measured > 0, !rivals(&world, id).is_empty()), (is_asked, is_asked), "{}", world.log.join("\n"));
+    }
+}
+
+#[test]
 fn an_agent_that_starts_again_goes_on_telling() {
     let mut world = world(2, 10);
     let id = world.submit(job(vec![tasks(3, "10s")]));

@@ -176,7 +176,10 @@ impl Config {
     fn of_file(file: File, preset: Option<Preset>) -> Result<Config, Mistake> {
         let mut config = Config::default();
         config.preset = preset.unwrap_or(value(file.preset, config.preset));
-        file.policies.apply(&mut config.preset)?;
+        let of_queues = file.queue.iter().filter_map(|entry| entry.preset.as_ref());
+        let others = file.beside.iter().map(|entry| &entry.preset).chain(of_queues);
+        let others: Vec<&str> = others.map(|name| name.value.as_str()).collect();
+        file.policies.apply(&mut config.preset, &others)?;
         config.listen = file.listen.unwrap_or(config.listen);
         config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));

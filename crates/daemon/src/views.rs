@@ -619,6 +619,10 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
     for (id, manager) in &roles.jobs {
         let Some(queue) = master.queue_of(*id) else { continue };
         let entry = work.entry(queue).or_default();
+        let unbooked = |open: &OpenAttempt| !open.booked && !open.opportunistic && open.started_at.is_some();
+        manager.open_attempts().filter(unbooked).for_each(|open| {
+            entry.unbooked.add(&manager.job().resources[open.task.stage as usize]);
+        });
         entry.attempts.add(&attempt_counts(manager));
         if let Some(exchange) = manager.exchange(now) {
             entry.given.add(&exchange.given);
@@ -629,7 +633,10 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
             entry.pending += stage.waiting + stage.queued;
         }
     }
-    let statuses = master.queue_statuses();
+    let mut statuses = master.queue_statuses();
+    if work.values().any(|work| work.unbooked != Totals::ZERO) {
+        add_unbooked(&mut statuses, &work, &capacity(&master.node_statuses(now)));
+    }
     let summary = |status: &QueueStatus| queue_summary(status, master.kinds(), work.get(&status.queue));
     let mut summaries: Vec<QueueSummary> = statuses.iter().map(summary).collect();
     // A queue stands before those below it, so from the end on every sum is complete when it is passed up.
@@ -648,9 +655,29 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
     summaries
 }
 
+/// What is guaranteed and in no ledger its queue uses all the same, and so do those above.
+fn add_unbooked(statuses: &mut [QueueStatus], work: &BTreeMap<QueueId, QueueWork>, capacity: &Totals) {
+    let own = |status: &QueueStatus| work.get(&status.queue).map_or(Totals::ZERO, |work| work.unbooked);
+    let mut unbooked: Vec<Totals> = statuses.iter().map(own).collect();
+    for index in (0..statuses.len()).rev() {
+        if unbooked[index] == Totals::ZERO {
+            continue;
+        }
+        let parent = statuses[index].spec.name.rsplit_once('.').map(|(parent, _)| parent);
+        if let Some(parent) = statuses[..index].iter().position(|queue| Some(&*queue.spec.name) == parent) {
+            unbooked[parent] = unbooked[parent].zip(&unbooked[index], u64::saturating_add);
+        }
+        let usage = &mut statuses[index].usage;
+        usage.used = usage.used.zip(&unbooked[index], u64::saturating_add);
+        usage.dominant_share = usage.used.dominant_share(capacity);
+    }
+}
+
 /// The tasks of a queue's jobs.
 #[derive(Clone, Default)]
 struct QueueWork {
+    /// What guaranteed attempts hold that no ledger has booked.
+    unbooked: Totals,
     running: u64,
     pending: u64,
     attempts: AttemptCounts,
@@ -660,7 +687,7 @@ struct QueueWork {
 
 fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) -> QueueSummary {
     let share = |millionths: u32| f64::from(millionths) / 1e6;
-    let QueueWork { running, pending, attempts, given, received } = work.cloned().unwrap_or_default();
+    let QueueWork { running, pending, attempts, given, received, .. } = work.cloned().unwrap_or_default();
     QueueSummary {
         name: status.spec.name.clone(),
         parent: status.spec.name.rsplit_once('.').map(|(parent, _)| parent.to_owned()),
@@ -684,9 +711,8 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
     let master = roles.master.as_ref()?;
     let statuses = master.node_statuses(now);
     let up = |status: &&NodeStatus| status.state == Presence::Up;
-    let (mut capacity, mut used) = (Totals::ZERO, Totals::ZERO);
+    let (capacity, mut used) = (capacity(&statuses), Totals::ZERO);
     for status in statuses.iter().filter(up) {
-        capacity.add(&status.capacity);
         used.add(&status.capacity.saturating_sub(&status.free));
     }
     let mut opportunistic_used = Totals::ZERO;
@@ -721,6 +747,14 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         tasks_per_second: ended_lately,
         queues: queues(roles, now),
     })
+}
+
+/// That of the nodes that are up.
+fn capacity(statuses: &[NodeStatus]) -> Totals {
+    let mut capacity = Totals::ZERO;
+    let up = statuses.iter().filter(|status| status.state == Presence::Up);
+    up.for_each(|status| capacity.add(&status.capacity));
+    capacity
 }
 
 /// Amounts by kind, in the units of the kinds; kinds of which there are none are left out.

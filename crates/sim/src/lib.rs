@@ -20,6 +20,7 @@ mod network;
 mod node;
 mod oracle;
 mod parallel;
+mod places;
 mod process;
 mod reference;
 pub mod report;
@@ -42,7 +43,8 @@ pub use metrics::{
 };
 pub use oracle::Oracle;
 pub use parallel::in_order;
+pub use places::Place;
 pub use reference::Reference;
 pub use settings::{Costs, FileSettings, InputSettings, NetworkSettings, ONCE_ANOTHER_ENDED, Settings, Understating};
-pub use simulation::{Place, Simulation, capacity};
+pub use simulation::{Simulation, capacity};
 pub use story::Subject;

@@ -1,4 +1,4 @@
-//! The network between the server and its nodes: delays, losses, breaks and repeats, as much as `protocol.rs` allows.
+//! The network between processes: delays, losses, breaks and repeats, as much as `protocol.rs` allows.
 //!
 //! A packet that is lost is sent again by the transport, so it is late and so is everything behind it. A message is
 //! lost only with its connection; and messages that were delivered last may be delivered again on the next one.
@@ -12,18 +12,19 @@ use std::collections::VecDeque;
 pub struct Network {
     settings: NetworkSettings,
     links: Vec<Link>,
-    /// The last messages that each link delivered, by direction. Apart from the links, which are looked at all the time.
+    /// The last messages that each link delivered, by direction, where they may come again. Apart from the links, which are looked
+    /// at all the time.
     delivered: Vec<[VecDeque<Letter>; 2]>,
     chance: Chance,
 }
 
-/// The connection of one node with the server: one line of the cache.
+/// The connection of two processes: one line of the cache.
 #[derive(Clone, Default)]
 #[repr(align(64))]
 pub struct Link {
     /// Counts the connections: what was sent on an earlier one is not delivered.
     pub life: u32,
-    /// Whether messages can be sent, by direction: the node may only once it was greeted.
+    /// Whether messages can be sent, by direction: the one further out may only once it was greeted.
     up: [bool; 2],
     /// When the last message of each direction arrives.
     last_arrival: [Instant; 2],
@@ -39,19 +40,20 @@ struct Break {
     arrives_until: [Instant; 2],
 }
 
+/// Nodes are further out than the processes of job managers, and these than the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    ToNode,
-    ToServer,
+    Outward,
+    Inward,
 }
 
 impl Direction {
-    pub const BOTH: [Direction; 2] = [Direction::ToNode, Direction::ToServer];
+    pub const BOTH: [Direction; 2] = [Direction::Outward, Direction::Inward];
 }
 
 impl Link {
     pub fn is_connected(&self) -> bool {
-        self.up[Direction::ToNode as usize]
+        self.up[Direction::Outward as usize]
     }
 
     /// Both ends are connected and nothing is on its way.
@@ -61,39 +63,40 @@ impl Link {
 }
 
 impl Network {
-    pub fn new(nodes: usize, settings: NetworkSettings, seed: u64) -> Network {
-        let delivered = vec![<[VecDeque<Letter>; 2]>::default(); nodes];
-        Network { settings, links: vec![Link::default(); nodes], delivered, chance: Chance::new(seed, "network") }
+    pub fn new(links: usize, settings: NetworkSettings, seed: u64) -> Network {
+        let repeating = if settings.repeats > 0 { links } else { 0 };
+        let delivered = vec![<[VecDeque<Letter>; 2]>::default(); repeating];
+        Network { settings, links: vec![Link::default(); links], delivered, chance: Chance::new(seed, "network") }
     }
 
     pub fn set_delays(&mut self, settings: NetworkSettings) {
         self.settings = settings;
     }
 
-    pub fn link(&self, node: usize) -> &Link {
-        &self.links[node]
+    pub fn link(&self, link: usize) -> &Link {
+        &self.links[link]
     }
 
-    /// A new connection stands at the server's end.
-    pub fn connect(&mut self, node: usize) {
-        let link = &mut self.links[node];
+    /// A new connection stands at its inner end.
+    pub fn connect(&mut self, link: usize) {
+        let link = &mut self.links[link];
         link.life += 1;
-        link.up[Direction::ToNode as usize] = true;
+        link.up[Direction::Outward as usize] = true;
         link.last_arrival = [Instant::ZERO; 2];
         link.in_flight = 0;
         link.broken = None;
     }
 
-    /// The connection stands at the node's end, too.
-    pub fn greeted(&mut self, node: usize) {
-        self.links[node].up[Direction::ToServer as usize] = true;
+    /// The connection stands at its outer end, too.
+    pub fn greeted(&mut self, link: usize) {
+        self.links[link].up[Direction::Inward as usize] = true;
     }
 
     /// The connection breaks: nothing that is sent from now on arrives, and not all that is on its way.
-    pub fn break_off(&mut self, now: Instant, node: usize) {
+    pub fn break_off(&mut self, now: Instant, link: usize) {
         let reach = self.settings.delay.as_micros() + self.settings.jitter.as_micros() + 1;
         let arrives_until = Direction::BOTH.map(|_| now + Duration::from_micros(self.chance.below(reach)));
-        let link = &mut self.links[node];
+        let link = &mut self.links[link];
         if link.is_connected() {
             link.up = [false; 2];
             link.broken = Some(Box::new(Break { at: now, arrives_until }));
@@ -101,22 +104,24 @@ impl Network {
     }
 
     /// The receiver of this direction has noticed that the connection broke: it takes nothing more from it.
-    pub fn give_up(&mut self, now: Instant, node: usize, direction: Direction) {
-        if let Some(broken) = &mut self.links[node].broken {
+    pub fn give_up(&mut self, now: Instant, link: usize, direction: Direction) {
+        if let Some(broken) = &mut self.links[link].broken {
             let until = &mut broken.arrives_until[direction as usize];
             *until = now.min(*until);
         }
     }
 
     /// One end has lost its memory: nothing of earlier connections is repeated.
-    pub fn forget_delivered(&mut self, node: usize) {
-        self.delivered[node] = Default::default();
+    pub fn forget_delivered(&mut self, link: usize) {
+        if let Some(delivered) = self.delivered.get_mut(link) {
+            *delivered = Default::default();
+        }
     }
 
     /// When a message that leaves now arrives, and on which connection; `None` without one.
-    pub fn send(&mut self, now: Instant, node: usize, direction: Direction) -> Option<(Instant, u32)> {
+    pub fn send(&mut self, now: Instant, link: usize, direction: Direction) -> Option<(Instant, u32)> {
         let delay = self.delay();
-        let link = &mut self.links[node];
+        let link = &mut self.links[link];
         if !link.up[direction as usize] {
             return None;
         }
@@ -127,8 +132,8 @@ impl Network {
     }
 
     /// Whether what was `sent` on this connection arrives now.
-    pub fn delivers(&mut self, now: Instant, node: usize, direction: Direction, life: u32, sent: Instant) -> bool {
-        let link = &mut self.links[node];
+    pub fn delivers(&mut self, now: Instant, link: usize, direction: Direction, life: u32, sent: Instant) -> bool {
+        let link = &mut self.links[link];
         if link.life != life {
             return false;
         }
@@ -137,9 +142,11 @@ impl Network {
     }
 
     /// Remembers what was delivered as far as it may be repeated.
-    pub fn delivered(&mut self, node: usize, direction: Direction, letter: &Letter) {
-        if self.settings.repeats > 0 {
-            let delivered = &mut self.delivered[node][direction as usize];
+    pub fn delivered(&mut self, link: usize, direction: Direction, letter: &Letter) {
+        if self.settings.repeats > 0
+            && let Some(delivered) = self.delivered.get_mut(link)
+        {
+            let delivered = &mut delivered[direction as usize];
             delivered.push_back(letter.clone());
             if delivered.len() > self.settings.repeats as usize {
                 delivered.pop_front();
@@ -148,8 +155,9 @@ impl Network {
     }
 
     /// What was delivered last on an earlier connection and is delivered again on this one.
-    pub fn repeats(&mut self, node: usize, direction: Direction) -> impl Iterator<Item = Letter> {
-        let mut delivered = std::mem::take(&mut self.delivered[node][direction as usize]);
+    pub fn repeats(&mut self, link: usize, direction: Direction) -> impl Iterator<Item = Letter> {
+        let delivered = self.delivered.get_mut(link).map(|delivered| &mut delivered[direction as usize]);
+        let mut delivered = delivered.map(std::mem::take).unwrap_or_default();
         let forgotten = if delivered.is_empty() { 0 } else { self.chance.below(delivered.len() as u64 + 1) };
         delivered.drain(..forgotten as usize);
         delivered.into_iter()
@@ -196,10 +204,12 @@ mod tests {
 
     #[test]
     fn messages_of_a_connection_stay_in_order_whatever_their_delays() {
-        assert_eq!(Network::new(1, SETTINGS, 7).send(Instant(0), 0, Direction::ToNode), None);
+        assert_eq!(Network::new(1, SETTINGS, 7).send(Instant(0), 0, Direction::Outward), None);
         let mut network = connected(SETTINGS);
-        let arrivals: Vec<Instant> =
-            (0..200).filter_map(|at| network.send(Instant(at * 100), 0, Direction::ToNode)).map(|(at, _)| at).collect();
+        let arrivals: Vec<Instant> = (0..200)
+            .filter_map(|at| network.send(Instant(at * 100), 0, Direction::Outward))
+            .map(|(at, _)| at)
+            .collect();
         assert!(arrivals.is_sorted() && arrivals.len() == 200);
         let overtaken = arrivals.windows(2).filter(|pair| pair[0] == pair[1]).count();
         assert!(overtaken > 20, "jitter beyond the gap between messages holds some back: {overtaken}");
@@ -208,7 +218,7 @@ mod tests {
     #[test]
     fn a_lost_packet_comes_later_and_holds_up_those_behind_it() {
         let mut network = connected(NetworkSettings { jitter: Duration::ZERO, loss: 0.1, ..SETTINGS });
-        let send = |at: u64| network.send(Instant(at), 0, Direction::ToNode).map(|(arrival, _)| arrival.0 - at);
+        let send = |at: u64| network.send(Instant(at), 0, Direction::Outward).map(|(arrival, _)| arrival.0 - at);
         let travelled: Vec<u64> = (0..300).map(|number| number * 1_000).filter_map(send).collect();
         assert!(travelled.contains(&500) && travelled.contains(&200_500));
         assert!(travelled.contains(&199_500), "what left a moment later waits for it");
@@ -217,14 +227,14 @@ mod tests {
     #[test]
     fn what_leaves_after_a_break_is_lost_and_what_left_before_it_may_arrive() {
         let mut network = connected(SETTINGS);
-        let (before, life) = network.send(Instant(0), 0, Direction::ToServer).unwrap();
+        let (before, life) = network.send(Instant(0), 0, Direction::Inward).unwrap();
         network.break_off(Instant(100), 0);
-        assert_eq!(network.send(Instant(200), 0, Direction::ToServer), None);
+        assert_eq!(network.send(Instant(200), 0, Direction::Inward), None);
         let late = Instant(100 + 10_000);
-        assert!(!network.delivers(late, 0, Direction::ToServer, life, Instant(0)), "{before:?}");
+        assert!(!network.delivers(late, 0, Direction::Inward, life, Instant(0)), "{before:?}");
         network.connect(0);
-        assert!(!network.delivers(before, 0, Direction::ToServer, life, Instant(0)), "of an earlier connection");
-        assert_eq!(network.send(late, 0, Direction::ToServer), None, "the node was not greeted yet");
+        assert!(!network.delivers(before, 0, Direction::Inward, life, Instant(0)), "of an earlier connection");
+        assert_eq!(network.send(late, 0, Direction::Inward), None, "the node was not greeted yet");
     }
 
     #[test]
@@ -233,13 +243,13 @@ mod tests {
         let clients = |letters: Vec<Letter>| -> Vec<Address> { letters.into_iter().map(|letter| letter.to).collect() };
         let mut seen = Vec::new();
         for _ in 0..50 {
-            (0..5).for_each(|number| network.delivered(0, Direction::ToNode, &letter(number)));
-            let repeated = clients(network.repeats(0, Direction::ToNode).collect());
+            (0..5).for_each(|number| network.delivered(0, Direction::Outward, &letter(number)));
+            let repeated = clients(network.repeats(0, Direction::Outward).collect());
             let last = clients((2..5).map(letter).collect());
             assert!(last.ends_with(&repeated), "{repeated:?}");
             seen.push(repeated.len());
         }
         assert!((0..=3).all(|count| seen.contains(&count)));
-        assert_eq!(network.repeats(0, Direction::ToNode).count(), 0, "only once");
+        assert_eq!(network.repeats(0, Direction::Outward).count(), 0, "only once");
     }
 }

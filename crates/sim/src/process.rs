@@ -97,7 +97,7 @@ impl Process {
             + u64::from(handled.nodes) * costs.node_event
             + u64::from(handled.decisions) * costs.decision;
         let messages = (received + effects.letters.len()) as u64 * costs.message;
-        let disk = if effects.durable && self.roles.master.is_some() { costs.disk * slowness } else { 0 };
+        let disk = if effects.durable && self.roles.keeps_log() { costs.disk * slowness } else { 0 };
         let nanos = u64::from(self.owed_nanos) + events + messages + disk;
         self.owed_nanos = (nanos % 1_000) as u16;
         self.busy_until = now + Duration::from_micros(nanos / 1_000);

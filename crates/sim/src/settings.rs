@@ -14,6 +14,8 @@ pub struct Settings {
     pub preset: Preset,
     pub seed: u64,
     pub master: MasterSettings,
+    /// Processes among which job managers are shared out; none: they are in the server.
+    pub manager_processes: usize,
     pub queues: QueueTree,
     pub network: NetworkSettings,
     pub execution: ExecutionSettings,
@@ -145,6 +147,7 @@ impl Default for Settings {
             preset: Preset::default(),
             seed: 1,
             master: MasterSettings { heartbeat: Duration::from_secs(10), ..MasterSettings::default() },
+            manager_processes: 0,
             queues: QueueTree::single(),
             network: NetworkSettings::default(),
             execution: ExecutionSettings::default(),

@@ -1,7 +1,7 @@
 //! The driver: it takes the next thing from the agenda, gives it to the process that it is for, and notes what follows.
 //!
-//! One process is the server, with the master and the job managers; every node is a process of its own, with an executor
-//! beside it. They are connected by [`Network`]. Everything that happens is a function of the settings and the workload.
+//! One process is the server, with the master and the job managers, which may also be in some of their own; every node is a
+//! process, with an executor beside it. They are connected by [`Network`]. Everything that happens is a function of the settings and the workload.
 
 use crate::agenda::Agenda;
 use crate::execution::{Course, Execution, WorkloadTask};
@@ -11,12 +11,13 @@ use crate::inputs::Inputs;
 use crate::metrics::{Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
+use crate::places::{Place, Places};
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
-use amalgam_core::hosting::{Effects, Fact, Letter, Roles};
+use amalgam_core::hosting::{Effects, Fact, Letter, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
@@ -30,6 +31,8 @@ use std::sync::Arc;
 
 /// How long a cluster without a running task is watched for something to begin.
 const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
+/// Of the first lives of the server and of processes of job managers.
+const EPOCH: Epoch = Epoch(1);
 
 pub struct Simulation {
     pub(crate) now: Instant,
@@ -38,7 +41,9 @@ pub struct Simulation {
     letters: Slab<Letter>,
     orders: Slab<ToExecutor>,
     pub(crate) settings: Settings,
+    pub(crate) places: Places,
     pub(crate) server: Process,
+    pub(crate) managers: Vec<Process>,
     pub(crate) nodes: Vec<SimulatedNode>,
     pub(crate) network: Network,
     execution: Execution,
@@ -139,17 +144,11 @@ pub(crate) enum Occurrence {
 
 const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence is one line of the cache");
 
-/// Which process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    Server,
-    Node(usize),
-}
-
 impl Simulation {
     pub fn new(settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
-        let network = Network::new(nodes.len(), settings.network, settings.seed);
+        let places = Places { nodes: nodes.len(), managers: settings.manager_processes };
+        let network = network(&places, &settings);
         let mut jobs = workload.jobs.clone();
         let inputs = settings.inputs.map(|inputs| Box::new(Inputs::new(inputs, settings.seed, nodes, &mut jobs)));
         let mut metrics = Metrics::new(&jobs, &capacities);
@@ -163,7 +162,9 @@ impl Simulation {
             agenda: Agenda::default(),
             letters: Slab::default(),
             orders: Slab::default(),
+            places,
             server: server(&settings, nodes),
+            managers: (0..settings.manager_processes).map(|_| managers(&settings)).collect(),
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
             execution: Execution::new(settings.execution, settings.seed),
@@ -333,19 +334,19 @@ impl Simulation {
         }
         self.network.connect(node);
         // The greeting is the first that the node hears.
-        if let Some((arrival, life)) = self.network.send(self.now, node, Direction::ToNode) {
+        if let Some((arrival, life)) = self.network.send(self.now, node, Direction::Outward) {
             self.agenda.note(arrival, Occurrence::Greeted { node, life, sent: self.now });
         }
         let incarnation = u64::from(self.network.link(node).life);
         self.put(Place::Server, Input::NodeConnected { node: NodeId(node as u32), incarnation });
-        self.repeat(node, Direction::ToServer);
+        self.repeat(node, Direction::Inward);
     }
 
     fn greet(&mut self, node: usize, life: u32, sent: Instant) {
-        if self.network.delivers(self.now, node, Direction::ToNode, life, sent) {
+        if self.network.delivers(self.now, node, Direction::Outward, life, sent) {
             self.network.greeted(node);
             self.put(Place::Node(node), Input::MasterConnected { incarnation: u64::from(life) });
-            self.repeat(node, Direction::ToNode);
+            self.repeat(node, Direction::Outward);
         }
     }
 
@@ -362,14 +363,14 @@ impl Simulation {
     // ---- processes -------------------------------------------------------------------------------------------------
 
     pub(crate) fn process(&mut self, place: Place) -> &mut Process {
-        process_at(&mut self.server, &mut self.nodes, place)
+        process_at(&mut self.server, &mut self.managers, &mut self.nodes, place)
     }
 
     /// Something is there; it is taken at once or when the process is free.
     pub(crate) fn put(&mut self, place: Place, input: Input) {
         let (now, slowness) = (self.now, self.slowness(place));
-        let Simulation { server, nodes, settings, effects, .. } = self;
-        let process = process_at(server, nodes, place);
+        let Simulation { server, managers, nodes, settings, effects, .. } = self;
+        let process = process_at(server, managers, nodes, place);
         if !process.is_up {
             return;
         }
@@ -422,8 +423,8 @@ impl Simulation {
 
     fn turn(&mut self, place: Place) {
         let (now, slowness) = (self.now, self.slowness(place));
-        let Simulation { server, nodes, settings, effects, .. } = self;
-        process_at(server, nodes, place).take_turn(now, &settings.costs, slowness, effects);
+        let Simulation { server, managers, nodes, settings, effects, .. } = self;
+        process_at(server, managers, nodes, place).take_turn(now, &settings.costs, slowness, effects);
         self.let_out(place);
     }
 
@@ -544,25 +545,16 @@ impl Simulation {
     // ---- messages --------------------------------------------------------------------------------------------------
 
     fn leave(&mut self, from: Place, at: Instant, mut letter: Letter) {
-        let (node, direction, place) = match (from, letter.to) {
-            (Place::Node(node), Address::Executor(_)) => {
-                if let Message::ToExecutor(order) = letter.message {
-                    self.leave_for_executor(node, at, order);
-                }
-                return;
+        if let Place::Node(node) = from {
+            if let Message::ToExecutor(order) = letter.message {
+                return self.leave_for_executor(node, at, order);
             }
-            (Place::Node(node), _) => {
-                self.understate(node, &mut letter.message);
-                (node, Direction::ToServer, Place::Server)
-            }
-            (Place::Server, Address::Node(NodeId(node))) => {
-                let node = node as usize;
-                (node, Direction::ToNode, Place::Node(node))
-            }
-            // Clients have their answers.
-            (Place::Server, _) => return,
-        };
-        if let Some((arrival, life)) = self.network.send(at, node, direction) {
+            self.understate(node, &mut letter.message);
+        }
+        let place = self.places.of(letter.to);
+        // Clients have their answers.
+        let Some((link, direction)) = self.places.link(from, place) else { return };
+        if let Some((arrival, life)) = self.network.send(at, link, direction) {
             let letter = self.letters.put(letter);
             self.agenda.note(arrival, Occurrence::Delivered { place, life, sent: at, letter });
         }
@@ -581,21 +573,20 @@ impl Simulation {
     }
 
     fn deliver(&mut self, place: Place, life: u32, sent: Instant, letter: Letter) {
-        let (node, direction) = match (place, letter.from) {
-            (Place::Node(node), _) => (node, Direction::ToNode),
-            (Place::Server, Address::Node(NodeId(node))) => (node as usize, Direction::ToServer),
-            (Place::Server, _) => return,
-        };
-        let arrives = self.network.delivers(self.now, node, direction, life, sent);
-        self.overhear(node, &letter, arrives);
+        let Some((link, direction)) = self.places.link(self.places.of(letter.from), place) else { return };
+        let arrives = self.network.delivers(self.now, link, direction, life, sent);
+        if let Place::Node(node) = place {
+            self.overhear(node, &letter, arrives);
+        }
         if !arrives {
             return;
         }
-        self.network.delivered(node, direction, &letter);
+        self.network.delivered(link, direction, &letter);
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
             self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
         }
         if let Message::ToNode(ToNode::Steer(steer)) = &letter.message
+            && let Place::Node(node) = place
             && self.settings.watched == Some(node)
         {
             self.watch(node, &steer.room);
@@ -707,7 +698,7 @@ impl Simulation {
         let course = self.course(node, attempt, task, &template.shape);
         self.nodes[node].executor.set_course(attempt, &course);
         if course.is_straggler {
-            self.metrics.on_straggler(attempt);
+            self.metrics.on_straggler(attempt, &course);
         }
         let Course { length, reason, is_stubborn, .. } = course;
         if is_stubborn {
@@ -804,9 +795,15 @@ pub fn capacity(nodes: &[Node]) -> Totals {
     capacity
 }
 
-fn process_at<'a>(server: &'a mut Process, nodes: &'a mut [SimulatedNode], place: Place) -> &'a mut Process {
+fn process_at<'a>(
+    server: &'a mut Process,
+    managers: &'a mut [Process],
+    nodes: &'a mut [SimulatedNode],
+    place: Place,
+) -> &'a mut Process {
     match place {
         Place::Server => server,
+        Place::Managers(number) => &mut managers[number],
         Place::Node(node) => &mut nodes[node].agent,
     }
 }
@@ -815,19 +812,40 @@ fn is_answer(letter: &Letter) -> bool {
     matches!(letter.to, Address::Client(_))
 }
 
+/// Processes of job managers have their connections from the beginning.
+fn network(places: &Places, settings: &Settings) -> Network {
+    let mut network = Network::new(places.links(), settings.network, settings.seed);
+    for link in places.nodes..places.links() {
+        network.connect(link);
+        network.greeted(link);
+    }
+    network
+}
+
+fn roles(settings: &Settings, epoch: Epoch) -> Roles {
+    Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch))
+}
+
+/// A process that will have job managers.
+fn managers(settings: &Settings) -> Process {
+    Process::new(roles(settings, EPOCH).with_managers(Managers::Here))
+}
+
 /// The server, which has known the nodes' names for long.
 fn server(settings: &Settings, nodes: &[Node]) -> Process {
-    let epoch = Epoch(1);
     let named = nodes.iter().enumerate();
     let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
-    let mut roles = Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch));
+    let mut roles = roles(settings, EPOCH);
+    if settings.manager_processes > 0 {
+        roles = roles.with_managers(Managers::Elsewhere);
+    }
     roles.recover(settings.master.clone(), settings.queues.clone(), named.collect());
     Process::new(roles)
 }
 
 fn receiver(node: usize, direction: Direction) -> Place {
     match direction {
-        Direction::ToNode => Place::Node(node),
-        Direction::ToServer => Place::Server,
+        Direction::Outward => Place::Node(node),
+        Direction::Inward => Place::Server,
     }
 }

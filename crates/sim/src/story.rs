@@ -2,7 +2,7 @@
 
 use crate::checkers::Breach;
 use crate::faults::{Fault, Happening};
-use crate::simulation::Place;
+use crate::places::Place;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::Message;
 use amalgam_core::role::{Change, Record};
@@ -103,6 +103,7 @@ fn shortened(message: &Message) -> String {
 fn name(place: Place) -> String {
     match place {
         Place::Server => "server".to_owned(),
+        Place::Managers(number) => format!("managers {number}"),
         Place::Node(node) => format!("n{node}"),
     }
 }

@@ -1,8 +1,9 @@
 //! A small simulation for tests.
 
 use crate::faults::{Fault, Happening, Planned};
+use crate::places::Place;
 use crate::settings::Settings;
-use crate::simulation::{Place, Simulation};
+use crate::simulation::Simulation;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{
     Attributes, Duration, ExecutionType, Instant, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet,

@@ -1,9 +1,10 @@
 //! What checkers see of a simulation: everything, and they can change nothing.
 
 use crate::faults::Faults;
+use crate::places::Place;
 use crate::process::Process;
 use crate::settings::Settings;
-use crate::simulation::{Place, Simulation};
+use crate::simulation::Simulation;
 use amalgam_core::hosting::Roles;
 use amalgam_core::master::{JobState, Master};
 use amalgam_core::node::NodeAgent;

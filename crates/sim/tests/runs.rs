@@ -2,7 +2,7 @@
 
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Duration;
-use amalgam_sim::{NetworkSettings, Outcome, Reference, Settings, Simulation, capacity};
+use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Settings, Simulation, capacity};
 use amalgam_workload::trace::{self, Node, Workload};
 
 fn options(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -40,6 +40,40 @@ fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
             assert!(mean >= bound, "{} {arrival}: mean completion {mean} below {bound}", preset.name());
         }
     }
+}
+
+#[test]
+fn job_managers_in_processes_of_their_own_see_every_job_through_and_the_same_seed_gives_the_same_bytes() {
+    let workload = layered(7, "poisson:20s");
+    for preset in Preset::all() {
+        let run = |manager_processes| {
+            let network = NetworkSettings { jitter: Duration::from_millis(2), ..NetworkSettings::default() };
+            let settings = Settings { preset, seed: 7, network, manager_processes, ..Settings::default() };
+            Simulation::new(settings, &nodes(5), &workload).run()
+        };
+        let (beside, apart) = (run(0).results, run(3));
+        let results = &apart.results;
+        assert_eq!((results.unfinished_jobs, results.succeeded_jobs), (0, 30), "{}", preset.name());
+        let ratio = results.jct_s.mean / beside.jct_s.mean;
+        assert!((0.8..1.25).contains(&ratio), "{}: it takes {ratio} times as long", preset.name());
+        let bytes = |outcome: &Outcome| serde_json::to_string(&(&outcome.results, &outcome.jobs)).unwrap();
+        assert_eq!(bytes(&apart), bytes(&run(3)), "{}", preset.name());
+    }
+}
+
+/// Messages cost so much that one process has not the time for those of all jobs.
+#[test]
+fn job_managers_do_not_wait_for_one_another_in_processes_of_their_own() {
+    let workload = layered(7, "at-once");
+    let mean = |manager_processes| {
+        let costs = Costs { message: 200_000_000, ..Costs::default() };
+        let settings = Settings { preset: Preset::APOLLO, costs, manager_processes, ..Settings::default() };
+        let results = Simulation::new(settings, &nodes(5), &workload).run().results;
+        assert_eq!((results.unfinished_jobs, results.succeeded_jobs), (0, 30));
+        results.jct_s.mean
+    };
+    let (together, shared) = (mean(0), mean(8));
+    assert!(shared < 0.8 * together, "{shared} s and {together} s");
 }
 
 #[test]

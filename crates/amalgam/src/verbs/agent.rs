@@ -73,10 +73,14 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         journal: args.journal.journal,
         patience: PATIENCE,
     };
-    agent::run(options, |name| {
+    let mut signals = cluster::stop_signals()?;
+    let joined_as = |name: &str| {
         let _ = show::print(&format!("ready: node {name}, server {server}\n"));
-    })
-    .map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
+    };
+    let until_stopped = move || {
+        signals.forever().next();
+    };
+    agent::run(options, joined_as, until_stopped).map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
     Ok(ExitCode::SUCCESS)
 }
 

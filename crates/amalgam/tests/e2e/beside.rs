@@ -1,6 +1,7 @@
 //! Two presets on one cluster: the jobs of a queue go by another one than the server's.
 
 use crate::support::{Cluster, Scene, until, until_true};
+use amalgam_daemon::api::QueueSummary;
 use serde_json::Value;
 
 const CONFIG: &str = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\nguaranteed = 1.0\n\
@@ -97,8 +98,38 @@ fn a_simulation_tells_of_the_jobs_of_each_preset() {
         ("apollo", "drf:0.5", "beside apollo that is apollo-baseline"),
         ("apollo", "apollo-baseline", "write a preset and a part of the jobs"),
         ("apollo", "apollo-baseline:2", "a number from 0 to 1"),
+        ("all", "drf:0.5", "jobs cannot go by the preset drf"),
+        (
+            "fifo,apollo",
+            "apollo-baseline:0.5",
+            "--beside needs one preset whose cluster apollo-baseline can share, and these are 2\n  help: name one, such as \
+             `--preset apollo`",
+        ),
     ] {
         let told = scene.run(&run(preset, beside));
         assert!(told.code == 2 && told.err.contains(wanted), "{}", told.err);
     }
+    let scenario = scene.write("scenario.toml", "preset = \"all\"\nworkload = \"synthetic:layered\"\n");
+    let told = scene.run(&["sim", "run", scenario.to_str().unwrap(), "--beside", "apollo-baseline:0.5"]);
+    assert!(told.code == 2 && told.err.contains("name one, such as `--preset apollo`"), "{}", told.err);
+}
+
+#[test]
+fn what_is_guaranteed_and_not_booked_is_used_by_its_queue_and_by_those_above() {
+    let config = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\nguaranteed = 1.0\n\
+                  [[queue]]\nname = \"new\"\n[[queue]]\nname = \"new.er\"\n[[queue]]\nname = \"old\"\n";
+    let cluster = Cluster::start(1, 4, config);
+    let scene = &cluster.scene;
+    let id = submit(scene, "new.er", "held", 2, "until test -e go; do sleep 0.1; done");
+    until_true("its tasks run", || scene.job(&id).summary.tasks.running == 2);
+    let queues: Vec<QueueSummary> = scene.json(&["queue", "list"]);
+    let used = |queue: &QueueSummary| (queue.used["cpu"], queue.dominant_share);
+    for queue in &queues {
+        let wanted = if queue.name == "root.old" { (0.0, 0.0) } else { (2.0, 0.5) };
+        assert_eq!(used(queue), wanted, "{}", queue.name);
+    }
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
+    let queues: Vec<QueueSummary> = scene.json(&["queue", "list"]);
+    assert!(queues.iter().all(|queue| used(queue) == (0.0, 0.0)), "{queues:?}");
 }

@@ -1,8 +1,9 @@
 //! `kill -9` for servers, agents and executors: what was promised is kept, and what ran goes on.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Cluster, Scene, is_alive, until, until_true};
+use crate::support::{Cluster, Daemon, Scene, is_alive, until, until_true};
 use amalgam_daemon::api::{JobState, StoryLine, TaskState};
+use std::os::unix::process::CommandExt;
 
 /// Nodes count as lost after about a second.
 const HASTY: &str = "heartbeat = '100ms'\nmissed_heartbeats = 3\nnode_grace = '700ms'\n";
@@ -193,4 +194,24 @@ fn agents_prove_themselves() {
     let user = refused("user", user.trim());
     assert!(user.code != 0 && user.err.contains("administrator"), "{user:?}");
     assert_eq!(scene.ok(&["node", "list", "-q"]).lines().count(), 1);
+}
+
+#[test]
+fn an_agent_of_a_script_that_ignores_interrupts_ends_by_them_as_a_server_does() {
+    let cluster = Cluster::start(0, 1, "");
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut command = cluster.agent_command(0);
+        // SAFETY: signal is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+        let agent = Daemon::start(command).unwrap_or_else(|said| panic!("no agent: {said}"));
+        // SAFETY: kill has no preconditions; the child has not been waited for.
+        unsafe { libc::kill(agent.pid() as libc::pid_t, signal) };
+        let (status, said) = agent.ended();
+        assert_eq!(status.code(), Some(0), "{said}");
+    }
 }

@@ -2,7 +2,9 @@
 
 use crate::support::{Scene, until_true};
 use amalgam_daemon::api::{NodeDetail, TaskState};
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 /// A script that goes on when the file `go` appears.
@@ -158,6 +160,38 @@ fn a_cluster_for_one_run_is_as_large_as_told() {
     assert_eq!(scene.run(&["run", "--", "sh", "-c", "exit 11"]).code, 11);
     let none = scene.run(&["list"]);
     assert!(none.code == 1 && none.err.contains("no server is running"), "{none:?}");
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_read_is_not_one_without_a_server() {
+    let scene = Scene::new();
+    let file = scene.write("file", "");
+    let around = scene.work().join("around");
+    std::os::unix::fs::symlink(&around, &around).unwrap();
+    for (place, why) in [(&file, "Not a directory"), (&around, "symbolic links")] {
+        for verb in [&["list"][..], &["run", "--", "true"]] {
+            let told = crate::support::told({
+                let mut command = scene.command(verb);
+                command.env("AMALGAM_STATE", place);
+                command
+            });
+            let wanted = format!("error: cannot read server.json in the state directory {}: ", place.display());
+            assert!(told.code == 1 && told.err.starts_with(&wanted) && told.err.contains(why), "{told:?}");
+            assert!(told.err.contains("help: name another directory with --state-dir or AMALGAM_STATE"), "{told:?}");
+        }
+    }
+    let closed = scene.work().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    // Some may read everything.
+    if fs::read_dir(&closed).is_err() {
+        let mut command = scene.command(&["list"]);
+        command.env("AMALGAM_STATE", &closed);
+        let told = crate::support::told(command);
+        assert!(told.code == 1 && told.err.contains("Permission denied"), "{told:?}");
+        assert!(told.err.contains("help: make both readable for yourself, or name another"), "{told:?}");
+    }
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]

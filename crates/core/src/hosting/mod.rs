@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wakeups::Wakeups;
 
-/// Roles of this process. An agent hosts one node, a server the master and its job managers, `dev` all of them.
+/// Roles of this process. An agent hosts one node, a server the master and mostly its job managers, `dev` all of them; and job
+/// managers may have processes of their own.
 ///
 /// In this order in memory, and boxed what not every event needs: most processes of a simulation host one small role, and
 /// an event for it reads one line of the cache here.
@@ -49,6 +50,17 @@ struct Life {
     epoch: Epoch,
     settings: JobManagerSettings,
     sealing: Sealing,
+    managers: Managers,
+}
+
+/// Where job managers are, as seen from a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Managers {
+    WithTheMaster,
+    /// Here, and the master is not.
+    Here,
+    /// In processes without the master.
+    Elsewhere,
 }
 
 /// A message on its way.
@@ -148,7 +160,26 @@ impl Roles {
             master: None,
             nodes: Nodes::default(),
             jobs: BTreeMap::new(),
-            life: Box::new(Life { preset, epoch, settings, sealing }),
+            life: Box::new(Life { preset, epoch, settings, sealing, managers: Managers::WithTheMaster }),
+        }
+    }
+
+    /// Call it before there are roles.
+    pub fn with_managers(mut self, managers: Managers) -> Roles {
+        self.life.managers = managers;
+        self
+    }
+
+    /// It has roles whose changes must survive it.
+    pub fn keeps_log(&self) -> bool {
+        self.master.is_some() || self.has_managers()
+    }
+
+    fn has_managers(&self) -> bool {
+        match self.life.managers {
+            Managers::WithTheMaster => self.master.is_some(),
+            Managers::Here => true,
+            Managers::Elsewhere => false,
         }
     }
 
@@ -158,7 +189,7 @@ impl Roles {
 
     /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
     pub fn keep_journal(&mut self) {
-        let Life { preset, epoch, settings, sealing: Sealing { root, .. } } = *self.life;
+        let Life { preset, epoch, settings, sealing: Sealing { root, .. }, .. } = *self.life;
         self.journal = Some(Box::new(Journal { entries: vec![Entry::Began { preset, epoch, settings, root }] }));
     }
 
@@ -177,10 +208,10 @@ impl Roles {
         }
     }
 
-    /// Makes a master and job managers, and brings them to where the log ends.
+    /// Makes a master, and job managers where they are with it, and brings them to where the log ends.
     pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
-        let Life { preset, epoch, settings: of_managers, sealing } = *self.life;
+        let Life { preset, epoch, settings: of_managers, sealing, managers } = *self.life;
         let mut master = preset.master(epoch, settings, queues, sealing);
         master.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
@@ -189,7 +220,8 @@ impl Roles {
                 by_job.entry(job).or_default().push(change);
             }
         }
-        for (job, state) in master.jobs_from(JobId(0)) {
+        let jobs = master.jobs_from(JobId(0)).filter(|_| managers != Managers::Elsewhere);
+        for (job, state) in jobs {
             let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
             // One that waits to begin again has a manager, which knows what is done.
             if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
@@ -368,7 +400,7 @@ impl Roles {
         outbox: &mut Outbox,
     ) -> Option<Event<ToJobManager>> {
         if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
-            let Life { preset, epoch, settings, sealing } = *self.life;
+            let Life { preset, epoch, settings, sealing, .. } = *self.life;
             let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
             self.jobs.entry(job).or_insert_with(make);
         }
@@ -394,7 +426,9 @@ impl Roles {
     /// so.
     fn answer_for_nobody(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
         let Event::Message { from: Address::Node(node), body } = event else { return };
-        if self.master.as_ref().is_none_or(|master| master.job(job).is_some()) {
+        // Where there is no master, every job that nodes know of has had its manager.
+        let may_come = |master: &Master| master.job(job).is_some();
+        if !self.has_managers() || self.master.as_deref().is_some_and(may_come) {
             return;
         }
         match body {
@@ -405,7 +439,7 @@ impl Roles {
             ToJobManager::Ready { probe } => effects.passing.outbox.send(node, ToNode::Cancel { probes: vec![probe] }),
             _ => return,
         }
-        self.take_effects(Address::Master, effects);
+        self.take_effects(Address::JobManager(job), effects);
     }
 
     fn take_effects(&mut self, from: Address, effects: &mut Effects) {
@@ -419,11 +453,12 @@ impl Roles {
             let others = outbox.records.extract_if(.., |record| !matches!(record, Record::Blocked { .. }));
             facts.extend(others.map(Fact::Record));
         }
-        let (jobs_are_here, nodes) = (self.master.is_some(), &self.nodes);
+        let (has_master, has_managers, nodes) = (self.master.is_some(), self.has_managers(), &self.nodes);
         for (to, message) in outbox.sends.drain(..) {
             let letter = Letter { from, to, message };
             let is_local = match to {
-                Address::Master | Address::JobManager(_) => jobs_are_here,
+                Address::Master => has_master,
+                Address::JobManager(_) => has_managers,
                 Address::Node(node) => nodes.contains(node),
                 _ => false,
             };

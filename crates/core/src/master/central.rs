@@ -4,7 +4,7 @@ use super::{Decide, Master};
 use crate::policy::NewAllowance;
 use crate::protocol::{Address, Ask, ToJobManager};
 use crate::role::{Outbox, Record};
-use crate::vocabulary::{GrantId, Instant, JobId, JobWork, NodeId, Totals};
+use crate::vocabulary::{Duration, GrantId, Instant, JobId, JobWork, NodeId, Totals};
 use std::num::NonZeroU32;
 
 impl Master {
@@ -15,6 +15,15 @@ impl Master {
             self.scheduler.on_ask(now, ask, &mut self.ledger);
         }
         self.decide(now, &[], out);
+    }
+
+    /// Now and then, who waits here for longer than was foretold.
+    pub(super) fn count_late(&mut self, now: Instant) {
+        const EVERY: Duration = Duration::from_secs(1);
+        if now.since(self.looked_for_late_at) >= EVERY {
+            self.looked_for_late_at = now;
+            self.scheduler.late(now, &mut |late| self.calibration.on_late(&late));
+        }
     }
 
     pub(super) fn on_freed(&mut self, now: Instant, from: Address, grants: &[GrantId], out: &mut Outbox) {

@@ -375,6 +375,8 @@ impl Master {
 
     pub(super) fn on_report(&mut self, now: Instant, node: NodeId, mut report: NodeReport, out: &mut Outbox) {
         std::mem::take(&mut report.starts).iter().for_each(|start| self.calibration.learn(now, start));
+        std::mem::take(&mut report.late).iter().for_each(|late| self.calibration.on_late(late));
+        self.count_late(now);
         let state = self.ledger.state(node);
         let is_there = matches!(state, Some(NodeState::Up | NodeState::Unreachable));
         self.count_successes(now, node, report.succeeded);

@@ -119,6 +119,7 @@ pub struct Master {
     successes: u64,
     /// How right it was what was said of starts.
     calibration: Calibration,
+    looked_for_late_at: Instant,
     publication: publish::Publication,
     claims: claims::Claims,
     scheduler: Scheduler,
@@ -152,6 +153,7 @@ impl Master {
             reliability: reliability(&settings),
             successes: 0,
             calibration: Calibration::default(),
+            looked_for_late_at: Instant::ZERO,
             settings,
             kinds: Kinds::new(),
             ledger: Ledger::new(),

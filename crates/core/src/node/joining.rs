@@ -2,13 +2,13 @@
 //! and reports from then on.
 
 use super::devices::DevicePool;
-use super::{AtExecutor, Attempt, ExecutorLink, MasterLink, NodeAgent, State, Yielding};
+use super::{AtExecutor, Attempt, ExecutorLink, MOST_STARTS, MasterLink, NodeAgent, State, Yielding};
 use crate::protocol::{
     Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
     Welcome,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Instant, Kinds, LaunchOrder};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, EntryId, Instant, Kinds, Late, LaunchOrder};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -161,6 +161,23 @@ impl NodeAgent {
         self.free = self.held.left_of(&self.capacity);
     }
 
+    /// What waits for longer than was foretold, and was not told before.
+    fn late(&mut self, now: Instant) -> Vec<Late> {
+        let mut all = Vec::new();
+        for entry in self.queue.entries() {
+            let EntryId::Attempt(id) = entry.id else { continue };
+            let Some(attempt) = self.attempts.get_mut(&id) else { continue };
+            let Some((foretold, came)) = attempt.foretold.as_mut().filter(|(foretold, _)| !foretold.is_counted) else {
+                continue;
+            };
+            if let Some(late) = foretold.late(now.since(*came)).filter(|_| all.len() < MOST_STARTS) {
+                foretold.is_counted = true;
+                all.push(late);
+            }
+        }
+        all
+    }
+
     pub(super) fn report(&mut self, now: Instant, out: &mut Outbox) {
         let running = self.running.len() as u32;
         let queued = self.queue.len() as u32;
@@ -178,8 +195,10 @@ impl NodeAgent {
             // The report says that what was said of them still holds.
             self.tell_waits(now, out);
         }
+        let late = self.late(now);
         let (free, succeeded, starts) = (self.free, self.succeeded, std::mem::take(&mut self.starts));
-        let report = NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts };
+        let report =
+            NodeReport { free, running, queued, expected_wait, running_work, stalled, succeeded, starts, late };
         out.send(TheMaster, ToMaster::Report(Box::new(report)));
         self.tell_spare(now, out);
         self.offer_promotion(now, out);

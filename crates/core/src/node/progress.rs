@@ -9,6 +9,11 @@ use std::collections::BTreeMap;
 
 /// Of a long attempt progress is told so often while it runs for as long as it was expected to.
 const LOOKS: u64 = 16;
+/// Of a short one it is told once it has run for longer than expected by one part in so many.
+const LATE: u64 = 4;
+/// Who is due within one part in so many of the time between two questions is asked with the others: one question is cheaper
+/// than two.
+const SOON: u64 = 8;
 
 #[derive(Default)]
 pub(super) struct Watch {
@@ -34,9 +39,12 @@ impl Watch {
     }
 }
 
-/// Seldom where little changes.
+/// Seldom where little changes. Who is to be over before anybody would ask is asked when it is late, so that those that are in
+/// time, which are most, cost nothing.
 fn interval(every: Duration, expected: Option<Duration>) -> Duration {
-    every.max(Duration(expected.map_or(0, |expected| expected.0 / LOOKS)))
+    let Some(Duration(expected)) = expected else { return every };
+    let late = Duration(expected.saturating_add(expected / LATE));
+    if late < every { late.max(Duration(every.0 / LOOKS)) } else { every.max(Duration(expected / LOOKS)) }
 }
 
 impl NodeAgent {
@@ -51,12 +59,11 @@ impl NodeAgent {
     pub(super) fn measure(&mut self, now: Instant, out: &mut Outbox) {
         self.watch.due = None;
         let Some(every) = self.watch.every else { return };
-        // Who is due soon is asked as well: one question is cheaper than two.
-        let soon = now + Duration(every.0 / 4);
         let mut attempts = Vec::new();
         for one in &mut self.running {
-            if one.measured_at <= soon {
-                one.measured_at = now + interval(every, one.expected);
+            let interval = interval(every, one.expected);
+            if one.measured_at <= now + Duration(interval.0 / SOON) {
+                one.measured_at = now + interval;
                 attempts.push(one.attempt);
             }
         }

@@ -9,7 +9,7 @@
 //! too small, the interval grows beyond them.
 
 use crate::vocabulary::foretold::{LENGTHS, WAYS, length_of, step_of};
-use crate::vocabulary::{Crowd, Duration, ForetoldStart, Instant, Margins};
+use crate::vocabulary::{Crowd, Duration, ForetoldStart, Instant, Late, Margins, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -54,17 +54,21 @@ struct Errors {
     seen: u64,
     /// How much more than one in [`WRONG`] is left out at both ends together, in millionths, in parts of [`FINE`].
     correction: i64,
-    /// Since the margins were made from them.
+    /// Since the margins were made from them, with those that are to come.
     new: usize,
 }
 
 impl Errors {
-    fn learn(&mut self, now: Instant, error: i16, is_right: bool) {
+    /// What is left out grows by a little after what was foretold, and shrinks by far more after what was not.
+    fn correct(&mut self, is_right: bool) {
         let gain = (GAIN * FINE) >> self.thinned;
         self.correction += if is_right { gain } else { -i64::from(WRONG - 1) * gain };
         let usual = MILLION / WRONG;
         let [least, most] = [LEAST_LEFT_OUT, MOST_LEFT_OUT].map(|bound| i64::from(bound - usual) * FINE);
         self.correction = self.correction.clamp(least, most);
+    }
+
+    fn learn(&mut self, now: Instant, error: i16) {
         self.seen += 1;
         if !self.seen.is_multiple_of(1 << self.thinned) {
             return;
@@ -115,9 +119,26 @@ impl Calibration {
     /// A task started of which that was foretold.
     pub fn learn(&mut self, now: Instant, start: &ForetoldStart) {
         let error = step_of(start.waited) - step_of(start.expected);
+        if !start.is_counted {
+            self.correct(start.way, start.expected, start.is_right);
+        }
         let way = &mut self.ways[start.way as usize];
-        way.by_length[length_of(start.expected)].learn(now, error, start.is_right);
-        way.all.learn(now, error, start.is_right);
+        way.by_length[length_of(start.expected)].learn(now, error);
+        way.all.learn(now, error);
+    }
+
+    /// A task has waited for longer than foretold; for how much longer is learned when it starts.
+    pub fn on_late(&mut self, late: &Late) {
+        self.correct(late.way, late.expected, false);
+        let way = &mut self.ways[late.way as usize];
+        way.by_length[length_of(late.expected)].new += 1;
+        way.all.new += 1;
+    }
+
+    fn correct(&mut self, way: Way, expected: Duration, is_right: bool) {
+        let way = &mut self.ways[way as usize];
+        way.by_length[length_of(expected)].correct(is_right);
+        way.all.correct(is_right);
     }
 
     /// How full the nodes are.
@@ -154,7 +175,7 @@ impl Calibration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{Chance, Foretold, Way};
+    use crate::vocabulary::{Chance, Foretold};
     use std::collections::VecDeque;
 
     /// Foretells tasks one after the other whose true waits are these, and hears of each when so many others were foretold.
@@ -244,13 +265,13 @@ mod tests {
         let mut errors = Errors::default();
         let at = |second: u64| Instant(second * 1_000_000);
         for second in 0..900 {
-            (0..200).for_each(|_| errors.learn(at(second), second as i16, true));
+            (0..200).for_each(|_| errors.learn(at(second), second as i16));
             assert!(errors.last.len() <= KEPT);
         }
         let (oldest, newest) = (errors.last.front().unwrap().1, errors.last.back().unwrap().1);
         assert!(newest == 899 && oldest <= 300, "{oldest} to {newest}");
         // Where few come, all of them count again.
-        (1..20_000).for_each(|more| errors.learn(at(900 + more * 10), 0, true));
+        (1..20_000).for_each(|more| errors.learn(at(900 + more * 10), 0));
         assert_eq!((errors.thinned, errors.last.len()), (0, KEPT));
     }
 }

@@ -2,7 +2,7 @@
 //! the tasks that were asked for at once, whose intervals are made when each is given its node, from what was known when it was
 //! asked for. So a million tasks that wait cost as much as one.
 
-use crate::vocabulary::{Duration, Foretold, Instant, Line, Margins, Resources, Totals, Way};
+use crate::vocabulary::{Duration, Foretold, Instant, Late, Line, Margins, Resources, Totals, Way};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ struct Together {
     count: u64,
     /// Of them, so many have a node.
     placed: u64,
+    /// And so many have either a node or were counted as late.
+    counted: u64,
     at: Instant,
     outlook: Outlook,
 }
@@ -48,12 +50,19 @@ impl Waiting {
         match self.together.back_mut() {
             _ if open <= known => {}
             Some(last) if is_full || now.since(last.at) < AT_ONCE => last.count += open - known,
-            _ => self.together.push_back(Together { count: open - known, placed: 0, at: now, outlook: outlook() }),
+            _ => self.together.push_back(Together {
+                count: open - known,
+                placed: 0,
+                counted: 0,
+                at: now,
+                outlook: outlook(),
+            }),
         }
         let mut over = known.saturating_sub(open);
         while let Some(last) = self.together.back_mut().filter(|_| over > 0) {
             let gone = over.min(last.count - last.placed);
             (last.count, over) = (last.count - gone, over - gone);
+            last.counted = last.counted.min(last.count);
             if last.count == last.placed {
                 self.together.pop_back();
             }
@@ -64,7 +73,21 @@ impl Waiting {
     /// What was foretold of the start of the next one.
     pub fn next(&self, now: Instant) -> Option<Foretold> {
         let first = self.together.front()?;
-        Some(first.outlook.foretell(first.placed).made(first.at, now))
+        let is_counted = first.placed < first.counted;
+        Some(Foretold { is_counted, ..first.outlook.foretell(first.placed).made(first.at, now) })
+    }
+
+    /// Those that have waited for longer than foretold and were not told before; of each group the first so many.
+    pub fn late(&mut self, now: Instant, most: u64, tell: &mut dyn FnMut(Late)) {
+        for group in &mut self.together {
+            let Together { count, placed, at, ref outlook, .. } = *group;
+            group.counted = group.counted.max(placed);
+            for place in (group.counted..count).take(most as usize) {
+                let Some(late) = outlook.foretell(place).late(now.since(at)) else { break };
+                group.counted = place + 1;
+                tell(late);
+            }
+        }
     }
 
     /// That one has a node.

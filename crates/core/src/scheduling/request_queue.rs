@@ -128,6 +128,15 @@ impl RequestQueue {
         self.free_asks.push(slot);
     }
 
+    /// Of so many slots from this one on, the asks that are there.
+    pub fn asks_from(&mut self, slot: AskSlot, most: usize) -> impl Iterator<Item = &mut OpenRequest> {
+        self.asks.iter_mut().skip(slot as usize).take(most).flatten()
+    }
+
+    pub fn slots(&self) -> usize {
+        self.asks.len()
+    }
+
     /// Tasks that were asked for and not granted.
     pub fn open_tasks(&self) -> u64 {
         self.asks.iter().flatten().map(OpenRequest::open).sum()

@@ -14,8 +14,8 @@ use crate::policy::{
 };
 use crate::protocol::{Ask, Rule};
 use crate::vocabulary::{
-    AskId, Duration, Foretold, GrantId, Instant, JobId, JobWork, Line, Margins, NodeId, NodeViews, QueueId, Resources,
-    Totals, UserId, Wants, Way,
+    AskId, Duration, Foretold, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews, QueueId,
+    Resources, Totals, UserId, Wants, Way,
 };
 use crate::why::Why;
 use std::collections::BTreeSet;
@@ -41,6 +41,8 @@ pub struct Scheduler {
     /// Tasks that are open, and asks with such.
     open_tasks: u64,
     open_asks: u64,
+    /// The slot at which the next look for late tasks begins.
+    looked_at: AskSlot,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +101,7 @@ impl Scheduler {
             pace: Pace::default(),
             open_tasks: 0,
             open_asks: 0,
+            looked_at: 0,
         }
     }
 
@@ -163,6 +166,17 @@ impl Scheduler {
         let request = self.queue.ask_mut(slot);
         let open = request.open();
         request.waiting.on_open(now, open, || Outlook { way: Way::Asked, line, margins: Arc::clone(margins) });
+    }
+
+    /// Tasks that have waited for longer than was foretold and were not told before; a part of the asks is looked through
+    /// each time.
+    pub fn late(&mut self, now: Instant, tell: &mut dyn FnMut(Late)) {
+        /// Asks, and tasks of each that were asked for at once.
+        const LOOKED_AT: (usize, u64) = (1_024, 64);
+        let asks = self.queue.asks_from(self.looked_at, LOOKED_AT.0);
+        asks.for_each(|ask| ask.waiting.late(now, LOOKED_AT.1, tell));
+        let next = self.looked_at as usize + LOOKED_AT.0;
+        self.looked_at = if next < self.queue.slots() { next as AskSlot } else { 0 };
     }
 
     fn count_open(&mut self, before: u64, now: u64) {

@@ -39,6 +39,8 @@ pub struct Foretold {
     pub most: Duration,
     /// When it was foretold.
     pub age: Duration,
+    /// It has waited for longer, and that was counted while it did.
+    pub is_counted: bool,
 }
 
 /// A start that had been foretold.
@@ -49,6 +51,15 @@ pub struct ForetoldStart {
     pub waited: Duration,
     /// It was as foretold.
     pub is_right: bool,
+    /// That it was not was counted before.
+    pub is_counted: bool,
+}
+
+/// A wait that is longer than foretold already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Late {
+    pub way: Way,
+    pub expected: Duration,
 }
 
 /// How far from what is expected nine of ten waits are, in steps of time: those of each way, by their expected lengths.
@@ -107,7 +118,7 @@ impl Margins {
         let (low, high) = self.steps[way as usize][length_of(expected)];
         let step = step_of(expected);
         let (least, most) = (time_of(step.saturating_add(low)), time_of(step.saturating_add(high).saturating_add(1)));
-        Foretold { way, expected, least, most, age: Duration::ZERO }
+        Foretold { way, expected, least, most, age: Duration::ZERO, is_counted: false }
     }
 }
 
@@ -116,7 +127,13 @@ impl Foretold {
     pub fn started(&self, after: Duration) -> ForetoldStart {
         let waited = self.age + after;
         let is_right = (self.least..=self.most).contains(&waited);
-        ForetoldStart { way: self.way, expected: self.expected, waited, is_right }
+        let Foretold { way, expected, is_counted, .. } = *self;
+        ForetoldStart { way, expected, waited, is_right, is_counted }
+    }
+
+    /// Whether it has waited for longer than was foretold, so long after it came to its node.
+    pub fn late(&self, after: Duration) -> Option<Late> {
+        (self.age + after > self.most).then_some(Late { way: self.way, expected: self.expected })
     }
 
     /// The same, foretold at this instant.

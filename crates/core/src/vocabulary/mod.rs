@@ -25,7 +25,7 @@ pub use exchange::{Exchange, ResourceTime};
 pub use execution::{Devices, EndReason, Ended, Estimated, LaunchOrder, Stream, TaskShape, TaskTemplate, Usage};
 pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, StoredFile};
 pub use fingerprint::Fingerprint;
-pub use foretold::{Crowd, Foretold, ForetoldStart, Line, Margins, Way};
+pub use foretold::{Crowd, Foretold, ForetoldStart, Late, Line, Margins, Way};
 pub use ids::{AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId};
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use progress::{Sample, WHOLE};

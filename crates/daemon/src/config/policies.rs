@@ -40,7 +40,8 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    pub(super) fn apply(self, preset: &mut Preset) -> Result<(), Mistake> {
+    /// `beside` are the presets that other jobs on the cluster go by.
+    pub(super) fn apply(self, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
         preset.intra_job = value(self.intra_job, preset.intra_job);
         preset.placement = value(self.placement, preset.placement);
         preset.delays.node = value(self.node_delay, preset.delays.node);
@@ -71,7 +72,7 @@ impl Policies {
             keys.apply(preset).map_err(|(problem, remedy)| mistake(at, problem, remedy))?;
         }
         if let Some(At { at, value: keys }) = self.queueing {
-            keys.apply(preset).map_err(|(problem, remedy)| mistake(at, problem, remedy))?;
+            keys.apply(at, preset, beside)?;
         }
         Ok(())
     }

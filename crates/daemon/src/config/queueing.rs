@@ -1,9 +1,11 @@
 //! What a configuration may say about tasks that wait at nodes and nobody booked: `[policies.queueing]`.
 
 use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
+use super::{Mistake, mistake};
 use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
 use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
+use amalgam_workload::{At, Position};
 use serde::Deserialize;
 
 /// Who tries other nodes more often does nothing else.
@@ -13,117 +15,129 @@ const LEAST: Duration = Duration::from_millis(10);
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueingKeys {
     /// So much of the cluster may be guaranteed, all jobs together.
-    guaranteed: Option<Ratio>,
+    guaranteed: Option<At<Ratio>>,
     /// A job's opportunistic tasks may hold so many times its share of that.
-    opportunistic: Option<Ratio>,
+    opportunistic: Option<At<Ratio>>,
     /// An opportunistic task that has waited for so long gets what the job may hold next.
-    starved_after: Option<LengthOrNever>,
+    starved_after: Option<At<LengthOrNever>>,
     /// A task that waits gets a duplicate where it would be done sooner by so much.
-    duplicate_saves: Option<LengthOrNever>,
+    duplicate_saves: Option<At<LengthOrNever>>,
     /// A task that runs slowly gets a duplicate as well, by the progress that nodes tell so often.
-    progress_every: Option<LengthOrNever>,
+    progress_every: Option<At<LengthOrNever>>,
     /// Nodes say how long tasks would wait when that has changed, but not more often than this.
-    tell_every: Option<LengthOrNever>,
+    tell_every: Option<At<LengthOrNever>>,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
-    keep_freed: Option<LengthOrNever>,
+    keep_freed: Option<At<LengthOrNever>>,
     /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
-    yields_for: Option<LengthOrNever>,
+    yields_for: Option<At<LengthOrNever>>,
     /// What has waited for so long at a node is tried at another one, and again each time that it has.
-    explore_after: Option<LengthOrNever>,
+    explore_after: Option<At<LengthOrNever>>,
     /// All tasks are taken to run for so long, whatever is known of them; "never" is as usual.
-    assumed_run_time: Option<LengthOrNever>,
+    assumed_run_time: Option<At<LengthOrNever>>,
     /// Lightly loaded nodes that are looked at for each task.
-    light: Option<AtLeastOne>,
+    light: Option<At<AtLeastOne>>,
     /// What a task costs that fails with its node, in times of what it would take.
-    penalty: Option<Ratio>,
+    penalty: Option<At<Ratio>>,
     /// To each estimate is added a random part of the time between two lists of nodes, below this.
-    spread: Option<Ratio>,
+    spread: Option<At<Ratio>>,
 }
 
 impl QueueingKeys {
-    /// What is wrong and what would help, where they do not fit the preset.
-    pub(super) fn apply(self, preset: &mut Preset) -> Result<(), (String, String)> {
+    /// `section` is where they are, and `beside` are the presets that other jobs on the cluster go by.
+    pub(super) fn apply(self, section: Position, preset: &mut Preset, beside: &[&str]) -> Result<(), Mistake> {
         let name = preset.name();
-        self.check_owner(preset)?;
+        self.check_owner(preset, beside)?;
         let Some(rules) = &mut preset.queueing else {
-            let owner = Preset::APOLLO.name();
-            let problem = format!("[policies.queueing] is a setting of the preset {owner}, and not of {name}");
-            return Err((problem, format!("say `preset = \"{owner}\"`, or leave it out")));
+            let owners = Preset::QUEUEING.map(Preset::name).join(" or ");
+            let problem = format!("[policies.queueing] is a setting of the preset {owners}, and not of {name}");
+            let own = Preset::APOLLO.name();
+            return Err(mistake(section, problem, format!("say `preset = \"{own}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
         for (key, part) in [("guaranteed", &self.guaranteed), ("spread", &self.spread)] {
-            if let Some(Ratio(part)) = part.as_ref().filter(|part| part.0 > 100) {
+            if let Some(At { at, value: Ratio(part) }) = part.as_ref().filter(|part| part.value.0 > 100) {
                 let problem = format!("{key} is {}, and a part is 1 at most", f64::from(*part) / 100.0);
-                return Err((problem, "write a number from 0 to 1".to_owned()));
+                return Err(mistake(*at, problem, "write a number from 0 to 1"));
             }
         }
         if let (Some(part), InterJob::Entitlement { guaranteed }) = (self.guaranteed, &mut preset.inter_job) {
-            *guaranteed = part.0;
+            *guaranteed = part.value.0;
         }
-        allowance.opportunistic = self.opportunistic.map_or(allowance.opportunistic, |ratio| ratio.0);
-        let never = |key: &str| (format!("{key} is \"never\""), "write a duration, such as \"30s\"".to_owned());
-        if let Some(LengthOrNever(length)) = self.starved_after {
-            allowance.starved_after = length.ok_or_else(|| never("starved_after"))?;
+        allowance.opportunistic = self.opportunistic.map_or(allowance.opportunistic, |ratio| ratio.value.0);
+        let never =
+            |at: Position, key: &str| mistake(at, format!("{key} is \"never\""), "write a duration, such as \"30s\"");
+        if let Some(At { at, value: LengthOrNever(length) }) = self.starved_after {
+            allowance.starved_after = length.ok_or_else(|| never(at, "starved_after"))?;
         }
-        if let Some(LengthOrNever(length)) = self.duplicate_saves {
+        if let Some(At { value: LengthOrNever(length), .. }) = self.duplicate_saves {
             let usual = rules.corrections.unwrap_or(CorrectionRules::USUAL);
             rules.corrections = length.map(|least_saving| CorrectionRules { least_saving, ..usual });
         }
-        if let Some(LengthOrNever(length)) = self.progress_every {
+        if let Some(At { at, value: LengthOrNever(length) }) = self.progress_every {
             match &mut rules.corrections {
                 Some(corrections) => corrections.progress_every = length,
                 None if length.is_none() => {}
                 None => {
-                    let problem = "progress_every is set, and duplicate_saves is \"never\"".to_owned();
-                    return Err((problem, "leave one of them out".to_owned()));
+                    let problem = "progress_every is set, and duplicate_saves is \"never\"";
+                    return Err(mistake(at, problem, "leave one of them out"));
                 }
             }
         }
-        if let Some(LengthOrNever(length)) = self.explore_after {
+        if let Some(At { at, value: LengthOrNever(length) }) = self.explore_after {
             if length.is_some_and(|after| after < LEAST) {
-                return Err((
-                    "explore_after is less than 10ms".to_owned(),
-                    "write 10ms or more, or \"never\"".to_owned(),
-                ));
+                return Err(mistake(at, "explore_after is less than 10ms", "write 10ms or more, or \"never\""));
             }
-            rules.explores = length.map(|after| ExplorationRules { after });
+            let explores = length.map(|after| ExplorationRules { after });
+            rules.explores = rules.explores.and(explores);
+            rules.explores_beside = explores;
         }
-        rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.0);
-        if let Some(LengthOrNever(length)) = self.tell_every {
-            rules.waits.every = length.ok_or_else(|| never("tell_every"))?;
+        rules.assumed_run_time = self.assumed_run_time.map_or(rules.assumed_run_time, |length| length.value.0);
+        if let Some(At { at, value: LengthOrNever(length) }) = self.tell_every {
+            rules.waits.every = length.ok_or_else(|| never(at, "tell_every"))?;
         }
-        rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.0.unwrap_or(Duration::ZERO));
-        rules.yields_for = self.yields_for.map_or(rules.yields_for, |length| length.0);
-        if let Some(Ratio(penalty)) = self.penalty.as_ref().filter(|penalty| penalty.0 < 100) {
+        rules.keep_freed = self.keep_freed.map_or(rules.keep_freed, |length| length.value.0.unwrap_or(Duration::ZERO));
+        rules.yields_for = self.yields_for.map_or(rules.yields_for, |length| length.value.0);
+        if let Some(At { at, value: Ratio(penalty) }) = self.penalty.as_ref().filter(|penalty| penalty.value.0 < 100) {
             let problem =
                 format!("penalty is {}: nodes that fail would be the better ones", f64::from(*penalty) / 100.0);
-            return Err((problem, "write a number from 1 on".to_owned()));
+            return Err(mistake(*at, problem, "write a number from 1 on"));
         }
         if let Placement::EarliestCompletion(settings) = &mut preset.placement {
-            settings.light = self.light.map_or(settings.light, |light| light.0.get());
-            settings.spread = self.spread.map_or(settings.spread, |spread| spread.0);
-            settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.0);
+            settings.light = self.light.map_or(settings.light, |light| light.value.0.get());
+            settings.spread = self.spread.map_or(settings.spread, |spread| spread.value.0);
+            settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.value.0);
         }
         Ok(())
     }
 
     /// What only those have use for that estimate, or only those that cannot.
-    fn check_owner(&self, preset: &Preset) -> Result<(), (String, String)> {
-        let estimates = [
-            ("light", self.light.is_some()),
-            ("penalty", self.penalty.is_some()),
-            ("spread", self.spread.is_some()),
-            ("duplicate_saves", self.duplicate_saves.is_some()),
-        ];
-        let of_others: &[(&str, bool)] = match preset.queueing {
-            Some(rules) if rules.explores.is_some() => &estimates,
-            Some(_) => &[("explore_after", self.explore_after.is_some())],
-            None => &[],
+    fn check_owner(&self, preset: &Preset, beside: &[&str]) -> Result<(), Mistake> {
+        let (own, blind) = (Preset::APOLLO.name(), Preset::APOLLO_BASELINE.name());
+        let foreign = |at: Position, key: &str, other: &str, remedy: String| {
+            let problem = format!("{key} is a setting of the preset {other}, and not of {}", preset.name());
+            Err(mistake(at, problem, remedy))
         };
-        let Some((key, _)) = of_others.iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
-        let other = if *key == "explore_after" { Preset::APOLLO_BASELINE } else { Preset::APOLLO };
-        let problem = format!("{key} is a setting of the preset {}, and not of {}", other.name(), preset.name());
-        Err((problem, format!("say `preset = \"{}\"`, or leave it out", other.name())))
+        let Some(rules) = preset.queueing else { return Ok(()) };
+        if rules.explores.is_some() {
+            let estimates = [
+                ("light", self.light.as_ref().map(|key| key.at)),
+                ("penalty", self.penalty.as_ref().map(|key| key.at)),
+                ("spread", self.spread.as_ref().map(|key| key.at)),
+                ("duplicate_saves", self.duplicate_saves.as_ref().map(|key| key.at)),
+            ];
+            let Some((key, at)) = estimates.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
+            return foreign(at, key, own, format!("say `preset = \"{own}\"`, or leave it out"));
+        }
+        match &self.explore_after {
+            Some(key) if !beside.contains(&blind) => {
+                let remedy = format!(
+                    "say `beside = {{ preset = \"{blind}\", part = 0.5 }}`, or `preset = \"{blind}\"` for the cluster or in a \
+                     `[[queue]]`, or leave it out"
+                );
+                foreign(key.at, "explore_after", blind, remedy)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -194,16 +208,45 @@ mod tests {
             let foreign = explores(keys).unwrap_err();
             assert!(foreign.contains("preset apollo, and not of apollo-baseline"), "{foreign}");
         }
-        let foreign = parse("preset = \"apollo\"\n[policies.queueing]\nexplore_after = \"1s\"\n").unwrap_err();
-        assert!(foreign.contains("preset apollo-baseline, and not of apollo"), "{foreign}");
+    }
+
+    #[test]
+    fn other_nodes_are_tried_by_the_jobs_of_a_queue_or_beside_that_know_no_waits() {
+        let explores = |head: &str, after: &str| {
+            let queueing = format!("[policies.queueing]\nlight = 3\nexplore_after = \"{after}\"\n");
+            let preset = match head.split_once("[[") {
+                Some((before, queue)) => parse(&format!("preset = \"apollo\"\n{before}{queueing}[[{queue}")),
+                None => parse(&format!("preset = \"apollo\"\n{head}{queueing}")),
+            };
+            preset.map(|preset| {
+                let of = |name: &str| preset.beside(name).expect("they share").queueing.expect("nodes queue").explores;
+                assert_eq!(of("apollo"), None, "those that estimate have no use for it");
+                of("apollo-baseline").map(|rules| rules.after)
+            })
+        };
+        let beside = "beside = { preset = \"apollo-baseline\", part = 0.5 }\n";
+        let queue = "[[queue]]\nname = \"old\"\npreset = \"apollo-baseline\"\n";
+        for head in [beside, queue] {
+            assert_eq!(explores(head, "9s"), Ok(Some(Duration::from_secs(9))), "{head}");
+            assert_eq!(explores(head, "never"), Ok(None), "{head}");
+            assert!(explores(head, "1ms").unwrap_err().contains("write 10ms or more"));
+        }
+        for head in ["", "[[queue]]\nname = \"old\"\npreset = \"apollo\"\n"] {
+            let foreign = explores(head, "9s").unwrap_err();
+            let wanted = "server.toml:4:17: explore_after is a setting of the preset apollo-baseline, and not of apollo\n  \
+                          help: say `beside = { preset = \"apollo-baseline\", part = 0.5 }`";
+            assert!(foreign.starts_with(wanted), "{foreign}");
+        }
     }
 
     #[test]
     fn keys_of_another_preset_and_words_that_mean_nothing_are_pointed_at() {
         let foreign = parse("preset = \"drf\"\n[policies.queueing]\nlight = 5\n").unwrap_err();
-        assert!(foreign.contains("preset apollo, and not of drf"), "{foreign}");
+        let wanted =
+            "server.toml:2:1: [policies.queueing] is a setting of the preset apollo or apollo-baseline, and not of drf";
+        assert!(foreign.starts_with(wanted), "{foreign}");
         let never = parse("preset = \"apollo\"\n[policies.queueing]\nstarved_after = \"never\"\n").unwrap_err();
-        assert!(never.contains("starved_after") && never.contains("write a duration"), "{never}");
+        assert!(never.starts_with("server.toml:3:17: starved_after") && never.contains("write a duration"), "{never}");
         let low = parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 0.99\n").unwrap_err();
         assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
         assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());

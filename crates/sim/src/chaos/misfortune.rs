@@ -3,7 +3,7 @@
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
 use crate::faults::{Fault, Intrusion, Moment, Planned};
-use crate::simulation::Place;
+use crate::places::Place;
 use amalgam_core::protocol::JobAction;
 use amalgam_core::vocabulary::{Chance, Duration, Instant};
 

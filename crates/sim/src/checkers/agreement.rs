@@ -105,8 +105,8 @@ fn key(grant: GrantId) -> (Epoch, u64) {
 mod tests {
     use super::*;
     use crate::checkers::testing::world_with_a_task;
+    use crate::places::Place;
     use crate::process::Input;
-    use crate::simulation::Place;
     use crate::testing::run;
     use amalgam_core::hosting::Letter;
     use amalgam_core::protocol::{Address, Message, ToJobManager, ToMaster};

@@ -77,7 +77,7 @@ fn progress(manager: &JobManager) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulation::Place;
+    use crate::places::Place;
     use crate::testing::{run, simulation};
 
     fn after(seconds: u64) -> u64 {

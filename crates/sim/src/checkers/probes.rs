@@ -3,7 +3,8 @@
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::simulation::{Place, Simulation};
+use crate::places::Place;
+use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Placement, Places};
 use amalgam_core::protocol::{Message, ToNode};

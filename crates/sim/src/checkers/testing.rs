@@ -1,7 +1,8 @@
 //! Happenings and worlds for the tests of checkers.
 
 use crate::faults::Happening;
-use crate::simulation::{Place, Simulation};
+use crate::places::Place;
+use crate::simulation::Simulation;
 use crate::testing::{run, simulation};
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{AdmittedJob, JobOutcome, Rule};

@@ -3,7 +3,8 @@
 
 use super::{Breach, Checker};
 use crate::faults::Happening;
-use crate::simulation::{Place, Simulation};
+use crate::places::Place;
+use crate::simulation::Simulation;
 use amalgam_core::hosting::Fact;
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{AttemptId, JobId, NodeId, Resources, TaskId};

@@ -1,8 +1,9 @@
 //! Somebody who overhears launches and brings them to nodes once more, as they were or altered. He has no key.
 
 use super::{Faults, Happening};
+use crate::places::Place;
 use crate::process::Input;
-use crate::simulation::{Place, Simulation};
+use crate::simulation::Simulation;
 use amalgam_core::hosting::Letter;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::protocol::{Address, Launch, Message, ToNode};

@@ -8,7 +8,7 @@ mod strikes;
 #[cfg(test)]
 mod tests;
 
-use crate::simulation::Place;
+use crate::places::Place;
 use amalgam_core::hosting::{Fact, Letter};
 use amalgam_core::protocol::{JobAction, Message};
 use amalgam_core::role::{Change, Record};
@@ -87,14 +87,17 @@ impl Fault {
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Crash { place: Place::Server, .. } => "server crashes",
+            Fault::Crash { place: Place::Managers(_), .. } => "job managers crash",
             Fault::Crash { place: Place::Node(_), .. } => "agent crashes",
             Fault::ExecutorDies { .. } => "executor dies",
             Fault::DiskFails { .. } => "log cannot be written",
             Fault::DiskSlow { place: Place::Server, .. } => "server's disk is slow",
+            Fault::DiskSlow { place: Place::Managers(_), .. } => "job managers' disk is slow",
             Fault::DiskSlow { place: Place::Node(_), .. } => "node's disk is slow",
             Fault::CannotLaunch { .. } => "node cannot launch",
             Fault::Break { .. } => "connection breaks",
             Fault::Pause { place: Place::Server, .. } => "server hangs",
+            Fault::Pause { place: Place::Managers(_), .. } => "job managers hang",
             Fault::Pause { place: Place::Node(_), .. } => "agent hangs",
             Fault::Act { action: JobAction::Cancel, .. } => "user cancels",
             Fault::Act { action: JobAction::Hold, .. } => "user holds",
@@ -222,7 +225,8 @@ const SLOW: u64 = 100;
 
 fn disk_of(place: Place) -> usize {
     match place {
-        Place::Server => 0,
+        // They write beside the master, as long as nothing goes wrong with them.
+        Place::Server | Place::Managers(_) => 0,
         Place::Node(node) => node + 1,
     }
 }

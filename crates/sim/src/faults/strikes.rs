@@ -2,9 +2,10 @@
 
 use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
+use crate::places::Place;
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
-use crate::simulation::{Occurrence, Place, Simulation};
+use crate::simulation::{Occurrence, Simulation};
 use amalgam_core::hosting::{Fact, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
@@ -14,10 +15,13 @@ use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Instant, JobId, No
 const OPERATOR: Address = Address::Client(ClientId(u64::MAX));
 /// An agent tries so often to reach its server.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// What passes between a master and job managers elsewhere is not yet said again after a break.
+const NO_FAULTS_YET: &str = "nothing goes wrong yet where job managers have processes of their own";
 
 impl Simulation {
     /// Lets these things go wrong, each at its time.
     pub fn plan(&mut self, plan: Vec<Planned>) {
+        assert!(self.managers.is_empty(), "{NO_FAULTS_YET}");
         for (number, planned) in plan.iter().enumerate() {
             self.agenda.note(planned.at, Occurrence::Strikes { fault: number as u32 });
         }
@@ -49,6 +53,7 @@ impl Simulation {
         }
         self.faults().note(Happening::Fault(fault.clone()));
         match fault {
+            Fault::Crash { place: Place::Managers(_), .. } => unreachable!("{NO_FAULTS_YET}"),
             Fault::Crash { place: Place::Server, down, noticed } => self.crash_server(down, noticed),
             Fault::Crash { place: Place::Node(node), down, noticed } => self.crash_agent(node, down, noticed),
             Fault::DiskFails { reached, down, noticed } => {
@@ -103,6 +108,7 @@ impl Simulation {
     fn finds_something(&self, fault: &Fault) -> bool {
         let is_up = |place: Place| match place {
             Place::Server => self.server.is_up,
+            Place::Managers(number) => self.managers[number].is_up,
             Place::Node(node) => self.nodes[node].agent.is_up,
         };
         let faults = self.faults.as_ref().expect("only a simulation with faults has faults on its agenda");
@@ -203,6 +209,7 @@ impl Simulation {
         }
         match place {
             Place::Server => self.start_server(),
+            Place::Managers(_) => unreachable!("{NO_FAULTS_YET}"),
             Place::Node(node) => self.start_agent(node),
         }
     }
@@ -268,11 +275,12 @@ impl Simulation {
         }
         match end {
             Place::Server => {
-                self.network.give_up(self.now, node, Direction::ToServer);
+                self.network.give_up(self.now, node, Direction::Inward);
                 self.put(end, Input::NodeDisconnected { node: NodeId(node as u32) });
             }
+            Place::Managers(_) => unreachable!("{NO_FAULTS_YET}"),
             Place::Node(_) => {
-                self.network.give_up(self.now, node, Direction::ToNode);
+                self.network.give_up(self.now, node, Direction::Outward);
                 self.put(end, Input::MasterDisconnected);
                 self.agenda.note(self.now + self.until_retry(node), Occurrence::Connects { node });
             }

@@ -1,6 +1,7 @@
 use super::{Fault, Happening};
+use crate::places::Place;
 use crate::settings::Costs;
-use crate::simulation::{Place, Simulation};
+use crate::simulation::Simulation;
 use crate::testing::{run, simulation};
 use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::Duration;

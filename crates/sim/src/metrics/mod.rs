@@ -22,6 +22,7 @@ pub use results::{
 };
 use usage::ClusterUsage;
 
+use crate::execution;
 use crate::oracle::Allowed;
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
@@ -286,8 +287,8 @@ impl Metrics {
     }
 
     /// An attempt began that takes far longer than its task should.
-    pub fn on_straggler(&mut self, attempt: AttemptId) {
-        self.queueing.on_straggler(attempt);
+    pub fn on_straggler(&mut self, attempt: AttemptId, course: &execution::Course) {
+        self.queueing.on_straggler(attempt, course.whole, course.nominal);
     }
 
     /// An attempt began that reads so much on its node, in its rack and from elsewhere, and takes longer by so long for it.

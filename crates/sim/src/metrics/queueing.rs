@@ -97,6 +97,9 @@ pub struct Stragglers {
     /// Attempts that were made to take several times as long as they should, and those of them that got a duplicate.
     pub slow: u64,
     pub caught: u64,
+    /// The same of those that lose more than a second, beyond the time of a second try.
+    pub slow_by_much: u64,
+    pub caught_by_much: u64,
     /// Duplicates of running attempts, whether these were slow or had more to do, and those that were done first.
     pub duplicates: u64,
     pub first: u64,
@@ -104,6 +107,8 @@ pub struct Stragglers {
     pub slow_inputs: u64,
 }
 
+/// What a slow attempt loses that loses much, beside the time of another try.
+const BY_MUCH: Duration = Duration::from_secs(1);
 /// The length of the windows in which nodes are compared.
 const NODES_COMPARED: Duration = Duration::from_secs(600);
 
@@ -123,6 +128,7 @@ pub struct QueueMeasure {
     upgraded: BTreeSet<AttemptId>,
     stragglers: Stragglers,
     slow: BTreeSet<AttemptId>,
+    slow_by_much: BTreeSet<AttemptId>,
     /// Those that got a duplicate while they ran, and these duplicates.
     racing: BTreeSet<AttemptId>,
     /// Those that yield, since when; and for how long others did.
@@ -157,14 +163,19 @@ impl QueueMeasure {
         }
     }
 
-    pub fn on_straggler(&mut self, attempt: AttemptId) {
+    /// The attempt takes so long where it should take so long.
+    pub fn on_straggler(&mut self, attempt: AttemptId, takes: Duration, should: Duration) {
         self.stragglers.slow += u64::from(self.slow.insert(attempt));
+        if takes > should + should + BY_MUCH {
+            self.stragglers.slow_by_much += u64::from(self.slow_by_much.insert(attempt));
+        }
     }
 
     /// A running attempt is taken to be slow, and gets a duplicate.
     pub fn on_caught(&mut self, attempt: AttemptId) {
         self.stragglers.duplicates += 1;
         self.stragglers.caught += u64::from(self.slow.contains(&attempt));
+        self.stragglers.caught_by_much += u64::from(self.slow_by_much.contains(&attempt));
         self.racing.insert(attempt);
     }
 

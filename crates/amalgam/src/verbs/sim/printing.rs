@@ -304,11 +304,12 @@ fn queueing(queueing: &Queueing) -> String {
          stage; {first} were first; beside them {upgraded} that became guaranteed elsewhere\n",
         counted(queueing.duplicates.all(), "duplicate")
     );
-    let Stragglers { slow, caught, duplicates, first, slow_inputs } = queueing.stragglers;
+    let Stragglers { slow, caught, slow_by_much, caught_by_much, duplicates, first, slow_inputs } = queueing.stragglers;
     if slow + duplicates > 0 {
         let (of, slow) = (counted(duplicates, "duplicate"), counted(slow, "attempt"));
         text += &format!(
-            "{of} of running attempts, of which {first} were done first; {slow} ran slowly, of which {caught} got one\n"
+            "{of} of running attempts, of which {first} were done first; {slow} ran slowly, of which {caught} got one, and \
+             {caught_by_much} of the {slow_by_much} that lost a second beyond another try\n"
         );
     }
     if queueing.yields > 0 {

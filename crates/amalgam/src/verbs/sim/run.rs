@@ -156,6 +156,9 @@ struct WorldArgs {
     /// And of that room at most so many tasks' at a time
     #[arg(long, value_name = "N", requires = "decide_on_heartbeats")]
     grants_per_heartbeat: Option<NonZeroU32>,
+    /// Processes among which the job managers are shared out; 0: they are in the server
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=4096))]
+    manager_processes: u16,
     /// From one process to another
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "500us")]
     delay: Duration,
@@ -315,6 +318,7 @@ impl RunArgs {
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
         let WorldArgs { replicas, block: block_bytes, read_rates: rates, .. } = self.world;
+        let manager_processes = usize::from(self.world.manager_processes);
         let most = grants_per_heartbeat;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
@@ -322,6 +326,7 @@ impl RunArgs {
             oracle: self.against_oracle,
             preset,
             seed,
+            manager_processes,
             queues: config.queues.clone(),
             master: MasterSettings {
                 heartbeat,
@@ -374,6 +379,24 @@ impl World {
     }
 }
 
+/// Whether jobs of the other preset may share a cluster with each of these.
+fn check_shares(presets: &[Preset], other: Preset) -> Result<()> {
+    let shares = |own: &Preset| own.beside(other.name()).map(drop);
+    let Err((what, remedy)) = presets.iter().try_for_each(shares) else { return Ok(()) };
+    let suitable = Preset::all().find(|own| own.name() != other.name() && shares(own).is_ok());
+    match suitable.filter(|_| presets.len() > 1) {
+        Some(own) => {
+            let what = format!(
+                "--beside needs one preset whose cluster {} can share, and these are {}",
+                other.name(),
+                presets.len()
+            );
+            Err(Failure::usage(what, format!("name one, such as `--preset {}`", own.name())))
+        }
+        None => Err(Failure::usage(what, remedy)),
+    }
+}
+
 pub fn execute(args: &RunArgs) -> Result<()> {
     let seeds = args.seeds.clone().unwrap_or(args.seed..=args.seed);
     let worlds = seeds.clone().map(|seed| World::of(args, seed)).collect::<Result<Vec<World>>>();
@@ -396,8 +419,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let configs = args.configs()?;
     let presets: Vec<Preset> = configs.iter().map(|config| config.preset).collect();
     if let Some(BesideArg { preset: other, .. }) = &args.beside {
-        let shares = |own: &Preset| own.beside(other.name()).map(drop);
-        presets.iter().try_for_each(shares).map_err(|(what, remedy)| Failure::usage(what, remedy))?;
+        check_shares(&presets, *other)?;
     }
     if args.against_selfish {
         let yields = |preset: &Preset| selfish(*preset).is_some();

@@ -179,6 +179,7 @@ fn one(
         settings.inputs = Some(locality::layout(&inputs, rates));
     }
     settings.preset.seed = seed;
+    settings.manager_processes = figure.manager_processes.map_or(0, |count| (count / part).max(1) as usize);
     settings.master.heartbeat = seconds(production.heartbeat_s);
     settings.master.beside =
         case.beside.as_ref().map(|(preset, part)| Beside { preset: preset.clone(), part: (part * 1e6) as u32, seed });
@@ -381,6 +382,10 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         });
         if case.stragglers > 0.0 && case.corrects_slow {
             row(CAUGHT, &|queueing, _| ratio(queueing.stragglers.caught as f64, queueing.stragglers.slow as f64));
+            row("of those that lose a second beyond another try", &|queueing, _| {
+                let stragglers = &queueing.stragglers;
+                ratio(stragglers.caught_by_much as f64, stragglers.slow_by_much as f64)
+            });
             row("their duplicates that were first", &|queueing, _| {
                 ratio(queueing.stragglers.first as f64, queueing.stragglers.duplicates as f64)
             });

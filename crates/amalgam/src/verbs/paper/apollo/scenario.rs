@@ -49,6 +49,8 @@ pub struct ProductionFigure {
     /// Instead of the production's.
     pub nodes: Option<u32>,
     pub jobs: Option<u32>,
+    /// Processes among which the job managers are shared out; without it the server has them.
+    pub manager_processes: Option<u32>,
     /// Parts of the cluster's CPUs that would be busy if nobody waited.
     pub loads: Vec<f64>,
     /// Those that are compared with.
@@ -217,6 +219,7 @@ impl ProductionFigure {
     fn check(&self) -> std::result::Result<(), String> {
         within("nodes", self.nodes.unwrap_or(1), 1.0..=MANY)?;
         within("jobs", self.jobs.unwrap_or(1), 1.0..=MANY)?;
+        within("manager_processes", self.manager_processes.unwrap_or(0), 0.0..=4_096.0)?;
         within("beside", self.beside.unwrap_or(0.0), 0.0..=1.0)?;
         within("assumed_run_time_s", self.assumed_run_time_s.unwrap_or(1.0), 0.001..=MANY)?;
         within("stragglers", self.stragglers.unwrap_or(0.0), 0.0..=1.0)?;
