@@ -206,7 +206,7 @@ fn of_short_tasks_those_are_asked_about_that_are_late() {
         let id = world.submit(short());
         world.run_for(seconds(60));
         succeeded(&world, id);
-        let measured: usize = world.nodes.iter().map(|host| host.executor.measured as usize).sum();
+        let measured: usize = world.nodes.iter().map(|host| host.executor.measured).sum();
         assert_eq!((measured > 0, !rivals(&world, id).is_empty()), (is_asked, is_asked), "{}", world.log.join("\n"));
     }
 }

@@ -317,8 +317,8 @@ impl RunArgs {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
-        let manager_processes = usize::from(self.world.manager_processes);
         let WorldArgs { replicas, block: block_bytes, read_rates: rates, .. } = self.world;
+        let manager_processes = usize::from(self.world.manager_processes);
         let most = grants_per_heartbeat;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
