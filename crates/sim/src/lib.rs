@@ -35,7 +35,7 @@ pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_see
 pub use execution::ExecutionSettings;
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
-    AcrossNodes, Against, Allocation, Altruism, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat, Jain,
+    AcrossNodes, Against, Allocation, Altruism, Chain, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat, Jain,
     JobResult, OfPreset, Outcome, QueueExchange, Queueing, Results, RunTimes, Stragglers, Utilization, WINDOW, Watched,
     Window,
 };
