@@ -104,6 +104,8 @@ pub struct JobManager {
     files: Option<Box<Files>>,
     promotions: Promotions,
     work: WorkLeft,
+    /// Although it asks the master for nothing.
+    tells_work: bool,
     templates: Templates,
     begun: bool,
     held: bool,
@@ -222,6 +224,7 @@ impl JobManager {
         }
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
         let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
+        let tells_work = own.as_ref().is_some_and(|own| own.tells_work);
         let speeds = Speeds::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
@@ -257,6 +260,7 @@ impl JobManager {
             files,
             promotions: Promotions::after(promote_after),
             work,
+            tells_work,
             templates,
             begun: false,
             held: false,

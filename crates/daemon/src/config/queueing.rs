@@ -2,6 +2,7 @@
 
 use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
 use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
+use amalgam_core::policy::inter_job::Within;
 use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
 use serde::Deserialize;
@@ -20,10 +21,14 @@ pub(super) struct QueueingKeys {
     starved_after: Option<LengthOrNever>,
     /// A task that waits gets a duplicate where it would be done sooner by so much.
     duplicate_saves: Option<LengthOrNever>,
+    /// And by this part of what it would still wait, and of its run time.
+    duplicate_part: Option<Ratio>,
     /// A task that runs slowly gets a duplicate as well, by the progress that nodes tell so often.
     progress_every: Option<LengthOrNever>,
     /// Nodes say how long tasks would wait when that has changed, but not more often than this.
     tell_every: Option<LengthOrNever>,
+    /// Of what runs, at least this part of the time that it was expected to take is taken to be left.
+    least_left: Option<Ratio>,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
     keep_freed: Option<LengthOrNever>,
     /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
@@ -36,8 +41,39 @@ pub(super) struct QueueingKeys {
     light: Option<AtLeastOne>,
     /// What a task costs that fails with its node, in times of what it would take.
     penalty: Option<Ratio>,
+    /// Who of the jobs of a queue gets what these are due together: "fair-shares" or "fair-sojourn".
+    within_queue: Option<WithinQueue>,
+    /// Opportunistic tasks that do not run are guaranteed before new ones are sent.
+    sent_first: Option<bool>,
+    /// Room that nobody holds comes first.
+    spares: Option<bool>,
+    /// A node may take several tasks of a batch.
+    several: Option<bool>,
+    /// Nodes are looked at with what others may have sent there: this part of the tasks that are expected to start at once is
+    /// to do so; or "mean", by what is known only.
+    at_once: Option<AtOnce>,
     /// To each estimate is added a random part of the time between two lists of nodes, below this.
     spread: Option<Ratio>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum WithinQueue {
+    FairShares,
+    FairSojourn,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AtOnce {
+    Part(Ratio),
+    Word(AtOnceWord),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AtOnceWord {
+    Mean,
 }
 
 impl QueueingKeys {
@@ -51,8 +87,18 @@ impl QueueingKeys {
             return Err((problem, format!("say `preset = \"{owner}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
-        for (key, part) in [("guaranteed", &self.guaranteed), ("spread", &self.spread)] {
-            if let Some(Ratio(part)) = part.as_ref().filter(|part| part.0 > 100) {
+        let at_once = match &self.at_once {
+            Some(AtOnce::Part(part)) => Some(part),
+            _ => None,
+        };
+        let parts = [
+            ("guaranteed", self.guaranteed.as_ref()),
+            ("spread", self.spread.as_ref()),
+            ("least_left", self.least_left.as_ref()),
+            ("at_once", at_once),
+        ];
+        for (key, part) in parts {
+            if let Some(Ratio(part)) = part.filter(|part| part.0 > 100) {
                 let problem = format!("{key} is {}, and a part is 1 at most", f64::from(*part) / 100.0);
                 return Err((problem, "write a number from 0 to 1".to_owned()));
             }
@@ -104,7 +150,37 @@ impl QueueingKeys {
             settings.spread = self.spread.map_or(settings.spread, |spread| spread.0);
             settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.0);
         }
-        Ok(())
+        self.apply_further(preset)
+    }
+
+    /// What is on under `apollo-plus` and off under `apollo`.
+    fn apply_further(&self, preset: &mut Preset) -> Result<(), (String, String)> {
+        let Some(rules) = &mut preset.queueing else { return Ok(()) };
+        rules.within = match self.within_queue {
+            Some(WithinQueue::FairShares) => Within::FairShares,
+            Some(WithinQueue::FairSojourn) => Within::FairSojourn,
+            None => rules.within,
+        };
+        rules.allowance.sent_first = self.sent_first.unwrap_or(rules.allowance.sent_first);
+        rules.waits.least_left = self.least_left.as_ref().map_or(rules.waits.least_left, |part| part.0);
+        if let (Some(Ratio(part)), Some(corrections)) = (&self.duplicate_part, &mut rules.corrections) {
+            corrections.saving_while_waiting = *part;
+        }
+        let Placement::EarliestCompletion(settings) = &mut preset.placement else { return Ok(()) };
+        settings.several = self.several.unwrap_or(settings.several);
+        settings.spares = self.spares.unwrap_or(settings.spares && settings.several);
+        settings.at_once = match self.at_once {
+            Some(AtOnce::Part(Ratio(part))) => Some(part),
+            Some(AtOnce::Word(AtOnceWord::Mean)) => None,
+            None => settings.at_once.filter(|_| settings.several),
+        };
+        let of_several = [("spares", settings.spares), ("at_once", settings.at_once.is_some())];
+        match of_several.into_iter().find(|(_, is_on)| *is_on && !settings.several) {
+            Some((key, _)) => {
+                Err((format!("{key} is set, and several is not"), "say `several = true`, or leave it out".to_owned()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// What only those have use for that estimate, or only those that cannot.
@@ -114,6 +190,10 @@ impl QueueingKeys {
             ("penalty", self.penalty.is_some()),
             ("spread", self.spread.is_some()),
             ("duplicate_saves", self.duplicate_saves.is_some()),
+            ("duplicate_part", self.duplicate_part.is_some()),
+            ("several", self.several.is_some()),
+            ("spares", self.spares.is_some()),
+            ("at_once", self.at_once.is_some()),
         ];
         let of_others: &[(&str, bool)] = match preset.queueing {
             Some(rules) if rules.explores.is_some() => &estimates,
@@ -130,6 +210,7 @@ impl QueueingKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::preset::Queueing;
 
     fn parse(text: &str) -> Result<Preset, String> {
         crate::config::tests::parse(text).map(|config| config.preset)
@@ -150,6 +231,34 @@ mod tests {
         assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
+    }
+
+    #[test]
+    fn each_rule_of_the_step_beyond_apollo_is_a_key_of_its_own() {
+        let all = "within_queue = \"fair-sojourn\"\nsent_first = true\nseveral = true\nspares = true\nat_once = 0.95\n\
+                   least_left = 0.5\nduplicate_part = 0.01\n";
+        let preset =
+            |name: &str, keys: &str| parse(&format!("preset = \"{name}\"\n[policies.queueing]\n{keys}")).unwrap();
+        let (made, plus) = (preset("apollo", all), Preset::APOLLO_PLUS);
+        let parts = |preset: Preset| {
+            let Queueing { within, waits, allowance, .. } = preset.queueing.expect("nodes queue");
+            (within, waits, allowance, preset.placement)
+        };
+        assert_eq!(parts(made), parts(plus));
+        let corrections = made.queueing.and_then(|rules| rules.corrections).expect("it corrects");
+        assert_eq!(corrections.saving_while_waiting, 1, "hundredths");
+        let none = "within_queue = \"fair-shares\"\nsent_first = false\nseveral = false\nleast_left = 0.01\n";
+        let Queueing { within, allowance, .. } = preset("apollo-plus", none).queueing.expect("nodes queue");
+        assert_eq!((within, allowance.sent_first), (Within::FairShares, false));
+        assert_eq!(
+            preset("apollo-plus", none).placement,
+            Preset::APOLLO.placement,
+            "what needs several is off as well"
+        );
+        let mean = preset("apollo-plus", "at_once = \"mean\"\n");
+        assert!(matches!(mean.placement, Placement::EarliestCompletion(settings) if settings.at_once.is_none()));
+        let lonely = parse("preset = \"apollo\"\n[policies.queueing]\nspares = true\n").unwrap_err();
+        assert!(lonely.contains("spares is set, and several is not"), "{lonely}");
     }
 
     #[test]
@@ -190,7 +299,16 @@ mod tests {
         assert_eq!(explores("explore_after = \"9s\""), Ok(Some(Duration::from_secs(9))));
         assert_eq!(explores("explore_after = \"never\""), Ok(None));
         assert!(explores("explore_after = \"1ms\"").unwrap_err().contains("write 10ms or more"));
-        for keys in ["light = 5", "penalty = 3", "spread = 0.1", "duplicate_saves = \"9s\""] {
+        for keys in [
+            "several = true",
+            "at_once = 0.9",
+            "spares = true",
+            "duplicate_part = 1",
+            "light = 5",
+            "penalty = 3",
+            "spread = 0.1",
+            "duplicate_saves = \"9s\"",
+        ] {
             let foreign = explores(keys).unwrap_err();
             assert!(foreign.contains("preset apollo, and not of apollo-baseline"), "{foreign}");
         }
@@ -207,7 +325,7 @@ mod tests {
         let low = parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 0.99\n").unwrap_err();
         assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
         assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());
-        for key in ["guaranteed", "spread"] {
+        for key in ["guaranteed", "spread", "least_left", "at_once"] {
             let high = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{key} = 1.01\n")).unwrap_err();
             assert!(high.contains("a part is 1 at most") && high.contains(key), "{high}");
         }

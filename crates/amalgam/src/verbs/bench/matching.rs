@@ -125,7 +125,7 @@ impl Growing for Queues<'_> {
 
     fn take(&mut self, of: Pairing) {
         let (cost, wait) = self.offer(of);
-        self.added[of.place as usize] = self.added[of.place as usize] + (cost - wait);
+        self.added[of.place as usize] += cost - wait;
     }
 }
 

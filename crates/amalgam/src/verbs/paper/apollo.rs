@@ -19,7 +19,7 @@ const PAPER: Paper = Paper {
             which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 10] = [
+pub const FIGURES: [Figure; 12] = [
     PAPER.figure(
         "apollo-4",
         "Apollo, figure 4: the server that is not nearest and not free, but done first",
@@ -41,6 +41,8 @@ pub const FIGURES: [Figure; 10] = [
     PAPER.figure("apollo-11", "Apollo, figure 11: waits across nodes with and without estimates", in_production),
     PAPER.figure("apollo-table-2", "Apollo, table 2: duplicates, and how many of them were first", in_production),
     PAPER.figure("apollo-stragglers", "Apollo, section 5.4: slow attempts that are caught", in_production),
+    PAPER.figure("apollo-plus", "Not of the paper: apollo-plus against apollo, its oracle and others", in_production),
+    PAPER.figure("apollo-plus-dags", "The same on Alibaba's DAGs, which nothing was chosen by", in_production),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
 ];
 

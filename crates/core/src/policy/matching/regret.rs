@@ -5,8 +5,9 @@
 //! et al. 1999, "Dynamic matching and scheduling of a class of independent tasks onto heterogeneous computing systems", section 3)
 //! and its run time together (the longest first: Graham 1969), since a stage is over when its last task is.
 //!
-//! Departs: a task whose loss has grown since it was looked at last is looked at again only when it is its turn. How often tasks
-//! are put back because others come before them now is limited to a few times a task.
+//! Departs: losses change with every task that is given away, and are looked at again when it is a task's turn, and all of them each time
+//! that a part of the tasks has been given away. How often tasks are put back because others come before them now is limited to a few
+//! times a task. So the work is a few dozen looks at each task's nodes, and not one for every other task.
 
 use super::Match;
 use crate::vocabulary::Duration;
@@ -15,6 +16,8 @@ use std::collections::BinaryHeap;
 
 /// So often, for each task of a batch, one is put back.
 const PUT_BACK: usize = 4;
+/// All are looked at again each time that one in so many of those left has been given away.
+const LOOKED_AT_AFTER: usize = 16;
 
 /// One of the nodes that suit a task, by their numbers: that of the node among those of the batch, and that of this pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +46,9 @@ pub struct Regret {
     /// The nodes of the batch in ascending order, and how often each has been taken.
     nodes: Vec<u32>,
     taken: Vec<u32>,
+    /// Tasks that were not given to a node when all were looked at last, and those that have been.
+    left: Vec<u32>,
+    is_given: Vec<bool>,
     /// Who loses most; of equals the smaller.
     waiting: BinaryHeap<(Duration, Reverse<u32>)>,
     matches: Vec<Match>,
@@ -100,15 +106,19 @@ impl Regret {
         let mut batch = make(&self.nodes);
         self.taken.clear();
         self.taken.resize(self.nodes.len(), 0);
-        self.waiting.clear();
-        for task in 0..self.starts.len() as u32 {
-            if let Some(best) = self.best_of(task, &batch) {
-                self.waiting.push((best.loss, Reverse(task)));
-            }
-        }
+        self.left.clear();
+        self.left.extend(0..self.starts.len() as u32);
+        self.is_given.clear();
+        self.is_given.resize(self.starts.len(), false);
         self.matches.clear();
         let mut put_back = self.starts.len() * PUT_BACK;
-        while let Some((_, Reverse(task))) = self.waiting.pop() {
+        let mut until_look = 0;
+        loop {
+            if until_look == 0 {
+                self.look_at_all(&batch);
+                until_look = self.left.len().div_ceil(LOOKED_AT_AFTER);
+            }
+            let Some((_, Reverse(task))) = self.waiting.pop() else { break };
             let Some(best) = self.best_of(task, &batch) else { continue };
             let turn = (best.loss, Reverse(task));
             if put_back > 0 && self.waiting.peek().is_some_and(|next| *next > turn) {
@@ -116,6 +126,8 @@ impl Regret {
                 self.waiting.push(turn);
                 continue;
             }
+            until_look -= 1;
+            self.is_given[task as usize] = true;
             batch.take(best.of);
             self.taken[best.of.place as usize] += 1;
             let Best { of, cost, wait, .. } = best;
@@ -123,6 +135,19 @@ impl Regret {
         }
         self.matches.sort_unstable_by_key(|one| (one.wait, one.task));
         &self.matches
+    }
+
+    /// At all that are left.
+    fn look_at_all(&mut self, batch: &impl Growing) {
+        let is_given = &self.is_given;
+        self.left.retain(|task| !is_given[*task as usize]);
+        self.waiting.clear();
+        for at in 0..self.left.len() {
+            let task = self.left[at];
+            if let Some(best) = self.best_of(task, batch) {
+                self.waiting.push((best.loss, Reverse(task)));
+            }
+        }
     }
 
     fn number_nodes(&mut self) {
@@ -140,7 +165,9 @@ impl Regret {
     fn best_of(&mut self, task: u32, batch: &impl Growing) -> Option<Best> {
         let first = self.starts[task as usize];
         let end = self.starts.get(task as usize + 1).map_or(self.all.len(), |&next| next as usize);
-        let (mut best, mut second) = (None::<(Duration, Pairing, Duration)>, Duration::MAX);
+        let mut best = None::<(Duration, Pairing, Duration)>;
+        // What it costs, and how long it waits of that.
+        let mut second = (Duration::MAX, Duration::ZERO);
         for (candidate, pair) in self.all[first as usize..end].iter_mut().zip(first..) {
             let place = candidate.node;
             let of = Pairing { task, node: self.nodes[place as usize], place, pair };
@@ -154,16 +181,19 @@ impl Regret {
             }
             match &best {
                 Some(known) if (known.0, known.1.place) <= (candidate.cost, place) => {
-                    second = second.min(candidate.cost);
+                    second = second.min((candidate.cost, candidate.wait));
                 }
                 known => {
-                    second = known.as_ref().map_or(second, |known| known.0);
+                    second = known.as_ref().map_or(second, |known| (known.0, known.2));
                     best = Some((candidate.cost, of, candidate.wait));
                 }
             }
         }
-        // What it would take longer at the next best one, and its run time here.
-        best.map(|(cost, of, wait)| Best { of, cost, wait, loss: Duration(second.0.saturating_sub(wait.0)) })
+        // By how much later it would be done at the next best one, and its run time.
+        best.map(|(cost, of, wait)| {
+            let runs = (cost - wait).max(second.0 - second.1);
+            Best { of, cost, wait, loss: (second.0 - cost) + runs }
+        })
     }
 }
 
@@ -182,7 +212,7 @@ mod tests {
     impl Growing for Queues<'_> {
         fn offer(&self, of: Pairing) -> (Duration, Duration) {
             let wait = self.waits[of.place as usize];
-            (Duration(wait + self.run_times[of.task as usize][of.node as usize]), Duration(wait))
+            (Duration(wait) + Duration(self.run_times[of.task as usize][of.node as usize]), Duration(wait))
         }
 
         fn take(&mut self, of: Pairing) {

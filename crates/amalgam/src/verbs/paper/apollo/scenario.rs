@@ -38,6 +38,10 @@ pub struct ProductionFigure {
     /// Instead of the production's.
     pub nodes: Option<u32>,
     pub jobs: Option<u32>,
+    /// And instead of its trace, and of the options for that.
+    pub read: Option<String>,
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
     /// Parts of the cluster's CPUs that would be busy if nobody waited.
     pub loads: Vec<f64>,
     /// Those that are compared with.
