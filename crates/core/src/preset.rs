@@ -6,7 +6,7 @@ use crate::job_manager::{
 };
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules, TellWaits};
-use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris};
+use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris, Within};
 use crate::policy::intra_job::{Order, PlanOrder};
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{
@@ -140,6 +140,8 @@ pub struct Yielding {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Queueing {
     pub waits: TellWaits,
+    /// Who of the jobs of a queue gets what these are due together.
+    pub within: Within,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work: its job sends the next task.
     pub keep_freed: Duration,
     /// Opportunistic attempts yield their CPU to guaranteed work, for so long at most; without it they are ended at once.
@@ -219,7 +221,7 @@ impl InterJob {
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
             InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
-            InterJob::Entitlement { guaranteed } => Box::new(Entitlement::new(queues, guaranteed)),
+            InterJob::Entitlement { guaranteed } => Box::new(Entitlement::new(queues, guaranteed, Within::FairShares)),
         }
     }
 }
@@ -284,10 +286,11 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
 };
 
 const QUEUEING: Queueing = Queueing {
-    waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100) },
+    waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100), least_left: 0 },
+    within: Within::FairShares,
     keep_freed: Duration::from_millis(50),
     yields_for: Some(Duration::from_secs(300)),
-    allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30) },
+    allowance: AllowanceRules { opportunistic: 100, starved_after: Duration::from_secs(30), sent_first: false },
     corrections: Some(CorrectionRules::USUAL),
     explores: None,
     explores_beside: EXPLORATION,
@@ -370,8 +373,27 @@ impl Preset {
         ..Preset::APOLLO
     };
 
+    /// One step beyond it.
+    pub const APOLLO_PLUS: Preset = Preset {
+        name: Name("apollo-plus"),
+        placement: Placement::EarliestCompletion(CompletionSettings {
+            several: true,
+            spares: true,
+            at_once: Some(95),
+            ..CompletionSettings::USUAL
+        }),
+        queueing: Some(Queueing {
+            waits: TellWaits { least_left: 50, ..QUEUEING.waits },
+            within: Within::FairSojourn,
+            allowance: AllowanceRules { sent_first: true, ..QUEUEING.allowance },
+            corrections: Some(CorrectionRules { saving_while_waiting: 0, ..CorrectionRules::USUAL }),
+            ..QUEUEING
+        }),
+        ..Preset::APOLLO
+    };
+
     /// Those in which nodes queue what nobody booked.
-    pub const QUEUEING: [Preset; 2] = [Preset::APOLLO, Preset::APOLLO_BASELINE];
+    pub const QUEUEING: [Preset; 3] = [Preset::APOLLO, Preset::APOLLO_PLUS, Preset::APOLLO_BASELINE];
 
     /// Those in which opportunistic tasks have a place of their own.
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
@@ -422,7 +444,12 @@ impl Preset {
     }
 
     fn inter_job(self, queues: QueueTree) -> Box<dyn InterJobPolicy> {
-        let order = self.inter_job.policy(queues.clone());
+        let order = match (self.inter_job, self.queueing) {
+            (InterJob::Entitlement { guaranteed }, Some(Queueing { within, .. })) => {
+                Box::new(Entitlement::new(queues.clone(), guaranteed, within))
+            }
+            (order, _) => order.policy(queues.clone()),
+        };
         match self.yielding {
             Some(Yielding { leftover, .. }) => Box::new(Layered::new(order, leftover.policy(queues.clone()), queues)),
             None => order,
@@ -457,6 +484,7 @@ impl Preset {
                 mix: None,
                 quota: Quota::default(),
                 allowance: self.queueing.map(|queueing| queueing.allowance),
+                tells_work: self.queueing.is_some_and(|queueing| queueing.within != Within::FairShares),
                 corrections: self.queueing.and_then(|queueing| queueing.corrections),
                 explores: self.queueing.and_then(|queueing| queueing.explores),
                 assumed_run_time: self.queueing.and_then(|queueing| queueing.assumed_run_time),
@@ -472,6 +500,7 @@ impl Preset {
                     mix,
                     quota,
                     allowance,
+                    tells_work: false,
                     corrections,
                     explores,
                     assumed_run_time,
@@ -631,9 +660,9 @@ mod tests {
         let told = |own: Preset, other: &str| own.beside(other).map(drop).unwrap_err();
         let (problem, remedy) = told(Preset::APOLLO, "drf");
         assert_eq!(problem, "jobs cannot go by the preset drf on a cluster of the preset apollo");
-        assert!(remedy.ends_with("beside apollo that is apollo-baseline"), "{remedy}");
+        assert!(remedy.ends_with("beside apollo that is apollo-plus or apollo-baseline"), "{remedy}");
         let (_, remedy) = told(Preset::DRF, "apollo-baseline");
-        assert!(remedy.starts_with("make apollo the cluster's preset"), "{remedy}");
+        assert!(remedy.starts_with("make apollo or apollo-plus the cluster's preset"), "{remedy}");
         let (_, remedy) = told(Preset::FIFO, "drf");
         assert!(remedy.ends_with("such as apollo and apollo-baseline"), "{remedy}");
         assert!(told(Preset::APOLLO, "apolo").0.starts_with("there is no preset `apolo`"));

@@ -51,7 +51,16 @@ struct Managed {
 impl Managed {
     /// Of a job that knows so many idle nodes, and is entitled to so many cores, but is allowed nothing yet.
     fn new(corrections: Option<CorrectionRules>, stages: Vec<StageSpec>, nodes: u32, share: u64) -> Managed {
-        let mut preset = Preset::APOLLO;
+        Managed::by(Preset::APOLLO, corrections, stages, nodes, share)
+    }
+
+    fn by(
+        mut preset: Preset,
+        corrections: Option<CorrectionRules>,
+        stages: Vec<StageSpec>,
+        nodes: u32,
+        share: u64,
+    ) -> Managed {
         let queueing = preset.queueing.as_mut().expect("nodes queue tasks");
         queueing.corrections = corrections;
         queueing.allowance.starved_after = seconds(1_000);
@@ -164,7 +173,7 @@ impl Managed {
     fn is_busy_for(&mut self, attempt: AttemptId, busy: u64) {
         let capacity = Resources::new(64_000, 0);
         let matrix = WaitMatrix::new(&capacity, |_, _| seconds(busy), std::iter::empty(), |_, _| Duration::ZERO);
-        let waits = Arc::new(NodeWaits { matrix, opportunistic: Duration::ZERO });
+        let waits = Arc::new(NodeWaits { matrix, ..NodeWaits::default() });
         self.node_says(attempt, ToJobManager::Waits { waits, starts: Box::default() });
     }
 }
@@ -370,4 +379,57 @@ fn whichever_starts_first_is_kept_also_of_two_that_come_after_a_race() {
     managed.started(rival);
     let superseded = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == duplicate);
     assert!(managed.out.changes.iter().any(superseded), "{:?}", managed.out.changes);
+}
+
+#[test]
+fn one_step_further_what_was_sent_and_does_not_run_is_guaranteed_before_what_was_not_sent() {
+    for (preset, promoted) in [(Preset::APOLLO, 0), (Preset::APOLLO_PLUS, 2)] {
+        let mut managed = Managed::by(preset, None, vec![of_kind(Auto, 40, 1_000)], 16, 4);
+        managed.allow(0);
+        let attempts: Vec<AttemptId> = managed.sent().into_iter().map(|sent| sent.0).collect();
+        let [yields, runs, waits, busy] = attempts[..] else { panic!("{attempts:?}") };
+        managed.started(yields);
+        managed.started(runs);
+        managed.node_says(yields, ToJobManager::Yields { attempt: yields, has_cpu: false });
+        managed.is_busy_for(busy, 60);
+        managed.allow(3);
+        assert_eq!(managed.promoted(), [yields, waits][..promoted], "{}", preset.name());
+        assert_eq!(managed.kinds().0, 3 - promoted, "and what is left is for new ones: {}", preset.name());
+    }
+}
+
+#[test]
+fn one_step_further_what_waits_is_sent_elsewhere_although_it_runs_for_long() {
+    let duplicates = |rules| {
+        let mut managed = Managed::new(Some(rules), vec![of_kind(Guaranteed, 1, 1_000)], 16, 4);
+        managed.allow(1);
+        let attempt = managed.sent()[0].0;
+        // It is to run for 4 s, and half of that is more.
+        let waits =
+            ToJobManager::Waits { waits: Arc::default(), starts: Box::new([(attempt, Duration::from_millis(1_500))]) };
+        managed.node_says(attempt, waits);
+        managed.sent().iter().filter(|sent| sent.2 == Rule::Duplicate).count()
+    };
+    assert_eq!(duplicates(CorrectionRules::USUAL), 0);
+    let further = Preset::APOLLO_PLUS.queueing.and_then(|queueing| queueing.corrections);
+    assert_eq!(duplicates(further.expect("it corrects")), 1);
+}
+
+#[test]
+fn one_step_further_the_master_hears_how_much_work_there_is_before_it_hears_what_is_wanted() {
+    let said = |preset: Preset| -> Vec<&'static str> {
+        let managed = Managed::by(preset, None, vec![of_kind(Guaranteed, 3, 1_000)], 4, 4);
+        let of = managed.out.sends.iter().filter_map(|(_, message)| match message {
+            Message::ToMaster(ToMaster::Demand { work, asks, .. })
+                if asks.is_empty() && work.remaining == work.total =>
+            {
+                Some("work")
+            }
+            Message::ToMaster(ToMaster::Wants { .. }) => Some("wants"),
+            _ => None,
+        });
+        of.collect()
+    };
+    assert_eq!(said(Preset::APOLLO), ["wants"]);
+    assert_eq!(said(Preset::APOLLO_PLUS), ["work", "wants"]);
 }

@@ -262,6 +262,24 @@ fn nobody_is_allowed_what_another_still_holds() {
     assert_eq!(out_of(&world, second), (14, 0), "what a job held that ended is for the others");
 }
 
+/// A short job comes to one with much to do that was there first: how much it holds once the tasks of that one have ended.
+fn short_beside_long(preset: Preset) -> usize {
+    let mut world = World::with_nodes(preset, 1, Resources::new(16_000, 0));
+    world.submit(job(vec![of_kind(Guaranteed, 400, "20s", 1_000)]));
+    world.run_for(seconds(5));
+    let short = world.submit(job(vec![of_kind(Guaranteed, 12, "20s", 1_000)]));
+    world.run_for(seconds(20));
+    out_of(&world, short).0
+}
+
+#[test]
+fn within_a_queue_a_short_job_has_all_that_it_wants_or_its_fair_share() {
+    assert_eq!(short_beside_long(preset(100)), 8);
+    let mut further = Preset::APOLLO_PLUS;
+    further.inter_job = InterJob::Entitlement { guaranteed: 100 };
+    assert_eq!(short_beside_long(further), 12);
+}
+
 #[test]
 fn opportunistic_work_gives_way_to_guaranteed_work_that_nobody_booked() {
     let (mut world, first) = filled(None);

@@ -348,9 +348,9 @@ mod tests {
         for (text, wanted) in [
             (
                 format!("preset = 'apollo'\n{queue}'drf'"),
-                "server.toml:4:10: jobs cannot go by the preset drf on a cluster of the preset apollo\n  help: only presets whose job managers place at the same nodes' queues share a cluster: beside apollo that is apollo-baseline",
+                "server.toml:4:10: jobs cannot go by the preset drf on a cluster of the preset apollo\n  help: only presets whose job managers place at the same nodes' queues share a cluster: beside apollo that is apollo-plus or apollo-baseline",
             ),
-            (format!("{queue}'apollo-baseline'"), "help: make apollo the cluster's preset"),
+            (format!("{queue}'apollo-baseline'"), "help: make apollo or apollo-plus the cluster's preset"),
             (format!("preset = 'apollo'\n{queue}'apolo'"), "help: did you mean `apollo`?"),
             (
                 "preset = 'apollo'\nbeside = { preset = 'sparrow', part = 0.5 }".to_owned(),

@@ -33,14 +33,13 @@ fn cores() -> usize {
 const MET: [(u64, &[&str]); 5] = [
     (1, &["job rerun", "strict fair share bound", "node kept for another", "finished task copied for a slow file"]),
     (2, &["duplicate of a slow attempt launched", "slow attempt overtaken"]),
-    (5, &["attempt promoted", "attempt not launched", "constraint met by no node", "drf", "tetris"]),
-    (10, &["attempt without its input", "finished task run again for its output"]),
+    (5, &["apollo-plus", "attempt promoted", "attempt not launched", "constraint met by no node", "drf", "tetris"]),
+    (10, &["apollo", "attempt without its input", "finished task run again for its output"]),
     (
         20,
         &[
             "sparrow",
             "mercury",
-            "apollo",
             "attempt preempted",
             "attempt shed",
             "expired token refused",

@@ -45,6 +45,24 @@ fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds
 }
 
 #[test]
+fn one_step_beyond_apollo_a_short_job_is_done_before_a_long_one_that_came_first() {
+    let cluster = Cluster::start(
+        2,
+        1,
+        "preset = \"apollo-plus\"\nheartbeat = \"200ms\"\n[policies.queueing]\nguaranteed = 1.0\n",
+    );
+    let scene = &cluster.scene;
+    let long = submit(scene, "default", "long", 24, "sleep 0.5");
+    until_true("its tasks run", || scene.job(&long).summary.tasks.running >= 1);
+    let short = submit(scene, "default", "short", 2, "sleep 0.5");
+    scene.ok(&["wait", &short]);
+    assert!(scene.job(&long).summary.tasks.succeeded < 20, "{:?}", scene.job(&long).summary.tasks);
+    scene.ok(&["wait", &long]);
+    let sent = told(scene, &long, "launched");
+    assert!(sent.iter().any(|text| text.contains("expected to be done there first")), "{sent:?}");
+}
+
+#[test]
 fn what_waits_without_news_of_waits_is_tried_at_another_node() {
     let cluster = Cluster::start(2, 1, CONFIG);
     let scene = &cluster.scene;
@@ -69,7 +87,7 @@ fn a_server_refuses_presets_that_cannot_share_it() {
         scene.write("server.toml", "preset = \"drf\"\n[[queue]]\nname = \"old\"\npreset = \"apollo-baseline\"\n");
     let told = scene.run(&["server", "--config", path.to_str().unwrap()]);
     assert_eq!(told.code, 2, "{}", told.err);
-    assert!(told.err.contains("make apollo the cluster's preset"), "{}", told.err);
+    assert!(told.err.contains("make apollo or apollo-plus the cluster's preset"), "{}", told.err);
 }
 
 #[test]
@@ -94,8 +112,8 @@ fn a_simulation_tells_of_the_jobs_of_each_preset() {
     assert_eq!(jobs.lines().filter(|line| line.contains(",apollo-baseline,")).count() as u64, of("jobs")[1]);
 
     for (preset, beside, wanted) in [
-        ("drf", "apollo-baseline:0.5", "make apollo the cluster's preset"),
-        ("apollo", "drf:0.5", "beside apollo that is apollo-baseline"),
+        ("drf", "apollo-baseline:0.5", "make apollo or apollo-plus the cluster's preset"),
+        ("apollo", "drf:0.5", "beside apollo that is apollo-plus or apollo-baseline"),
         ("apollo", "apollo-baseline", "write a preset and a part of the jobs"),
         ("apollo", "apollo-baseline:2", "a number from 0 to 1"),
         ("all", "drf:0.5", "jobs cannot go by the preset drf"),

@@ -223,7 +223,8 @@ fn an_oracle_needs_no_longer_than_the_jobs_that_were_allowed_something() {
     let told = scene.run(&small(&["--preset", "drf,sjf", "--against-oracle"]));
     assert!(told.code == 2 && told.err.contains("jobs are allowed nothing under drf, sjf"), "{told:?}");
     assert!(
-        told.err.contains("help: name a preset in which they are (apollo, apollo-baseline), or leave it out"),
+        told.err
+            .contains("help: name a preset in which they are (apollo, apollo-plus, apollo-baseline), or leave it out"),
         "{told:?}"
     );
 }

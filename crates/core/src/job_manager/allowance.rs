@@ -35,6 +35,9 @@ pub struct AllowanceRules {
     pub opportunistic: u32,
     /// An opportunistic attempt that has waited for so long gets what the job may hold next, before all that was not sent yet.
     pub starved_after: Duration,
+    /// And one that yields its CPU, or waits where it would start at once if it were guaranteed, goes before it however short that
+    /// was: a stage is over when its last task is, and not when most are.
+    pub sent_first: bool,
 }
 
 type Since = BTreeSet<(Instant, AttemptId)>;
@@ -246,6 +249,25 @@ impl JobManager {
         }
     }
 
+    /// So does what was sent and does not run, the oldest first, where it would.
+    pub(super) fn promote_sent(&mut self, now: Instant, out: &mut Outbox) {
+        while self.allowance.as_ref().is_some_and(|allowance| allowance.rules.sent_first) && !self.stopping {
+            let next = self.allowed(ExecutionType::Guaranteed).and_then(|allowed| self.first_sent(&allowed.room));
+            let Some(attempt) = next else { return };
+            self.promote(now, attempt, Duration::ZERO, out);
+        }
+    }
+
+    /// Of what fits into the room.
+    fn first_sent(&self, room: &Totals) -> Option<AttemptId> {
+        let allowance = self.allowance.as_ref()?;
+        let (yielding, waiting) =
+            (self.promotable(&allowance.yielding, room), self.promotable(&allowance.waiting, room));
+        let mut at_once = yielding.chain(waiting).filter(|(_, attempt)| self.wait_if_promoted(*attempt) <= AT_ONCE);
+        let first = at_once.next()?;
+        Some(at_once.fold(first, |first, one| first.min(one)).1)
+    }
+
     /// The attempt's node says that it has its CPU, or has not.
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.running.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
@@ -265,20 +287,24 @@ impl JobManager {
             };
             let Some((attempt, wait)) = next else { return };
             let Some(running) = self.running.get(&attempt) else { return };
-            let (task, node) = (running.task, running.node);
-            if allowed.room.holds(&self.job.resources[task.stage as usize]) == 0 || self.stopping {
+            if allowed.room.holds(&self.job.resources[running.task.stage as usize]) == 0 || self.stopping {
                 return;
             }
             if wait > AT_ONCE && self.upgrade_elsewhere(now, attempt, wait, out) {
                 continue;
             }
-            self.take_promotion(attempt);
-            if let Some(running) = self.running.get_mut(&attempt) {
-                running.expected_wait = now.since(running.launched_at) + wait;
-            }
-            out.persist(Change::Promoted { attempt, task, node, grant: None, at: now });
-            out.send(node, ToNode::Promote { attempt, grant: None });
+            self.promote(now, attempt, wait, out);
         }
+    }
+
+    /// The attempt is guaranteed from now on, and is expected to start after so long.
+    fn promote(&mut self, now: Instant, attempt: AttemptId, wait: Duration, out: &mut Outbox) {
+        self.take_promotion(attempt);
+        let Some(running) = self.running.get_mut(&attempt) else { return };
+        running.expected_wait = now.since(running.launched_at) + wait;
+        let (task, node) = (running.task, running.node);
+        out.persist(Change::Promoted { attempt, task, node, grant: None, at: now });
+        out.send(node, ToNode::Promote { attempt, grant: None });
     }
 
     /// With how long it would still wait.
@@ -351,6 +377,10 @@ impl JobManager {
             wants.one = of_running;
         }
         if allowance.is_news(&wants) {
+            if self.tells_work && !self.work.is_told() {
+                let (job, asks, work) = (self.job.id, Vec::new(), self.work.tell());
+                out.send(TheMaster, ToMaster::Demand { job, asks, work });
+            }
             allowance.said += 1;
             wants.said = allowance.said;
             out.send(TheMaster, ToMaster::Wants { job: self.job.id, wants: Box::new(wants) });
@@ -414,7 +444,7 @@ mod tests {
 
     #[test]
     fn few_tasks_weigh_as_much_together_as_the_allowance_has_room_for() {
-        let rules = AllowanceRules { opportunistic: 200, starved_after: Duration::ZERO };
+        let rules = AllowanceRules { opportunistic: 200, starved_after: Duration::ZERO, sent_first: false };
         let mut allowance = Allowance::new(rules);
         // Twice this share.
         let share = cores(20);
@@ -430,7 +460,8 @@ mod tests {
 
     #[test]
     fn no_task_weighs_more_than_is_settled_and_the_scarcest_kind_decides() {
-        let allowance = Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO });
+        let allowance =
+            Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO, sent_first: false });
         let mut large = Totals::ZERO;
         large.add(&Resources::new(1_000, 2_560));
         assert_eq!(allowance.weight(&cores(12), &cores(1)), 12);
@@ -441,7 +472,8 @@ mod tests {
 
     #[test]
     fn who_runs_without_its_cpu_is_told_from_who_has_it() {
-        let mut allowance = Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO });
+        let mut allowance =
+            Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO, sent_first: false });
         let attempt = |number| AttemptId { job: JobId(1), epoch: Epoch(1), number };
         let (one, other) = ((Instant(5), attempt(1)), (Instant(7), attempt(2)));
         allowance.running.extend([one, other]);

@@ -26,6 +26,8 @@ pub struct CorrectionRules {
     pub least_saving: Duration,
     /// And by so many hundredths of what it would still have to wait, and of its run time: a duplicate is work for two nodes.
     pub saving: u32,
+    /// The same where it only waits so far: then the other attempt never runs.
+    pub saving_while_waiting: u32,
     /// With it attempts that run are corrected as well: their nodes say so often how far they have come.
     pub progress_every: Option<Duration>,
 }
@@ -34,6 +36,7 @@ impl CorrectionRules {
     pub const USUAL: CorrectionRules = CorrectionRules {
         least_saving: Duration::from_secs(1),
         saving: 50,
+        saving_while_waiting: 50,
         progress_every: Some(Duration::from_secs(3)),
     };
 }
@@ -105,6 +108,11 @@ impl JobManager {
     pub(super) fn note_start(&mut self, attempt: AttemptId) {
         if let Some(running) = self.running.get(&attempt) {
             self.corrections.on_started(attempt, running);
+            if let (Some(scheduler), Some(started_at), Rule::Completion, false, false) =
+                (&mut self.scheduler, running.started_at, running.rule, running.opportunistic, running.promoted)
+            {
+                scheduler.learn_start(running.expected_wait, started_at.since(running.launched_at));
+            }
         }
     }
 
@@ -135,7 +143,7 @@ impl JobManager {
         let task = sent.task;
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
         let expected_run = self.dag.expected(task.stage, task.index);
-        let part = |of| part_of(of, rules.saving);
+        let part = |of| part_of(of, rules.saving_while_waiting);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
         if left <= margin {
             return;
@@ -164,7 +172,7 @@ impl JobManager {
     ) -> bool {
         let (Some(rules), Some(sent)) = (self.corrections.rules, self.running.get(&attempt)) else { return false };
         let expected_run = self.dag.expected(sent.task.stage, sent.task.index);
-        let part = |of| part_of(of, rules.saving);
+        let part = |of| part_of(of, rules.saving_while_waiting);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected_run)));
         left > margin && self.send_beside(now, attempt, left, margin, Trigger::Upgraded, out)
     }

@@ -108,6 +108,8 @@ pub struct JobManager {
     unlocated: Unlocated,
     promotions: Promotions,
     work: WorkLeft,
+    /// Although it asks the master for nothing.
+    tells_work: bool,
     templates: Templates,
     begun: bool,
     held: bool,
@@ -226,6 +228,7 @@ impl JobManager {
         }
         let corrections = Corrections::new(own.as_ref().and_then(|own| own.corrections), dag.stages.len());
         let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
+        let tells_work = own.as_ref().is_some_and(|own| own.tells_work);
         let speeds = Speeds::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
@@ -262,6 +265,7 @@ impl JobManager {
             unlocated,
             promotions: Promotions::after(promote_after),
             work,
+            tells_work,
             templates,
             begun: false,
             held: false,

@@ -20,6 +20,8 @@ pub struct OwnPlacement {
     pub quota: Quota,
     /// With it, it decides itself which tasks are guaranteed, within what the job is entitled to.
     pub allowance: Option<AllowanceRules>,
+    /// The master is told how much work the job is, since what it may have goes by that.
+    pub tells_work: bool,
     /// With it, it looks again at what it decided when it hears of a node.
     pub corrections: Option<CorrectionRules>,
     /// With it, it does not wait for that, and tries other nodes for what waits.
@@ -109,6 +111,7 @@ impl JobManager {
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
         self.promote_starved(now, out);
+        self.promote_sent(now, out);
         if !self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks) {
             return self.promote_within_allowance(now, None, out);
         }

@@ -56,6 +56,10 @@ impl WorkLeft {
         self.told = None;
     }
 
+    pub(super) fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
+
     /// Whether what the master knows is too far off. One that was not asked for anything needs to know nothing.
     pub(super) fn is_news(&self) -> bool {
         self.told.is_some_and(|told| {

@@ -215,7 +215,7 @@ mod tests {
         let capacity = Resources::new(4_000, 4_096);
         let rank = |busy: u64, opportunistic: u64, age: u64| {
             let matrix = WaitMatrix::new(&capacity, |_, _| seconds(busy), std::iter::empty(), |_, _| Duration::ZERO);
-            let waits = Arc::new(NodeWaits { matrix, opportunistic: seconds(opportunistic) });
+            let waits = Arc::new(NodeWaits { matrix, opportunistic: seconds(opportunistic), ..NodeWaits::default() });
             let (age, silent_for) = (seconds(age), Duration::ZERO);
             let (attributes, report) = (Arc::default(), NodeReport::default());
             let waits = Some(ListedWaits { waits, age, silent_for });

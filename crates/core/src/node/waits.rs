@@ -18,6 +18,9 @@ pub struct TellWaits {
     pub every: Duration,
     /// And not where every wait is as it said last, to within this and a sixteenth.
     pub tolerance: Duration,
+    /// Of what runs, at least so many hundredths of the time that it was expected to take are taken to be left: whoever has run for
+    /// longer than that is seldom about to end. At zero it may end at any moment.
+    pub least_left: u32,
 }
 
 /// What comes within so long is told of together: who hears of the first of many launches would think that the others are
@@ -113,9 +116,10 @@ impl NodeAgent {
     /// work is taken to find room at once where opportunistic work is in its way.
     fn project(&self, now: Instant) -> (NodeWaits, Vec<(AttemptId, Duration)>) {
         let (mut running, mut queued, mut opportunistic) = (Vec::new(), Vec::new(), Vec::new());
+        let least_left = self.waits.rules.map_or(0, |rules| rules.least_left);
         let mut waiting = Vec::new();
         for (_, entry) in self.running_attempts() {
-            let one = Use { resources: entry.template.shape.resources, lasting: left_of(entry, now) };
+            let one = Use { resources: entry.template.shape.resources, lasting: left_of(entry, now, least_left) };
             if entry.is_opportunistic() { &mut opportunistic } else { &mut running }.push(one);
         }
         for entry in self.queue.entries() {
@@ -133,7 +137,11 @@ impl NodeAgent {
             EntryId::Attempt(attempt) => Some((attempt, start)),
             EntryId::Probe(_) => None,
         });
-        (NodeWaits { matrix, opportunistic: at_full_use(&self.capacity, &opportunistic) }, attempts.collect())
+        let queued = self.queue.entries().iter();
+        let room =
+            queued.fold(self.room_for_opportunistic(), |room, entry| room.saturating_sub(&entry.shape.resources));
+        let opportunistic = at_full_use(&self.capacity, &opportunistic);
+        (NodeWaits { matrix, opportunistic, room }, attempts.collect())
     }
 
     /// Of what runs and waits here.
@@ -146,8 +154,13 @@ impl NodeAgent {
     }
 }
 
-fn left_of(entry: &Attempt, now: Instant) -> Duration {
-    Duration(run_time(entry.expected).0.saturating_sub(entry.running_for(now).0)).max(ANY_MOMENT)
+fn left_of(entry: &Attempt, now: Instant, least: u32) -> Duration {
+    left(run_time(entry.expected), entry.running_for(now), least)
+}
+
+/// Of what was expected to take so long and has run, so many hundredths of that at least.
+fn left(expected: Duration, ran: Duration, least: u32) -> Duration {
+    Duration(expected.0.saturating_sub(ran.0).max(expected.0 / 100 * u64::from(least))).max(ANY_MOMENT)
 }
 
 fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, tolerance: Duration) -> bool {
@@ -155,4 +168,22 @@ fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, toleranc
     let longer = now.opportunistic.0.max(then);
     now.opportunistic.0.abs_diff(then) <= tolerance.0 + longer / 16
         && now.matrix.is_as_expected(&told.matrix, earlier, tolerance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_run_for_longer_than_expected_ends_at_any_moment_or_is_taken_to_run_on() {
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            [3, 9, 10, 50].map(|ran| left(seconds(10), seconds(ran), 0)),
+            [seconds(7), seconds(1), ANY_MOMENT, ANY_MOMENT]
+        );
+        assert_eq!(
+            [3, 9, 10, 50].map(|ran| left(seconds(10), seconds(ran), 50)),
+            [seconds(7), seconds(5), seconds(5), seconds(5)]
+        );
+    }
 }

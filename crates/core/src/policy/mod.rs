@@ -327,6 +327,9 @@ pub trait PlacementPolicy: Send {
 
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 
+    /// A guaranteed task started that was expected to wait for so long when it was sent, and waited.
+    fn on_started(&mut self, _expected: Duration, _waited: Duration) {}
+
     /// A task of the ask is on this node: where it would go now, if it had not been sent yet. `None` where the policy would not
     /// know, or leave it.
     fn reconsider(

@@ -247,6 +247,11 @@ impl LocalScheduler {
         self.sent = self.sent.saturating_sub(1);
     }
 
+    /// A guaranteed one started that was sent to a node's queue.
+    pub fn learn_start(&mut self, expected: Duration, waited: Duration) {
+        self.placement.on_started(expected, waited);
+    }
+
     pub fn knows_load(&self) -> bool {
         self.placement.knows_load()
     }
@@ -604,7 +609,7 @@ mod tests {
         let node = |&seconds: &u64| {
             let running = [Use { resources: TWO, lasting: Duration::from_secs(seconds) }];
             let matrix = Workload { capacity: &TWO, running: &running, queued: &[] }.waits(Duration::ZERO);
-            let waits = Arc::new(NodeWaits { matrix, opportunistic: Duration::ZERO });
+            let waits = Arc::new(NodeWaits { matrix, ..NodeWaits::default() });
             ListedNode {
                 open: true,
                 capacity: TWO,

@@ -4,10 +4,9 @@
 use super::locality::local_nodes;
 use crate::policy::node_queue::projection::Use;
 use crate::protocol::{Ask, Holder, NodeList};
-use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{
-    Age, Constraint, Distance, Duration, ExecutionType, Instant, NodeId, NodeView, NodeViews, NodeWaits, Piece,
-    Resources, Totals,
+    Age, Constraint, Distance, Duration, ExecutionType, Instant, Load, NodeId, NodeView, NodeViews, NodeWaits, Piece,
+    Resources,
 };
 use crate::why::Why;
 use std::cmp::Reverse;
@@ -93,40 +92,11 @@ struct OnTheWay {
     all: Load,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Load {
-    resources: Totals,
-    /// Of each kind, its amounts times the microseconds for which they are held.
-    work: [u128; WIDTH],
-}
-
-impl Load {
-    fn add(&mut self, takes: &Use) {
-        self.resources.add(&takes.resources);
-        for (work, &amount) in self.work.iter_mut().zip(&takes.resources.0) {
-            *work = work.saturating_add(u128::from(amount) * u128::from(takes.lasting.0));
-        }
-    }
-
-    /// With one more of these; as much as the node has, and nothing of it left, where that is more.
-    fn with(&self, shape: &Resources) -> Resources {
-        let sum = |kind: usize| u64::from(shape.0[kind]).saturating_add(self.resources.0[kind]);
-        Resources(std::array::from_fn(|kind| u32::try_from(sum(kind)).unwrap_or(u32::MAX)))
-    }
-
-    /// How long it takes if it fills the node.
-    fn at_full_use(&self, capacity: &Resources) -> Duration {
-        let kinds = self.work.iter().zip(&capacity.0);
-        let times = kinds.filter_map(|(work, &of)| work.checked_div(u128::from(of)));
-        Duration(u64::try_from(times.max().unwrap_or(0)).unwrap_or(u64::MAX))
-    }
-}
-
 impl OnTheWay {
     fn push(&mut self, sent: Sent) {
-        self.all.add(&sent.takes);
+        self.all.add(&sent.takes.resources, sent.takes.lasting);
         if !sent.is_opportunistic {
-            self.guaranteed.add(&sent.takes);
+            self.guaranteed.add(&sent.takes.resources, sent.takes.lasting);
         }
         self.sent.push(sent);
     }
@@ -402,9 +372,13 @@ impl NodeViews for PublishedView {
         }
     }
 
+    fn wait(&self, index: usize, shape: &Resources, execution: ExecutionType) -> Duration {
+        self.wait_behind(index, shape, execution, &Load::default())
+    }
+
     /// As one task together with those that were sent there since: what fits beside the others fits together. Where they
     /// fill more than the node, behind them.
-    fn wait(&self, index: usize, shape: &Resources, execution: ExecutionType) -> Duration {
+    fn wait_behind(&self, index: usize, shape: &Resources, execution: ExecutionType, more: &Load) -> Duration {
         let node = NodeId(index as u32);
         let capacity = &self.list.nodes[index].capacity;
         if !shape.fits_in(capacity) {
@@ -415,13 +389,19 @@ impl NodeViews for PublishedView {
         }
         let is_opportunistic = execution == ExecutionType::Opportunistic;
         let before = self.on_the_way.get(&node).map(|sent| if is_opportunistic { &sent.all } else { &sent.guaranteed });
-        let before = before.copied().unwrap_or_default();
+        let before = before.map_or(*more, |before| before.and(more));
         let together = before.with(shape);
         let behind = if together.fits_in(capacity) { Duration::ZERO } else { before.at_full_use(capacity) };
         let Some((waits, age)) = self.waits(node) else { return behind };
         let wait = waits.matrix.wait(capacity, &together.smaller_of(capacity), &age).unwrap_or(Duration::MAX);
         let others = if is_opportunistic { waits.opportunistic.0.saturating_sub(age.since_made.0) } else { 0 };
         wait + behind + Duration(others)
+    }
+
+    fn has_spare(&self, index: usize, shape: &Resources, more: &Load) -> bool {
+        let node = NodeId(index as u32);
+        let before = self.on_the_way.get(&node).map_or(*more, |sent| sent.all.and(more));
+        self.waits(node).is_none_or(|(waits, _)| before.with(shape).fits_in(&waits.room))
     }
 
     fn view(&self, index: usize) -> NodeView {
@@ -498,7 +478,7 @@ mod tests {
     /// So many cores are in use for so long.
     fn busy(running: &[Use]) -> NodeWaits {
         let matrix = Workload { capacity: &FOUR, running, queued: &[] }.waits(Duration::ZERO);
-        NodeWaits { matrix, opportunistic: Duration::ZERO }
+        NodeWaits { matrix, ..NodeWaits::default() }
     }
 
     /// How long one core waits on the node, guaranteed and not, in seconds.

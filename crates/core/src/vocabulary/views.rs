@@ -1,7 +1,7 @@
 //! Read-only pictures that policies are shown: of nodes, and of a node's queue.
 
 use super::resources::WIDTH;
-use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, NodeId, Resources, TaskShape};
+use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, Load, NodeId, Resources, TaskShape};
 use std::sync::Arc;
 
 /// What a scheduler believes of one node.
@@ -54,6 +54,16 @@ pub trait NodeViews {
     /// How long a task of this size and kind would wait there; [`Duration::MAX`] where it never starts.
     fn wait(&self, index: usize, _shape: &Resources, _execution: ExecutionType) -> Duration {
         self.view(index).expected_wait
+    }
+
+    /// The same, where so much more is sent there before.
+    fn wait_behind(&self, index: usize, shape: &Resources, execution: ExecutionType, _more: &Load) -> Duration {
+        self.wait(index, shape, execution)
+    }
+
+    /// Whether an opportunistic task would find room there at once, where so much more is sent there before.
+    fn has_spare(&self, _index: usize, _shape: &Resources, _more: &Load) -> bool {
+        true
     }
 
     /// About how long it takes until the nodes are heard of anew.

@@ -43,6 +43,8 @@ pub struct NodeWaits {
     pub matrix: WaitMatrix,
     /// How long what is left of opportunistic work there takes if it fills the node.
     pub opportunistic: Duration,
+    /// What of such work would start at once, behind all that waits there.
+    pub room: Resources,
 }
 
 /// Milliseconds in two bytes: twelve bits and a power of two. Within a part in 2,048, and 37 hours at most.

@@ -27,11 +27,11 @@ pub struct Estimating {
     pub bytes: usize,
 }
 
-/// Places so many tasks on so many nodes in each round, of which about half let small tasks wait.
-pub fn measure(nodes: u32, tasks: u32, rounds: usize) -> Estimating {
+/// Places so many tasks as the preset does on so many nodes in each round, of which about half let small tasks wait.
+pub fn measure(preset: &Preset, nodes: u32, tasks: u32, rounds: usize) -> Estimating {
     let list = Arc::new(list(nodes));
     let bytes = list.nodes.iter().filter_map(|node| node.waits.as_ref()).map(|waits| waits.waits.matrix.bytes()).sum();
-    let policy = Preset::APOLLO.placement.policy(1, "benchmark", &Preset::APOLLO.delays);
+    let policy = preset.placement.policy(1, "benchmark", &preset.delays);
     let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask(0)), policy);
     let mut now = Instant(1);
     let (mut placed, mut lookups) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ fn waits(chance: &mut Chance) -> NodeWaits {
     let running: Vec<Use> = (0..12).map(|_| draw()).collect();
     let queued: Vec<Use> = (0..10).map(|_| draw()).collect();
     let matrix = Workload { capacity: &CAPACITY, running: &running, queued: &queued }.waits(Length::from_secs(20));
-    NodeWaits { matrix, opportunistic: Length::ZERO }
+    NodeWaits { matrix, ..NodeWaits::default() }
 }
 
 #[cfg(test)]
@@ -116,8 +116,10 @@ mod tests {
 
     #[test]
     fn all_parts_are_measured() {
-        let measured = measure(200, 100, 2);
-        assert!(measured.placed > Duration::ZERO && measured.lookups > Duration::ZERO);
-        assert!((200 * 500..200 * 700).contains(&measured.bytes), "{}", measured.bytes);
+        for preset in [Preset::APOLLO, Preset::APOLLO_PLUS] {
+            let measured = measure(&preset, 200, 100, 2);
+            assert!(measured.placed > Duration::ZERO && measured.lookups > Duration::ZERO);
+            assert!((200 * 500..200 * 700).contains(&measured.bytes), "{}", measured.bytes);
+        }
     }
 }

@@ -90,14 +90,17 @@ impl OpportunisticKeys {
 struct LengthOrAny(Option<Duration>);
 
 /// A duration above zero; `None` for "never".
+#[derive(Clone, Copy)]
 pub(super) struct LengthOrNever(pub(super) Option<Duration>);
 
 /// Millionths.
 struct Percent(u32);
 
+#[derive(Clone, Copy)]
 pub(super) struct AtLeastOne(pub(super) NonZeroU32);
 
 /// Hundredths.
+#[derive(Clone, Copy)]
 pub(super) struct Ratio(pub(super) u32);
 
 /// Thousandths; `None` for "any".

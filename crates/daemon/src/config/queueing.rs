@@ -3,6 +3,7 @@
 use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
 use super::{Mistake, mistake};
 use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
+use amalgam_core::policy::inter_job::Within;
 use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
@@ -22,10 +23,14 @@ pub(super) struct QueueingKeys {
     starved_after: Option<At<LengthOrNever>>,
     /// A task that waits gets a duplicate where it would be done sooner by so much.
     duplicate_saves: Option<At<LengthOrNever>>,
+    /// And by this part of what it would still wait, and of its run time.
+    duplicate_part: Option<At<Ratio>>,
     /// A task that runs slowly gets a duplicate as well, by the progress that nodes tell so often.
     progress_every: Option<At<LengthOrNever>>,
     /// Nodes say how long tasks would wait when that has changed, but not more often than this.
     tell_every: Option<At<LengthOrNever>>,
+    /// Of what runs, at least this part of the time that it was expected to take is taken to be left.
+    least_left: Option<At<Ratio>>,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
     keep_freed: Option<At<LengthOrNever>>,
     /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
@@ -38,8 +43,39 @@ pub(super) struct QueueingKeys {
     light: Option<At<AtLeastOne>>,
     /// What a task costs that fails with its node, in times of what it would take.
     penalty: Option<At<Ratio>>,
+    /// Who of the jobs of a queue gets what these are due together: "fair-shares" or "fair-sojourn".
+    within_queue: Option<At<WithinQueue>>,
+    /// Opportunistic tasks that do not run are guaranteed before new ones are sent.
+    sent_first: Option<At<bool>>,
+    /// Room that nobody holds comes first.
+    spares: Option<At<bool>>,
+    /// A node may take several tasks of a batch.
+    several: Option<At<bool>>,
+    /// Nodes are looked at with what others may have sent there: this part of the tasks that are expected to start at once is
+    /// to do so; or "mean", by what is known only.
+    at_once: Option<At<AtOnce>>,
     /// To each estimate is added a random part of the time between two lists of nodes, below this.
     spread: Option<At<Ratio>>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum WithinQueue {
+    FairShares,
+    FairSojourn,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum AtOnce {
+    Part(Ratio),
+    Word(AtOnceWord),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AtOnceWord {
+    Mean,
 }
 
 impl QueueingKeys {
@@ -54,10 +90,21 @@ impl QueueingKeys {
             return Err(mistake(section, problem, format!("say `preset = \"{own}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
-        for (key, part) in [("guaranteed", &self.guaranteed), ("spread", &self.spread)] {
-            if let Some(At { at, value: Ratio(part) }) = part.as_ref().filter(|part| part.value.0 > 100) {
-                let problem = format!("{key} is {}, and a part is 1 at most", f64::from(*part) / 100.0);
-                return Err(mistake(*at, problem, "write a number from 0 to 1"));
+        let at_once = self.at_once.as_ref().and_then(|key| match &key.value {
+            AtOnce::Part(part) => Some((key.at, part)),
+            AtOnce::Word(AtOnceWord::Mean) => None,
+        });
+        let part = |key: &'static str, part: &Option<At<Ratio>>| part.as_ref().map(|part| (key, part.at, part.value.0));
+        let parts = [
+            part("guaranteed", &self.guaranteed),
+            part("spread", &self.spread),
+            part("least_left", &self.least_left),
+            at_once.map(|(at, Ratio(part))| ("at_once", at, *part)),
+        ];
+        for (key, at, part) in parts.into_iter().flatten() {
+            if part > 100 {
+                let problem = format!("{key} is {}, and a part is 1 at most", f64::from(part) / 100.0);
+                return Err(mistake(at, problem, "write a number from 0 to 1"));
             }
         }
         if let (Some(part), InterJob::Entitlement { guaranteed }) = (self.guaranteed, &mut preset.inter_job) {
@@ -107,7 +154,40 @@ impl QueueingKeys {
             settings.spread = self.spread.map_or(settings.spread, |spread| spread.value.0);
             settings.penalty = self.penalty.map_or(settings.penalty, |penalty| penalty.value.0);
         }
-        Ok(())
+        self.apply_further(preset)
+    }
+
+    /// What is on under `apollo-plus` and off under `apollo`.
+    fn apply_further(&self, preset: &mut Preset) -> Result<(), Mistake> {
+        let Some(rules) = &mut preset.queueing else { return Ok(()) };
+        rules.within = match self.within_queue.as_ref().map(|key| key.value) {
+            Some(WithinQueue::FairShares) => Within::FairShares,
+            Some(WithinQueue::FairSojourn) => Within::FairSojourn,
+            None => rules.within,
+        };
+        rules.allowance.sent_first = self.sent_first.as_ref().map_or(rules.allowance.sent_first, |key| key.value);
+        rules.waits.least_left = self.least_left.as_ref().map_or(rules.waits.least_left, |key| key.value.0);
+        if let (Some(At { value: Ratio(part), .. }), Some(corrections)) = (&self.duplicate_part, &mut rules.corrections)
+        {
+            corrections.saving_while_waiting = *part;
+        }
+        let Placement::EarliestCompletion(settings) = &mut preset.placement else { return Ok(()) };
+        settings.several = self.several.as_ref().map_or(settings.several, |key| key.value);
+        settings.spares = self.spares.as_ref().map_or(settings.spares && settings.several, |key| key.value);
+        settings.at_once = match self.at_once.as_ref().map(|key| &key.value) {
+            Some(AtOnce::Part(Ratio(part))) => Some(*part),
+            Some(AtOnce::Word(AtOnceWord::Mean)) => None,
+            None => settings.at_once.filter(|_| settings.several),
+        };
+        let spares = self.spares.as_ref().filter(|_| settings.spares).map(|key| ("spares", key.at));
+        let at_once = self.at_once.as_ref().filter(|_| settings.at_once.is_some()).map(|key| ("at_once", key.at));
+        match spares.or(at_once) {
+            Some((key, at)) if !settings.several => {
+                let problem = format!("{key} is set, and several is not");
+                Err(mistake(at, problem, "say `several = true`, or leave it out"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What only those have use for that estimate, or only those that cannot.
@@ -124,6 +204,10 @@ impl QueueingKeys {
                 ("penalty", self.penalty.as_ref().map(|key| key.at)),
                 ("spread", self.spread.as_ref().map(|key| key.at)),
                 ("duplicate_saves", self.duplicate_saves.as_ref().map(|key| key.at)),
+                ("duplicate_part", self.duplicate_part.as_ref().map(|key| key.at)),
+                ("several", self.several.as_ref().map(|key| key.at)),
+                ("spares", self.spares.as_ref().map(|key| key.at)),
+                ("at_once", self.at_once.as_ref().map(|key| key.at)),
             ];
             let Some((key, at)) = estimates.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
             return foreign(at, key, own, format!("say `preset = \"{own}\"`, or leave it out"));
@@ -144,6 +228,7 @@ impl QueueingKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::preset::Queueing;
 
     fn parse(text: &str) -> Result<Preset, String> {
         crate::config::tests::parse(text).map(|config| config.preset)
@@ -164,6 +249,34 @@ mod tests {
         assert_eq!(rules.assumed_run_time, Some(Duration::from_secs(9)));
         let Placement::EarliestCompletion(settings) = preset.placement else { panic!("job managers estimate") };
         assert_eq!((settings.light, settings.penalty, settings.spread), (5, 350, 25));
+    }
+
+    #[test]
+    fn each_rule_of_the_step_beyond_apollo_is_a_key_of_its_own() {
+        let all = "within_queue = \"fair-sojourn\"\nsent_first = true\nseveral = true\nspares = true\nat_once = 0.95\n\
+                   least_left = 0.5\nduplicate_part = 0.01\n";
+        let preset =
+            |name: &str, keys: &str| parse(&format!("preset = \"{name}\"\n[policies.queueing]\n{keys}")).unwrap();
+        let (made, plus) = (preset("apollo", all), Preset::APOLLO_PLUS);
+        let parts = |preset: Preset| {
+            let Queueing { within, waits, allowance, .. } = preset.queueing.expect("nodes queue");
+            (within, waits, allowance, preset.placement)
+        };
+        assert_eq!(parts(made), parts(plus));
+        let corrections = made.queueing.and_then(|rules| rules.corrections).expect("it corrects");
+        assert_eq!(corrections.saving_while_waiting, 1, "hundredths");
+        let none = "within_queue = \"fair-shares\"\nsent_first = false\nseveral = false\nleast_left = 0.01\n";
+        let Queueing { within, allowance, .. } = preset("apollo-plus", none).queueing.expect("nodes queue");
+        assert_eq!((within, allowance.sent_first), (Within::FairShares, false));
+        assert_eq!(
+            preset("apollo-plus", none).placement,
+            Preset::APOLLO.placement,
+            "what needs several is off as well"
+        );
+        let mean = preset("apollo-plus", "at_once = \"mean\"\n");
+        assert!(matches!(mean.placement, Placement::EarliestCompletion(settings) if settings.at_once.is_none()));
+        let lonely = parse("preset = \"apollo\"\n[policies.queueing]\nspares = true\n").unwrap_err();
+        assert!(lonely.contains("spares is set, and several is not"), "{lonely}");
     }
 
     #[test]
@@ -204,7 +317,16 @@ mod tests {
         assert_eq!(explores("explore_after = \"9s\""), Ok(Some(Duration::from_secs(9))));
         assert_eq!(explores("explore_after = \"never\""), Ok(None));
         assert!(explores("explore_after = \"1ms\"").unwrap_err().contains("write 10ms or more"));
-        for keys in ["light = 5", "penalty = 3", "spread = 0.1", "duplicate_saves = \"9s\""] {
+        for keys in [
+            "several = true",
+            "at_once = 0.9",
+            "spares = true",
+            "duplicate_part = 1",
+            "light = 5",
+            "penalty = 3",
+            "spread = 0.1",
+            "duplicate_saves = \"9s\"",
+        ] {
             let foreign = explores(keys).unwrap_err();
             assert!(foreign.contains("preset apollo, and not of apollo-baseline"), "{foreign}");
         }
@@ -250,7 +372,7 @@ mod tests {
         let low = parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 0.99\n").unwrap_err();
         assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
         assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());
-        for key in ["guaranteed", "spread"] {
+        for key in ["guaranteed", "spread", "least_left", "at_once"] {
             let high = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{key} = 1.01\n")).unwrap_err();
             assert!(high.contains("a part is 1 at most") && high.contains(key), "{high}");
         }

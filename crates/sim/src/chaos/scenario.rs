@@ -5,9 +5,9 @@ use super::{cluster, jobs, misfortune, queues};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
 use crate::settings::{Costs, FileSettings, NetworkSettings, Settings};
-use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
+use amalgam_core::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
 use amalgam_core::master::{Beside, Decide, MasterSettings, OpportunisticLimit, Steering};
-use amalgam_core::node::OpportunisticRules;
+use amalgam_core::node::{OpportunisticRules, TellWaits};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places, Preset, Yielding};
@@ -55,6 +55,7 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     let preset = preset(&mut Chance::new(seed, "chaos preset"));
     let preset = yielding(preset, &mut Chance::new(seed, "chaos yielding"));
     let preset = queueing(preset, &mut Chance::new(seed, "chaos queueing"));
+    let preset = one_step_further(preset, &mut Chance::new(seed, "chaos one step further"));
     let (preset, beside) = side_by_side(preset, &mut Chance::new(seed, "chaos side by side"));
     let queues = in_queues(queues, beside.as_ref(), &mut Chance::new(seed, "chaos presets of queues"));
     Settings {
@@ -134,6 +135,21 @@ fn queueing(preset: Preset, chance: &mut Chance) -> Preset {
     queueing
 }
 
+/// In a third of these they do so as `apollo-plus` has it. Drawn by itself, as above.
+fn one_step_further(preset: Preset, chance: &mut Chance) -> Preset {
+    let Some(drawn) = preset.queueing.filter(|_| is_one_in(3, chance)) else { return preset };
+    let mut further = Preset::APOLLO_PLUS;
+    (further.seed, further.intra_job) = (preset.seed, preset.intra_job);
+    let rules = further.queueing.as_mut().expect("nodes queue there");
+    let AllowanceRules { opportunistic, starved_after, .. } = drawn.allowance;
+    rules.allowance = AllowanceRules { opportunistic, starved_after, ..rules.allowance };
+    let saving_while_waiting = rules.corrections.map_or(0, |rules| rules.saving_while_waiting);
+    rules.corrections = drawn.corrections.map(|drawn| CorrectionRules { saving_while_waiting, ..drawn });
+    rules.waits = TellWaits { every: drawn.waits.every, ..rules.waits };
+    rules.yields_for = drawn.yields_for;
+    further
+}
+
 /// In two thirds of those in which job managers place at nodes' queues, another such preset is the cluster's own, or is there
 /// too for a part of the jobs. Drawn by itself, as above.
 fn side_by_side(preset: Preset, chance: &mut Chance) -> (Preset, Option<Beside>) {
@@ -167,7 +183,12 @@ fn in_queues(queues: QueueTree, beside: Option<&Beside>, chance: &mut Chance) ->
 /// Decisions are changed for the least reason.
 fn queueing_corrections() -> Option<CorrectionRules> {
     let progress_every = Some(Duration::from_millis(500));
-    Some(CorrectionRules { least_saving: Duration::from_millis(10), saving: 0, progress_every })
+    Some(CorrectionRules {
+        least_saving: Duration::from_millis(10),
+        saving: 0,
+        saving_while_waiting: 0,
+        progress_every,
+    })
 }
 
 fn replace_parts(preset: &mut Preset, chance: &mut Chance) {

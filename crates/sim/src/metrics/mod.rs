@@ -2,6 +2,7 @@
 
 mod altruism;
 mod beside;
+mod chain;
 mod forecast;
 mod queueing;
 mod reading;
@@ -11,6 +12,8 @@ mod usage;
 pub use altruism::{Against, Altruism, QueueExchange};
 use beside::Groups;
 pub use beside::OfPreset;
+pub use chain::Chain;
+use chain::{ChainMeasure, Course as TaskCourse, LastOfStage};
 use forecast::ForecastMeasure;
 pub use forecast::{Forecast, RunTimes};
 use queueing::QueueMeasure;
@@ -29,7 +32,7 @@ use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Exchange, Instant, JobId, Resources, TaskId, TaskShape,
+    AttemptId, Duration, EndReason, Exchange, Instant, JobId, Resources, StageSpec, TaskId, TaskShape,
 };
 use amalgam_workload::trace::TraceJob;
 
@@ -47,6 +50,7 @@ pub struct Metrics {
     usage: ClusterUsage,
     counters: Counters,
     queueing: QueueMeasure,
+    chain: ChainMeasure,
     /// By the presets that jobs go by, where there are several.
     groups: Option<Groups>,
     forecast: ForecastMeasure,
@@ -88,6 +92,9 @@ struct StageMeasure {
     /// Of each task, the launch that led to its first start. Empty before the first launch.
     launches: Vec<TaskState>,
     tasks: u32,
+    /// Stages that it waits for.
+    after: Vec<u32>,
+    last: Option<LastOfStage>,
 }
 
 #[derive(Clone, Copy)]
@@ -114,7 +121,7 @@ impl Metrics {
             begun: Instant::ZERO,
             ended: None,
             refused: None,
-            stages: job.spec.stages.iter().map(|stage| StageMeasure::new(stage.tasks.len())).collect(),
+            stages: job.spec.stages.iter().map(StageMeasure::new).collect(),
             spans: vec![(Instant::NEVER, Instant::ZERO); job.spec.stages.len()],
             exchange: None,
             allowed: Vec::new(),
@@ -128,6 +135,7 @@ impl Metrics {
             usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
             queueing: QueueMeasure::default(),
+            chain: ChainMeasure::default(),
             groups: None,
             forecast: ForecastMeasure::default(),
             reading: ReadingMeasure::default(),
@@ -200,7 +208,11 @@ impl Metrics {
                     let measure = &mut self.jobs[job as usize];
                     self.jobs_left -= usize::from(measure.is_left());
                     measure.ended = Some((now, *outcome));
-                    measure.stages = Vec::new();
+                    let stages = std::mem::take(&mut measure.stages);
+                    if *outcome == JobOutcome::Succeeded {
+                        let ends = stages.into_iter().map(|stage| (stage.last, stage.after));
+                        self.chain.on_job(&ends.collect::<Vec<_>>());
+                    }
                     self.usage.deactivate(now, job);
                     self.last_end = self.last_end.max(now);
                 }
@@ -218,8 +230,13 @@ impl Metrics {
                     *state = TaskState::Launched { at: now };
                 }
             }
-            Change::Finished { attempt, ended, .. } => {
+            Change::Finished { attempt, task, ended, .. } => {
                 let took = ended.reason.is_success().then(|| ended.usage.run_time());
+                let ready = self.stage(*task).map_or(now, |stage| stage.ready);
+                let last = self.chain.on_ended(now, *attempt, ready, took);
+                if let Some(stage) = self.stage(*task) {
+                    stage.last = last.or(stage.last);
+                }
                 self.forecast.on_ended(*attempt, took);
                 if ended.reason.is_success() {
                     self.tasks_succeeded += 1;
@@ -239,11 +256,13 @@ impl Metrics {
                 }
             }
             Change::Lost { attempt, cause: LostCause::Superseded, .. } => {
+                self.chain.forget(*attempt);
                 self.forecast.on_ended(*attempt, None);
                 self.queueing.on_superseded(*attempt);
             }
             Change::Lost { cause: LostCause::Copied, .. } => {}
             Change::Lost { attempt, cause, .. } => {
+                self.chain.forget(*attempt);
                 self.forecast.on_ended(*attempt, None);
                 self.counters.lost += 1;
                 self.counters.refused += u64::from(*cause == LostCause::NotTaken);
@@ -267,7 +286,10 @@ impl Metrics {
                     job.allowed.push((now.since(job.arrival), **most));
                 }
             }
-            Record::Started { waited, expected: Some(expected), opportunistic, promoted, node, .. } => {
+            Record::Started { attempt, waited, expected: Some(expected), opportunistic, promoted, node, .. } => {
+                let (is_opportunistic, is_promoted) = (*opportunistic, *promoted);
+                let course = TaskCourse { waited: *waited, is_opportunistic, is_promoted, ..TaskCourse::default() };
+                self.chain.on_started(*attempt, course);
                 self.queueing.on_started(*waited, *expected, *opportunistic, *promoted);
                 if !opportunistic && !promoted {
                     self.queueing.on_started_at(now, *node, *waited);
@@ -375,12 +397,18 @@ impl Metrics {
     pub fn on_resumed(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_resumed(now, job, node, shape);
-            self.queueing.on_resumed(now, attempt);
+            self.note_resumed(now, attempt);
+        }
+    }
+
+    fn note_resumed(&mut self, now: Instant, attempt: AttemptId) {
+        if let Some(yielded) = self.queueing.on_resumed(now, attempt) {
+            self.chain.on_yielded(attempt, yielded);
         }
     }
 
     pub fn on_ended(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
-        self.queueing.on_resumed(now, attempt);
+        self.note_resumed(now, attempt);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_ended(now, job, node, shape);
             self.on_course(now, job, -1);
@@ -434,7 +462,8 @@ impl JobMeasure {
 }
 
 impl StageMeasure {
-    fn new(tasks: u32) -> StageMeasure {
-        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks }
+    fn new(stage: &StageSpec) -> StageMeasure {
+        let (tasks, after) = (stage.tasks.len(), stage.after.clone());
+        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks, after, last: None }
     }
 }

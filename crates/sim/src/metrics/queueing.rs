@@ -183,11 +183,11 @@ impl QueueMeasure {
         self.yielding.insert(attempt, now);
     }
 
-    /// The attempt has its CPU again, or has ended.
-    pub fn on_resumed(&mut self, now: Instant, attempt: AttemptId) {
-        if let Some(since) = self.yielding.remove(&attempt) {
-            self.yielded.push(now.since(since));
-        }
+    /// The attempt has its CPU again, or has ended. For how long it had not, if it had not.
+    pub fn on_resumed(&mut self, now: Instant, attempt: AttemptId) -> Option<Duration> {
+        let yielded = now.since(self.yielding.remove(&attempt)?);
+        self.yielded.push(yielded);
+        Some(yielded)
     }
 
     pub fn on_slow_input(&mut self) {

@@ -1,6 +1,6 @@
 //! What a simulation found, as it is printed and written.
 
-use super::{Altruism, Forecast, Metrics, OfPreset, Queueing, Reading, RunTimes, WINDOW};
+use super::{Altruism, Chain, Forecast, Metrics, OfPreset, Queueing, Reading, RunTimes, WINDOW};
 use crate::oracle::Oracle;
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
@@ -51,6 +51,8 @@ pub struct Results {
     pub altruism: Option<Altruism>,
     /// How attempts fared that were sent to nodes' queues; where job managers do that.
     pub queueing: Option<Queueing>,
+    /// Where the time of jobs went.
+    pub chain: Chain,
     /// The same of the jobs of each preset, the cluster's own first; empty where there is only one.
     pub side_by_side: Vec<OfPreset>,
     /// Of the process that ran the simulation; not part of what a seed determines.
@@ -319,6 +321,7 @@ impl Metrics {
             counters: self.counters,
             altruism: None,
             queueing: self.queueing.finish(),
+            chain: self.chain.finish(),
             side_by_side,
             peak_memory_bytes: 0,
             reference: None,

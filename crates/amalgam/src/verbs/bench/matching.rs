@@ -2,7 +2,9 @@
 
 use super::{millis, percentile, sorted};
 use crate::failure::Result;
-use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
+use amalgam_core::policy::matching::{
+    Acceptance, Costs, Growing, Pair, Pairing, Regret, Stable, UNSUITABLE, greedy, optimal,
+};
 use amalgam_core::vocabulary::{Chance, Duration};
 use clap::Args;
 use std::hint::black_box;
@@ -64,18 +66,20 @@ fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) {
     let mut unlimited = Stable::new(u32::MAX, Acceptance::Final);
     let mut deferred = Stable::new(u32::MAX, Acceptance::Deferred);
     let mut chance = Chance::new(args.seed, "bench matching");
-    let mut timings: [Timing; 6] = [
+    let mut regret = Regret::default();
+    let mut timings: [Timing; 7] = [
         Timing::of("reading all costs once"),
         Timing::of("greedy"),
         Timing::of("stable, 3 rounds"),
         Timing::of("stable, all rounds"),
         Timing::of("stable, deferred"),
+        Timing::of("greatest regret first"),
         Timing::of("optimal"),
     ];
     for batch in 0..args.batches {
         let (costs, waits) = draw(&mut chance, kind, args.tasks as usize, nodes as usize);
         let wait = |pair: Pair| waits[pair.node as usize];
-        let [floor, by_greedy, by_limited, by_unlimited, by_deferred, exact] = &mut timings;
+        let [floor, by_greedy, by_limited, by_unlimited, by_deferred, by_regret, exact] = &mut timings;
         floor.time(&costs, |costs| {
             black_box((0..costs.tasks()).flat_map(|task| costs.row(task)).min());
             Vec::new()
@@ -84,11 +88,45 @@ fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) {
         by_limited.time(&costs, |costs| limited.find(costs, wait));
         by_unlimited.time(&costs, |costs| unlimited.find(costs, wait));
         by_deferred.time(&costs, |costs| deferred.find(costs, wait));
+        if matches!(kind, Kind::Few) {
+            by_regret.time(&costs, |costs| of_regret(&mut regret, costs, &waits));
+        }
         if batch % SELDOM == 0 {
             exact.time(&costs, optimal);
         }
     }
-    timings.into_iter().for_each(Timing::print);
+    timings.into_iter().filter(|timing| !timing.millis.is_empty()).for_each(Timing::print);
+}
+
+/// A node may take several tasks, one after the other. Only where a few suit a task, since a job manager never looks at more.
+fn of_regret(matcher: &mut Regret, costs: &Costs, waits: &[Duration]) -> Vec<Pair> {
+    matcher.clear();
+    for task in 0..costs.tasks() {
+        matcher.push_task();
+        let suits = costs.row(task).iter().enumerate().filter(|(_, cost)| **cost != UNSUITABLE);
+        suits.for_each(|(node, _)| assert!(matcher.push(node as u32), "each node is looked at once"));
+    }
+    let found = matcher.find(|nodes| Queues { costs, waits, added: vec![Duration::ZERO; nodes.len()] });
+    found.iter().map(|one| Pair { task: one.task, node: one.node }).collect()
+}
+
+struct Queues<'a> {
+    costs: &'a Costs,
+    waits: &'a [Duration],
+    /// By place of a node, what it was given.
+    added: Vec<Duration>,
+}
+
+impl Growing for Queues<'_> {
+    fn offer(&self, of: Pairing) -> (Duration, Duration) {
+        let (cost, added) = (self.costs.of(Pair { task: of.task, node: of.node }), self.added[of.place as usize]);
+        (cost + added, self.waits[of.node as usize] + added)
+    }
+
+    fn take(&mut self, of: Pairing) {
+        let (cost, wait) = self.offer(of);
+        self.added[of.place as usize] += cost - wait;
+    }
 }
 
 /// Costs in microseconds, and how long each node lets wait.

@@ -1,6 +1,7 @@
 //! Decisions of the scheduler beside a job manager, on a large cluster.
 
 use crate::failure::Result;
+use amalgam_core::preset::Preset;
 use amalgam_daemon::bench::completion;
 use amalgam_daemon::bench::placement::measure;
 use clap::Args;
@@ -32,7 +33,7 @@ pub fn execute(args: &PlacementArgs) -> Result<()> {
         millis(placing.list),
         placing.applied
     );
-    let estimating = completion::measure(COMPLETION_NODES, TASKS, ROUNDS);
+    let estimating = completion::measure(&Preset::APOLLO, COMPLETION_NODES, TASKS, ROUNDS);
     println!(
         "{COMPLETION_NODES} nodes that say how long tasks would wait: a task is placed in {:?} where it would be done first, {:.0} a \
          second, and asked are 100,000; looking up two waits alone takes {:?}",
@@ -40,6 +41,8 @@ pub fn execute(args: &PlacementArgs) -> Result<()> {
         1.0 / estimating.placed.as_secs_f64(),
         estimating.lookups
     );
+    let further = completion::measure(&Preset::APOLLO_PLUS, COMPLETION_NODES, TASKS, ROUNDS);
+    println!("under apollo-plus, where a node may take several of a batch, in {:?}", further.placed);
     println!("their waits take {:.1} MB, and less than 64 are asked", estimating.bytes as f64 / 1e6);
     Ok(())
 }

@@ -21,7 +21,7 @@ const PAPER: Paper = Paper {
             which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 11] = [
+pub const FIGURES: [Figure; 13] = [
     PAPER.figure(
         "apollo-4",
         "Apollo, figure 4: the server that is not nearest and not free, but done first",
@@ -44,6 +44,8 @@ pub const FIGURES: [Figure; 11] = [
     PAPER.figure("apollo-table-1", "Apollo, table 1: from where tasks read, and what that is worth", in_production),
     PAPER.figure("apollo-table-2", "Apollo, table 2: duplicates, and how many of them were first", in_production),
     PAPER.figure("apollo-stragglers", "Apollo, section 5.4: slow attempts that are caught", in_production),
+    PAPER.figure("apollo-plus", "Not of the paper: apollo-plus against apollo, its oracle and others", in_production),
+    PAPER.figure("apollo-plus-dags", "The same on Alibaba's DAGs, which nothing was chosen by", in_production),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
 ];
 

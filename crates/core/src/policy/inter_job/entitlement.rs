@@ -6,16 +6,21 @@
 //! allowance does at once, and what its tasks hold beyond that is free for others when they end; so a job that is due more
 //! gets it when it is free, whoever has the least part of its due first.
 //!
+//! What the jobs of a queue are due together is theirs by fair shares, or goes to whichever of them would be done first by
+//! fair shares ([`Within`], `sojourn.rs`).
+//!
 //! Departs: a job's due is its fair share of today, as far as it has use for it, and not a number that it names when it is
 //! submitted and keeps. A job that is allowed nothing yet has its manager already, and may send opportunistic tasks.
 
 use super::QueueTree;
 use super::shares::{Shares, put};
+use super::sojourn::Sojourn;
 use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, NewAllowance, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, QueueId, Resources, Totals, Wants};
 use crate::why::Why;
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -26,8 +31,19 @@ const TOLD_WITHIN: u64 = 16;
 /// Of a due, all.
 const ALL: u64 = 1_000_000;
 
+/// Who of the jobs of a queue gets what these are due together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Within {
+    /// Each its fair share.
+    FairShares,
+    /// All that it has use for, whoever would be done first if each had its fair share; then the next.
+    FairSojourn,
+}
+
 pub struct Entitlement {
     shares: Shares,
+    /// Where jobs do not simply have their fair shares.
+    sojourn: Option<Sojourn>,
     /// So many hundredths of the cluster are shared: what is left evens out that tasks do not fill nodes without a gap.
     guaranteed: u32,
     shared: Totals,
@@ -44,7 +60,7 @@ pub struct Entitlement {
     may_give: bool,
 }
 
-/// Higher priority first; then who has the smaller part of its due; then who came first.
+/// Higher priority first; then who has the smaller part of its due, or would be done first by fair shares; then who came first.
 type Turn = (Reverse<i32>, u64, JobId, JobSlot);
 
 #[derive(Clone, Copy)]
@@ -54,6 +70,8 @@ struct Account {
     /// One of its smallest tasks.
     one: Totals,
     due: Totals,
+    /// Where turns do not go by parts of dues.
+    rank: Option<u64>,
     allowed: Totals,
     /// Of the message with which it was, or is to be, told.
     number: u32,
@@ -79,14 +97,17 @@ impl Account {
     /// None where it has what it is due, or about that.
     fn turn(&self, slot: JobSlot) -> Option<Turn> {
         let has_none = !self.one.fits_in(&self.allowed) && self.due != Totals::ZERO;
-        (has_none || is_more(&self.allowed, &self.due)).then(|| (Reverse(self.priority), self.part(), self.id, slot))
+        let rank = || self.rank.unwrap_or_else(|| self.part());
+        (has_none || is_more(&self.allowed, &self.due)).then(|| (Reverse(self.priority), rank(), self.id, slot))
     }
 }
 
 impl Entitlement {
-    pub fn new(tree: QueueTree, guaranteed: u32) -> Entitlement {
+    pub fn new(tree: QueueTree, guaranteed: u32, within: Within) -> Entitlement {
+        let sojourn = (within == Within::FairSojourn).then(|| Sojourn::new(tree.len()));
         Entitlement {
             shares: Shares::new(tree),
+            sojourn,
             guaranteed,
             shared: Totals::ZERO,
             jobs: Vec::new(),
@@ -145,13 +166,32 @@ impl Entitlement {
         self.news.insert(slot);
     }
 
-    /// What the job is due now. Its allowance shrinks with that at once, and grows into what the job may still hold.
+    /// What the job is due now.
     fn review(&mut self, slot: JobSlot) {
         let one = self.jobs[slot as usize].as_ref().expect("a job slot in use").one;
-        let due = self.shares.due(slot, &one);
-        self.change(slot, |account| {
+        match &mut self.sojourn {
+            Some(sojourn) => sojourn.on_due(slot, self.shares.due(slot, &Totals::ZERO), &one),
             // It has no use for less than one of its tasks.
-            account.due = due.larger_of(&account.one);
+            None => self.set_due(slot, self.shares.due(slot, &one).larger_of(&one), None),
+        }
+    }
+
+    /// Shares out anew what the jobs of a queue are due together, where that has changed, or who is before whom.
+    fn share_out(&mut self) {
+        let Some(mut sojourn) = self.sojourn.take() else { return };
+        sojourn.share_out(|slot, due, rank| self.set_due(slot, due, Some(rank)));
+        self.sojourn = Some(sojourn);
+    }
+
+    /// Its allowance shrinks with what it is due at once, and grows into what the job may still hold.
+    fn set_due(&mut self, slot: JobSlot, due: Totals, rank: Option<u64>) {
+        let account = self.jobs[slot as usize].as_ref().expect("a job slot in use");
+        let has_all = due.smaller_of(&account.may_hold).fits_in(&account.allowed);
+        if (account.due, account.rank) == (due, rank) && has_all {
+            return;
+        }
+        self.change(slot, |account| {
+            (account.due, account.rank) = (due, rank);
             let allowed = account.allowed.smaller_of(&account.due);
             let allowed = allowed.larger_of(&account.due.smaller_of(&account.may_hold));
             // What is too little for any of its tasks would only be kept from others.
@@ -236,14 +276,26 @@ impl InterJobPolicy for Entitlement {
                 self.may_give = true;
                 return self.shares.on_change(&DemandChange::Capacity(self.shared));
             }
-            DemandChange::JobAdded { job, id, priority, .. } => {
+            DemandChange::JobAdded { job, id, queue, priority, .. } => {
                 let (id, priority, number, said, nothing) = (*id, *priority, 0, 0, Totals::ZERO);
-                let [one, due, allowed, may_hold] = [nothing; 4];
-                put(&mut self.jobs, *job, Account { id, priority, one, due, allowed, number, said, may_hold });
+                let ([one, due, allowed, may_hold], rank) = ([nothing; 4], None);
+                put(&mut self.jobs, *job, Account { id, priority, one, due, rank, allowed, number, said, may_hold });
+                if let Some(sojourn) = &mut self.sojourn {
+                    sojourn.add(*job, *queue, id, priority);
+                }
+            }
+            DemandChange::Work { job, work } => {
+                if let Some(sojourn) = &mut self.sojourn {
+                    let [total, left] = [work.total, work.remaining].map(|work| work.on_whole(&self.shared));
+                    sojourn.on_work(*job, total, left);
+                }
             }
             DemandChange::JobRemoved { job } => {
                 let gone = self.jobs[*job as usize].take().expect("a job slot in use");
                 self.queue(*job, &gone, None);
+                if let Some(sojourn) = &mut self.sojourn {
+                    sojourn.remove(*job);
+                }
                 self.news.remove(job);
                 self.may_hold = self.may_hold.saturating_sub(&gone.may_hold);
                 self.may_give = true;
@@ -251,6 +303,9 @@ impl InterJobPolicy for Entitlement {
             DemandChange::Wants { job, wants } => {
                 self.shares.on_change(change);
                 self.on_wants(*job, wants);
+                if let Some(sojourn) = &mut self.sojourn {
+                    sojourn.on_wants(*job, wants.all);
+                }
                 return self.review(*job);
             }
             _ => {}
@@ -270,6 +325,7 @@ impl InterJobPolicy for Entitlement {
                 (0..self.jobs.len() as JobSlot).filter(|slot| self.jobs[*slot as usize].is_some()).collect();
             slots.into_iter().for_each(|slot| self.review(slot));
         }
+        self.share_out();
         told
     }
 
@@ -317,7 +373,7 @@ impl InterJobPolicy for Entitlement {
 mod tests {
     use super::*;
     use crate::vocabulary::resources::{CPU, MEMORY};
-    use crate::vocabulary::{Chance, UserId};
+    use crate::vocabulary::{Chance, Duration, JobWork, UserId, Work};
     use std::collections::VecDeque;
 
     const CORES: u64 = 40;
@@ -360,21 +416,30 @@ mod tests {
     struct Cluster {
         policy: Entitlement,
         jobs: Vec<Manager>,
+        within: Within,
     }
 
     impl Cluster {
         /// Of jobs with tasks of these sizes; 30 cores may be guaranteed.
         fn new(sizes: &[u64], priority: impl Fn(usize) -> i32) -> Cluster {
+            Cluster::within(Within::FairShares, sizes, priority)
+        }
+
+        /// The later a job comes the less work it is, as it says at once.
+        fn within(within: Within, sizes: &[u64], priority: impl Fn(usize) -> i32) -> Cluster {
             let tree = QueueTree::single();
             let queue = tree.find("root.default").expect("it is there");
-            let mut policy = Entitlement::new(tree, 75);
+            let mut policy = Entitlement::new(tree, 75, within);
             policy.on_change(&DemandChange::Capacity(cpu(CORES)));
             for job in 0..sizes.len() {
                 let (id, user, priority) = (JobId(job as u64), UserId(0), priority(job));
                 policy.on_change(&DemandChange::JobAdded { job: job as u32, id, queue, user, priority });
+                let work = Work::of(&Resources::new(1_000, 0), Duration::from_secs(1), (sizes.len() - job) as u32);
+                let work = JobWork { total: work, remaining: work };
+                policy.on_change(&DemandChange::Work { job: job as u32, work });
             }
             let jobs = sizes.iter().map(|&of_one| Manager { of_one, ..Manager::default() }).collect();
-            Cluster { policy, jobs }
+            Cluster { policy, jobs, within }
         }
 
         fn deliver_to_master(&mut self, job: usize) {
@@ -426,7 +491,7 @@ mod tests {
         /// Another master, which hears from all jobs before it allows them anything; what was on its way is lost.
         fn restart(&mut self, sizes: &[u64], priority: impl Fn(usize) -> i32) {
             let jobs = std::mem::take(&mut self.jobs);
-            *self = Cluster { jobs, ..Cluster::new(sizes, priority) };
+            *self = Cluster { jobs, ..Cluster::within(self.within, sizes, priority) };
             for (job, manager) in (0..).zip(&mut self.jobs) {
                 manager.inbox.clear();
                 manager.outbox.clear();
@@ -449,12 +514,13 @@ mod tests {
     /// Whatever is on its way: no more is held than may be, but for one task that is larger than that and is alone.
     #[test]
     fn together_they_never_hold_more_than_is_shared() {
-        for seed in 0..300 {
-            let mut chance = Chance::new(seed, "entitlement");
+        for seed in 0..600 {
+            let within = [Within::FairShares, Within::FairSojourn][seed as usize % 2];
+            let mut chance = Chance::new(seed / 2, "entitlement");
             let sizes: Vec<u64> =
                 (0..2 + chance.below(6_u64)).map(|_| [1, 1, 2, 5, 35][chance.below(5_u64) as usize]).collect();
             let jobs = sizes.len();
-            let mut cluster = Cluster::new(&sizes, |job| job as i32 % 2);
+            let mut cluster = Cluster::within(within, &sizes, |job| job as i32 % 2);
             for _ in 0..400 {
                 let job = chance.below(jobs as u64) as usize;
                 match chance.below(8_u32) {
@@ -504,6 +570,27 @@ mod tests {
         cluster.end_one(1);
         cluster.settle();
         assert_eq!(cluster.held(), [14, 14, 2]);
+    }
+
+    #[test]
+    fn by_fair_sojourn_the_job_with_least_to_do_has_all_that_it_wants_and_others_what_is_left() {
+        let mut cluster = Cluster::within(Within::FairSojourn, &[1, 1, 1], |_| 0);
+        cluster.want(0, 200);
+        cluster.settle();
+        assert_eq!(cluster.held(), [30, 0, 0]);
+        cluster.want(1, 12);
+        cluster.want(2, 20);
+        cluster.settle();
+        (0..30).for_each(|_| {
+            cluster.end_one(0);
+            cluster.settle();
+        });
+        assert_eq!(cluster.held(), [0, 10, 20], "the last has least to do, and all go before the first");
+        (0..20).for_each(|_| {
+            cluster.end_one(2);
+            cluster.settle();
+        });
+        assert_eq!(cluster.held(), [18, 12, 0]);
     }
 
     #[test]

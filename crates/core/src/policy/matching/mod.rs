@@ -1,14 +1,16 @@
 //! Which task of a batch goes to which node, when a node takes one task of a batch at most (Boutin et al. 2014: Apollo,
-//! section 3.3). Each pair has a cost, the time at which the task would be done there, and whoever finds pairs sees
+//! section 3.3), or as many as are done soonest there ([`Regret`]). Each pair has a cost, the time at which the task would be done there, and whoever finds pairs sees
 //! costs only. Whatever is equal goes by the smaller index.
 
 mod greedy;
 mod optimal;
+mod regret;
 mod sparse;
 mod stable;
 
 pub use greedy::greedy;
 pub use optimal::optimal;
+pub use regret::{Growing, Pairing, Regret};
 pub use sparse::{Candidates, Match};
 pub use stable::{Acceptance, Stable};
 

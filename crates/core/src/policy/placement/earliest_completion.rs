@@ -7,9 +7,14 @@
 //! quality: who waits least goes first, and who would have to wait is matched again with others. What may fail is taken to wait
 //! for longer, by what it is expected to lose.
 //!
+//! One step beyond the paper, by settings: a node may take several tasks of a batch (`several.rs`), and nodes are looked at with what
+//! others may have sent there (`unseen.rs`).
+//!
 //! Departs: of a rack some nodes are drawn, and not all looked at; how long a task works is learned from others that have
 //! finished, wherever these read their input, so that a part of its reading counts twice, the same on every node.
 
+use super::several::{Known, Part as PairPart, Several};
+use super::unseen::Unseen;
 use crate::policy::completion::{Estimate, MILLION, Odds, Part, Rates};
 use crate::policy::matching::Candidates;
 use crate::policy::{Alternative, Budget, Decision, OpenAsk, PlacementPolicy, Standing, run_time};
@@ -44,6 +49,13 @@ pub struct CompletionSettings {
     /// Where a node may fail, the part of the time that is lost with it counts so many hundredfold: K.
     pub penalty: u32,
     pub rates: Rates,
+    /// A node may take several tasks of a batch, each behind those before it.
+    pub several: bool,
+    /// Room that nobody holds comes first: opportunistic tasks start there at once, and for guaranteed ones nobody has to yield.
+    pub spares: bool,
+    /// Nodes are looked at with what others may have sent there: so that so many hundredths of the tasks that are expected to start
+    /// at once do so.
+    pub at_once: Option<u32>,
 }
 
 impl CompletionSettings {
@@ -56,6 +68,9 @@ impl CompletionSettings {
         spread: 10,
         penalty: 200,
         rates: Rates { on_node: 160_000_000, in_rack: 100_000_000, elsewhere: 80_000_000 },
+        several: false,
+        spares: false,
+        at_once: None,
     };
 }
 
@@ -63,12 +78,16 @@ pub struct EarliestCompletion {
     chance: Chance,
     settings: CompletionSettings,
     candidates: Candidates,
-    /// By task of the batch, its ask.
+    several: Several,
+    unseen: Option<Unseen>,
+    /// By task of the batch, the place of its ask.
     asks: Vec<u32>,
     /// The same for all tasks of an ask: its nodes with the input that are looked at.
     local: Vec<usize>,
     /// All that suit the ask, once draws have failed to find one.
     suitable: Option<Vec<usize>>,
+    /// In the batch that is made.
+    takes_several: bool,
     /// No task is to go there.
     avoided: Option<usize>,
     /// So many of the best nodes are lightly loaded.
@@ -83,9 +102,12 @@ impl EarliestCompletion {
             chance,
             settings,
             candidates: Candidates::default(),
+            several: Several::default(),
+            unseen: settings.at_once.map(Unseen::new),
             asks: Vec::new(),
             local: Vec::new(),
             suitable: None,
+            takes_several: false,
             avoided: None,
             lightly_loaded: 0,
             spread: Duration::ZERO,
@@ -94,15 +116,17 @@ impl EarliestCompletion {
 
     fn begin(&mut self, view: &dyn NodeViews) {
         self.candidates.clear();
+        self.several.clear();
         self.asks.clear();
         self.lightly_loaded = lightly_loaded(view);
         self.spread = Duration(view.interval().0 / 100 * u64::from(self.settings.spread));
     }
 
     /// Adds one task of the ask with its candidates.
-    fn add_task(&mut self, ask: &OpenAsk, view: &dyn NodeViews) {
+    fn add_task(&mut self, place: u32, ask: &OpenAsk, view: &dyn NodeViews) {
         self.candidates.push_task();
-        self.asks.push(ask.slot);
+        self.several.matcher.push_task();
+        self.asks.push(place);
         for at in 0..self.local.len() {
             self.add(self.local[at], ask, view);
         }
@@ -152,20 +176,18 @@ impl EarliestCompletion {
         if self.avoided == Some(node) {
             return;
         }
+        if self.takes_several {
+            if self.several.matcher.push(node as u32) {
+                let (run, below) = (run_on(node, ask, view, &self.settings.rates), self.spread.0.max(1));
+                self.several.parts.push(PairPart { run, chance: Duration(self.chance.below(below)) });
+            }
+            return;
+        }
         let estimate = estimate(node, ask, view, &self.settings.rates);
-        let cost = self.cost(node, &estimate, view);
+        let cost = cost(node, &estimate, view, &self.settings);
         let risk = Duration(cost.0.saturating_sub(estimate.unless_it_fails().0));
         let cost = cost + Duration(self.chance.below(self.spread.0.max(1)));
         self.candidates.push(node as u32, cost, estimate.wait + risk);
-    }
-
-    /// C, without chance.
-    fn cost(&self, node: usize, estimate: &Estimate, view: &dyn NodeViews) -> Duration {
-        let success = u64::from(view.success(node));
-        if success >= MILLION {
-            return estimate.unless_it_fails();
-        }
-        estimate.completion(&Odds { success, penalty: u64::from(self.settings.penalty) * (MILLION / 100) })
     }
 
     /// Those with most of the input.
@@ -189,12 +211,26 @@ fn lightly_loaded(view: &dyn NodeViews) -> u32 {
     (part + best[part..].partition_point(|&node| view.rank(node as usize) <= last)) as u32
 }
 
+/// C, without chance.
+pub(super) fn cost(node: usize, estimate: &Estimate, view: &dyn NodeViews, settings: &CompletionSettings) -> Duration {
+    let success = u64::from(view.success(node));
+    if success >= MILLION {
+        return estimate.unless_it_fails();
+    }
+    estimate.completion(&Odds { success, penalty: u64::from(settings.penalty) * (MILLION / 100) })
+}
+
 /// What a task of the ask would go through on the node.
 pub fn estimate(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Estimate {
+    let wait = view.wait(node, &ask.shape, ask.execution);
+    Estimate { fetch: Duration::ZERO, wait, run: run_on(node, ask, view, rates) }
+}
+
+/// How long it would read and work there.
+fn run_on(node: usize, ask: &OpenAsk, view: &dyn NodeViews, rates: &Rates) -> Duration {
     let mut reading = Duration::ZERO;
     view.input(node, ask.class, &mut |bytes, lies| reading += rates.reading(&[Part { bytes, lies }]));
-    let wait = view.wait(node, &ask.shape, ask.execution);
-    Estimate { fetch: Duration::ZERO, wait, run: reading + run_time(ask.expected) }
+    reading + run_time(ask.expected)
 }
 
 impl PlacementPolicy for EarliestCompletion {
@@ -204,23 +240,36 @@ impl PlacementPolicy for EarliestCompletion {
 
     fn place(&mut self, _: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>) {
         self.begin(view);
+        self.takes_several = self.settings.several;
         let most = BATCH.min(budget.starts as usize).min(view.len().saturating_mul(PER_NODE));
-        for ask in asks {
-            let left = most - self.candidates.tasks();
+        for (place, ask) in (0..).zip(asks) {
+            let left = most - self.asks.len();
             if left == 0 {
                 break;
             }
             self.find_local(ask, view);
             for _ in 0..ask.count.min(left as u64) {
-                self.add_task(ask, view);
+                self.add_task(place, ask, view);
             }
         }
-        let found = self.candidates.find(self.settings.rounds);
-        let start = |task: u32, node: u32| Decision::Start { ask: self.asks[task as usize], node: node as usize };
+        let found = if std::mem::take(&mut self.takes_several) {
+            let (settings, unseen, spread) = (&self.settings, self.unseen, self.spread);
+            self.several.find(&Known { asks, ask_of: &self.asks, view, settings, unseen, spread })
+        } else {
+            self.candidates.find(self.settings.rounds)
+        };
+        let ask_of = |task: u32| asks[self.asks[task as usize] as usize].slot;
+        let start = |task: u32, node: u32| Decision::Start { ask: ask_of(task), node: node as usize };
         // Who would have to wait may find a better node in another batch.
         let at_once = found.partition_point(|one| one.wait <= self.spread);
         let sent = at_once.max(found.len().div_ceil(SENT_PART));
         out.extend(found[..sent].iter().map(|one| start(one.task, one.node)));
+    }
+
+    fn on_started(&mut self, expected: Duration, waited: Duration) {
+        if let Some(unseen) = &mut self.unseen {
+            unseen.learn(expected, waited);
+        }
     }
 
     fn reconsider(
@@ -243,10 +292,10 @@ impl PlacementPolicy for EarliestCompletion {
             }
         }
         self.find_local(ask, view);
-        self.add_task(ask, view);
+        self.add_task(0, ask, view);
         self.avoided = None;
         let best = *self.candidates.find(1).first()?;
-        let saving = Duration(self.cost(node, &here, view).0.saturating_sub(best.cost.0));
+        let saving = Duration(cost(node, &here, view, &self.settings).0.saturating_sub(best.cost.0));
         let is_other = best.node as usize != node;
         (is_other && saving > Duration::ZERO).then_some(Alternative {
             node: best.node as usize,

@@ -7,7 +7,9 @@ mod earliest_completion;
 mod next_fit;
 mod random;
 mod relaxed_locality;
+mod several;
 mod top_ranked;
+mod unseen;
 
 pub use aligned::Aligned;
 pub use batch_sampling::BatchSampling;

@@ -12,7 +12,8 @@ use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
 use amalgam_sim::{
-    AcrossNodes, Busy, OfPreset, Oracle, Outcome, Queueing, Reading, Reference, RunTimes, Settings, Simulation,
+    AcrossNodes, Busy, Chain, Forecast, OfPreset, Oracle, Outcome, Queueing, Reading, Reference, RunTimes, Settings,
+    Simulation,
 };
 use amalgam_workload::trace::{self, Workload};
 use std::collections::BTreeMap;
@@ -30,6 +31,13 @@ pub const FASTER: &str = "recurring jobs that are faster";
 pub const GREATEST: &str = "their greatest speed-up";
 pub const FEWER: &str = "duplicates over apollo-baseline";
 pub const SPREAD: &str = "deviation of waits across nodes, s";
+
+pub const SAME_ORACLE: &str = "mean_jct over the oracle of apollo";
+pub const COVERED: &str = "starts within what was foretold";
+
+/// The figures of the preset that goes one step further than the paper's, as their names begin.
+const PLUS: &str = "apollo-plus";
+const PAPERS: &str = "apollo";
 
 /// As cases are told.
 const SIDE_BY_SIDE: &str = ", half of the jobs beside";
@@ -99,6 +107,8 @@ pub struct Run {
     busy: Busy,
     run_times: RunTimes,
     pub reading: Option<Reading>,
+    forecast: Forecast,
+    chain: Chain,
     queueing: Option<Queueing>,
     side_by_side: Vec<OfPreset>,
     /// Of the waits of guaranteed attempts at nodes: the deviation, and the 20th, 80th and 95th percentile of nodes, while jobs
@@ -172,7 +182,7 @@ fn one(
     let inputs = figure.inputs.then_some(production.inputs);
     let input = inputs.map(|inputs| ("input", inputs.mb_for_each_second.to_string()));
     let busy = case.load * f64::from(count * production.cpus);
-    let workload = workload(production, busy, jobs, seed, input, extent)?;
+    let workload = workload(production, figure, busy, jobs, seed, input, extent)?;
     let mut nodes = nodes(node, count);
     let mut settings = Settings { preset: case.preset()?, seed, oracle: true, ..Settings::default() };
     if let Some(inputs) = inputs {
@@ -196,16 +206,21 @@ fn one(
 /// Jobs that come at random, at the rate at which they keep so many cores busy.
 fn workload(
     production: &Production,
+    figure: &ProductionFigure,
     busy: f64,
     jobs: u32,
     seed: u64,
     input: Option<(&str, String)>,
     extent: &Extent,
 ) -> Result<Workload> {
-    let read = if extent.amount == Amount::Smoke { &production.stand_in } else { &production.read };
+    let (read, options) = match (&figure.read, extent.amount) {
+        (_, Amount::Smoke) => (&production.stand_in, &production.options),
+        (Some(read), _) => (read, &figure.options),
+        (None, _) => (&production.read, &production.options),
+    };
     let source = source("apollo", read, extent)?;
     let read = |more: &[(&str, String)]| {
-        let mut options: Vec<(String, String)> = production.options.clone().into_iter().collect();
+        let mut options: Vec<(String, String)> = options.clone().into_iter().collect();
         options.extend([("seed".to_owned(), seed.to_string()), ("draw".to_owned(), jobs.to_string())]);
         options.extend(more.iter().chain(&input).map(|(key, value)| ((*key).to_owned(), value.clone())));
         trace::read(&source, &options).map_err(|error| Failure::usage(error.problem, error.remedy))
@@ -243,6 +258,8 @@ impl Run {
             busy: results.busy,
             run_times: results.run_times,
             reading: results.reading,
+            forecast: results.forecast,
+            chain: results.chain,
             queueing: results.queueing.clone(),
             side_by_side: results.side_by_side.clone(),
             across_nodes: across_nodes(results.queueing.as_ref(), last_arrival_s),
@@ -279,6 +296,30 @@ fn speed_ups(run: &Run, other: &Run) -> Vec<f64> {
 /// Of the jobs of one preset, where two shared the cluster.
 fn of_preset<'a>(run: &'a Run, preset: &str) -> Option<&'a OfPreset> {
     run.side_by_side.iter().find(|of| of.preset == preset)
+}
+
+/// One oracle for all: with the most that each job was ever allowed under the paper's preset on the same arrivals.
+fn over_papers_oracle(case: &str, runs: &[Run], papers: &[Run]) -> Row {
+    let of = |(run, paper): (&Run, &Run)| Some(ratio(run.mean_jct_s, paper.oracle?.most_allowed_s.mean));
+    Row::of(case, SAME_ORACLE, None, &runs.iter().zip(papers).filter_map(of).collect::<Vec<f64>>())
+}
+
+/// What was foretold of starts, and what the last tasks of the stages went through that jobs waited for.
+fn where_time_went(case: &str, runs: &[Run]) -> Vec<Row> {
+    let row = |metric: &str, of: &dyn Fn(&Run) -> f64| {
+        Row::of(case, metric, None, &runs.iter().map(of).collect::<Vec<f64>>())
+    };
+    vec![
+        row(COVERED, &|run| run.forecast.covered),
+        row("their median width_s", &|run| run.forecast.median_width_s),
+        row("a job's chain: not launched_s", &|run| run.chain.unlaunched_s),
+        row("guaranteed, waits at its node_s", &|run| run.chain.guaranteed_wait_s),
+        row("promoted, waits at its node_s", &|run| run.chain.promoted_wait_s),
+        row("opportunistic, waits at its node_s", &|run| run.chain.opportunistic_wait_s),
+        row("without its CPU_s", &|run| run.chain.yielded_s),
+        row("runs_s", &|run| run.chain.running_s),
+        row("stages on it", &|run| run.chain.stages),
+    ]
 }
 
 /// The rows of all cases.
@@ -350,6 +391,11 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         row(ORACLE, &|oracle| oracle.most_allowed_s.mean);
         row("mean_jct over the oracle, with what was allowed at each moment", &|oracle| oracle.as_allowed_s.mean);
         row("mean_jct over the oracle, without a limit", &|oracle| oracle.unlimited_s.mean);
+        if figure.starts_with(PLUS) {
+            rows.extend(where_time_went(&name, runs));
+            let other = cases.iter().find(|(other, _)| other.preset == PAPERS && other.load == case.load);
+            rows.extend(other.map(|(_, others)| over_papers_oracle(&name, runs, others)));
+        }
         if runs.iter().any(|run| run.queueing.is_none()) {
             continue;
         }

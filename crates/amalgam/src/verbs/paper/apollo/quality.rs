@@ -3,7 +3,7 @@
 //! them in the order of their dispatch.
 
 use super::scenario::Quality;
-use amalgam_core::policy::matching::{Acceptance, Costs, Pair, Stable, greedy, optimal};
+use amalgam_core::policy::matching::{Acceptance, Costs, Growing, Pair, Pairing, Regret, Stable, greedy, optimal};
 use amalgam_core::vocabulary::{Chance, Duration};
 use std::cmp::Reverse;
 
@@ -37,10 +37,12 @@ pub enum Matcher {
     LongestFirst,
     /// In batches, each at the least sum of its completion times.
     LeastSum,
+    /// One task after the other, and first the one that would be done last without its best server: the preset apollo-plus.
+    Regret,
 }
 
 impl Matcher {
-    pub const ALL: [Matcher; 7] = [
+    pub const ALL: [Matcher; 8] = [
         Matcher::Stable,
         Matcher::Greedy,
         Matcher::AllRounds,
@@ -48,6 +50,7 @@ impl Matcher {
         Matcher::GreedyBatches,
         Matcher::LongestFirst,
         Matcher::LeastSum,
+        Matcher::Regret,
     ];
 
     pub fn name(self) -> &'static str {
@@ -59,6 +62,7 @@ impl Matcher {
             Matcher::GreedyBatches => "greedy in batches",
             Matcher::LongestFirst => "greedy, longest first",
             Matcher::LeastSum => "least sum",
+            Matcher::Regret => "greatest regret first",
         }
     }
 
@@ -81,6 +85,7 @@ impl Matcher {
                 job.one_by_one(order)
             }
             Matcher::LeastSum => job.in_batches(optimal),
+            Matcher::Regret => job.by_regret(),
         }
     }
 }
@@ -127,6 +132,22 @@ impl Job {
         }
     }
 
+    /// All tasks are one batch, of which a server gets as many as are done there first.
+    fn by_regret(&self) -> Vec<Duration> {
+        let mut matcher = Regret::default();
+        for _ in &self.tasks {
+            matcher.push_task();
+            (0..self.waits.len()).for_each(|server| assert!(matcher.push(server as u32)));
+        }
+        let mut done = vec![Duration::ZERO; self.tasks.len()];
+        let found = matcher.find(|servers| Servers {
+            job: self,
+            waits: servers.iter().map(|&server| self.waits[server as usize]).collect(),
+        });
+        found.iter().for_each(|one| done[one.task as usize] = one.cost);
+        done
+    }
+
     fn one_by_one(&self, order: Vec<usize>) -> Vec<Duration> {
         let mut waits = self.waits.clone();
         let mut done = vec![Duration::ZERO; self.tasks.len()];
@@ -137,6 +158,23 @@ impl Job {
             done[task] = end;
         }
         done
+    }
+}
+
+/// Waits grow with what servers are given.
+struct Servers<'a> {
+    job: &'a Job,
+    waits: Vec<Duration>,
+}
+
+impl Growing for Servers<'_> {
+    fn offer(&self, of: Pairing) -> (Duration, Duration) {
+        let wait = self.waits[of.place as usize];
+        (wait + self.job.time(of.task as usize, of.node as usize), wait)
+    }
+
+    fn take(&mut self, of: Pairing) {
+        self.waits[of.place as usize] = self.offer(of).0;
     }
 }
 

@@ -51,6 +51,10 @@ pub struct ProductionFigure {
     pub jobs: Option<u32>,
     /// Processes among which the job managers are shared out; without it the server has them.
     pub manager_processes: Option<u32>,
+    /// And instead of its trace, and of the options for that.
+    pub read: Option<String>,
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
     /// Parts of the cluster's CPUs that would be busy if nobody waited.
     pub loads: Vec<f64>,
     /// Those that are compared with.

@@ -1,0 +1,234 @@
+//! Who is first of the jobs of a queue: whichever would be done first if each had its fair share (Friedman and Henderson 2003,
+//! "Fairness and efficiency in web server protocols": the fair sojourn protocol). It has all that it has use for, then the next,
+//! as far as what the queue's jobs are due together goes. So short jobs are done sooner than by fair shares, and a long one is
+//! overtaken only by those that would have overtaken it there as well.
+//!
+//! A queue has a clock, which advances by the work that its jobs have done, divided by their number: what each would have done by fair
+//! shares (Golestani 1994, self-clocked fair queueing). A job is done when the clock has advanced by its work since it came, so its
+//! rank is known when it comes and changes only with what is known of its work.
+//!
+//! Departs: the clock goes by what has truly been done, and counts the jobs that are there; that a job cannot use its share when few of
+//! its tasks are ready counts in neither.
+
+use crate::policy::JobSlot;
+use crate::vocabulary::{JobId, QueueId, Totals};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+pub(super) struct Sojourn {
+    queues: Vec<Queue>,
+    jobs: Vec<Option<Member>>,
+    /// In which something has changed.
+    stale: Vec<QueueId>,
+    /// Kept to save allocations.
+    order: Vec<JobSlot>,
+}
+
+#[derive(Clone, Default)]
+struct Queue {
+    line: BTreeSet<Place>,
+    /// What its jobs are due together.
+    due: Totals,
+    /// In nanoseconds of all that may be guaranteed.
+    clock: u64,
+    is_stale: bool,
+}
+
+/// Higher priority first, then who would be done first, then who came first.
+type Place = (Reverse<i32>, u64, JobId, JobSlot);
+
+struct Member {
+    queue: QueueId,
+    id: JobId,
+    priority: i32,
+    /// The clock when it came.
+    came: u64,
+    /// Its work, all of it and what is left; `None` before it has said.
+    work: Option<(u64, u64)>,
+    wants: Totals,
+    /// Its part of what the queue's jobs are due together.
+    due: Totals,
+    /// One of its smallest tasks.
+    one: Totals,
+}
+
+impl Member {
+    fn place(&self, slot: JobSlot) -> Place {
+        (Reverse(self.priority), self.rank(), self.id, slot)
+    }
+
+    /// What the clock shows when it would be done; whoever has not said how much work it is comes last.
+    fn rank(&self) -> u64 {
+        self.work.map_or(u64::MAX, |(total, _)| self.came.saturating_add(total))
+    }
+
+    /// All that it wants, or as much of every kind, in whole multiples of one of its tasks, as there is.
+    fn part_of(&self, left: &Totals, is_first: bool) -> Totals {
+        if self.wants.fits_in(left) {
+            return self.wants;
+        }
+        let kinds = self.wants.0.iter().zip(&left.0).filter(|(wants, _)| **wants > 0);
+        // The smallest of these fractions, as it is.
+        let smallest = kinds.map(|(&wants, &left)| (u128::from(left.min(wants)), u128::from(wants)));
+        let (part, of) = smallest.reduce(|a, b| if a.0 * b.1 <= b.0 * a.1 { a } else { b }).unwrap_or((0, 1));
+        let whole = |wants: u64, of_one: u64| {
+            let amount = (u128::from(wants) * part / of) as u64;
+            amount - amount.checked_rem(of_one).unwrap_or(0)
+        };
+        let due = self.wants.zip(&self.one, whole);
+        match (self.one.fits_in(&due), is_first) {
+            (true, _) => due,
+            // However large one of its tasks is: it is its turn.
+            (false, true) => due.larger_of(&self.one),
+            (false, false) => Totals::ZERO,
+        }
+    }
+}
+
+impl Sojourn {
+    pub(super) fn new(queues: usize) -> Sojourn {
+        Sojourn { queues: vec![Queue::default(); queues], jobs: Vec::new(), stale: Vec::new(), order: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, job: JobSlot, queue: QueueId, id: JobId, priority: i32) {
+        let came = self.queues[queue.0 as usize].clock;
+        let [wants, due, one] = [Totals::ZERO; 3];
+        let member = Member { queue, id, priority, came, work: None, wants, due, one };
+        self.queues[queue.0 as usize].line.insert(member.place(job));
+        super::shares::put(&mut self.jobs, job, member);
+    }
+
+    pub(super) fn remove(&mut self, job: JobSlot) {
+        let gone = self.jobs[job as usize].take().expect("a job slot in use");
+        let queue = &mut self.queues[gone.queue.0 as usize];
+        queue.line.remove(&gone.place(job));
+        queue.due = queue.due.saturating_sub(&gone.due);
+        self.note(gone.queue);
+    }
+
+    /// How much work it is, and how much of that is left.
+    pub(super) fn on_work(&mut self, job: JobSlot, total: u64, left: u64) {
+        let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
+        let queue = &mut self.queues[member.queue.0 as usize];
+        queue.line.remove(&member.place(job));
+        // What had been done before the first word was done under another master.
+        let done = member.work.map_or(0, |(total_then, left_then)| {
+            total.saturating_sub(left).saturating_sub(total_then.saturating_sub(left_then))
+        });
+        member.work = Some((total, left));
+        queue.line.insert(member.place(job));
+        queue.clock = queue.clock.saturating_add(done / queue.line.len() as u64);
+        self.note(self.jobs[job as usize].as_ref().expect("just seen").queue);
+    }
+
+    pub(super) fn on_wants(&mut self, job: JobSlot, wants: Totals) {
+        let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
+        member.wants = wants;
+        let queue = member.queue;
+        self.note(queue);
+    }
+
+    /// What it adds to what its queue's jobs are due together.
+    pub(super) fn on_due(&mut self, job: JobSlot, due: Totals, one: &Totals) {
+        let member = self.jobs[job as usize].as_mut().expect("a job slot in use");
+        let queue = &mut self.queues[member.queue.0 as usize];
+        queue.due = queue.due.saturating_sub(&member.due).zip(&due, u64::saturating_add);
+        (member.due, member.one) = (due, *one);
+        let queue = member.queue;
+        self.note(queue);
+    }
+
+    fn note(&mut self, queue: QueueId) {
+        if !std::mem::replace(&mut self.queues[queue.0 as usize].is_stale, true) {
+            self.stale.push(queue);
+        }
+    }
+
+    /// Tells what each job is due of the queues in which something has changed, and its rank.
+    pub(super) fn share_out(&mut self, mut tell: impl FnMut(JobSlot, Totals, u64)) {
+        while let Some(queue) = self.stale.pop() {
+            let queue = &mut self.queues[queue.0 as usize];
+            queue.is_stale = false;
+            self.order.clear();
+            self.order.extend(queue.line.iter().map(|place| place.3));
+            let (mut left, mut is_first) = (queue.due, true);
+            for &slot in &self.order {
+                let member = self.jobs[slot as usize].as_ref().expect("who is in line is there");
+                let due = member.part_of(&left, is_first);
+                is_first &= member.wants == Totals::ZERO;
+                left = left.saturating_sub(&due);
+                tell(slot, due, member.rank());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(amount: u64) -> Totals {
+        Totals(std::array::from_fn(|kind| if kind == 0 { amount } else { 0 }))
+    }
+
+    struct Line(Sojourn);
+
+    impl Line {
+        /// Of a queue whose jobs are due so much each.
+        fn add(&mut self, job: JobSlot, priority: i32, work: u64, wants: u64, due: u64) {
+            self.0.add(job, QueueId(0), JobId(u64::from(job)), priority);
+            self.0.on_work(job, work, work);
+            self.0.on_wants(job, cpu(wants));
+            self.0.on_due(job, cpu(due), &cpu(1));
+        }
+
+        fn dues(&mut self) -> Vec<(JobSlot, u64)> {
+            let mut dues = Vec::new();
+            self.0.note(QueueId(0));
+            self.0.share_out(|job, due, _| dues.push((job, due.0[0])));
+            dues
+        }
+    }
+
+    #[test]
+    fn who_would_be_done_first_has_all_that_it_wants_and_the_last_what_is_left() {
+        let mut line = Line(Sojourn::new(1));
+        line.add(0, 0, 900, 30, 10);
+        line.add(1, 0, 100, 12, 10);
+        line.add(2, 0, 400, 15, 10);
+        assert_eq!(line.dues(), [(1, 12), (2, 15), (0, 3)], "30 together");
+        line.add(3, 1, 5_000, 20, 0);
+        assert_eq!(line.dues(), [(3, 20), (1, 10), (2, 0), (0, 0)], "its priority is higher");
+        line.0.remove(3);
+        line.0.remove(1);
+        assert_eq!(line.dues(), [(2, 15), (0, 5)]);
+    }
+
+    #[test]
+    fn what_is_less_than_a_task_goes_to_the_next_unless_it_is_the_first() {
+        let mut line = Line(Sojourn::new(1));
+        line.add(0, 0, 100, 80, 10);
+        line.0.on_due(0, cpu(10), &cpu(20));
+        line.add(1, 0, 50, 4, 0);
+        assert_eq!(line.dues(), [(1, 4), (0, 0)]);
+        line.0.on_wants(1, Totals::ZERO);
+        assert_eq!(line.dues(), [(1, 0), (0, 20)], "one task, however large, where nobody before it wants anything");
+    }
+
+    #[test]
+    fn a_long_job_is_overtaken_only_by_those_that_would_be_done_before_it_by_fair_shares() {
+        let mut line = Line(Sojourn::new(1));
+        line.add(0, 0, 1_000, 10, 10);
+        // One after the other comes, is done at once, and goes; by fair shares each would take twice its work, and so half of what
+        // is done is the long one's.
+        let mut before = 0;
+        for job in 1..=100 {
+            line.add(job, 0, 100, 10, 0);
+            before += u32::from(line.dues()[0].0 == job);
+            line.0.on_work(job, 100, 0);
+            line.0.remove(job);
+        }
+        // The clock has advanced by 50 with each: after 18 the next one would be done later.
+        assert_eq!(before, 18);
+    }
+}

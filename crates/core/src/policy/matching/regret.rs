@@ -1,0 +1,331 @@
+//! Several tasks of a batch on one node, whose cost grows with each that it is given: one task after the other takes the node
+//! where it would be done first, and the next one sees what it took.
+//!
+//! First is the task that would be done last if it missed its node: what it loses at the next best one ("sufferage" of Maheswaran
+//! et al. 1999, "Dynamic matching and scheduling of a class of independent tasks onto heterogeneous computing systems", section 3)
+//! and its run time together (the longest first: Graham 1969), since a stage is over when its last task is.
+//!
+//! Departs: losses change with every task that is given away, and are looked at again when it is a task's turn, and all of them each time
+//! that a part of the tasks has been given away. How often tasks are put back because others come before them now is limited to a few
+//! times a task. So the work is a few dozen looks at each task's nodes, and not one for every other task.
+
+use super::Match;
+use crate::vocabulary::Duration;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// So often, for each task of a batch, one is put back.
+const PUT_BACK: usize = 4;
+/// All are looked at again each time that one in so many of those left has been given away.
+const LOOKED_AT_AFTER: usize = 16;
+
+/// One of the nodes that suit a task, by their numbers: that of the node among those of the batch, and that of this pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pairing {
+    pub task: u32,
+    pub node: u32,
+    pub place: u32,
+    pub pair: u32,
+}
+
+/// What nodes cost, which grows with what they are given.
+pub trait Growing {
+    /// What the task would cost there, and how long it would wait of that.
+    fn offer(&self, of: Pairing) -> (Duration, Duration);
+
+    /// It is given to the node.
+    fn take(&mut self, of: Pairing);
+}
+
+/// The nodes that suit the tasks of a batch, and who gets which. It can be filled anew without being made anew.
+#[derive(Clone, Default, Debug)]
+pub struct Regret {
+    /// By task, where its candidates begin.
+    starts: Vec<u32>,
+    all: Vec<Candidate>,
+    /// The nodes of the batch in ascending order, and how often each has been taken.
+    nodes: Vec<u32>,
+    taken: Vec<u32>,
+    /// Tasks that were not given to a node when all were looked at last, and those that have been.
+    left: Vec<u32>,
+    is_given: Vec<bool>,
+    /// Who loses most; of equals the smaller.
+    waiting: BinaryHeap<(Duration, Reverse<u32>)>,
+    matches: Vec<Match>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// The node, and then its place among those of the batch.
+    node: u32,
+    /// As it was when its node had been taken so often.
+    cost: Duration,
+    wait: Duration,
+    at: u32,
+}
+
+/// No offer was made yet.
+const NEVER: u32 = u32::MAX;
+
+/// The best node of a task, and what the task loses without it.
+struct Best {
+    of: Pairing,
+    cost: Duration,
+    wait: Duration,
+    loss: Duration,
+}
+
+impl Regret {
+    pub fn clear(&mut self) {
+        self.starts.clear();
+        self.all.clear();
+    }
+
+    /// Begins the next task.
+    pub fn push_task(&mut self) {
+        self.starts.push(self.all.len() as u32);
+    }
+
+    /// A node for the task that was begun last. False where that was said already; else the pair has the next number.
+    pub fn push(&mut self, node: u32) -> bool {
+        let first = *self.starts.last().expect("a task was begun") as usize;
+        let is_new = !self.all[first..].iter().any(|other| other.node == node);
+        if is_new {
+            self.all.push(Candidate { node, cost: Duration::ZERO, wait: Duration::ZERO, at: NEVER });
+        }
+        is_new
+    }
+
+    pub fn tasks(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Gives every task that has a candidate to a node. Those that wait least come first. The nodes of the batch are told before.
+    pub fn find<B: Growing>(&mut self, make: impl FnOnce(&[u32]) -> B) -> &[Match] {
+        self.number_nodes();
+        let mut batch = make(&self.nodes);
+        self.taken.clear();
+        self.taken.resize(self.nodes.len(), 0);
+        self.left.clear();
+        self.left.extend(0..self.starts.len() as u32);
+        self.is_given.clear();
+        self.is_given.resize(self.starts.len(), false);
+        self.matches.clear();
+        let mut put_back = self.starts.len() * PUT_BACK;
+        let mut until_look = 0;
+        loop {
+            if until_look == 0 {
+                self.look_at_all(&batch);
+                until_look = self.left.len().div_ceil(LOOKED_AT_AFTER);
+            }
+            let Some((_, Reverse(task))) = self.waiting.pop() else { break };
+            let Some(best) = self.best_of(task, &batch) else { continue };
+            let turn = (best.loss, Reverse(task));
+            if put_back > 0 && self.waiting.peek().is_some_and(|next| *next > turn) {
+                put_back -= 1;
+                self.waiting.push(turn);
+                continue;
+            }
+            until_look -= 1;
+            self.is_given[task as usize] = true;
+            batch.take(best.of);
+            self.taken[best.of.place as usize] += 1;
+            let Best { of, cost, wait, .. } = best;
+            self.matches.push(Match { task, node: of.node, cost, wait });
+        }
+        self.matches.sort_unstable_by_key(|one| (one.wait, one.task));
+        &self.matches
+    }
+
+    /// At all that are left.
+    fn look_at_all(&mut self, batch: &impl Growing) {
+        let is_given = &self.is_given;
+        self.left.retain(|task| !is_given[*task as usize]);
+        self.waiting.clear();
+        for at in 0..self.left.len() {
+            let task = self.left[at];
+            if let Some(best) = self.best_of(task, batch) {
+                self.waiting.push((best.loss, Reverse(task)));
+            }
+        }
+    }
+
+    fn number_nodes(&mut self) {
+        self.nodes.clear();
+        self.nodes.extend(self.all.iter().map(|candidate| candidate.node));
+        self.nodes.sort_unstable();
+        self.nodes.dedup();
+        for candidate in &mut self.all {
+            let place = self.nodes.binary_search(&candidate.node).expect("each of them is listed");
+            candidate.node = place as u32;
+        }
+    }
+
+    /// By what its nodes cost now; of equals the smaller.
+    fn best_of(&mut self, task: u32, batch: &impl Growing) -> Option<Best> {
+        let first = self.starts[task as usize];
+        let end = self.starts.get(task as usize + 1).map_or(self.all.len(), |&next| next as usize);
+        let mut best = None::<(Duration, Pairing, Duration)>;
+        // What it costs, and how long it waits of that.
+        let mut second = (Duration::MAX, Duration::ZERO);
+        for (candidate, pair) in self.all[first as usize..end].iter_mut().zip(first..) {
+            let place = candidate.node;
+            let of = Pairing { task, node: self.nodes[place as usize], place, pair };
+            let taken = self.taken.get(place as usize).copied().unwrap_or(0);
+            if candidate.at != taken {
+                (candidate.cost, candidate.wait) = batch.offer(of);
+                candidate.at = taken;
+            }
+            if candidate.cost == Duration::MAX {
+                continue;
+            }
+            match &best {
+                Some(known) if (known.0, known.1.place) <= (candidate.cost, place) => {
+                    second = second.min((candidate.cost, candidate.wait));
+                }
+                known => {
+                    second = known.as_ref().map_or(second, |known| (known.0, known.2));
+                    best = Some((candidate.cost, of, candidate.wait));
+                }
+            }
+        }
+        // By how much later it would be done at the next best one, and its run time.
+        best.map(|(cost, of, wait)| {
+            let runs = (cost - wait).max(second.0 - second.1);
+            Best { of, cost, wait, loss: (second.0 - cost) + runs }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Costs, Pair, optimal};
+    use super::*;
+    use crate::vocabulary::Chance;
+
+    /// Tasks run for so long on each node, one after the other.
+    struct Queues<'a> {
+        run_times: &'a [Vec<u64>],
+        waits: Vec<u64>,
+    }
+
+    impl Growing for Queues<'_> {
+        fn offer(&self, of: Pairing) -> (Duration, Duration) {
+            let wait = self.waits[of.place as usize];
+            (Duration(wait) + Duration(self.run_times[of.task as usize][of.node as usize]), Duration(wait))
+        }
+
+        fn take(&mut self, of: Pairing) {
+            self.waits[of.place as usize] += self.run_times[of.task as usize][of.node as usize];
+        }
+    }
+
+    /// Who goes where, and when each is done.
+    fn matched(matcher: &mut Regret, run_times: &[Vec<u64>], waits: &[u64]) -> Vec<(u32, u32, u64)> {
+        matcher.clear();
+        for row in run_times {
+            matcher.push_task();
+            (0..row.len()).for_each(|node| assert!(matcher.push(node as u32)));
+        }
+        let found =
+            matcher.find(|nodes| Queues { run_times, waits: nodes.iter().map(|&node| waits[node as usize]).collect() });
+        let mut found: Vec<(u32, u32, u64)> = found.iter().map(|one| (one.task, one.node, one.cost.0)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    fn random(chance: &mut Chance, tasks: usize, nodes: usize) -> (Vec<Vec<u64>>, Vec<u64>) {
+        let different = [3, 20, 1_000_000][chance.below(3_u32) as usize];
+        let run_times = (0..tasks).map(|_| (0..nodes).map(|_| 1 + chance.below(different)).collect()).collect();
+        (run_times, (0..nodes).map(|_| chance.below(different)).collect())
+    }
+
+    /// The least time after which all are done, by trying everything.
+    fn least_end(run_times: &[Vec<u64>], waits: &mut [u64], end: u64) -> u64 {
+        let Some((row, rest)) = run_times.split_first() else { return end };
+        let mut least = u64::MAX;
+        for (node, took) in row.iter().enumerate() {
+            waits[node] += took;
+            least = least.min(least_end(rest, waits, end.max(waits[node])));
+            waits[node] -= took;
+        }
+        least
+    }
+
+    #[test]
+    fn all_get_a_node_and_each_node_works_off_what_it_got() {
+        let mut matcher = Regret::default();
+        for seed in 0..500 {
+            let mut chance = Chance::new(seed, "regret");
+            let (tasks, nodes) = (chance.below(9_u32) as usize, 1 + chance.below(5_u32) as usize);
+            let (run_times, waits) = random(&mut chance, tasks, nodes);
+            let found = matched(&mut matcher, &run_times, &waits);
+            assert_eq!(found.iter().map(|one| one.0).collect::<Vec<_>>(), (0..tasks as u32).collect::<Vec<_>>());
+            for node in 0..nodes as u32 {
+                let its: Vec<&(u32, u32, u64)> = found.iter().filter(|one| one.1 == node).collect();
+                let works: u64 = its.iter().map(|one| run_times[one.0 as usize][node as usize]).sum();
+                let last = its.iter().map(|one| one.2).max().unwrap_or(waits[node as usize]);
+                assert_eq!(last, waits[node as usize] + works, "{found:?} of {run_times:?} after {waits:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_seldom_far_from_the_best_of_all_schedules_and_never_by_a_factor_of_two() {
+        let mut matcher = Regret::default();
+        let (mut sum, mut worst, mut count) = (0.0, 1.0_f64, 0);
+        for seed in 0..400 {
+            let mut chance = Chance::new(seed, "regret and optimum");
+            let (tasks, nodes) = (1 + chance.below(6_u32) as usize, 1 + chance.below(4_u32) as usize);
+            let (run_times, mut waits) = random(&mut chance, tasks, nodes);
+            let found = matched(&mut matcher, &run_times, &waits);
+            let end = found.iter().map(|one| one.2).max().unwrap_or(0);
+            let ratio = end as f64 / least_end(&run_times, &mut waits, 0) as f64;
+            (sum, worst, count) = (sum + ratio, worst.max(ratio), count + 1);
+        }
+        let mean = sum / f64::from(count);
+        assert!(mean < 1.08 && worst < 2.0, "{mean} in the mean, {worst} at worst");
+    }
+
+    #[test]
+    fn where_each_has_a_node_of_its_own_that_is_best_it_is_the_least_sum() {
+        let mut matcher = Regret::default();
+        for seed in 0..200 {
+            let mut chance = Chance::new(seed, "regret and least sum");
+            let nodes = 2 + chance.below(6_u32) as usize;
+            // Elsewhere each takes longer than the others together, so that nobody takes another's.
+            let slow = |chance: &mut Chance| 10_000 + chance.below(1_000_u64);
+            let run_times: Vec<Vec<u64>> = (0..nodes)
+                .map(|task| {
+                    let row = (0..nodes)
+                        .map(|node| if node == task { 1 + chance.below(1_000_u64) } else { slow(&mut chance) });
+                    row.collect()
+                })
+                .collect();
+            let mut costs = Costs::new(nodes, nodes);
+            for (task, row) in run_times.iter().enumerate() {
+                row.iter().enumerate().for_each(|(node, took)| costs.set(task, node, Duration(*took)));
+            }
+            let found = matched(&mut matcher, &run_times, &vec![0; nodes]);
+            let pairs: Vec<Pair> = found.iter().map(|one| Pair { task: one.0, node: one.1 }).collect();
+            assert_eq!(costs.total(&pairs), costs.total(&optimal(&costs)));
+        }
+    }
+
+    #[test]
+    fn who_would_be_done_last_without_its_node_is_first_and_of_equals_the_smaller() {
+        let mut matcher = Regret::default();
+        // Both are faster on the first node; the second one would lose more without it.
+        let run_times = [vec![5, 7], vec![5, 30]];
+        assert_eq!(matched(&mut matcher, &run_times, &[0, 0]), [(0, 1, 7), (1, 0, 5)]);
+        // Nodes with room for several: four alike on two nodes.
+        assert_eq!(matched(&mut matcher, &vec![vec![4, 4]; 4], &[0, 0]), [(0, 0, 4), (1, 1, 4), (2, 0, 8), (3, 1, 8)]);
+    }
+
+    #[test]
+    fn a_task_that_no_node_takes_goes_nowhere() {
+        let mut matcher = Regret::default();
+        let mut found = |took: u64| matched(&mut matcher, &[vec![took], vec![3]], &[0]).len();
+        assert_eq!((found(3), found(u64::MAX)), (2, 1));
+    }
+}
