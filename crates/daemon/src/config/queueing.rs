@@ -364,8 +364,7 @@ mod tests {
     #[test]
     fn keys_of_another_preset_and_words_that_mean_nothing_are_pointed_at() {
         let foreign = parse("preset = \"drf\"\n[policies.queueing]\nlight = 5\n").unwrap_err();
-        let wanted =
-            "server.toml:2:1: [policies.queueing] is a setting of the preset apollo or apollo-baseline, and not of drf";
+        let wanted = "server.toml:2:1: [policies.queueing] is a setting of the preset apollo or apollo-plus or apollo-baseline, and not of drf";
         assert!(foreign.starts_with(wanted), "{foreign}");
         let never = parse("preset = \"apollo\"\n[policies.queueing]\nstarved_after = \"never\"\n").unwrap_err();
         assert!(never.starts_with("server.toml:3:17: starved_after") && never.contains("write a duration"), "{never}");
