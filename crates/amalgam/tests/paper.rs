@@ -40,8 +40,23 @@ fn all_figures_are_listed_paper_by_paper() {
         "plus",
     ];
     let carbyne = carbyne.map(|name| format!("carbyne-{name}"));
-    let apollo = ["4", "5", "7", "8", "9", "10", "11", "table-1", "table-2", "stragglers", "plus", "plus-dags", "12"]
-        .map(|name| format!("apollo-{name}"));
+    let apollo = [
+        "4",
+        "5",
+        "7",
+        "8",
+        "9",
+        "10",
+        "11",
+        "table-1",
+        "table-2",
+        "stragglers",
+        "plus",
+        "plus-dags",
+        "plus-spark",
+        "12",
+    ]
+    .map(|name| format!("apollo-{name}"));
     let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();

@@ -21,7 +21,7 @@ const PAPER: Paper = Paper {
             which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 13] = [
+pub const FIGURES: [Figure; 14] = [
     PAPER.figure(
         "apollo-4",
         "Apollo, figure 4: the server that is not nearest and not free, but done first",
@@ -46,6 +46,11 @@ pub const FIGURES: [Figure; 13] = [
     PAPER.figure("apollo-stragglers", "Apollo, section 5.4: slow attempts that are caught", in_production),
     PAPER.figure("apollo-plus", "Not of the paper: apollo-plus against apollo, its oracle and others", in_production),
     PAPER.figure("apollo-plus-dags", "The same on Alibaba's DAGs, which nothing was chosen by", in_production),
+    PAPER.figure(
+        "apollo-plus-spark",
+        "The same on a log of Spark's, which nothing was chosen by either",
+        in_production,
+    ),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
 ];
 
