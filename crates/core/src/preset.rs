@@ -286,7 +286,12 @@ const OPPORTUNISTIC: Opportunistic = Opportunistic {
 };
 
 const QUEUEING: Queueing = Queueing {
-    waits: TellWaits { every: Duration::from_millis(500), tolerance: Duration::from_millis(100), least_left: 0 },
+    waits: TellWaits {
+        every: Duration::from_millis(500),
+        tolerance: Duration::from_millis(100),
+        least_left: 0,
+        tells_room: false,
+    },
     within: Within::FairShares,
     keep_freed: Duration::from_millis(50),
     yields_for: Some(Duration::from_secs(300)),
@@ -383,7 +388,7 @@ impl Preset {
             ..CompletionSettings::USUAL
         }),
         queueing: Some(Queueing {
-            waits: TellWaits { least_left: 50, ..QUEUEING.waits },
+            waits: TellWaits { least_left: 50, tells_room: true, ..QUEUEING.waits },
             within: Within::FairSojourn,
             allowance: AllowanceRules { sent_first: true, ..QUEUEING.allowance },
             corrections: Some(CorrectionRules { saving_while_waiting: 0, ..CorrectionRules::USUAL }),

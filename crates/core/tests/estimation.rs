@@ -420,6 +420,21 @@ fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_star
 }
 
 #[test]
+fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
+    for (preset, rooms) in [(Preset::APOLLO, vec![0]), (Preset::APOLLO_PLUS, vec![0, 1_000])] {
+        let mut world = World::with_nodes(preset, 1, CORE);
+        world.run_for(seconds(10));
+        let begin = world.told_waits.len();
+        let id = world.submit(job(vec![of_kind(Guaranteed, 1, "5s", 1_000)]));
+        world.run_for(seconds(20));
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        let to_master = world.told_waits[begin..].iter().filter(|told| told.to == Address::Master);
+        let told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
+        assert_eq!(told, rooms, "{preset:?}");
+    }
+}
+
+#[test]
 fn a_node_tells_its_waits_at_most_every_so_often_and_with_a_report() {
     let mut world = World::with_nodes(preset(2_000), 1, CORE);
     world.run_for(seconds(10));

@@ -102,7 +102,7 @@ fn beside_a_bad_machine(penalty: u32) -> [(usize, usize); 2] {
         submit_for(&mut world, seconds(360));
         let launches = launches(&world, before);
         found.push((launches[0], launches[1..].iter().sum::<usize>() / 7));
-        assert_eq!(doubted(&world).is_empty(), found.len() == 2);
+        assert!(found.len() == 1 || doubted(&world).is_empty(), "it was repaired");
         world.nodes[0].executor.fault = None;
         submit_for(&mut world, seconds(420));
     }
@@ -112,7 +112,7 @@ fn beside_a_bad_machine(penalty: u32) -> [(usize, usize); 2] {
 #[test]
 fn a_node_that_fails_again_and_again_gets_fewer_tasks_until_it_has_behaved_for_some_time() {
     let [(failing, others), (repaired, beside)] = beside_a_bad_machine(200);
-    assert!(failing <= 2 && others >= 40, "{failing} of it, {others} of each other");
+    assert!((1..=2).contains(&failing) && others >= 40, "{failing} of it, {others} of each other");
     assert!(repaired * 3 >= beside * 2, "{repaired} of it, {beside} of each other");
     // Where a failure costs nothing, only its pauses keep tasks from it.
     let [(failing, _), _] = beside_a_bad_machine(100);

@@ -93,7 +93,7 @@ impl MasterSettings {
     }
 
     /// How often so many nodes report.
-    fn heartbeat_of(&self, nodes: usize) -> Duration {
+    pub fn heartbeat_of(&self, nodes: usize) -> Duration {
         self.heartbeat.max(self.pace(nodes))
     }
 

@@ -90,7 +90,9 @@ impl Master {
     pub(super) fn publish_to(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
         if self.settings.publish != Publish::Nothing {
             // Who places by waits begins with all of its tasks, and would send them where there was room when the list was made.
-            let is_old = self.settings.publish == Publish::Waits && self.publication.made_at + TOGETHER <= now;
+            // A list of few nodes is made quickly.
+            let kept_for = TOGETHER.min(self.settings.pace(self.ledger.len()));
+            let is_old = self.settings.publish == Publish::Waits && self.publication.made_at + kept_for <= now;
             if is_old || self.publication.changes != self.ledger.node_changes() {
                 self.make_list(now);
             }

@@ -75,7 +75,11 @@ impl NodeAgent {
 
     /// What of the free room something opportunistic may take up.
     pub(super) fn room_for_opportunistic(&self) -> Resources {
-        let room = self.kept.left_of(&self.free);
+        self.opportunistic_room_of(self.kept.left_of(&self.free))
+    }
+
+    /// What opportunistic work may have of so much room.
+    pub(super) fn opportunistic_room_of(&self, room: Resources) -> Resources {
         if self.opportunistic.is_nothing() { room } else { room.smaller_of(&self.opportunistic_limit()) }
     }
 

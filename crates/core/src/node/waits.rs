@@ -21,6 +21,8 @@ pub struct TellWaits {
     /// Of what runs, at least so many hundredths of the time that it was expected to take are taken to be left: whoever has run for
     /// longer than that is seldom about to end. At zero it may end at any moment.
     pub least_left: u32,
+    /// It tells as well whenever opportunistic work would find other room than it said last.
+    pub tells_room: bool,
 }
 
 /// What comes within so long is told of together: who hears of the first of many launches would think that the others are
@@ -73,14 +75,14 @@ impl NodeAgent {
     /// With a report the master is told what it may not have been told before.
     pub(super) fn tell_waits(&mut self, now: Instant, with_report: bool, out: &mut Outbox) {
         self.waits.due = None;
-        let Some(TellWaits { tolerance, .. }) = self.waits.rules else { return };
+        let Some(rules) = self.waits.rules else { return };
         let (waits, waiting) = self.project(now);
         let knows_all = waiting.iter().all(|(attempt, _)| self.waits.told_of.contains(attempt));
         let is_old = self
             .waits
             .told
             .as_deref()
-            .is_some_and(|(at, told)| knows_all && is_as_expected(&waits, told, now.since(*at), tolerance));
+            .is_some_and(|(at, told)| knows_all && is_as_expected(&waits, told, now.since(*at), &rules));
         if is_old && !(with_report && self.waits.owes_master) {
             return;
         }
@@ -138,8 +140,9 @@ impl NodeAgent {
             EntryId::Probe(_) => None,
         });
         let queued = self.queue.entries().iter();
-        let room =
-            queued.fold(self.room_for_opportunistic(), |room, entry| room.saturating_sub(&entry.shape.resources));
+        // What is kept for a moment is there by the time that a task comes.
+        let free = self.opportunistic_room_of(self.free);
+        let room = queued.fold(free, |room, entry| room.saturating_sub(&entry.shape.resources));
         let opportunistic = at_full_use(&self.capacity, &opportunistic);
         (NodeWaits { matrix, opportunistic, room }, attempts.collect())
     }
@@ -163,11 +166,13 @@ fn left(expected: Duration, ran: Duration, least: u32) -> Duration {
     Duration(expected.0.saturating_sub(ran.0).max(expected.0 / 100 * u64::from(least))).max(ANY_MOMENT)
 }
 
-fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, tolerance: Duration) -> bool {
+fn is_as_expected(now: &NodeWaits, told: &NodeWaits, earlier: Duration, rules: &TellWaits) -> bool {
+    let tolerance = rules.tolerance;
     let then = told.opportunistic.0.saturating_sub(earlier.0);
     let longer = now.opportunistic.0.max(then);
     now.opportunistic.0.abs_diff(then) <= tolerance.0 + longer / 16
         && now.matrix.is_as_expected(&told.matrix, earlier, tolerance)
+        && (!rules.tells_room || now.room == told.room)
 }
 
 #[cfg(test)]

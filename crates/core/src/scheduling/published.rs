@@ -404,6 +404,10 @@ impl NodeViews for PublishedView {
         self.waits(node).is_none_or(|(waits, _)| before.with(shape).fits_in(&waits.room))
     }
 
+    fn has_sent(&self, index: usize) -> bool {
+        self.on_the_way.contains_key(&NodeId(index as u32))
+    }
+
     fn view(&self, index: usize) -> NodeView {
         let (listed, node) = (&self.list.nodes[index], NodeId(index as u32));
         NodeView {

@@ -66,6 +66,11 @@ pub trait NodeViews {
         true
     }
 
+    /// Whether something was sent there of which the ranking knows nothing.
+    fn has_sent(&self, _index: usize) -> bool {
+        false
+    }
+
     /// About how long it takes until the nodes are heard of anew.
     fn interval(&self) -> Duration {
         Duration::ZERO

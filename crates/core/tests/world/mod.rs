@@ -53,6 +53,8 @@ pub struct ToldWaits {
     pub at: Instant,
     pub node: NodeId,
     pub to: Address,
+    /// What opportunistic work would find.
+    pub room: Resources,
     /// When attempts of the job start that wait there.
     pub starts: Vec<(AttemptId, Duration)>,
 }
@@ -324,12 +326,12 @@ impl World {
 
     fn note_waits(&mut self, from: Address, to: Address, message: &Message) {
         let Address::Node(node) = from else { return };
-        let starts = match message {
-            Message::ToMaster(ToMaster::Waits(_)) => Vec::new(),
-            Message::ToJobManager(ToJobManager::Waits { starts, .. }) => starts.to_vec(),
+        let (waits, starts) = match message {
+            Message::ToMaster(ToMaster::Waits(waits)) => (waits, Vec::new()),
+            Message::ToJobManager(ToJobManager::Waits { waits, starts }) => (waits, starts.to_vec()),
             _ => return,
         };
-        self.told_waits.push(ToldWaits { at: self.now, node, to, starts });
+        self.told_waits.push(ToldWaits { at: self.now, node, to, room: waits.room, starts });
     }
 
     fn deliver(&mut self, from: Address, to: Address, message: Message) {

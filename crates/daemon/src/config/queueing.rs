@@ -179,6 +179,7 @@ impl QueueingKeys {
             Some(AtOnce::Word(AtOnceWord::Mean)) => None,
             None => settings.at_once.filter(|_| settings.several),
         };
+        rules.waits.tells_room = settings.spares;
         let spares = self.spares.as_ref().filter(|_| settings.spares).map(|key| ("spares", key.at));
         let at_once = self.at_once.as_ref().filter(|_| settings.at_once.is_some()).map(|key| ("at_once", key.at));
         match spares.or(at_once) {

@@ -84,6 +84,8 @@ pub struct EarliestCompletion {
     asks: Vec<u32>,
     /// The same for all tasks of an ask: its nodes with the input that are looked at.
     local: Vec<usize>,
+    /// Lightly loaded nodes that are looked at for one task.
+    drawn: Vec<usize>,
     /// All that suit the ask, once draws have failed to find one.
     suitable: Option<Vec<usize>>,
     /// In the batch that is made.
@@ -106,6 +108,7 @@ impl EarliestCompletion {
             unseen: settings.at_once.map(Unseen::new),
             asks: Vec::new(),
             local: Vec::new(),
+            drawn: Vec::new(),
             suitable: None,
             takes_several: false,
             avoided: None,
@@ -137,8 +140,10 @@ impl EarliestCompletion {
                 self.add_if_suits(node.0 as usize, ask, view);
             }
         }
+        self.drawn.clear();
         for _ in 0..self.settings.light {
             if let Some(node) = self.light(ask, view) {
+                self.drawn.push(node);
                 self.add(node, ask, view);
             }
             // What a node said itself is newer than any list.
@@ -150,14 +155,24 @@ impl EarliestCompletion {
         }
     }
 
-    /// A lightly loaded node that suits; where none of those drawn does, any that does.
+    /// One more lightly loaded node that suits; where none of those drawn does, any that does. What the job itself has filled since
+    /// the nodes were ranked is not lightly loaded any more.
     fn light(&mut self, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
         let (best, among) = (view.best(), self.lightly_loaded);
-        for _ in 0..if among > 0 { DRAWS } else { 0 } {
+        let mut filled = None;
+        for _ in 0..if among > self.drawn.len() as u32 { DRAWS } else { 0 } {
             let node = best[self.chance.below(among) as usize] as usize;
-            if view.has_room(node, ask.class, &ask.shape) {
-                return Some(node);
+            if self.drawn.contains(&node) || !view.has_room(node, ask.class, &ask.shape) {
+                continue;
             }
+            if view.has_sent(node) && view.wait(node, &ask.shape, ask.execution) > self.spread {
+                filled = filled.or(Some(node));
+                continue;
+            }
+            return Some(node);
+        }
+        if filled.is_some() {
+            return filled;
         }
         let nodes = u32::try_from(view.len()).expect("a node's number has 32 bits");
         let suits = |node: &usize| view.has_room(*node, ask.class, &ask.shape);
@@ -321,6 +336,8 @@ mod tests {
         /// In millionths; those after the last are sure.
         success: Vec<u32>,
         interval: Duration,
+        /// Something was sent there since they were ranked, as equals.
+        sent_to: Vec<usize>,
     }
 
     impl Nodes {
@@ -329,7 +346,7 @@ mod tests {
             let mut ranked: Vec<u32> = (0..waits.len() as u32).collect();
             ranked.sort_by_key(|node| waits[*node as usize]);
             let (lies, interval) = (vec![Distance::OnNode; waits.len()], Duration::from_secs(1));
-            Nodes { lies, waits, ranked, local: Vec::new(), success: Vec::new(), interval }
+            Nodes { lies, waits, ranked, local: Vec::new(), success: Vec::new(), interval, sent_to: Vec::new() }
         }
     }
 
@@ -343,11 +360,15 @@ mod tests {
         }
 
         fn rank(&self, index: usize) -> Duration {
-            self.waits[index]
+            if self.sent_to.is_empty() { self.waits[index] } else { Duration::ZERO }
         }
 
         fn wait(&self, index: usize, _: &Resources, _: ExecutionType) -> Duration {
             self.waits[index]
+        }
+
+        fn has_sent(&self, index: usize) -> bool {
+            self.sent_to.contains(&index)
         }
 
         fn input(&self, index: usize, _: u32, show: &mut dyn FnMut(u64, Distance)) {
@@ -418,6 +439,22 @@ mod tests {
     }
 
     #[test]
+    fn as_many_nodes_are_looked_at_as_are_drawn() {
+        let nodes = Nodes::without_input(&[60, 0]);
+        let chosen: Vec<usize> = (0..50).flat_map(|seed| sent(seed, 1, &nodes)).collect();
+        assert_eq!(chosen, [1; 50], "never the same node twice");
+    }
+
+    #[test]
+    fn what_was_filled_since_is_not_lightly_loaded_any_more() {
+        let mut nodes = Nodes::without_input(&[60, 60, 60, 60, 0]);
+        nodes.sent_to = vec![0, 1, 2, 3];
+        let found = (0..200).flat_map(|seed| sent(seed, 1, &nodes)).filter(|&node| node == 4).count();
+        // Of two draws, two fifths find it; of 32, all but one in a thousand.
+        assert!(found >= 197, "{found} of 200");
+    }
+
+    #[test]
     fn equal_nodes_are_chosen_by_chance() {
         let nodes = Nodes::without_input(&[0; 20]);
         let mut chosen = [0_u32; 20];
@@ -428,8 +465,8 @@ mod tests {
     #[test]
     fn the_less_often_nodes_are_heard_of_the_more_is_left_to_chance() {
         let spread_over = |interval: u64| {
-            let mut nodes = Nodes::without_input(&[0, 1, 2, 3, 4, 5, 6, 7]);
-            nodes.ranked = vec![0; 8];
+            let mut nodes = Nodes::without_input(&[0, 1, 2, 3, 100, 100, 100, 100]);
+            nodes.ranked = vec![0];
             nodes.local = (0..4).map(NodeId).collect();
             nodes.interval = Duration::from_secs(interval);
             let mut chosen: Vec<usize> = (0..200).flat_map(|seed| sent(seed, 1, &nodes)).collect();
