@@ -166,7 +166,7 @@ impl Publisher {
             self.tell(Address::Node(NodeId(number)), ToMaster::Report(Box::new(report)));
             self.out.clear();
         }
-        self.now += MasterSettings::default().heartbeat;
+        self.now += MasterSettings::default().heartbeat_of(self.nodes as usize);
         let watch = OnCore::start();
         self.master.handle(self.now, Event::Wakeup, &mut self.out);
         let made = watch.elapsed();
@@ -186,5 +186,12 @@ mod tests {
     fn all_parts_are_measured() {
         let Placing { decision, list, applied, .. } = measure(100, 50, 3);
         assert!(decision > Duration::ZERO && list > Duration::ZERO && applied < list * 1_000);
+    }
+
+    /// Their list is published less often than every heartbeat.
+    #[test]
+    fn so_many_nodes_that_they_report_less_often_are_measured_as_well() {
+        assert!(MasterSettings::default().heartbeat_of(10_001) > MasterSettings::default().heartbeat);
+        assert!(measure(10_001, 50, 2).list > Duration::ZERO);
     }
 }
