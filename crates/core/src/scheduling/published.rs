@@ -39,6 +39,8 @@ pub(super) struct PublishedView {
     sent: BTreeMap<NodeId, u32>,
     /// Of those whose waits are known, what they take that were sent since the node said so.
     on_the_way: BTreeMap<NodeId, OnTheWay>,
+    /// Bit by bit, those of them that have no room for one more.
+    filled: Vec<u64>,
     /// What nodes said themselves, and when.
     heard: BTreeMap<NodeId, (Instant, Arc<NodeWaits>)>,
     /// The same nodes in the order in which they were heard.
@@ -101,12 +103,27 @@ impl OnTheWay {
         self.sent.push(sent);
     }
 
+    /// Whether what the node had free has no room beside them for one more like the last.
+    fn fills(&self, list: &NodeList, node: NodeId) -> bool {
+        let listed = list.nodes.get(node.0 as usize);
+        let together = self.sent.last().map(|last| self.all.with(&last.takes.resources));
+        listed.zip(together).is_some_and(|(listed, together)| !together.fits_in(&listed.report.free))
+    }
+
     /// Those that were sent after this.
     fn since(&self, at: Instant) -> OnTheWay {
         let mut left = OnTheWay::default();
         self.sent.iter().filter(|one| one.at > at).for_each(|one| left.push(*one));
         left
     }
+}
+
+fn mark(bits: &mut Vec<u64>, node: NodeId) {
+    let word = node.0 as usize / 64;
+    if bits.len() <= word {
+        bits.resize(word + 1, 0);
+    }
+    bits[word] |= 1 << (node.0 % 64);
 }
 
 /// A task that was sent to a node.
@@ -184,8 +201,12 @@ impl PublishedView {
             let waits = list.nodes.get(node.0 as usize).and_then(|listed| listed.waits.as_ref());
             waits.map_or(now, |waits| now.before(waits.age.min(waits.silent_for)))
         };
+        self.filled.clear();
         self.on_the_way.retain(|&node, on_the_way| {
             *on_the_way = on_the_way.since(confirmed_at(node));
+            if on_the_way.fills(list, node) {
+                mark(&mut self.filled, node);
+            }
             !on_the_way.sent.is_empty()
         });
         // Lists that follow each other share what did not change.
@@ -236,7 +257,11 @@ impl PublishedView {
             self.heard_order.retain(|other| *other != node);
         }
         self.heard_order.push(node);
-        self.on_the_way.remove(&node);
+        if self.on_the_way.remove(&node).is_some()
+            && let Some(word) = self.filled.get_mut(node.0 as usize / 64)
+        {
+            *word &= !(1 << (node.0 % 64));
+        }
     }
 
     /// Time goes on; nodes that were closed for a while open.
@@ -262,7 +287,11 @@ impl PublishedView {
         if self.is_blind {
             return;
         }
-        self.on_the_way.entry(node).or_default().push(Sent { at: self.now, takes, is_opportunistic });
+        let on_the_way = self.on_the_way.entry(node).or_default();
+        on_the_way.push(Sent { at: self.now, takes, is_opportunistic });
+        if on_the_way.fills(&self.list, node) {
+            mark(&mut self.filled, node);
+        }
     }
 
     /// What the node said last, by itself or through the master.
@@ -404,8 +433,8 @@ impl NodeViews for PublishedView {
         self.waits(node).is_none_or(|(waits, _)| before.with(shape).fits_in(&waits.room))
     }
 
-    fn has_sent(&self, index: usize) -> bool {
-        self.on_the_way.contains_key(&NodeId(index as u32))
+    fn is_filled(&self, index: usize) -> bool {
+        self.filled.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
 
     fn view(&self, index: usize) -> NodeView {
@@ -550,6 +579,29 @@ mod tests {
         assert_eq!(wait(&view), [10, 10], "three cores are free in 10 s");
         view.on_the_way(NODE, cores(2, 8), false);
         assert_eq!(wait(&view), [18, 18], "and then all are in use for 8 s");
+    }
+
+    #[test]
+    fn a_node_is_filled_by_what_is_on_its_way_there_until_it_is_heard_of() {
+        let idle = |free| {
+            let mut node = listed(None, Some((NodeWaits::default(), Duration::ZERO)));
+            node.report.free = free;
+            node
+        };
+        let mut view = view(Vec::new());
+        let nodes = || list((0..70).map(|_| idle(FOUR)).collect());
+        view.replace(Instant::ZERO, nodes());
+        view.advance(Instant::ZERO + seconds(1));
+        view.on_the_way(NodeId(69), cores(1, 8), true);
+        view.on_the_way(NodeId(69), cores(2, 8), false);
+        assert!(view.is_filled(69), "not for another one of two cores");
+        view.on_the_way(NODE, cores(3, 8), false);
+        view.on_the_way(NodeId(1), cores(2, 8), false);
+        assert_eq!((0..70).filter(|&node| view.is_filled(node)).collect::<Vec<_>>(), [0, 69]);
+        view.on_waits(Instant::ZERO + seconds(1), NODE, Arc::new(NodeWaits::default()));
+        assert_eq!((0..70).filter(|&node| view.is_filled(node)).collect::<Vec<_>>(), [69]);
+        view.replace(Instant::ZERO + seconds(2), nodes());
+        assert!(!view.is_filled(69));
     }
 
     #[test]

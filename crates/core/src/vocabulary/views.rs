@@ -66,8 +66,8 @@ pub trait NodeViews {
         true
     }
 
-    /// Whether something was sent there of which the ranking knows nothing.
-    fn has_sent(&self, _index: usize) -> bool {
+    /// Whether what the ranking knows nothing of has taken the room that was there.
+    fn is_filled(&self, _index: usize) -> bool {
         false
     }
 

@@ -162,14 +162,15 @@ impl EarliestCompletion {
         let mut filled = None;
         for _ in 0..if among > self.drawn.len() as u32 { DRAWS } else { 0 } {
             let node = best[self.chance.below(among) as usize] as usize;
-            if self.drawn.contains(&node) || !view.has_room(node, ask.class, &ask.shape) {
+            if self.drawn.contains(&node) || view.is_filled(node) && filled.is_some() {
                 continue;
             }
-            if view.has_sent(node) && view.wait(node, &ask.shape, ask.execution) > self.spread {
-                filled = filled.or(Some(node));
-                continue;
+            if view.has_room(node, ask.class, &ask.shape) {
+                if !view.is_filled(node) {
+                    return Some(node);
+                }
+                filled = Some(node);
             }
-            return Some(node);
         }
         if filled.is_some() {
             return filled;
@@ -336,8 +337,8 @@ mod tests {
         /// In millionths; those after the last are sure.
         success: Vec<u32>,
         interval: Duration,
-        /// Something was sent there since they were ranked, as equals.
-        sent_to: Vec<usize>,
+        /// What was sent there since they were ranked, as equals, fills them.
+        filled: Vec<usize>,
     }
 
     impl Nodes {
@@ -346,7 +347,7 @@ mod tests {
             let mut ranked: Vec<u32> = (0..waits.len() as u32).collect();
             ranked.sort_by_key(|node| waits[*node as usize]);
             let (lies, interval) = (vec![Distance::OnNode; waits.len()], Duration::from_secs(1));
-            Nodes { lies, waits, ranked, local: Vec::new(), success: Vec::new(), interval, sent_to: Vec::new() }
+            Nodes { lies, waits, ranked, local: Vec::new(), success: Vec::new(), interval, filled: Vec::new() }
         }
     }
 
@@ -360,15 +361,15 @@ mod tests {
         }
 
         fn rank(&self, index: usize) -> Duration {
-            if self.sent_to.is_empty() { self.waits[index] } else { Duration::ZERO }
+            if self.filled.is_empty() { self.waits[index] } else { Duration::ZERO }
         }
 
         fn wait(&self, index: usize, _: &Resources, _: ExecutionType) -> Duration {
             self.waits[index]
         }
 
-        fn has_sent(&self, index: usize) -> bool {
-            self.sent_to.contains(&index)
+        fn is_filled(&self, index: usize) -> bool {
+            self.filled.contains(&index)
         }
 
         fn input(&self, index: usize, _: u32, show: &mut dyn FnMut(u64, Distance)) {
@@ -448,7 +449,7 @@ mod tests {
     #[test]
     fn what_was_filled_since_is_not_lightly_loaded_any_more() {
         let mut nodes = Nodes::without_input(&[60, 60, 60, 60, 0]);
-        nodes.sent_to = vec![0, 1, 2, 3];
+        nodes.filled = vec![0, 1, 2, 3];
         let found = (0..200).flat_map(|seed| sent(seed, 1, &nodes)).filter(|&node| node == 4).count();
         // Of two draws, two fifths find it; of 32, all but one in a thousand.
         assert!(found >= 197, "{found} of 200");
