@@ -106,3 +106,34 @@ fn the_example_configuration_starts_a_server() {
     assert!(scene.ok(&["queue", "list"]).contains("root.research.training"));
     assert_eq!(scene.run(&["run", "--queue", "root.research.interactive", "--", "true"]).code, 0);
 }
+
+/// All but the time that a simulation took itself; and of columns only their order.
+fn rows(text: &str) -> Vec<String> {
+    let row = |line: &str| line.split_whitespace().rev().skip(1).collect::<Vec<_>>().join(" ");
+    text.lines().skip_while(|line| !line.starts_with("PRESET")).take_while(|line| !line.is_empty()).map(row).collect()
+}
+
+#[test]
+fn the_readme_shows_what_the_scenario_and_its_story_are_now() {
+    let scene = Scene::new();
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let shown = |command: &str| {
+        let begin = readme.find(&format!("$ amalgam {command}")).unwrap_or_else(|| panic!("`{command}` is not shown"));
+        readme[begin..].split_once('\n').unwrap().1
+    };
+    let run = |arguments: &[&str]| {
+        let mut command = scene.command(arguments);
+        command.current_dir(repository());
+        let told = told_within(8 * PATIENCE, command);
+        assert_eq!(told.code, 0, "{told:?}");
+        told.out
+    };
+    let table = run(&["sim", "run", "examples/scenario.toml"]);
+    assert!(rows(&table).len() > 10, "{table}");
+    assert_eq!(rows(shown("sim run examples/scenario.toml")), rows(&table), "put this into README.md:\n{table}");
+    let story = run(&["sim", "run", "examples/scenario.toml", "--preset", "drf", "--story", "7.2.0"]);
+    let shown: Vec<&str> =
+        shown("sim run examples/scenario.toml --preset drf").lines().take_while(|line| *line != "...").collect();
+    assert!(shown.len() > 5);
+    assert_eq!(shown, story.lines().take(shown.len()).collect::<Vec<_>>());
+}
