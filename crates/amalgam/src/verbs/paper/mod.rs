@@ -51,7 +51,7 @@ struct RunArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// End within a minute, with fewer seeds and a shorter time, and say what was cut
+    /// Cut it down to what ends within a minute or two, and say what was cut
     #[arg(long)]
     quick: bool,
     /// Write a page with boxes and distributions

@@ -62,7 +62,7 @@ impl Matcher {
             Matcher::GreedyBatches => "greedy in batches",
             Matcher::LongestFirst => "greedy, longest first",
             Matcher::LeastSum => "least sum",
-            Matcher::Regret => "greatest regret first",
+            Matcher::Regret => "greatest regret first (apollo-plus)",
         }
     }
 
