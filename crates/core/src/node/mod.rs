@@ -298,6 +298,11 @@ impl NodeAgent {
         self.queue.entries()
     }
 
+    /// Whether it was asked to end, and keeps what it holds until it has.
+    pub fn is_ending(&self, attempt: AttemptId) -> bool {
+        self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Stopping { .. }))
+    }
+
     /// Whether something that waits does so for its files, and lets others pass.
     pub fn awaits_files(&self, entry: EntryId) -> bool {
         self.queue.is_held(entry)

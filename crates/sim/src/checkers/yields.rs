@@ -71,7 +71,13 @@ impl Yields {
 
     /// Whoever of the node is next to have CPU, if there is enough for it: what became guaranteed while it yielded, then the first
     /// guaranteed attempt that waits, then what yields, in the order of its start.
-    fn due(&self, node: usize, capacity: &Resources, waiting: Option<(AttemptId, Resources)>) -> Option<Due> {
+    fn due(
+        &self,
+        node: usize,
+        capacity: &Resources,
+        waiting: Option<(AttemptId, Resources)>,
+        is_ending: impl Fn(AttemptId) -> bool,
+    ) -> Option<Due> {
         let running = self.running.get(&node).map_or(&[][..], Vec::as_slice);
         let held = |process: &Process| match process.yields_since {
             Some(_) => process.resources.with(CPU, 0),
@@ -81,8 +87,8 @@ impl Yields {
             running.iter().fold(*capacity, |left, process| left.saturating_sub(&all(process)))
         };
         let free = left(&held);
-        // What is guaranteed and waits for its CPU has it as good as taken.
-        let if_all_yielded = left(&|process| match process.is_guaranteed {
+        // What is guaranteed and waits for its CPU has it as good as taken; and what was asked to end needs its own to do so.
+        let if_all_yielded = left(&|process| match process.is_guaranteed || is_ending(process.attempt) {
             true => process.resources,
             false => process.resources.with(CPU, 0),
         });
@@ -165,7 +171,7 @@ impl Checker for Yields {
                 continue;
             }
             self.looks += 1;
-            let due = self.due(node, &world.capacity(node), waiting);
+            let due = self.due(node, &world.capacity(node), waiting, |attempt| agent.is_ending(attempt));
             // Its node may not have heard yet that something is promoted.
             let due = due.filter(|(attempt, ..)| !self.promoted.contains(attempt) || world.is_healed());
             self.check_due(world.now(), node, due)?;
@@ -198,7 +204,7 @@ mod tests {
 
     fn due(checker: &Yields, waiting: Option<(u32, Resources)>) -> Option<AttemptId> {
         let waiting = waiting.map(|(number, resources)| (attempt(number), resources));
-        checker.due(0, &CAPACITY, waiting).map(|(attempt, ..)| attempt)
+        checker.due(0, &CAPACITY, waiting, |ending| ending == attempt(8)).map(|(attempt, ..)| attempt)
     }
 
     #[test]
@@ -206,6 +212,7 @@ mod tests {
         let core = Some((9, Resources::new(1_000, 1)));
         assert_eq!(due(&running(&[(1, 2_000, false, false)]), core), Some(attempt(9)));
         assert_eq!(due(&running(&[(1, 2_000, true, false)]), core), None, "that is guaranteed");
+        assert_eq!(due(&running(&[(8, 2_000, false, false)]), core), None, "that ends");
         let memory = Some((9, Resources::new(1_000, 4)));
         assert_eq!(due(&running(&[(1, 2_000, false, false)]), memory), None, "it lacks memory as well");
         let promoted = running(&[(1, 2_000, false, false), (2, 2_000, true, true)]);
