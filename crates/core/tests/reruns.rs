@@ -118,6 +118,17 @@ fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
 }
 
 #[test]
+fn what_had_failed_runs_again_where_the_log_ends_after_the_job_began_again() {
+    let mut log = first_run(Vec::new());
+    log.extend([Change::JobReopened { job: JOB }, Change::JobBegun { job: JOB }]);
+    for log in [log.clone(), [log, vec![Change::Rerun { job: JOB }]].concat()] {
+        let roles = restarted(log);
+        let stage = roles.jobs[&JOB].dag().stage(0);
+        assert_eq!((stage.succeeded, stage.ready()), (1, 1));
+    }
+}
+
+#[test]
 fn a_job_that_was_held_runs_again_once_it_is_released() {
     let mut roles = restarted(log());
     act(&mut roles, JobAction::Release);

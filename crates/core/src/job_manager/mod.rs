@@ -112,6 +112,8 @@ pub struct JobManager {
     tells_work: bool,
     templates: Templates,
     begun: bool,
+    /// It was opened again, and does not run what had failed yet: whether it has begun since, since the log may end in between.
+    reopened: Option<bool>,
     held: bool,
     cancelled: bool,
     /// Running attempts are to end: the job was cancelled, or too many tasks failed.
@@ -268,6 +270,7 @@ impl JobManager {
             tells_work,
             templates,
             begun: false,
+            reopened: None,
             held: false,
             cancelled: false,
             stopping: false,
@@ -532,10 +535,7 @@ impl JobManager {
                     self.stop_everything(out);
                 }
             }
-            JobAction::RerunFailed => {
-                out.persist(Change::Rerun { job: self.id() });
-                self.rerun();
-            }
+            JobAction::RerunFailed => self.run_again(out),
         }
         self.update_demand(now, out);
     }
@@ -551,7 +551,14 @@ impl JobManager {
         }
     }
 
+    /// What had failed or was cancelled.
+    fn run_again(&mut self, out: &mut Outbox) {
+        out.persist(Change::Rerun { job: self.id() });
+        self.rerun();
+    }
+
     fn rerun(&mut self) {
+        self.reopened = None;
         self.cancelled = false;
         self.stopping = false;
         self.outcome = None;
@@ -624,6 +631,9 @@ impl Role for JobManager {
                 self.work.restart();
                 // Said again below if it still holds.
                 self.outcome = None;
+                if self.reopened == Some(true) {
+                    self.run_again(out);
+                }
                 self.update_demand(now, out);
             }
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node, out),

@@ -39,7 +39,10 @@ impl JobManager {
     /// Takes in one change of an earlier life.
     pub(super) fn take_back(&mut self, change: &Change) {
         match change {
-            Change::JobBegun { .. } => self.begun = true,
+            Change::JobBegun { .. } => {
+                self.begun = true;
+                self.reopened = self.reopened.map(|_| true);
+            }
             Change::JobHeld { held, .. } => self.held = *held,
             Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, at, .. } => {
                 if rule.is_second() {
@@ -103,7 +106,7 @@ impl JobManager {
                 // A job that ended before it began left its tasks untouched.
                 self.dag.abandon_all();
             }
-            Change::JobReopened { .. } => self.outcome = None,
+            Change::JobReopened { .. } => (self.reopened, self.outcome) = (Some(false), None),
             Change::Rerun { .. } => self.rerun(),
             Change::Progress { progress, .. } => {
                 let SavedProgress { dag, cancelled, stopping, running, estranged, exchange, files } =
