@@ -104,6 +104,10 @@ impl serde::de::Error for Complaint {
         unknown("value", variant, expected)
     }
 
+    fn missing_field(field: &'static str) -> Complaint {
+        Complaint::new(format!("the key `{field}` is missing"), format!("say `{field} = ...`"))
+    }
+
     fn duplicate_field(field: &'static str) -> Complaint {
         Complaint::new(format!("the key `{field}` is given twice"), "keep one of them")
     }
@@ -111,7 +115,8 @@ impl serde::de::Error for Complaint {
 
 fn unknown(what: &str, found: &str, expected: &'static [&'static str]) -> Complaint {
     // Aliases in kebab case are accepted but not advertised, except for names that have no other spelling.
-    let advertised = || expected.iter().copied().filter(|name| !name.contains('-') && *name != "stages");
+    let is_alias = |name: &str| name == "stages" || name.contains('-') && expected.contains(&&*name.replace('-', "_"));
+    let advertised = || expected.iter().copied().filter(|name| !is_alias(name));
     let remedy = match crate::suggest::closest(found, advertised()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("known are {}", advertised().collect::<Vec<_>>().join(", ")),
