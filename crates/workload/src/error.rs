@@ -32,6 +32,10 @@ impl Complaint {
         Complaint { at: None, problem: problem.into(), remedy: remedy.into() }
     }
 
+    pub fn unknown_key(&self) -> Option<&str> {
+        unknown_key(&self.problem)
+    }
+
     /// Gives the complaint a place unless it knows a more precise one.
     pub fn at(mut self, at: Position) -> Complaint {
         self.at.get_or_insert(at);
@@ -43,6 +47,19 @@ impl Complaint {
         FileError { file: file.to_owned(), at, problem: self.problem, remedy: self.remedy }
     }
 }
+
+impl FileError {
+    /// The key that the file has where none of that name is known.
+    pub fn unknown_key(&self) -> Option<&str> {
+        unknown_key(&self.problem)
+    }
+}
+
+fn unknown_key(problem: &str) -> Option<&str> {
+    problem.strip_prefix(UNKNOWN_KEY)?.strip_suffix('`')
+}
+
+const UNKNOWN_KEY: &str = "unknown key `";
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
