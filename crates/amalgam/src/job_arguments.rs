@@ -1,16 +1,18 @@
 //! What `run` and `submit` have in common: a job from a file or from a command.
 
 use crate::client::Client;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Kind, Result};
 use crate::selectors::{Selector, resolve};
 use crate::show;
 use crate::verbs::ACTIVE;
 use crate::verbs::workload::parse_option;
 use amalgam_core::vocabulary::{Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
-use amalgam_daemon::api::Submitted;
+use amalgam_daemon::api::{QueueSummary, Submitted};
 use amalgam_workload::quantities::{self, Malformed};
 use amalgam_workload::trace;
-use amalgam_workload::{CommandOptions, Context, Format, JobOptions, from_command, read_job};
+use amalgam_workload::{
+    CommandOptions, Context, FileError, Format, JobOptions, closest, from_command, queue_position, read_job,
+};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -147,20 +149,45 @@ fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
 pub struct Prepared {
     pub job: JobSpec,
     after: Vec<Selector>,
+    /// Where it names its queue, if it does.
+    file: Option<PathBuf>,
 }
 
 impl Prepared {
     pub fn submit(&mut self, client: &Client) -> Result<Submitted> {
         let after = resolve(client, &self.after, ACTIVE)?;
         self.job.after_jobs.extend(after.into_iter().map(JobId));
-        client.submit(&self.job, &idempotency_key()?)
+        client.submit(&self.job, &idempotency_key()?).map_err(|failure| self.point_at_queue(client, failure))
+    }
+
+    /// A queue that takes no jobs is a mistake in the file or on the command line, which only the server can notice.
+    fn point_at_queue(&self, client: &Client, refused: Failure) -> Failure {
+        let written = self.job.queue.as_str();
+        if written.is_empty() || refused.kind != Kind::Refused {
+            return refused;
+        }
+        let Ok(queues) = client.get::<Vec<QueueSummary>>("/v1/queues") else { return refused };
+        let holds_others = |queue: &str| queues.iter().any(|other| other.name.starts_with(&format!("{queue}.")));
+        let full = queues.iter().map(|queue| queue.name.as_str()).filter(|queue| !holds_others(queue));
+        let mut names = full.flat_map(|name| [Some(name), name.strip_prefix("root.")]).flatten();
+        if names.clone().any(|name| name == written) {
+            return refused;
+        }
+        let near = closest(written, &mut names).map(|near| format!("did you mean `{near}`?"));
+        let (what, remedy) = (refused.what, near.unwrap_or(refused.remedy));
+        let place = self.file.as_deref().and_then(|file| {
+            let at = queue_position(&fs::read_to_string(file).ok()?, Format::of(file).ok()?)?;
+            Some(FileError { file: file.to_owned(), at, problem: what.clone(), remedy: remedy.clone() })
+        });
+        place.map_or_else(|| Failure::usage(what, remedy), Failure::from)
     }
 }
 
 impl JobArgs {
     pub fn read(mut self) -> Result<Prepared> {
         let after = std::mem::take(&mut self.after);
-        Ok(Prepared { job: self.job()?, after })
+        let file = self.file.clone().filter(|_| self.queue.is_none());
+        Ok(Prepared { job: self.job()?, after, file })
     }
 
     fn job(self) -> Result<JobSpec> {
@@ -199,8 +226,8 @@ impl TraceArgs {
             let problem = format!("`{trace}` holds {} jobs, and this runs one", workload.jobs.len());
             return Err(Failure::usage(problem, "choose a file, or the first with `-w limit=1`"));
         };
-        workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
         let mut spec = job.sleeping().map_err(|problem| Failure::usage(problem, ""))?;
+        workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
         spec.submit_dir = context.submit_dir.to_string_lossy().into_owned();
         Ok(spec)
     }

@@ -3,7 +3,7 @@
 use crate::following::{Plain, Sink};
 use crate::show;
 use amalgam_core::vocabulary::Stream;
-use amalgam_daemon::api::{JobDetail, JobState, StageDetail, Timestamp};
+use amalgam_daemon::api::{JobDetail, JobState, StageDetail, TaskCounts, Timestamp};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io;
@@ -154,10 +154,15 @@ impl Lines {
         for stage in &job.stages {
             let state = state(stage);
             if self.printed.insert(stage.name.clone(), state) != Some(state) && state != "waiting" {
-                show::note(&format!("{}: {state}, {} done", stage.name, show::counts(&stage.tasks)));
+                show::note(&line(&stage.name, state, &stage.tasks));
             }
         }
     }
+}
+
+fn line(stage: &str, state: &str, tasks: &TaskCounts) -> String {
+    let failed = if tasks.failed > 0 { format!(", {} failed", tasks.failed) } else { String::new() };
+    format!("{stage}: {state}, {}/{} done{failed}", tasks.succeeded, tasks.total)
 }
 
 fn state(stage: &StageDetail) -> &'static str {
@@ -168,5 +173,17 @@ fn state(stage: &StageDetail) -> &'static str {
         () if tasks.ended() == tasks.total => "succeeded",
         () if tasks.running > 0 || tasks.ended() > 0 => "running",
         () => "waiting",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stages_line_counts_what_is_done_and_what_failed() {
+        let counts = |succeeded, failed| TaskCounts { total: 3, succeeded, failed, ..TaskCounts::default() };
+        assert_eq!(line("rd", "failed", &counts(1, 2)), "rd: failed, 1/3 done, 2 failed");
+        assert_eq!(line("rd", "succeeded", &counts(3, 0)), "rd: succeeded, 3/3 done");
     }
 }

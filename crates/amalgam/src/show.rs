@@ -148,6 +148,9 @@ pub fn number(value: f64) -> String {
 /// What was not kept of a stage's output, and what may help; `None` when all was.
 pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     let dropped = (stage.dropped_bytes > 0).then(|| bytes(stage.dropped_bytes))?;
+    if let Some(why) = &stage.output_unwritten {
+        return Some(format!("{}: {dropped} of output were not kept: {why}", stage.name));
+    }
     Some(format!(
         "{}: {dropped} of output were not kept; if it was past the cap, --output-cap, or `output_cap` in a file, keeps \
          more",

@@ -88,7 +88,7 @@ fn run_prefixes_the_lines_of_many_tasks_and_tells_how_stages_go() {
     assert_eq!((told.code, told.out.as_str()), (3, "say/0: a\nsay/1: b\nsum: ab\n"));
     assert_eq!(
         told.err,
-        "say: succeeded, 2/2 done\nsum: succeeded, 1/1 done\nend: failed, 0/1, 1 failed done\njob 1 failed\n"
+        "say: succeeded, 2/2 done\nsum: succeeded, 1/1 done\nend: failed, 0/1 done, 1 failed\njob 1 failed\n"
     );
 }
 

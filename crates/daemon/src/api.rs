@@ -120,6 +120,9 @@ wire! {
         timeout_seconds: Option<f64>,
         /// Output that was not kept, of all its attempts together.
         dropped_bytes: u64,
+        /// Why it could not be written, where it was not for the cap alone.
+        #[serde(default)]
+        output_unwritten: Option<String>,
     }
 
     pub struct TaskSummary {

@@ -9,8 +9,10 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
-use amalgam_workload::{At, FileError, Position, closest, packed, read_settings};
+use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
+use opportunistic::OpportunisticKeys;
 use policies::Policies;
+use queueing::QueueingKeys;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
@@ -96,7 +98,7 @@ struct File {
     kept_jobs: Option<usize>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
-    beside: Option<BesideEntry>,
+    beside: Option<At<BesideEntry>>,
     #[serde(default)]
     policies: Policies,
     #[serde(default)]
@@ -121,8 +123,8 @@ struct QueueEntry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BesideEntry {
-    preset: At<String>,
-    part: At<f64>,
+    preset: Option<At<String>>,
+    part: Option<At<f64>>,
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<At<Duration>>, D::Error> {
@@ -166,7 +168,7 @@ impl Config {
     }
 
     fn of_text(text: &str, name: &Path, preset: Option<Preset>) -> Result<Config, FileError> {
-        let file = read_settings(text, name)?;
+        let file = read_settings(text, name).map_err(with_table)?;
         Config::of_file(file, preset).map_err(|At { at, value: Malformed { problem, remedy } }| FileError {
             file: name.to_owned(),
             at,
@@ -179,7 +181,7 @@ impl Config {
         let mut config = Config::default();
         config.preset = preset.unwrap_or(value(file.preset, config.preset));
         let of_queues = file.queue.iter().filter_map(|entry| entry.preset.as_ref());
-        let others = file.beside.iter().map(|entry| &entry.preset).chain(of_queues);
+        let others = file.beside.iter().filter_map(|entry| entry.value.preset.as_ref()).chain(of_queues);
         let others: Vec<&str> = others.map(|name| name.value.as_str()).collect();
         file.policies.apply(&mut config.preset, &others)?;
         config.listen = file.listen.unwrap_or(config.listen);
@@ -203,8 +205,30 @@ impl Config {
         master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
         master.decide = decide(file.decide, file.grants_per_heartbeat)?;
         config.queues = queues(&file.queue, config.preset)?;
-        config.master.beside = file.beside.map(|entry| entry.settings(config.preset)).transpose()?;
+        config.master.beside = file.beside.map(|At { at, value }| value.settings(at, config.preset)).transpose()?;
         Ok(config)
+    }
+}
+
+/// Says of a key that belongs into another table where that is.
+fn with_table(error: FileError) -> FileError {
+    let tables = [
+        ("at the top, before the first table", keys_of::<File>()),
+        ("in `[policies]`", keys_of::<Policies>()),
+        ("in `[policies.queueing]`", keys_of::<QueueingKeys>()),
+        ("in `[policies.opportunistic]`", keys_of::<OpportunisticKeys>()),
+        ("in a `[[queue]]`", keys_of::<QueueEntry>()),
+        ("in `beside = { .. }`", keys_of::<BesideEntry>()),
+    ];
+    let owners = |key: &str| {
+        let owners = tables.iter().filter(|(_, keys)| keys.contains(&key)).map(|(place, _)| *place);
+        owners.collect::<Vec<_>>().join(" or ")
+    };
+    match error.unknown_key().map(|key| (key, owners(key))) {
+        Some((key, places)) if !places.is_empty() => {
+            FileError { remedy: format!("`{key}` belongs {places}"), ..error.clone() }
+        }
+        _ => error,
     }
 }
 
@@ -252,12 +276,33 @@ fn beside(own: Preset, At { at, value: name }: &At<String>) -> Result<String, Mi
 }
 
 impl BesideEntry {
-    fn settings(&self, own: Preset) -> Result<Beside, Mistake> {
-        let At { at, value: part } = self.part;
+    fn settings(&self, section: Position, own: Preset) -> Result<Beside, Mistake> {
+        let example = || {
+            let other = Preset::all().find(|other| other.name() != own.name() && own.beside(other.name()).is_ok());
+            let name = other.unwrap_or(Preset::APOLLO_BASELINE).name();
+            format!("`beside = {{ preset = \"{name}\", part = 0.5 }}`")
+        };
+        let Some(preset) = &self.preset else {
+            let problem = "beside does not say by which preset a part of the jobs goes";
+            return Err(mistake(section, problem, format!("write for instance {}", example())));
+        };
+        let Some(At { at, value: part }) = self.part else {
+            let problem = "beside does not say which part of the jobs goes by its preset";
+            return Err(mistake(section, problem, format!("write a number from 0 to 1, as in {}", example())));
+        };
         if !(0.0..=1.0).contains(&part) {
             return Err(mistake(at, format!("part is {part}"), "write a number from 0 to 1"));
         }
-        Ok(Beside { preset: beside(own, &self.preset)?, part: (part * 1e6).round() as u32, seed: 0 })
+        let name = beside(own, preset)?;
+        if name == own.name() {
+            let problem = format!("beside names {name}, by which all jobs go anyway");
+            return Err(mistake(
+                preset.at,
+                problem,
+                format!("name another preset, as in {}, or leave it out", example()),
+            ));
+        }
+        Ok(Beside { preset: name, part: (part * 1e6).round() as u32, seed: 0 })
     }
 }
 
@@ -360,6 +405,18 @@ mod tests {
                 "preset = 'apollo'\nbeside = { preset = 'apollo-baseline', part = 1.5 }".to_owned(),
                 "part is 1.5\n  help: write a number from 0 to 1",
             ),
+            (
+                "preset = 'apollo'\nbeside = { preset = 'apollo-baseline' }".to_owned(),
+                "server.toml:2:10: beside does not say which part of the jobs goes by its preset\n  help: write a number from 0 to 1, as in `beside = { preset = \"apollo-plus\", part = 0.5 }`",
+            ),
+            (
+                "preset = 'apollo'\nbeside = { part = 0.5 }".to_owned(),
+                "server.toml:2:10: beside does not say by which preset a part of the jobs goes\n  help: write for instance `beside = {",
+            ),
+            (
+                "preset = 'apollo'\nbeside = { preset = 'apollo', part = 0.5 }".to_owned(),
+                "server.toml:2:21: beside names apollo, by which all jobs go anyway\n  help: name another preset, as in `beside",
+            ),
         ] {
             let error = parse(&text).unwrap_err();
             assert!(error.contains(wanted), "{text}: {error}");
@@ -436,6 +493,14 @@ mod tests {
             ("\nprest = 'fifo'", "server.toml:2:1: unknown key `prest`\n  help: did you mean `preset`?"),
             ("[policies]\nseeds = 1", "server.toml:2:1: unknown key `seeds`\n  help: did you mean `seed`?"),
             ("colour = 1", "server.toml:1:1: unknown key `colour`\n  help: known are preset, listen,"),
+            (
+                "preset = 'apollo'\nspares = true",
+                "server.toml:2:1: unknown key `spares`\n  help: `spares` belongs in `[policies.queueing]`",
+            ),
+            ("[policies]\nduplicate_part = 0", "help: `duplicate_part` belongs in `[policies.queueing]`"),
+            ("guaranteed = 1", "help: `guaranteed` belongs in `[policies.queueing]` or in a `[[queue]]`"),
+            ("seed = 1", "help: `seed` belongs in `[policies]`"),
+            ("[policies]\nheartbeat = '1s'", "help: `heartbeat` belongs at the top, before the first table"),
             ("preset = 'fifi'", "server.toml:1:10: there is no preset `fifi`; there are: fifo, capacity, drf"),
             ("preset = 'mercury+'", "help: did you mean `mercury`?"),
             ("preset =", "server.toml:1:9: this is not TOML"),

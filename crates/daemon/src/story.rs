@@ -22,7 +22,8 @@ impl Names {
     pub fn of(roles: &Roles, job: JobId, now: Instant) -> Option<Names> {
         let master = roles.master.as_ref()?;
         let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
-        let tells_guarantees = roles.preset().has_kinds();
+        let preset = roles.preset();
+        let tells_guarantees = preset.has_kinds() || preset.queueing.is_some();
         Some(Names { job: Arc::clone(master.job(job)?.0), nodes, kinds: master.kinds().clone(), tells_guarantees })
     }
 
@@ -38,10 +39,11 @@ impl Names {
     }
 
     /// As what a task was launched.
-    fn guarantee(&self, grant: Option<GrantId>) -> &'static str {
+    fn guarantee(&self, grant: Option<GrantId>, opportunistic: bool) -> &'static str {
         match (self.tells_guarantees, grant) {
             (true, Some(_)) => "granted as guaranteed work",
-            (true, None) => "sent as opportunistic work",
+            (true, None) if opportunistic => "sent as opportunistic work",
+            (true, None) => "sent as guaranteed work",
             (false, Some(_)) => "granted",
             (false, None) => "sent",
         }
@@ -113,12 +115,12 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             of_job("ended", format!("job {how}"))
         }
         Change::Cancelled { .. } => of_job("cancelled", "cancelled: nothing more of it starts"),
-        Change::Launched { attempt, task, node, grant, rule, passed_over, .. } => {
+        Change::Launched { attempt, task, node, grant, opportunistic, rule, passed_over, .. } => {
             let passed = match passed_over {
                 0 => String::new(),
                 &jobs => format!(", past {} that did not fit", counted(u64::from(jobs), "job")),
             };
-            let how = names.guarantee(*grant);
+            let how = names.guarantee(*grant, *opportunistic);
             let place = if grant.is_some() { "on" } else { "to" };
             let text = format!("{} {how} {place} {} by {rule}{passed}", names.task(*task), names.node(*node));
             of_attempt("launched", *task, *attempt, *node, text)
@@ -298,7 +300,9 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::Stale { attempt, .. } => Some(Told {
             kind: "stale",
-            text: format!("a late message about attempt {attempt} was dropped"),
+            text: format!(
+                "a message about attempt {attempt} came after that was settled, as after a duplicate or when a node comes back; it changes nothing"
+            ),
             task: None,
             attempt: Some(*attempt),
             node: None,

@@ -272,6 +272,7 @@ impl Job<'_> {
             retries: spec.retries,
             timeout_seconds: spec.timeout.or(self.job.default_timeout).map(Duration::as_secs_f64),
             dropped_bytes: progress.map_or(0, |stage| stage.dropped_bytes),
+            output_unwritten: progress.and_then(Stage::why_output_unwritten).map(str::to_owned),
             tasks,
         }
     }

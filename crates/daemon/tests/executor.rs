@@ -53,6 +53,8 @@ fn output_that_cannot_be_written_does_not_stop_the_task() {
     assert_eq!((ended.reason, ended.usage.dropped_bytes), (EndReason::Exit(4), 5));
     let message = ended.message.unwrap();
     assert!(message.contains("No space left") && !message.contains("cap"), "{message}");
+    let directory = path.parent().unwrap().display();
+    assert!(message.contains(&format!("the disk of {directory} is full")), "{message}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::job_file::{
 use crate::quantities::{self, Malformed, check_text};
 use crate::{files, order, suggest, tasks};
 use amalgam_core::vocabulary::job::MAX_STAGES;
+use amalgam_core::vocabulary::resources::BUILT_IN;
 use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, Reads, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,16 @@ pub struct Context {
     pub submit_dir: PathBuf,
 }
 
+/// Says of a resource that stands where only keys of a job or a stage do where it belongs.
+fn with_table(complaint: Complaint) -> Complaint {
+    let resource = complaint.unknown_key().filter(|key| BUILT_IN.contains(key));
+    let remedy = resource.map(|key| match key {
+        "memory" => "say `resources = { memory = \"1GiB\" }`".to_owned(),
+        _ => format!("say `resources = {{ {key} = 1 }}`"),
+    });
+    Complaint { remedy: remedy.unwrap_or_else(|| complaint.remedy.clone()), ..complaint }
+}
+
 /// Reads a job file. `origin` names it in messages and names a job without a name.
 ///
 /// # Errors
@@ -32,12 +43,18 @@ pub fn read_job(text: &str, format: Format, origin: &Path, context: &Context) ->
     build(&document, origin, context).map_err(|complaint| complaint.in_file(origin))
 }
 
+/// Where a job file names its queue.
+pub fn queue_position(text: &str, format: Format) -> Option<Position> {
+    let Value::Table(entries) = parse(text, format).ok()?.value else { return None };
+    entries.iter().find(|(key, _)| key.name == "queue").map(|(_, queue)| queue.at)
+}
+
 fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, Complaint> {
     if !matches!(&document.value, Value::Table(entries) if !entries.is_empty()) {
         let remedy = "write at least `command = [\"program\", \"argument\"]`";
         return Err(Complaint::new("the file describes no job", remedy).at(document.at));
     }
-    let mut file: JobFile = document.read()?;
+    let mut file: JobFile = document.read().map_err(with_table)?;
     let after_jobs = file.after.take().unwrap_or_default().0.into_iter().map(JobId).collect();
     let name = match &file.name {
         Some(name) => checked_name("job", name)?,

@@ -32,6 +32,10 @@ impl Complaint {
         Complaint { at: None, problem: problem.into(), remedy: remedy.into() }
     }
 
+    pub fn unknown_key(&self) -> Option<&str> {
+        unknown_key(&self.problem)
+    }
+
     /// Gives the complaint a place unless it knows a more precise one.
     pub fn at(mut self, at: Position) -> Complaint {
         self.at.get_or_insert(at);
@@ -43,6 +47,19 @@ impl Complaint {
         FileError { file: file.to_owned(), at, problem: self.problem, remedy: self.remedy }
     }
 }
+
+impl FileError {
+    /// The key that the file has where none of that name is known.
+    pub fn unknown_key(&self) -> Option<&str> {
+        unknown_key(&self.problem)
+    }
+}
+
+fn unknown_key(problem: &str) -> Option<&str> {
+    problem.strip_prefix(UNKNOWN_KEY)?.strip_suffix('`')
+}
+
+const UNKNOWN_KEY: &str = "unknown key `";
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,6 +121,10 @@ impl serde::de::Error for Complaint {
         unknown("value", variant, expected)
     }
 
+    fn missing_field(field: &'static str) -> Complaint {
+        Complaint::new(format!("the key `{field}` is missing"), format!("say `{field} = ...`"))
+    }
+
     fn duplicate_field(field: &'static str) -> Complaint {
         Complaint::new(format!("the key `{field}` is given twice"), "keep one of them")
     }
@@ -111,7 +132,8 @@ impl serde::de::Error for Complaint {
 
 fn unknown(what: &str, found: &str, expected: &'static [&'static str]) -> Complaint {
     // Aliases in kebab case are accepted but not advertised, except for names that have no other spelling.
-    let advertised = || expected.iter().copied().filter(|name| !name.contains('-') && *name != "stages");
+    let is_alias = |name: &str| name == "stages" || name.contains('-') && expected.contains(&&*name.replace('-', "_"));
+    let advertised = || expected.iter().copied().filter(|name| !is_alias(name));
     let remedy = match crate::suggest::closest(found, advertised()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("known are {}", advertised().collect::<Vec<_>>().join(", ")),

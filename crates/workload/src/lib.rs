@@ -17,9 +17,9 @@ mod suggest;
 mod tasks;
 pub mod trace;
 
-pub use build::{Context, DEFAULT_OUTPUT_CAP, read_job};
+pub use build::{Context, DEFAULT_OUTPUT_CAP, queue_position, read_job};
 pub use command::{CommandOptions, JobOptions, from_command};
-pub use document::{At, Format};
+pub use document::{At, Format, keys_of};
 pub use error::{FileError, Position, packed};
 pub use job_file::json_schema;
 pub use suggest::closest;

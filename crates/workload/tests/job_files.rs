@@ -164,6 +164,8 @@ fn unknown_keys_come_with_a_suggestion() {
         complaint("command = 'x'\neach = { glob = 'x' }"),
         "job.toml:2:10: unknown key `glob`\n  help: known are files, lines, json, items"
     );
+    let resource = complaint("command = 'true'\nmemory = '1GiB'\n");
+    assert_eq!(resource, "job.toml:2:1: unknown key `memory`\n  help: say `resources = { memory = \"1GiB\" }`");
     let unlike = complaint("command = 'x'\ncolour = 'red'");
     assert!(unlike.starts_with("job.toml:2:1: unknown key `colour`\n  help: known are name, queue, "), "{unlike}");
 }

@@ -42,6 +42,18 @@ fn a_job_keeps_the_preset_of_its_queue_when_the_server_comes_back_and_both_kinds
     let sent =
         |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("expected to be done there first"));
     assert!(sent(&new) && !sent(&old), "{:?}", scene.story(&old));
+    let said = |id: &str| told(scene, id, "launched").iter().any(|text| text.contains("sent as guaranteed work to"));
+    assert!(said(&new) && said(&old), "{:?}", scene.story(&new));
+}
+
+#[test]
+fn a_launch_says_whether_it_is_guaranteed_where_nobody_grants() {
+    let cluster = Cluster::start(1, 1, "preset = \"apollo\"\nheartbeat = \"200ms\"\n");
+    let scene = &cluster.scene;
+    let id = scene.submit(&["--wait-for-nodes", "--execution", "opportunistic", "--", "true"]);
+    scene.ok(&["wait", &id]);
+    let launched = told(scene, &id, "launched");
+    assert!(launched.len() == 1 && launched[0].contains("sent as opportunistic work to"), "{launched:?}");
 }
 
 #[test]

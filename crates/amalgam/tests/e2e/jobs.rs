@@ -193,3 +193,20 @@ fn listings_without_jobs_say_so() {
     assert!(usage.contains(" TURNAROUND ") && !usage.contains(" TIME "), "{usage}");
     assert!(scene.ok(&["list", "--all"]).contains(" TIME "));
 }
+
+#[test]
+fn a_queue_that_there_is_not_is_pointed_at_where_it_is_written() {
+    let scene = Scene::new();
+    let config = scene.write("server.toml", "[[queue]]\nname = \"research\"\n[[queue]]\nname = \"research.deep\"\n");
+    scene.start_dev(&["--config", config.to_str().unwrap()]);
+    scene.write("job.toml", "command = [\"true\"]\nqueue = \"research.deeep\"\n");
+    for verb in ["submit", "run"] {
+        let told = scene.run(&[verb, "job.toml"]);
+        let said = "error: job.toml:2:9: there is no queue `research.deeep`; there are: root.research.deep\n  help: did you mean `research.deep`?\n";
+        assert_eq!((told.code, told.err.as_str()), (2, said), "{verb}");
+    }
+    let told = scene.run(&["submit", "--queue", "research", "job.toml"]);
+    assert!(told.code == 2 && told.err.starts_with("error: queue `root.research` holds other queues"), "{told:?}");
+    let told = scene.run(&["submit", "--queue", "root.research.deep", "job.toml"]);
+    assert_eq!(told.code, 0, "{told:?}");
+}

@@ -1,7 +1,10 @@
 //! One command from its start to its exit code: variables, directories, output.
 
 use crate::support::{Scene, until_true};
+use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, Stream};
 use amalgam_daemon::api::{NodeDetail, TaskState};
+use amalgam_daemon::executor::output_path;
+use amalgam_daemon::server::executor_paths;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -132,6 +135,22 @@ fn output_past_the_cap_is_said_to_be_dropped() {
     assert!(told.err.contains("main: 2.0 KiB of output were not kept"), "{told:?}");
     assert!(scene.ok(&["info", "last"]).contains("main: 2.0 KiB of output were not kept"));
     assert_eq!(scene.run(&["run", "-q", "--output-cap", "1KiB", "--", "sh", "-c", "yes | head -c 3072"]).err, "");
+}
+
+#[test]
+fn output_that_finds_the_disk_full_is_said_to_be_lost_for_that() {
+    let scene = Scene::dev(&[]);
+    let (executor, _) = executor_paths(&scene.state());
+    let attempt = AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 };
+    let path = output_path(&executor, attempt, Stream::Stdout);
+    let directory = path.parent().unwrap().to_str().unwrap();
+    // Where its output is to go every write finds the disk full.
+    let script = format!("mkdir -p {directory}; ln -s /dev/full {directory}/$AMALGAM_ATTEMPT.out; echo lost");
+    let id = scene.submit(&["--", "sh", "-c", &script]);
+    assert_eq!(scene.run(&["wait", &id]).code, 0);
+    let wanted = format!("main: 5 B of output were not kept: the disk of {directory} is full");
+    let info = scene.ok(&["info", &id]);
+    assert!(info.contains(&wanted) && !info.contains("cap"), "{info}");
 }
 
 #[test]

@@ -104,12 +104,28 @@ fn inputs_that_cannot_lie_anywhere_are_refused_with_what_would_help() {
     for (flags, said) in [
         (&["--replicas", "3"][..], "say it with -w input=MB"),
         (&["--replicas", "0", "-w", "input=80"], "0 is not in 1..=100"),
+        (&["--block", "1MiB", "-w", "input=80"], "--replicas <N>"),
+        (&["--read-rates", "160,100,80", "-w", "input=80"], "--replicas <N>"),
         (&["--replicas", "3", "-w", "input=80", "--read-rates", "80,100,160"], "three whole numbers of MB a second"),
         (&["--racks", "9"], "4 nodes cannot be in 9 racks"),
     ] {
         let told = scene.run(&small(flags));
         assert!(told.code == 2 && told.err.contains(said), "{flags:?}: {told:?}");
     }
+}
+
+#[test]
+fn what_is_said_of_inputs_and_changes_nothing_is_noted() {
+    let scene = Scene::new();
+    for (flags, said) in [
+        (&["-w", "input=80"][..], "nothing says where that lies: it takes no time to read; --replicas N"),
+        (&["--replicas", "9", "-w", "input=80"], "note: there are 4 nodes, so that as many copies of each block"),
+    ] {
+        let told = scene.run(&small(flags));
+        assert!(told.code == 0 && told.err.contains(said), "{flags:?}: {told:?}");
+    }
+    let told = scene.run(&small(&["--replicas", "4", "-w", "input=80"]));
+    assert!(told.code == 0 && !told.err.contains("copies"), "{told:?}");
 }
 
 #[test]
@@ -365,6 +381,11 @@ fn what_cannot_be_is_said_before_the_work() {
         let told = scene.run(&small(&[wrong]));
         assert!(told.code == 2 && told.err.contains("error"), "{wrong}: {told:?}");
     }
+    // An error stands alone, without the notes that are for whoever goes on.
+    scene.write("wrong.toml", "spares = true\n");
+    let told = scene.run(&small(&["-w", "input=80", "--config", "wrong.toml"]));
+    let alone = told.err.starts_with("error: wrong.toml:1:1: unknown key") && !told.err.contains("note");
+    assert!(told.code == 2 && alone, "{told:?}");
     let told = scene.run(&small(&["--preset", "drfs"]));
     assert!(told.code == 2 && told.err.contains("there are: fifo, capacity, drf"), "{told:?}");
     fs::write(scene.work().join("cut.tr.gz"), [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]).unwrap();

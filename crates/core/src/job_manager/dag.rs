@@ -3,7 +3,9 @@
 //! An array costs one record until its tasks run: untouched tasks are a number, and only those that were launched have
 //! a record each.
 
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, TaskId, TaskSet};
+use crate::vocabulary::{
+    AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, OUTPUT_UNWRITTEN, TaskId, TaskSet,
+};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -497,6 +499,11 @@ impl Stage {
     }
 
     /// Replaces what was said about an earlier attempt of the task.
+    /// Why output was dropped that was not past the cap: what is known of one task's.
+    pub fn why_output_unwritten(&self) -> Option<&str> {
+        self.messages.values().flat_map(|text| text.lines()).find_map(|line| line.strip_prefix(OUTPUT_UNWRITTEN))
+    }
+
     fn keep_message(&mut self, index: u32, text: Option<&String>) {
         self.messages.remove(&index);
         if let Some(text) = text.filter(|_| self.messages.len() < KEPT_MESSAGES) {

@@ -111,6 +111,9 @@ pub struct Estimated {
     pub measured: Duration,
 }
 
+/// So begins the line of an end's message that says why output was dropped below the cap.
+pub const OUTPUT_UNWRITTEN: &str = "output was dropped: ";
+
 /// What an attempt used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Usage {
@@ -123,7 +126,7 @@ pub struct Usage {
     /// Bytes written to each stream, kept or not.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
-    /// Bytes past the cap, which were dropped.
+    /// Bytes that were dropped: past the cap, or because they could not be written.
     pub dropped_bytes: u64,
 }
 

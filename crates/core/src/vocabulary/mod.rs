@@ -23,7 +23,9 @@ pub mod work;
 pub use chance::Chance;
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
 pub use exchange::{Exchange, ResourceTime};
-pub use execution::{Devices, EndReason, Ended, Estimated, LaunchOrder, Stream, TaskShape, TaskTemplate, Usage};
+pub use execution::{
+    Devices, EndReason, Ended, Estimated, LaunchOrder, OUTPUT_UNWRITTEN, Stream, TaskShape, TaskTemplate, Usage,
+};
 pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, StoredFile};
 pub use fingerprint::Fingerprint;
 pub use foretold::{Crowd, Foretold, ForetoldStart, Late, Line, Margins, Way};

@@ -25,7 +25,7 @@ pub(super) struct OpportunisticKeys {
     /// At most so many opportunistic attempts of a job at once.
     quota: Option<AtLeastOne>,
     /// At most so many for each guaranteed one.
-    quota_per_guaranteed: Option<Ratio>,
+    quota_per_guaranteed: Option<QuotaRatio>,
     /// Attempts that have run for so long ask to be guaranteed.
     promote_after: Option<LengthOrNever>,
     /// A queue may be longer than the mean of all by so many standard deviations.
@@ -100,8 +100,15 @@ struct Percent(u32);
 pub(super) struct AtLeastOne(pub(super) NonZeroU32);
 
 /// Hundredths.
+struct QuotaRatio(u32);
+
+/// Hundredths, above zero.
 #[derive(Clone, Copy)]
 pub(super) struct Ratio(pub(super) u32);
+
+/// Hundredths, and nothing at all is allowed.
+#[derive(Clone, Copy)]
+pub(super) struct RatioOrNone(pub(super) u32);
 
 /// Thousandths; `None` for "any".
 struct DeviationsOrAny(Option<u32>);
@@ -109,10 +116,10 @@ struct DeviationsOrAny(Option<u32>);
 struct Limit(OpportunisticLimit);
 
 /// A number or a word, and what is made of them.
-struct NumberOrWord<T> {
-    expected: &'static str,
-    number: fn(f64) -> Option<T>,
-    word: fn(&str) -> Option<T>,
+pub(super) struct NumberOrWord<T> {
+    pub expected: &'static str,
+    pub number: fn(f64) -> Option<T>,
+    pub word: fn(&str) -> Option<T>,
 }
 
 impl<T> Visitor<'_> for NumberOrWord<T> {
@@ -139,7 +146,7 @@ impl<T> Visitor<'_> for NumberOrWord<T> {
     }
 }
 
-fn scaled(value: f64, range: std::ops::RangeInclusive<f64>, parts: f64) -> Option<u32> {
+pub(super) fn scaled(value: f64, range: std::ops::RangeInclusive<f64>, parts: f64) -> Option<u32> {
     range.contains(&value).then(|| (value * parts).round() as u32)
 }
 
@@ -198,11 +205,31 @@ fn at_least_one(number: u32) -> AtLeastOne {
     AtLeastOne(NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN))
 }
 
-impl<'de> Deserialize<'de> for Ratio {
+impl<'de> Deserialize<'de> for QuotaRatio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NumberOrWord {
             expected: "a number from 0.01 on; leave the key out for as many as there is room for",
+            number: |ratio| scaled(ratio, 0.01..=LARGEST, 100.0).map(QuotaRatio),
+            word: |_| None,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Ratio {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrWord {
+            expected: "a number from 0.01 on; leave the key out for the preset's own",
             number: |ratio| scaled(ratio, 0.01..=LARGEST, 100.0).map(Ratio),
+            word: |_| None,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for RatioOrNone {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrWord {
+            expected: "a number from 0 on; leave the key out for the preset's own",
+            number: |ratio| scaled(ratio, 0.0..=LARGEST, 100.0).map(RatioOrNone),
             word: |_| None,
         })
     }

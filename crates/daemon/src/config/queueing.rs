@@ -1,13 +1,13 @@
 //! What a configuration may say about tasks that wait at nodes and nobody booked: `[policies.queueing]`.
 
-use super::opportunistic::{AtLeastOne, LengthOrNever, Ratio};
+use super::opportunistic::{AtLeastOne, LengthOrNever, NumberOrWord, Ratio, RatioOrNone, scaled};
 use super::{Mistake, mistake};
 use amalgam_core::job_manager::{CorrectionRules, ExplorationRules};
 use amalgam_core::policy::inter_job::Within;
 use amalgam_core::preset::{InterJob, Placement, Preset};
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// Who tries other nodes more often does nothing else.
 const LEAST: Duration = Duration::from_millis(10);
@@ -24,13 +24,13 @@ pub(super) struct QueueingKeys {
     /// A task that waits gets a duplicate where it would be done sooner by so much.
     duplicate_saves: Option<At<LengthOrNever>>,
     /// And by this part of what it would still wait, and of its run time.
-    duplicate_part: Option<At<Ratio>>,
+    duplicate_part: Option<At<RatioOrNone>>,
     /// A task that runs slowly gets a duplicate as well, by the progress that nodes tell so often.
     progress_every: Option<At<LengthOrNever>>,
     /// Nodes say how long tasks would wait when that has changed, but not more often than this.
     tell_every: Option<At<LengthOrNever>>,
     /// Of what runs, at least this part of the time that it was expected to take is taken to be left.
-    least_left: Option<At<Ratio>>,
+    least_left: Option<At<RatioOrNone>>,
     /// For how long nodes keep room that guaranteed work leaves for guaranteed work.
     keep_freed: Option<At<LengthOrNever>>,
     /// Opportunistic tasks yield their CPU to guaranteed ones for so long at most before they are ended; "never" ends them at once.
@@ -55,7 +55,7 @@ pub(super) struct QueueingKeys {
     /// to do so; or "mean", by what is known only.
     at_once: Option<At<AtOnce>>,
     /// To each estimate is added a random part of the time between two lists of nodes, below this.
-    spread: Option<At<Ratio>>,
+    spread: Option<At<RatioOrNone>>,
 }
 
 #[derive(Deserialize, Clone, Copy)]
@@ -65,17 +65,20 @@ enum WithinQueue {
     FairSojourn,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum AtOnce {
-    Part(Ratio),
-    Word(AtOnceWord),
+    /// Hundredths.
+    Part(u32),
+    Mean,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum AtOnceWord {
-    Mean,
+impl<'de> Deserialize<'de> for AtOnce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberOrWord {
+            expected: "a part from 0.01 to 1, or \"mean\"",
+            number: |part| scaled(part, 0.01..=1.0, 100.0).map(AtOnce::Part),
+            word: |word| (word == "mean").then_some(AtOnce::Mean),
+        })
+    }
 }
 
 impl QueueingKeys {
@@ -90,21 +93,15 @@ impl QueueingKeys {
             return Err(mistake(section, problem, format!("say `preset = \"{own}\"`, or leave it out")));
         };
         let allowance = &mut rules.allowance;
-        let at_once = self.at_once.as_ref().and_then(|key| match &key.value {
-            AtOnce::Part(part) => Some((key.at, part)),
-            AtOnce::Word(AtOnceWord::Mean) => None,
-        });
-        let part = |key: &'static str, part: &Option<At<Ratio>>| part.as_ref().map(|part| (key, part.at, part.value.0));
-        let parts = [
-            part("guaranteed", &self.guaranteed),
-            part("spread", &self.spread),
-            part("least_left", &self.least_left),
-            at_once.map(|(at, Ratio(part))| ("at_once", at, *part)),
-        ];
-        for (key, at, part) in parts.into_iter().flatten() {
+        let part = |key: &'static str, part: &Option<At<RatioOrNone>>| {
+            part.as_ref().map(|part| (key, part.at, part.value.0, "0"))
+        };
+        let guaranteed = self.guaranteed.as_ref().map(|part| ("guaranteed", part.at, part.value.0, "0.01"));
+        let parts = [guaranteed, part("spread", &self.spread), part("least_left", &self.least_left)];
+        for (key, at, part, least) in parts.into_iter().flatten() {
             if part > 100 {
                 let problem = format!("{key} is {}, and a part is 1 at most", f64::from(part) / 100.0);
-                return Err(mistake(at, problem, "write a number from 0 to 1"));
+                return Err(mistake(at, problem, format!("write a number from {least} to 1")));
             }
         }
         if let (Some(part), InterJob::Entitlement { guaranteed }) = (self.guaranteed, &mut preset.inter_job) {
@@ -167,16 +164,15 @@ impl QueueingKeys {
         };
         rules.allowance.sent_first = self.sent_first.as_ref().map_or(rules.allowance.sent_first, |key| key.value);
         rules.waits.least_left = self.least_left.as_ref().map_or(rules.waits.least_left, |key| key.value.0);
-        if let (Some(At { value: Ratio(part), .. }), Some(corrections)) = (&self.duplicate_part, &mut rules.corrections)
-        {
-            corrections.saving_while_waiting = *part;
+        if let (Some(key), Some(corrections)) = (&self.duplicate_part, &mut rules.corrections) {
+            corrections.saving_while_waiting = key.value.0;
         }
         let Placement::EarliestCompletion(settings) = &mut preset.placement else { return Ok(()) };
         settings.several = self.several.as_ref().map_or(settings.several, |key| key.value);
         settings.spares = self.spares.as_ref().map_or(settings.spares && settings.several, |key| key.value);
         settings.at_once = match self.at_once.as_ref().map(|key| &key.value) {
-            Some(AtOnce::Part(Ratio(part))) => Some(*part),
-            Some(AtOnce::Word(AtOnceWord::Mean)) => None,
+            Some(AtOnce::Part(part)) => Some(*part),
+            Some(AtOnce::Mean) => None,
             None => settings.at_once.filter(|_| settings.several),
         };
         rules.waits.tells_room = settings.spares;
@@ -255,7 +251,7 @@ mod tests {
     #[test]
     fn each_rule_of_the_step_beyond_apollo_is_a_key_of_its_own() {
         let all = "within_queue = \"fair-sojourn\"\nsent_first = true\nseveral = true\nspares = true\nat_once = 0.95\n\
-                   least_left = 0.5\nduplicate_part = 0.01\n";
+                   least_left = 0.5\nduplicate_part = 0\n";
         let preset =
             |name: &str, keys: &str| parse(&format!("preset = \"{name}\"\n[policies.queueing]\n{keys}")).unwrap();
         let (made, plus) = (preset("apollo", all), Preset::APOLLO_PLUS);
@@ -264,9 +260,13 @@ mod tests {
             (within, waits, allowance, preset.placement)
         };
         assert_eq!(parts(made), parts(plus));
-        let corrections = made.queueing.and_then(|rules| rules.corrections).expect("it corrects");
-        assert_eq!(corrections.saving_while_waiting, 1, "hundredths");
-        let none = "within_queue = \"fair-shares\"\nsent_first = false\nseveral = false\nleast_left = 0.01\n";
+        assert_eq!(
+            made.queueing.and_then(|rules| rules.corrections),
+            plus.queueing.and_then(|rules| rules.corrections)
+        );
+        let hundredths = preset("apollo", "duplicate_part = 0.01\n").queueing.and_then(|rules| rules.corrections);
+        assert_eq!(hundredths.expect("it corrects").saving_while_waiting, 1);
+        let none = "within_queue = \"fair-shares\"\nsent_first = false\nseveral = false\nleast_left = 0\n";
         let Queueing { within, allowance, .. } = preset("apollo-plus", none).queueing.expect("nodes queue");
         assert_eq!((within, allowance.sent_first), (Within::FairShares, false));
         assert_eq!(
@@ -372,7 +372,19 @@ mod tests {
         let low = parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 0.99\n").unwrap_err();
         assert!(low.contains("penalty is 0.99") && low.contains("from 1 on"), "{low}");
         assert!(parse("preset = \"apollo\"\n[policies.queueing]\npenalty = 1\n").is_ok());
-        for key in ["guaranteed", "spread", "least_left", "at_once"] {
+        for (key, help) in [
+            ("within_queue = \"fair\"", "unknown value `fair`\n  help: known are fair-shares, fair-sojourn"),
+            ("within_queue = \"fair-share\"", "help: did you mean `fair-shares`?"),
+            ("at_once = \"median\"", "found the text `median`\n  help: write a part from 0.01 to 1, or \"mean\""),
+            ("at_once = 1.01", "the number `1.01` is out of range\n  help: write a part from 0.01 to 1, or \"mean\""),
+            ("at_once = true", "found `true`\n  help: write a part from 0.01 to 1, or \"mean\""),
+            ("guaranteed = 0.0", "help: write a number from 0.01 on; leave the key out for the preset's own"),
+            ("duplicate_part = -0.1", "help: write a number from 0 on; leave the key out for the preset's own"),
+        ] {
+            let wrong = parse(&format!("preset = \"apollo-plus\"\n[policies.queueing]\n{key}\n")).unwrap_err();
+            assert!(wrong.starts_with("server.toml:3:") && wrong.contains(help), "{key}: {wrong}");
+        }
+        for key in ["guaranteed", "spread", "least_left"] {
             let high = parse(&format!("preset = \"apollo\"\n[policies.queueing]\n{key} = 1.01\n")).unwrap_err();
             assert!(high.contains("a part is 1 at most") && high.contains(key), "{high}");
         }

@@ -1,5 +1,6 @@
 //! One stream of a task's output: a pipe that is read to its end and a file with as much of it as is kept.
 
+use amalgam_core::vocabulary::OUTPUT_UNWRITTEN;
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -95,9 +96,19 @@ impl Capture {
             Ok(())
         });
         if let Err(error) = result {
-            self.trouble = Some(format!("output was dropped: cannot write {}: {error}", self.path.display()));
+            self.trouble = Some(format!("{OUTPUT_UNWRITTEN}{}", self.why_unwritten(&error)));
         }
         written
+    }
+
+    fn why_unwritten(&self, error: &io::Error) -> String {
+        let directory = self.path.parent().unwrap_or(&self.path).display();
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                format!("the disk of {directory} is full ({error}); make room there")
+            }
+            _ => format!("cannot write {}: {error}; make {directory} writable", self.path.display()),
+        }
     }
 
     fn open(&mut self) -> io::Result<&mut File> {

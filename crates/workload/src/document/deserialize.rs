@@ -219,3 +219,34 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for At<T> {
         T::json_schema(generator)
     }
 }
+
+/// The names of the fields of a struct.
+pub fn keys_of<T: de::DeserializeOwned>() -> &'static [&'static str] {
+    struct Names<'a>(&'a mut &'static [&'static str]);
+    impl<'de> Deserializer<'de> for Names<'_> {
+        type Error = Complaint;
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Complaint> {
+            Err(de::Error::custom("only the names of its fields are wanted"))
+        }
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _name: &'static str,
+            fields: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, Complaint> {
+            *self.0 = fields;
+            self.deserialize_any(visitor)
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+            newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+    let mut names: &'static [&'static str] = &[];
+    // It ends with an error, after it has said what it wants to read.
+    drop(T::deserialize(Names(&mut names)));
+    names
+}

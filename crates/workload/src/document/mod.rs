@@ -5,7 +5,7 @@ mod json;
 mod toml;
 mod yaml;
 
-pub use deserialize::At;
+pub use deserialize::{At, keys_of};
 
 use crate::error::{Complaint, Position};
 use std::path::Path;

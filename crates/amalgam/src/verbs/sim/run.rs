@@ -200,10 +200,10 @@ struct WorldArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     replicas: Option<u32>,
     /// The most in one block
-    #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = rate, default_value = "256MiB", requires = "replicas")]
     block: u64,
     /// MB a second at which a task reads from its own node, from another one in its rack and from elsewhere
-    #[arg(long, value_name = "MB,MB,MB", value_parser = parse_rates, default_value = "160,100,80")]
+    #[arg(long, value_name = "MB,MB,MB", value_parser = parse_rates, default_value = "160,100,80", requires = "replicas")]
     read_rates: Rates,
 }
 
@@ -405,8 +405,6 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         None => failure,
     })?;
     let first = &worlds[0];
-    tell_gaps(&first.workload);
-    tell_heartbeats(first, args.world.heartbeat);
     if args.world.replicas.is_some() {
         worlds.iter().try_for_each(|world| check_inputs(&world.workload))?;
     }
@@ -434,6 +432,10 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     let report = args.report.as_deref().map(|path| Ok::<_, Failure>((path, create(path)?))).transpose()?;
     args.csv.iter().chain(&args.parquet).try_for_each(|directory| tables::make(directory))?;
 
+    // After all that may be wrong: an error stands alone.
+    tell_gaps(&first.workload);
+    tell_heartbeats(first, args.world.heartbeat);
+    tell_inputs(args, first);
     let runs = run_all(args, &worlds, &configs);
     if args.strict {
         runs.iter().try_for_each(check_fits)?;
@@ -612,6 +614,21 @@ fn tell_heartbeats(world: &World, heartbeat: Duration) {
             "note: jobs arrive over {span}: the nodes report {millions} million times before the last does, which takes most \
              of the time; a longer --heartbeat makes that less"
         ));
+    }
+}
+
+/// What is said of inputs and means nothing, or not what it says.
+fn tell_inputs(args: &RunArgs, world: &World) {
+    let nodes = world.nodes.len();
+    match args.world.replicas {
+        Some(replicas) if replicas as usize > nodes => show::note(&format!(
+            "note: there are {}, so that as many copies of each block are made and not {replicas}",
+            counted(nodes as u64, "node")
+        )),
+        None if args.workload_options.iter().any(|(key, _)| key == "input") => show::note(
+            "note: -w input says how much tasks read, and nothing says where that lies: it takes no time to read; --replicas N puts it on nodes",
+        ),
+        _ => {}
     }
 }
 
