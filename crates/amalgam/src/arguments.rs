@@ -55,7 +55,7 @@ pub enum Verb {
     /// Wait until jobs have ended
     Wait(verbs::wait::WaitArgs),
     /// Cancel jobs
-    Cancel(verbs::act::ActArgs),
+    Cancel(verbs::act::CancelArgs),
     /// Keep jobs from starting tasks; what runs goes on
     Hold(verbs::act::ActArgs),
     /// Let held jobs start
@@ -94,6 +94,8 @@ pub enum Verb {
     Server(verbs::server::ServerArgs),
     /// Start a node's agent
     Agent(verbs::agent::AgentArgs),
+    /// Start a process of job managers, whose jobs go on while the server is away
+    Jobs(verbs::jobs::JobsArgs),
     #[command(hide = true)]
     Executor(verbs::executor::ExecutorArgs),
     /// Measure this machine and this program
@@ -105,7 +107,13 @@ impl Verb {
     pub fn is_client(&self) -> bool {
         !matches!(
             self,
-            Verb::Run(_) | Verb::Dev(_) | Verb::Server(_) | Verb::Agent(_) | Verb::Executor(_) | Verb::Bench(_)
+            Verb::Run(_)
+                | Verb::Dev(_)
+                | Verb::Server(_)
+                | Verb::Agent(_)
+                | Verb::Jobs(_)
+                | Verb::Executor(_)
+                | Verb::Bench(_)
         )
     }
 }

@@ -93,7 +93,10 @@ impl Client {
     }
 
     fn unanswered(&self, error: &ureq::Error) -> Failure {
-        let remedy = "check that it runs, and the address in --server or AMALGAM_SERVER";
+        let remedy = match error {
+            ureq::Error::Protocol(_) => "is this the address of the interface, and not the one for agents?",
+            _ => "check that it runs, and the address in --server or AMALGAM_SERVER",
+        };
         let failure = Failure::unreachable(format!("the server at {} does not answer: {error}", self.base), remedy);
         let connected = match error {
             ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,

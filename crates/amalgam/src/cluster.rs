@@ -1,13 +1,16 @@
 //! What the verbs that start daemons have in common.
 
+use crate::arguments::Connection;
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
+use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::ExecutorSetup;
+use amalgam_daemon::transport::Secrets;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::CStr;
@@ -18,6 +21,25 @@ use std::time::Duration;
 
 /// An executor without an agent, a task or an unreported end leaves after this time.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
+
+/// What proves a daemon to the server and to other daemons. A file is read now, so that a wrong one is told at once.
+///
+/// # Errors
+/// When the file of tokens cannot be used.
+pub fn secrets(connection: &Connection, state_dir: &Path) -> Result<Secrets> {
+    if let (Ok(token), None) = (std::env::var("AMALGAM_TOKEN"), &connection.token_file) {
+        return Ok(Secrets::Single(token.trim().to_owned()));
+    }
+    let path = connection.token_file.clone().unwrap_or_else(|| state_dir.join(Tokens::FILE));
+    let secrets = Secrets::File { path, user: user() };
+    secrets.own()?;
+    Ok(secrets)
+}
+
+/// As it is written on the command line.
+pub fn agents_address(written: &str) -> String {
+    written.trim_start_matches("http://").trim_end_matches('/').to_owned()
+}
 
 /// How large a cluster in one process is; like this machine where nothing is said.
 #[derive(clap::Args, Clone, Default, Debug)]

@@ -86,6 +86,13 @@ impl From<ServerError> for Failure {
         match error {
             ServerError::Auth(error) => error.into(),
             ServerError::Address(_) => Failure::usage(error.to_string(), ""),
+            ServerError::Unhosted => {
+                Failure::usage(error.to_string(), "start it with `amalgam server`, or leave out job_hosts")
+            }
+            ServerError::Hosted { .. } => Failure::usage(
+                error.to_string(),
+                "start the server with the preset that it had, and let them end, or cancel them",
+            ),
             _ => Failure::new(error.to_string(), ""),
         }
     }

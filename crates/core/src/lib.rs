@@ -1,7 +1,9 @@
 //! The scheduler without IO. See ARCHITECTURE.md for the picture.
 
+pub mod dispatch;
 pub mod global_master;
 pub mod hosting;
+pub mod job_host;
 pub mod job_manager;
 pub mod master;
 pub mod node;

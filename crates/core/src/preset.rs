@@ -518,7 +518,7 @@ impl Preset {
     pub fn master(self, epoch: Epoch, settings: MasterSettings, queues: QueueTree, sealing: Sealing) -> Master {
         let scheduler = self.scheduler(queues.clone());
         let steer = self.has_kinds().then_some(self.opportunistic.steering);
-        let others = queues.presets().chain(settings.beside.iter().map(|beside| &*beside.preset));
+        let others = queues.presets().chain(settings.dispatch.beside.iter().map(|beside| &*beside.preset));
         let all = others.filter_map(|name| self.beside(name).ok()).chain([self]);
         let publish = all.map(Preset::publishes).max().unwrap_or(Publish::Nothing);
         let settings = MasterSettings { publish, steer, ..settings };

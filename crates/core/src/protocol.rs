@@ -18,7 +18,7 @@
 
 use crate::vocabulary::{
     Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
-    Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GrantId, InputFile, Instant, JobId,
+    Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GrantId, HostId, InputFile, Instant, JobId,
     JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec,
     Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId, Wants,
 };
@@ -33,6 +33,8 @@ pub enum Address {
     GlobalMaster(u32),
     JobManager(JobId),
     Node(NodeId),
+    /// A process of job managers, for what concerns all of them.
+    JobHost(HostId),
     /// The executor that runs a node's processes.
     Executor(NodeId),
     Client(ClientId),
@@ -43,6 +45,7 @@ pub enum Address {
 pub enum Message {
     ToMaster(ToMaster),
     ToGlobalMaster(ToGlobalMaster),
+    ToJobHost(ToJobHost),
     ToJobManager(ToJobManager),
     ToNode(ToNode),
     ToExecutor(ToExecutor),
@@ -81,6 +84,7 @@ macro_rules! peers {
 peers! {
     TheMaster => ToMaster, self => Address::Master;
     TheGlobalMaster => ToGlobalMaster, self => Address::GlobalMaster(self.0);
+    HostId => ToJobHost, self => Address::JobHost(self);
     JobId => ToJobManager, self => Address::JobManager(self);
     NodeId => ToNode, self => Address::Node(self);
     TheExecutor => ToExecutor, self => Address::Executor(self.0);
@@ -131,8 +135,16 @@ pub enum ToMaster {
     /// against it the node is told so, and says `Promoted`; else there is no answer, and it is asked again later.
     Promote { attempt: AttemptId, node: NodeId, resources: Box<Resources> },
     /// A job has come to its end. Where its file stated run times, how they compare with those of its tasks; and by stage the
-    /// mean run time of its tasks, where all succeeded.
-    JobEnded { job: JobId, outcome: JobOutcome, estimated: Option<Estimated>, means: Box<[Option<Duration>]> },
+    /// mean run time of its tasks, where all succeeded. The run is that of [`Wishes`]: the end of an earlier one is void.
+    JobEnded {
+        job: JobId,
+        /// That of [`AdmittedJob`]: of another job that had its number nothing is believed.
+        submitted_at: Instant,
+        run: u32,
+        outcome: JobOutcome,
+        estimated: Option<Estimated>,
+        means: Box<[Option<Duration>]>,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -141,6 +153,8 @@ pub enum JobAction {
     Hold,
     Release,
     RerunFailed,
+    /// It ends here and now, whatever becomes of it where its manager is, which is away.
+    Abandon,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -246,14 +260,33 @@ pub enum ToGlobalMaster {
     State { nodes: Vec<(NodeId, NodeReport)> },
 }
 
+// ---- to a process of job managers ----------------------------------------------------------------------------------
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToJobHost {
+    /// These of its jobs the master knows, by when they were submitted, and no others. Said on each connection, before anything of
+    /// these jobs; the number is that by which both sides know the connection.
+    Known { connection: u64, kinds: Kinds, jobs: Vec<(JobId, Instant)> },
+    /// Nodes offer these kinds of resources by now.
+    Kinds { kinds: Kinds },
+    /// The master forgets the job: what is kept of it can go.
+    Forget { job: JobId },
+    /// A job manager of this process has begun.
+    Has { job: JobId, submitted_at: Instant },
+}
+
 // ---- to a job manager ----------------------------------------------------------------------------------------------
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToJobManager {
-    /// The job may start. Whoever hosts job managers makes one for a job that it does not know.
+    /// The job may start. Whoever hosts job managers makes one for a job that it does not know. Said again whenever the master or
+    /// the manager's process may have missed something of it: who has begun does what is missing.
     Begin {
         job: Arc<AdmittedJob>,
         share: Option<Box<Totals>>,
+        wishes: Wishes,
+        /// Nodes that were given up.
+        lost: Arc<[NodeId]>,
     },
     /// What the job is entitled to has changed. Said only where jobs plan by it, or keep to it.
     Share {
@@ -334,6 +367,10 @@ pub enum ToJobManager {
     },
     /// The master forgets the job: what its nodes keep of it can go.
     Forgotten,
+    /// That of tokens which are made from now on; said by the manager's own process, where that is not the master's.
+    Generation {
+        generation: Generation,
+    },
     /// A node that was given up is back: claim what is there.
     NodeReturned {
         node: NodeId,
@@ -342,6 +379,49 @@ pub enum ToJobManager {
     NodeLost {
         node: NodeId,
     },
+}
+
+impl ToJobManager {
+    /// That of the manager, where the message is about something that it made.
+    pub fn issuer(&self) -> Option<Epoch> {
+        match self {
+            ToJobManager::Yields { attempt, .. }
+            | ToJobManager::Started { attempt, .. }
+            | ToJobManager::Lacks { attempt, .. }
+            | ToJobManager::Finished { attempt, .. }
+            | ToJobManager::Promoted { attempt, .. }
+            | ToJobManager::NotTaken { attempt } => Some(attempt.epoch),
+            ToJobManager::Ready { probe } => Some(probe.epoch),
+            ToJobManager::Live { epoch, .. } => Some(*epoch),
+            ToJobManager::Waits { starts, .. } => starts.first().map(|(attempt, _)| attempt.epoch),
+            ToJobManager::Progress { samples } => samples.first().map(|(attempt, _)| attempt.epoch),
+            ToJobManager::Begin { .. }
+            | ToJobManager::Share { .. }
+            | ToJobManager::Allowance { .. }
+            | ToJobManager::Act(_)
+            | ToJobManager::Nodes { .. }
+            | ToJobManager::Granted { .. }
+            | ToJobManager::Refused(_)
+            | ToJobManager::Forgotten
+            | ToJobManager::Generation { .. }
+            | ToJobManager::NodeReturned { .. }
+            | ToJobManager::NodeLost { .. } => None,
+        }
+    }
+
+    /// Of a job that begins for the first time, and of which nobody has wished anything since.
+    pub fn begin(job: Arc<AdmittedJob>, share: Option<Box<Totals>>) -> ToJobManager {
+        ToJobManager::Begin { job, share, wishes: Wishes::default(), lost: Arc::default() }
+    }
+}
+
+/// What users want of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Wishes {
+    pub held: bool,
+    pub cancelled: bool,
+    /// How often it was opened again, to run what had failed.
+    pub run: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -462,6 +542,8 @@ pub enum Rule {
 pub enum ToNode {
     /// Answers a registration.
     Welcome(Box<Welcome>),
+    /// A process of job managers introduces itself, first thing on every connection.
+    Greeting(Box<Greeting>),
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
     /// How much opportunistic work the node is to take from now on, until it is told otherwise.
@@ -511,6 +593,19 @@ pub struct Welcome {
     pub key: Key,
     /// Those of earlier generations are void.
     pub oldest: Generation,
+}
+
+/// What a node needs to take the launches of a process of job managers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Attempts of its earlier lives are refused.
+    pub epoch: Epoch,
+    /// By which the node knows the tokens that are made in this life.
+    pub key: Key,
+    /// Those of earlier generations are void.
+    pub oldest: Generation,
+    /// As far as the process knows: where the master is away, nobody else says.
+    pub kinds: Kinds,
 }
 
 /// "These, and only these, of the job's attempts at your node are mine." The answer repeats `number`: an answer to an
@@ -713,6 +808,8 @@ pub struct AdmittedJob {
     pub only_guaranteed: bool,
     /// The name of the preset that it goes by, where that is not the cluster's own.
     pub preset: Option<String>,
+    /// Where its manager is.
+    pub host: HostId,
     pub submitted_at: Instant,
 }
 

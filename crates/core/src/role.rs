@@ -2,8 +2,8 @@
 
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AttemptId, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, Instant, JobId, Kinds, NodeId, PastRuns,
-    Recurring, TaskId, Totals, UserId,
+    AttemptId, ClockOffset, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, HostId, Instant, JobId, Kinds,
+    NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -122,8 +122,18 @@ pub enum Change {
     },
     JobReopened {
         job: JobId,
+        /// How often by now.
+        run: u32,
+    },
+    /// A user wants the job to end, whose manager may not have heard of it.
+    CancelAsked {
+        job: JobId,
     },
     JobForgotten {
+        job: JobId,
+    },
+    /// The job ended without its manager, which is in a process that was away.
+    JobAbandoned {
         job: JobId,
     },
     /// How long tasks of a job ran, by stage, in its last runs; it counts for those to come.
@@ -132,7 +142,26 @@ pub enum Change {
         stages: Arc<[Option<PastRuns>]>,
     },
 
+    /// The master's process has what the log of this process of job managers holds before this number.
+    Heard {
+        host: HostId,
+        next: u64,
+    },
+
     // A job manager's.
+    /// Its process, which is not the master's, has the job from now on.
+    Managed {
+        job: Arc<AdmittedJob>,
+    },
+    /// And has forgotten it.
+    Unmanaged {
+        job: JobId,
+    },
+    /// It heard that the job is held, or is not any more.
+    HoldHeard {
+        job: JobId,
+        held: bool,
+    },
     Launched {
         attempt: AttemptId,
         task: TaskId,
@@ -193,6 +222,8 @@ pub enum Change {
     /// Failed, skipped and cancelled tasks wait again.
     Rerun {
         job: JobId,
+        /// How often they have by now.
+        run: u32,
     },
     /// The whole progress of a job, in a snapshot.
     Progress {
@@ -296,6 +327,14 @@ pub enum Record {
         opportunistic: bool,
         /// It became guaranteed while it waited.
         promoted: bool,
+    },
+    /// A guaranteed attempt was given up for another one of its task while it waited, after so long; expected was this.
+    WaitedInVain {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        waited: Duration,
+        expected: Duration,
     },
     /// An attempt started whose start had been foretold, and its run time perhaps.
     Foretold {
@@ -464,16 +503,21 @@ impl Change {
             | Change::UserSeen { .. }
             | Change::NodeNamed { .. }
             | Change::NodeDrained { .. }
+            | Change::Heard { .. }
             | Change::RunTimesLearned { .. } => None,
-            Change::JobAdmitted { job, .. } => Some(job.id),
+            Change::JobAdmitted { job, .. } | Change::Managed { job } => Some(job.id),
             Change::JobHeld { job, .. }
             | Change::JobBegun { job }
             | Change::JobEnded { job, .. }
-            | Change::JobReopened { job }
+            | Change::JobReopened { job, .. }
+            | Change::CancelAsked { job }
             | Change::JobForgotten { job }
+            | Change::JobAbandoned { job }
             | Change::Exchanged { job, .. }
             | Change::Cancelled { job, .. }
-            | Change::Rerun { job }
+            | Change::Rerun { job, .. }
+            | Change::Unmanaged { job }
+            | Change::HoldHeard { job, .. }
             | Change::Progress { job, .. } => Some(*job),
             Change::Launched { attempt, .. }
             | Change::Finished { attempt, .. }
@@ -494,11 +538,33 @@ impl Change {
         }
     }
 
+    /// Of a job manager in another process: its instants become those of this one. (What it was told by the master, such as when
+    /// its job was submitted, is the master's.)
+    pub fn set_clock(&mut self, offset: ClockOffset) {
+        match self {
+            Change::Launched { at, .. }
+            | Change::Finished { at, .. }
+            | Change::Lost { at, .. }
+            | Change::OutputLost { at, .. }
+            | Change::Promoted { at, .. }
+            | Change::Cancelled { at, .. } => *at = at.by_clock(offset),
+            Change::Exchanged { at, exchange, .. } => {
+                *at = at.by_clock(offset);
+                exchange.set_clock(offset);
+            }
+            Change::Progress { progress, .. } => progress.set_clock(offset),
+            _ => {}
+        }
+    }
+
     /// Whether a job manager keeps it, rather than the master.
     pub fn is_job_managers(&self) -> bool {
         matches!(
             self,
-            Change::Launched { .. }
+            Change::Managed { .. }
+                | Change::Unmanaged { .. }
+                | Change::HoldHeard { .. }
+                | Change::Launched { .. }
                 | Change::Finished { .. }
                 | Change::Lost { .. }
                 | Change::OutputLost { .. }
@@ -532,6 +598,7 @@ impl Record {
             | Record::AwaitsFiles { task, .. }
             | Record::FilesArrived { task, .. }
             | Record::Started { task, .. }
+            | Record::WaitedInVain { task, .. }
             | Record::Foretold { task, .. }
             | Record::Adopted { task, .. }
             | Record::Stopping { task, .. }

@@ -2,7 +2,7 @@
 
 use crate::protocol::Rule;
 use crate::vocabulary::resources::CPU;
-use crate::vocabulary::{Constraint, Duration, JobId, Kinds, NodeId, Resources};
+use crate::vocabulary::{Constraint, Duration, HostId, JobId, Kinds, NodeId, Resources};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,6 +49,8 @@ pub enum Why {
     Allowance { kind: usize, guaranteed: Used, opportunistic: Used },
     /// So many tasks of the stage need not start before so long, for the job ends no later: others may have the room.
     CanWait { stage: String, tasks: u32, left: Duration },
+    /// Its manager is in this process of job managers, which is not connected.
+    ManagerAway { host: HostId },
 }
 
 /// So much of so much, in the unit of the kind.
@@ -106,6 +108,11 @@ impl Why {
                 let percent = |share: u64| share as f64 / 1e4;
                 format!("it has {:.1} % of the cluster, and its fair share is {:.1} %", percent(*used), percent(*most))
             }
+            Why::ManagerAway { host: HostId(host) } => format!(
+                "job managers {host}, which have this job, are not connected with the server: tasks that run go on, no others \
+                 start unless these are only cut off from here, and what becomes of it is told when they are back (started \
+                 by `amalgam jobs --number {host}`)"
+            ),
             Why::NextHeartbeat => "decided at the next heartbeat".to_owned(),
             Why::AfterStages { stages } => format!("waits for {} to succeed", all_of("stage", stages)),
             Why::AtNodes { tasks: 1 } => "1 task waits in a node's queue for room".to_owned(),

@@ -7,11 +7,11 @@ mod world;
 use amalgam_core::job_manager::{CorrectionRules, JobManager, JobManagerSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
-    Address, AdmittedJob, JobAction, ListedNode, Message, NodeList, NodeReport, Rule, ToJobManager, ToMaster,
+    Address, AdmittedJob, JobAction, ListedNode, Message, NodeList, NodeReport, Rule, ToJobManager, ToMaster, Wishes,
 };
 use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role, Trigger};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, EndedFiles, Epoch, ExecutionType, InputSpec, Instant, JobId, NodeId,
+    AttemptId, Duration, EndReason, Ended, EndedFiles, Epoch, ExecutionType, HostId, InputSpec, Instant, JobId, NodeId,
     NodeWaits, OutputFile, QueueId, Resources, Sample, StageSpec, Totals, Usage, UserId, WHOLE, WaitMatrix, Wants,
     Workdir,
 };
@@ -76,11 +76,12 @@ impl Managed {
             recalled: Vec::new(),
             only_guaranteed: false,
             preset: None,
+            host: HostId::SERVER,
             submitted_at: Instant::ZERO,
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
         let mut managed = Managed { manager, now: Instant::ZERO, out: Outbox::default(), number: 0 };
-        managed.tell(Address::Master, ToJobManager::Begin { job, share: Some(Box::new(cores(share))) });
+        managed.tell(Address::Master, ToJobManager::begin(Arc::clone(&job), Some(Box::new(cores(share)))));
         let node = ListedNode {
             open: true,
             capacity: Resources::new(64_000, 0),
@@ -96,6 +97,12 @@ impl Managed {
 
     fn tell(&mut self, from: Address, body: ToJobManager) {
         self.manager.handle(self.now, Event::Message { from, body }, &mut self.out);
+    }
+
+    /// It is to run again what had failed.
+    fn reopen(&mut self) {
+        let (job, wishes) = (Arc::clone(self.manager.job()), Wishes { run: 1, ..Wishes::default() });
+        self.tell(Address::Master, ToJobManager::Begin { job, share: None, wishes, lost: Arc::default() });
     }
 
     fn act(&mut self, action: JobAction) {
@@ -229,7 +236,7 @@ fn of_a_job_that_runs_again_the_master_hears_nothing_of_what_was_allowed_before(
     let mut managed = Managed::new(None, vec![of_kind(Guaranteed, 1, 1_000)], 1, 4);
     managed.allow(4);
     managed.finished(managed.sent()[0].0, EndReason::Exit(1));
-    managed.act(JobAction::RerunFailed);
+    managed.reopen();
     let wants = managed.said().pop().expect("it wants something again");
     assert_eq!((wants.all, wants.allowance, wants.number), (cores(1), Totals::ZERO, 0));
     assert_eq!(managed.sent().len(), 1, "it may not go on before it is told");

@@ -13,7 +13,8 @@ use amalgam_core::preset::{InterJob, IntraJob, Preset};
 use amalgam_core::protocol::{Address, AdmittedJob, JobOutcome, Rule, ToJobManager};
 use amalgam_core::role::{Change, Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    Chance, Duration, Epoch, Instant, JobId, JobSpec, QueueId, ResourceSpec, Resources, StageSpec, Totals, UserId,
+    Chance, Duration, Epoch, HostId, Instant, JobId, JobSpec, QueueId, ResourceSpec, Resources, StageSpec, Totals,
+    UserId,
 };
 use dags::ModelDag;
 use std::sync::Arc;
@@ -214,11 +215,12 @@ impl Managed {
             recalled: Vec::new(),
             only_guaranteed: false,
             preset: None,
+            host: HostId::SERVER,
             submitted_at: Instant::ZERO,
         });
         let manager = preset.job_manager(job.clone(), Epoch(1), JobManagerSettings::default(), sealing(Epoch(1)));
         let mut managed = Managed { manager, now: Instant::ZERO, share: *share, out: Outbox::default() };
-        managed.tell(ToJobManager::Begin { job, share: Some(Box::new(*share)) });
+        managed.tell(ToJobManager::begin(job, Some(Box::new(*share))));
         managed
     }
 

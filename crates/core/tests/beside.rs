@@ -3,13 +3,13 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::master::Beside;
+use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::{InterJob, Preset};
 use amalgam_core::protocol::{JobAction, JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, ExecutionType, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, TaskId,
+    AttemptId, Duration, ExecutionType, InputSpec, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, TaskId,
 };
 use std::collections::BTreeSet;
 use world::{World, job, stage};
@@ -100,13 +100,13 @@ fn a_job_goes_by_the_preset_of_its_queue_or_of_one_above_it() {
 #[test]
 fn a_part_of_the_jobs_is_drawn_where_queues_name_none() {
     let mut world = world(preset(1), 1, FOUR);
-    world.settings.beside = Some(Beside { preset: "apollo-baseline".to_owned(), part: 300_000, seed: 5 });
+    world.settings.dispatch.beside = Some(Beside { preset: "apollo-baseline".to_owned(), part: 300_000, seed: 5 });
     world.kill_server();
     world.start_server();
     let ids: Vec<JobId> = (0..200).map(|_| world.submit(in_queue("own", guaranteed(1, "1s")))).collect();
     let drawn = ids.iter().filter(|id| preset_of(&world, **id).is_some()).count();
     assert!((45..=75).contains(&drawn), "{drawn} of 200");
-    world.settings.beside = Some(Beside { preset: "apollo".to_owned(), part: 1_000_000, seed: 5 });
+    world.settings.dispatch.beside = Some(Beside { preset: "apollo".to_owned(), part: 1_000_000, seed: 5 });
     world.kill_server();
     world.start_server();
     let id = world.submit(in_queue("other.below", guaranteed(1, "1s")));
@@ -189,6 +189,24 @@ fn an_idle_node_is_found_by_trying() {
     world.run_for(seconds(8));
     succeeded(&world, id);
     assert_eq!(superseded(&world).len(), 1, "whichever starts first is kept");
+}
+
+#[test]
+fn what_waits_for_its_files_on_another_node_is_tried_on_no_further_one() {
+    let mut world = world(preset(8), 1, CORE);
+    let write = StageSpec { name: "write".to_owned(), outputs: vec!["o".to_owned()], ..guaranteed(1, "1s") };
+    let inputs = vec![InputSpec { stage: 0, files: "*".to_owned() }];
+    let read = StageSpec { after: vec![0], inputs, ..guaranteed(1, "5s") };
+    let id = world.submit(JobSpec { queue: "other.below".to_owned(), ..job(vec![write, read]) });
+    // It is before the reader, whose file is on this node, which gives it to nobody.
+    world.submit(in_queue("own", guaranteed(1, "60s")));
+    world.nodes[0].executor.is_silent = true;
+    world.run_for(Duration::from_millis(1_500));
+    (0..3).for_each(|_| world.add_node(CORE, &[]));
+    world.run_for(seconds(10));
+    assert_eq!(explored(&world, id), 1, "{}", world.log.join("\n"));
+    world.run_for(seconds(120));
+    succeeded(&world, id);
 }
 
 #[test]

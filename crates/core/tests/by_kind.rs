@@ -4,7 +4,8 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::master::{Decide, OpportunisticLimit, Steering};
+use amalgam_core::dispatch::Decide;
+use amalgam_core::master::{OpportunisticLimit, Steering};
 use amalgam_core::policy::{Mix, Quota};
 use amalgam_core::preset::{Placement, Preset};
 use amalgam_core::protocol::{Address, JobOutcome, Message, Rule, ToMaster, ToNode};
@@ -221,7 +222,7 @@ fn a_forecast_is_of_what_heartbeats_bring_and_not_of_what_they_find() {
     let mut preset = preset();
     preset.opportunistic.steering.limit = OpportunisticLimit::Forecast;
     let mut world = World::new(preset);
-    world.settings.decide = Decide::OnHeartbeats { most: None };
+    world.settings.dispatch.decide = Decide::OnHeartbeats { most: None };
     world.settings.heartbeat = seconds(3);
     world.start_server();
     world.add_node(FOUR, &[]);
@@ -556,7 +557,7 @@ mod beyond {
         let mut preset = preset();
         preset.opportunistic.at_nodes.offer_after = Some(seconds(4));
         let mut world = World::new(preset);
-        world.settings.decide = Decide::OnHeartbeats { most: Some(NonZeroU32::MIN) };
+        world.settings.dispatch.decide = Decide::OnHeartbeats { most: Some(NonZeroU32::MIN) };
         world.settings.heartbeat = seconds(3);
         world.start_server();
         world.add_node(FOUR, &[]);

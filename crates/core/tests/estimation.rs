@@ -7,11 +7,11 @@ mod world;
 use amalgam_core::job_manager::{JobManager, TaskState};
 use amalgam_core::preset::{InterJob, Preset, Queueing};
 use amalgam_core::protocol::{Address, JobAction, JobOutcome, Message, Rule, ToJobManager, ToNode};
-use amalgam_core::role::{Change, Event, LostCause, Outbox, Role};
+use amalgam_core::role::{Change, Event, LostCause, Outbox, Record, Role};
 use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, Items, JobId, JobSpec, NodeId, Resources,
-    StageSpec, TaskSet,
+    AttemptId, Constraint, Duration, EndReason, Ended, Epoch, ExecutionType, Instant, Items, JobId, JobSpec, NodeId,
+    Resources, StageSpec, TaskSet,
 };
 use amalgam_core::why::{Used, Why};
 use std::collections::{BTreeMap, BTreeSet};
@@ -382,6 +382,53 @@ fn what_has_waited_for_too_long_is_guaranteed_before_anything_new() {
     }
 }
 
+/// A task of four cores waits beside a stage of small ones that end one after the other, on a node of four cores.
+fn large_beside_small(starved_after: u64) -> (World, JobId) {
+    let mut preset = preset(100);
+    preset.queueing.as_mut().unwrap().allowance.starved_after = seconds(starved_after);
+    let mut world = World::with_nodes(preset, 1, FOUR);
+    let lengths = [["4s", "5s", "6s", "7s"].as_slice(), &["5s"; 26]].concat();
+    let small = StageSpec { name: "small".to_owned(), execution: Guaranteed, ..lasting(&lengths) };
+    let id = world.submit(job(vec![small, of_kind(Opportunistic, 1, "5s", 4_000)]));
+    (world, id)
+}
+
+#[test]
+fn what_is_free_is_kept_for_a_large_task_that_has_waited_for_too_long() {
+    for (starved_after, kept) in [(3, true), (600, false)] {
+        let (mut world, id) = large_beside_small(starved_after);
+        world.run_for(Duration::from_millis(5_500));
+        let why = |used| {
+            let opportunistic = Used { used: 4_000, most: 4_000 };
+            Why::Allowance { kind: CPU, guaranteed: Used { used, most: 4_000 }, opportunistic }
+        };
+        let said = world.server.as_ref().unwrap().jobs[&id].explain();
+        assert!(said.contains(&why(if kept { 2_000 } else { 4_000 })), "after {starved_after} s: {said:?}");
+        world.run_for(Duration::from_millis(2_500));
+        let running = world.running_tasks();
+        assert_eq!(running.len() == 1 && running[0].stage == 1, kept, "after {starved_after} s: {running:?}");
+        world.run_for(seconds(120));
+        succeeded(&world, id);
+    }
+}
+
+#[test]
+fn a_task_is_promoted_however_many_older_ones_are_larger_than_what_is_free() {
+    let mut preset = preset(50);
+    preset.queueing.as_mut().unwrap().allowance.opportunistic = 20_000;
+    let eight = Resources::new(8_000, 0);
+    let mut world = World::with_nodes(preset, 1, eight);
+    world.submit(job(vec![of_kind(Auto, 8, "10s", 1_000)]));
+    world.run_for(seconds(1));
+    // All of them wait: none is at its node yet.
+    world.hold_launches = true;
+    let id = world.submit(job(vec![of_kind(Opportunistic, 40, "20s", 8_000), of_kind(Opportunistic, 1, "5s", 1_000)]));
+    world.run_for(seconds(5));
+    assert_eq!(out_of(&world, id), (0, 41));
+    world.run_for(seconds(5));
+    assert_eq!(out_of(&world, id), (1, 40), "{}", world.log.join("\n"));
+}
+
 #[test]
 fn what_waits_and_is_promoted_waits_as_guaranteed_work_does() {
     let mut world = World::with_nodes(preset(200), 1, CORE);
@@ -420,6 +467,24 @@ fn a_node_tells_the_master_and_its_jobs_how_long_tasks_wait_and_when_theirs_star
 }
 
 #[test]
+fn what_runs_for_longer_than_expected_has_its_node_tell_its_waits_anew() {
+    let mut world = World::with_nodes(preset(200), 1, CORE);
+    world.run_for(seconds(10));
+    let mut overruns = of_kind(Guaranteed, 1, "60s", 1_000);
+    overruns.expected = Some(seconds(10));
+    world.submit(job(vec![overruns]));
+    let second = world.submit(job(vec![of_kind(Guaranteed, 1, "10s", 1_000)]));
+    world.run_for(seconds(9));
+    let begin = world.told_waits.len();
+    world.run_for(seconds(30));
+    let to_master = told(&world, begin).into_iter().filter(|(_, to)| *to == Address::Master).count();
+    assert!((5..=30).contains(&to_master), "it starts at any moment and would take ten seconds: {to_master}");
+    let to_job = world.told_waits[begin..].iter().filter(|told| told.to == Address::JobManager(second));
+    let starts: BTreeSet<Duration> = to_job.flat_map(|told| told.starts.iter().map(|(_, start)| *start)).collect();
+    assert_eq!(starts, BTreeSet::from([Duration::from_micros(1)]));
+}
+
+#[test]
 fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
     for (preset, rooms) in [(Preset::APOLLO, vec![0]), (Preset::APOLLO_PLUS, vec![0, 1_000])] {
         let mut world = World::with_nodes(preset, 1, CORE);
@@ -429,7 +494,9 @@ fn where_room_counts_a_node_tells_of_it_although_all_went_as_expected() {
         world.run_for(seconds(20));
         assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
         let to_master = world.told_waits[begin..].iter().filter(|told| told.to == Address::Master);
-        let told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
+        // What is taken to have half its time left whenever it is looked at has its node tell again of the same room.
+        let mut told: Vec<u32> = to_master.map(|told| told.room.cpu_millis()).collect();
+        told.dedup();
         assert_eq!(told, rooms, "{preset:?}");
     }
 }
@@ -628,6 +695,11 @@ mod duplicates {
         pair.world.settle();
         let (first, superseded) = (pair.first, Some(&LostCause::Superseded));
         assert_eq!(pair.world.losses().get(&first), superseded, "{}", pair.world.log.join("\n"));
+        let in_vain = pair.world.records.iter().filter_map(|record| match record {
+            Record::WaitedInVain { attempt, waited, expected, .. } => Some((*attempt, waited > expected)),
+            _ => None,
+        });
+        assert_eq!(in_vain.collect::<Vec<_>>(), [(first, true)]);
         assert_eq!(pair.world.nodes[0].agent.as_ref().unwrap().describe(pair.world.now).queued.len(), 0);
         assert_eq!(pair.shown_on(), NodeId(1));
         pair.finish();
@@ -677,6 +749,36 @@ mod duplicates {
         world.run_for(Duration::from_millis(700));
         let launches = |change: &&Change| matches!(change, Change::Launched { task, .. } if task.job == waits);
         assert_eq!(world.disk.iter().filter(launches).count(), 1, "{}", world.log.join("\n"));
+    }
+
+    #[test]
+    fn a_task_is_launched_again_however_many_older_ones_wait_that_are_opportunistic() {
+        let mut preset = self::preset();
+        preset.inter_job = InterJob::Entitlement { guaranteed: 60 };
+        preset.queueing.as_mut().unwrap().allowance.opportunistic = 10_000;
+        let mut world = World::with_nodes(preset, 1, Resources::new(8_000, 0));
+        let small = |world: &mut World| {
+            world.add_node(TWO, &[("kind", "small")]);
+            world.run_for(seconds(1));
+        };
+        small(&mut world);
+        let of_small = |tasks, length| StageSpec {
+            constraints: vec![Constraint::parse("kind=small").expect("it is one")],
+            ..of_kind(Guaranteed, tasks, length, 1_000)
+        };
+        world.submit(job(vec![of_small(1, "60s")]));
+        // Larger than what may be guaranteed.
+        let large = of_kind(Opportunistic, 40, "600s", 8_000);
+        let first = StageSpec { name: "first".to_owned(), ..of_kind(Guaranteed, 1, "3s", 1_000) };
+        let next = StageSpec { after: vec![0], ..of_small(2, "50s") };
+        let id = world.submit(job(vec![first, large, next]));
+        world.run_for(seconds(5));
+        assert_eq!((running_of(&world, id), out_of(&world, id)), (2, (2, 40)), "{}", world.log.join("\n"));
+        small(&mut world);
+        world.run_for(seconds(4));
+        let launches =
+            |change: &&Change| matches!(change, Change::Launched { task, .. } if (task.job, task.stage) == (id, 2));
+        assert_eq!(world.disk.iter().filter(launches).count(), 3, "{}", world.log.join("\n"));
     }
 
     #[test]

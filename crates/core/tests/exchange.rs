@@ -86,7 +86,7 @@ fn one_that_waits(world: &mut World) -> JobId {
 }
 
 fn describe(world: &World, why: &Why) -> String {
-    world.server.as_ref().expect("it runs").master.describe_why(why)
+    world.server.as_ref().expect("it runs").master.dispatch().describe_why(why)
 }
 
 #[test]

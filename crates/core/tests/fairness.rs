@@ -3,7 +3,7 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::master::Decide;
+use amalgam_core::dispatch::Decide;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome};
@@ -218,7 +218,7 @@ fn a_node_kept_for_what_found_room_elsewhere_is_given_to_others_at_once() {
 #[test]
 fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
     let mut world = World::new(Preset::DRF);
-    world.settings.decide = Decide::OnHeartbeats { most: None };
+    world.settings.dispatch.decide = Decide::OnHeartbeats { most: None };
     world.settings.heartbeat = Duration::from_secs(3);
     world.start_server();
     world.add_node(Resources::new(1_000, 0), &[]);
@@ -237,7 +237,7 @@ fn in_heartbeat_mode_nothing_is_decided_between_heartbeats() {
 #[test]
 fn a_heartbeat_brings_so_many_tasks_and_no_more() {
     let mut world = World::new(Preset::DRF);
-    world.settings.decide = Decide::OnHeartbeats { most: NonZeroU32::new(3) };
+    world.settings.dispatch.decide = Decide::OnHeartbeats { most: NonZeroU32::new(3) };
     world.settings.heartbeat = Duration::from_secs(3);
     world.start_server();
     world.add_node(Resources::new(8_000, 0), &[]);
@@ -317,7 +317,7 @@ fn a_kept_node_is_used_when_the_limit_on_its_job_lifts() {
 #[test]
 fn a_job_that_another_waits_for_is_not_forgotten() {
     let mut world = World::new(Preset::FIFO);
-    world.settings.kept_jobs = 1;
+    world.settings.dispatch.kept_jobs = 1;
     world.start_server();
     world.add_node(Resources::new(1_000, 0), &[]);
     world.settle();

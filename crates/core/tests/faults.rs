@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod world;
 
-use amalgam_core::master::Decide;
+use amalgam_core::dispatch::Decide;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, ToMaster};
 use amalgam_core::role::{Change, LostCause, Role};
@@ -44,7 +44,7 @@ fn run(seed: u64, faults: Faults) -> World {
     let preset = PRESETS[chance.below(PRESETS.len() as u64) as usize];
     let mut world = World::new(preset);
     if chance.below(4) == 0 {
-        world.settings.decide = Decide::OnHeartbeats { most: None };
+        world.settings.dispatch.decide = Decide::OnHeartbeats { most: None };
     }
     if faults == Faults::ServerOnly {
         world.orphan_lease = Duration::MAX;

@@ -364,7 +364,7 @@ fn a_task_that_reads_more_than_a_node_keeps_fails_and_says_what_helps() {
 #[test]
 fn a_job_that_is_forgotten_leaves_no_files() {
     let mut world = small(10);
-    world.settings.kept_jobs = 1;
+    world.settings.dispatch.kept_jobs = 1;
     world.kill_server();
     world.start_server();
     world.settle();
@@ -382,7 +382,7 @@ fn a_job_that_is_forgotten_leaves_no_files() {
 #[test]
 fn what_two_jobs_left_alike_stays_until_both_are_forgotten() {
     let mut world = World::new(Preset::FIFO);
-    world.settings.kept_jobs = 1;
+    world.settings.dispatch.kept_jobs = 1;
     world.start_server();
     world.add_node(Resources::new(2_000, 0), &[]);
     world.settle();
@@ -435,7 +435,9 @@ fn nobody_waits_for_a_file_whose_node_was_given_up() {
     world.run_for(Duration::from_secs(25));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     let ends = reasons(&world, task(id, 1, 0));
-    assert!(matches!(&ends[0], EndReason::NoInput(why) if why.contains("is written again")), "{ends:?}");
+    assert!(matches!(&ends[0], EndReason::Withdrawn(why) if why.contains("is written again")), "{ends:?}");
+    let record = *world.server.as_ref().unwrap().jobs[&id].dag().stage(1).record(0).unwrap();
+    assert_eq!(record.losses, 0, "nothing of it is lost, however often its input is");
 }
 
 #[test]
@@ -455,4 +457,87 @@ fn a_job_that_chooses_nodes_itself_goes_where_its_files_are() {
     }
     let fetched: usize = world.nodes.iter().map(|node| node.executor.fetched.len()).sum();
     assert_eq!(fetched, 0, "each reader went to its writer's node");
+}
+
+// ---- guaranteed work first -----------------------------------------------------------------------------------------
+
+/// On nodes of this kind.
+fn on(kind: &str, stage: StageSpec) -> StageSpec {
+    StageSpec { constraints: vec![Constraint::parse(&format!("kind={kind}")).expect("it is one")], ..stage }
+}
+
+/// A node of two cores with room for so many files, and two that write them.
+fn small_beside_large(files: u64) -> World {
+    let mut world = World::new(Preset::MERCURY);
+    world.start_server();
+    world.cache_bytes = files * FILE_BYTES;
+    world.add_node(Resources::new(2_000, 0), &[("kind", "small")]);
+    world.cache_bytes = 100 * FILE_BYTES;
+    world.add_node(Resources::new(4_000, 0), &[("kind", "large")]);
+    world.add_node(Resources::new(4_000, 0), &[("kind", "other")]);
+    world.settle();
+    world
+}
+
+/// Reads so many files of a large node on the small one.
+fn reads(world: &mut World, from: &str, files: usize, execution: ExecutionType, run: &str, cpu_millis: u32) -> JobId {
+    let names: Vec<String> = (0..files).map(|number| format!("o{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let name = format!("w{}", world.disk.len());
+    let mut reader = StageSpec { execution, ..on("small", reader("r", 1, run, 0, "*")) };
+    reader.resources.basic = Resources::new(cpu_millis, 0);
+    world.submit(job(vec![on(from, writer(&name, 1, &names)), reader]))
+}
+
+#[test]
+fn a_guaranteed_reader_has_the_room_of_an_opportunistic_one_that_runs() {
+    let mut world = small_beside_large(2);
+    let first = reads(&mut world, "large", 2, ExecutionType::Opportunistic, "100s", 1_000);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.running_tasks(), [task(first, 1, 0)]);
+    let second = reads(&mut world, "large", 1, ExecutionType::Guaranteed, "1s", 1_000);
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(world.outcome(second), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(reasons(&world, task(first, 1, 0)), [EndReason::Preempted]);
+    let says_why = |record: &&Record| matches!(record, Record::Preempting { by, .. } if by.job == second);
+    assert_eq!(world.records.iter().filter(says_why).count(), 1);
+    world.run_for(Duration::from_secs(200));
+    assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded));
+}
+
+#[test]
+fn opportunistic_readers_that_only_wait_leave_their_room_before_any_is_ended() {
+    let mut world = small_beside_large(4);
+    let runs = reads(&mut world, "large", 1, ExecutionType::Opportunistic, "40s", 1_000);
+    world.run_for(Duration::from_secs(5));
+    let waits = [1, 2].map(|files| {
+        let id = reads(&mut world, "large", files, ExecutionType::Opportunistic, "5s", 2_000);
+        world.run_for(Duration::from_secs(5));
+        id
+    });
+    world.nodes[0].executor.fetched.clear();
+    let guaranteed = reads(&mut world, "large", 1, ExecutionType::Guaranteed, "1s", 1_000);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.outcome(guaranteed), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(world.running_tasks(), [task(runs, 1, 0)]);
+    world.run_for(Duration::from_secs(100));
+    for id in [runs, waits[0], waits[1]] {
+        assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+        assert_eq!(reasons(&world, task(id, 1, 0)), [EndReason::Exit(0)], "{}", world.log.join("\n"));
+    }
+    // The newest went back, and one of its two files made room.
+    assert_eq!(world.nodes[0].executor.fetched.len(), 2, "{:?}", world.nodes[0].executor.fetched);
+}
+
+#[test]
+fn what_a_guaranteed_task_reads_is_fetched_beside_what_opportunistic_ones_do() {
+    let mut world = small_beside_large(100);
+    world.nodes[0].executor.holds_fetches = true;
+    reads(&mut world, "large", 6, ExecutionType::Opportunistic, "1s", 1_000);
+    world.run_for(Duration::from_secs(5));
+    let second = reads(&mut world, "other", 1, ExecutionType::Guaranteed, "1s", 1_000);
+    world.run_for(Duration::from_secs(5));
+    world.deliver_held_fetch(0, NodeId(2));
+    world.run_for(Duration::from_secs(3));
+    assert_eq!(world.outcome(second), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
 }

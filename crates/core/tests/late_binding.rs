@@ -54,7 +54,7 @@ fn why(world: &mut World, cores: u32, zone: &str) -> String {
     let id = world.submit(JobSpec { wait_for_nodes: true, ..job(vec![stage]) });
     let server = world.server.as_ref().unwrap();
     let reasons = server.jobs[&id].explain();
-    reasons.iter().map(|why| server.master.describe_why(why)).collect::<Vec<_>>().join("; ")
+    reasons.iter().map(|why| server.master.dispatch().describe_why(why)).collect::<Vec<_>>().join("; ")
 }
 
 #[test]

@@ -2,16 +2,17 @@
 //! rerun keeps what is done, is not held for ever by a hold from its first run, and does not wait for a forgotten job;
 //! and where the log ends before a job begins, it begins after the restart.
 
+use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::master::{JobState, MasterSettings};
+use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, AdmittedJob, JobAction, JobOutcome, Message, Rule, ToMaster};
 use amalgam_core::role::{Change, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, ClientId, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, Key, Mac, NodeId,
-    Program, QueueId, ResourceSpec, Resources, Sealing, StageSpec, TaskId, TaskSet, UserId,
+    AttemptId, ClientId, EndReason, Ended, Epoch, ExecutionType, GrantId, HostId, Instant, JobId, JobSpec, Key, Mac,
+    NodeId, Program, QueueId, ResourceSpec, Resources, Sealing, StageSpec, TaskId, TaskSet, UserId,
 };
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 fn log() -> Vec<Change> {
     let mut log = first_run(Vec::new());
     log.insert(log.len() - 1, Change::JobHeld { job: JOB, held: true });
-    log.push(Change::JobReopened { job: JOB });
+    log.push(Change::JobReopened { job: JOB, run: 1 });
     log
 }
 
@@ -50,6 +51,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
         recalled: Vec::new(),
         only_guaranteed: false,
         preset: None,
+        host: HostId::SERVER,
         submitted_at: Instant(0),
     };
     let mut log = vec![Change::JobAdmitted { job: Arc::new(job), key: None }, Change::JobBegun { job: JOB }];
@@ -108,10 +110,10 @@ fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
     let mut admitted = first_run(Vec::new());
     admitted.truncate(1);
     let mut reopened = first_run(Vec::new());
-    reopened.push(Change::JobReopened { job: JOB });
+    reopened.push(Change::JobReopened { job: JOB, run: 1 });
     for log in [admitted, reopened] {
         let roles = restarted(log);
-        let state = roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state);
+        let state = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state);
         assert_eq!(state, Some(&JobState::Begun));
         assert!(roles.jobs[&JOB].dag().stage(0).ready() > 0);
     }
@@ -120,8 +122,8 @@ fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
 #[test]
 fn what_had_failed_runs_again_where_the_log_ends_after_the_job_began_again() {
     let mut log = first_run(Vec::new());
-    log.extend([Change::JobReopened { job: JOB }, Change::JobBegun { job: JOB }]);
-    for log in [log.clone(), [log, vec![Change::Rerun { job: JOB }]].concat()] {
+    log.extend([Change::JobReopened { job: JOB, run: 1 }, Change::JobBegun { job: JOB }]);
+    for log in [log.clone(), [log, vec![Change::Rerun { job: JOB, run: 1 }]].concat()] {
         let roles = restarted(log);
         let stage = roles.jobs[&JOB].dag().stage(0);
         assert_eq!((stage.succeeded, stage.ready()), (1, 1));
@@ -143,7 +145,7 @@ fn who_was_held_when_it_ended_runs_again_when_that_is_asked_for() {
     held.push(Change::JobHeld { job: JOB, held: true });
     let mut roles = restarted(held);
     act(&mut roles, JobAction::RerunFailed);
-    let job = roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state.clone());
+    let job = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state.clone());
     assert_eq!(job, Some(JobState::Begun));
     assert!(roles.jobs[&JOB].dag().stage(0).ready() > 0);
 }
@@ -155,7 +157,7 @@ fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
     let snapshot = roles.durable();
     act(&mut roles, JobAction::RerunFailed);
     assert_eq!(
-        roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state),
+        roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state),
         Some(&JobState::Begun)
     );
     let mut again = restarted(snapshot);
@@ -167,6 +169,6 @@ fn a_job_whose_dependency_is_forgotten_runs_again_if_it_ever_ran() {
     never_ran.push(Change::JobEnded { job: JOB, outcome: JobOutcome::DependencyFailed, at: Instant(3) });
     let mut roles = restarted(never_ran);
     act(&mut roles, JobAction::RerunFailed);
-    let state = roles.master.as_ref().and_then(|master| master.job(JOB)).map(|(_, state)| state.clone());
+    let state = roles.master.as_ref().and_then(|master| master.dispatch().job(JOB)).map(|(_, state)| state.clone());
     assert!(matches!(state, Some(JobState::Ended(_))), "it stays as it is: {state:?}");
 }

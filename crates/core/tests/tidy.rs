@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Which of core's modules each of them may import. A module that is not listed here has no place in the design yet.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("vocabulary", &[]),
     ("protocol", &["vocabulary"]),
     ("why", &["vocabulary", "protocol"]),
@@ -15,16 +15,46 @@ const MAY_IMPORT: [(&str, &[&str]); 13] = [
     // The rule by which an ask was next is said by a policy and travels with the grant.
     ("policy", &["vocabulary", "why", "protocol::Rule"]),
     ("scheduling", &["vocabulary", "why", "protocol", "policy"]),
+    ("dispatch", &["vocabulary", "protocol", "role", "why", "policy", "scheduling"]),
     ("node", ROLES_MAY),
     ("master", ROLES_MAY),
     ("job_manager", ROLES_MAY),
+    ("job_host", ROLES_MAY),
     ("global_master", ROLES_MAY),
-    ("preset", &["vocabulary", "protocol", "policy", "scheduling", "node", "master", "job_manager", "global_master"]),
-    ("hosting", &["vocabulary", "protocol", "role", "policy", "node", "master", "job_manager", "preset"]),
+    (
+        "preset",
+        &[
+            "vocabulary",
+            "protocol",
+            "policy",
+            "scheduling",
+            "dispatch",
+            "node",
+            "master",
+            "job_manager",
+            "global_master",
+        ],
+    ),
+    (
+        "hosting",
+        &[
+            "vocabulary",
+            "protocol",
+            "why",
+            "role",
+            "policy",
+            "dispatch",
+            "node",
+            "master",
+            "job_manager",
+            "job_host",
+            "preset",
+        ],
+    ),
     ("lib", &[]),
 ];
-const ROLES_MAY: &[&str] = &["vocabulary", "protocol", "role", "why", "policy", "scheduling"];
-const ROLES: [&str; 4] = ["node", "master", "job_manager", "global_master"];
+const ROLES_MAY: &[&str] = &["vocabulary", "protocol", "role", "why", "policy", "scheduling", "dispatch"];
+const ROLES: [&str; 5] = ["node", "master", "job_manager", "job_host", "global_master"];
 
 const PAPERS: [&str; 5] = ["mercury", "carbyne", "megha", "apollo", "sparrow"];
 

@@ -10,21 +10,29 @@ use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
-use crate::transport::{JoinError, Joined, OtherNodes, Upstream, serve_server};
+use crate::transport::{
+    HostLinks, Introduction, JoinError, Joined, OtherNodes, RETRY, Secrets, Terms, join_patiently, serve_server,
+};
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
-use amalgam_core::vocabulary::{Epoch, Instant};
-use std::path::PathBuf;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Epoch, HostId, Instant, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Between two tries to reach the server: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// While the server is away, one that knows its number goes on without it after so long.
+const BRIEFLY: Duration = Duration::from_secs(3);
 
 pub struct AgentOptions {
-    pub upstream: Upstream,
+    /// Where the server listens for agents.
+    pub server: String,
+    pub secrets: Secrets,
     pub node: NodeOptions,
     /// For this agent alone.
     pub executor: ExecutorSetup,
@@ -32,6 +40,38 @@ pub struct AgentOptions {
     pub journal: Option<PathBuf>,
     /// How long the first connection may take; later ones are tried for ever.
     pub patience: Duration,
+}
+
+/// What an agent keeps of what it was told, so that a later life can go on while the server is away.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct Known {
+    /// Of another server it would mean nothing.
+    server: String,
+    name: String,
+    node: NodeId,
+    preset: Preset,
+    job_hosts: BTreeMap<HostId, String>,
+}
+
+impl Known {
+    const FILE: &str = "known.json";
+
+    /// What was kept for this name at this server.
+    fn load(files: &Path, server: &str, name: &str) -> Option<Known> {
+        let text = fs::read(files.join(Known::FILE)).ok()?;
+        let known: Known = serde_json::from_slice(&text).ok()?;
+        (known.server == server && known.name == name).then_some(known)
+    }
+
+    /// Without it a later life waits for the server.
+    fn keep(&self, files: &Path) {
+        let path = files.join(Known::FILE);
+        let text = serde_json::to_vec(self).expect("names and numbers can be written");
+        let fresh = path.with_extension("new");
+        if let Err(error) = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)) {
+            tracing::warn!(path = %path.display(), %error, "what the server said cannot be kept");
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,45 +137,87 @@ async fn stay(
     mut joined_as: impl FnMut(&str),
     started: &mut Option<Handle>,
 ) -> Result<(), AgentError> {
-    let AgentOptions { mut upstream, node, journal, patience, .. } = options;
+    let AgentOptions { server, secrets, node, journal, patience, .. } = options;
     let files = executor.setup().config.state.clone();
     let sealing = new_sealing()?;
     let settings = node.settings(&Host::inspect(), &executor.enforcement);
-    upstream.name.clone_from(&settings.name);
-    let first = join_patiently(&upstream, Some(patience)).await?;
-    joined_as(&upstream.name);
-    // The number that the server gave is part of the role, so the loop starts with the first connection.
-    let mut roles = Roles::new(first.preset, Epoch(0), JobManagerSettings::default(), sealing);
-    let name = &upstream.name;
-    let journal = journal.map(|directory| JournalWriter::create(&directory, name)).transpose()?;
+    let name = settings.name.clone();
+    let introduction = || Introduction::Node { name: name.clone() };
+    let before = Known::load(&files, &server, &name).filter(|known| !known.job_hosts.is_empty());
+    let patience = if before.is_some() { BRIEFLY } else { patience };
+    let first = match join_patiently(&server, &secrets, introduction, Some(patience)).await {
+        Ok(joined) => Some(joined),
+        Err(error) if before.is_none() || !matches!(error, JoinError::Unreachable { .. }) => return Err(error.into()),
+        Err(error) => {
+            tracing::warn!("{error}; going on with the job managers that were known before");
+            None
+        }
+    };
+    let known = match (first.as_ref().map(|joined| numbered(joined, &server)).transpose()?, before) {
+        (Some((node, preset)), before) => {
+            let job_hosts = before.filter(|known| known.node == node).map(|known| known.job_hosts).unwrap_or_default();
+            Known { server: server.clone(), name: name.clone(), node, preset, job_hosts }
+        }
+        (None, Some(before)) => before,
+        (None, None) => unreachable!("it would have ended with the error"),
+    };
+    joined_as(&name);
+    // The number that the server gave is part of the role, so the loop starts when it is known.
+    let Known { node, preset, ref job_hosts, .. } = known;
+    let mut roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), sealing);
+    let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
     if journal.is_some() {
         roles.keep_journal();
     }
-    roles.add_local_node(first.node, settings);
+    roles.add_local_node(node, settings);
     let (fetcher, orders) = fetcher();
     let handle = started.insert(start_loop(roles, journal, files.clone(), fetcher)?).clone();
-    FileStore::remove_others(&files, first.node);
+    FileStore::remove_others(&files, node);
     FileStore::remove_remains(&files);
     let others = Arc::new(OtherNodes::default());
     let source = Arc::clone(&others) as Arc<dyn Source>;
     tokio::spawn(orders.carry_out(files.clone(), Some(source), handle.clone()));
     // The loop was started just now and takes what it is sent.
     let _ = handle.send(Input::ExecutorConnected(Box::new(executor)));
-    let (node, preset) = (first.node, first.preset);
+    let keep = {
+        let (known, files) = (known.clone(), files.clone());
+        move |hosts: &BTreeMap<HostId, String>| Known { job_hosts: hosts.clone(), ..known.clone() }.keep(&files)
+    };
+    let hosts = HostLinks::new(handle.clone(), secrets.clone(), node, keep);
+    known.keep(&files);
+    hosts.know(job_hosts.clone());
     let mut joined = first;
     loop {
-        let end = serve_server(joined, &handle, &files, &others).await;
-        tracing::warn!(%end, "the connection to the server broke");
-        joined = join_patiently(&upstream, None).await?;
-        if joined.node != node {
-            let why = format!(
-                "it was {node} before and would be {} now: the server has lost its state; start the agent again",
-                joined.node
-            );
-            return Err(JoinError::Refused { server: upstream.server.clone(), why }.into());
+        if let Some(joined) = joined.take() {
+            let end = serve_server(joined, node, &handle, &files, &others, &hosts).await;
+            tracing::warn!(%end, "the connection to the server broke");
+            tokio::time::sleep(RETRY.0).await;
         }
-        if joined.preset != preset {
+        let again = join_patiently(&server, &secrets, introduction, None).await?;
+        tracing::warn!("connected with the server again");
+        let (number, rules) = numbered(&again, &server)?;
+        if number != node {
+            let why = format!(
+                "this node was {node} before and would be {number} now: the server has lost its state; start the \
+                 agent again"
+            );
+            // So that the next life does not go by it.
+            let _ = fs::remove_file(files.join(Known::FILE));
+            return Err(JoinError::Refused { address: server, why, is_passing: false }.into());
+        }
+        if rules != preset {
             tracing::warn!("the server schedules by other rules than before; start this agent again to follow them");
+        }
+        joined = Some(again);
+    }
+}
+
+fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset), JoinError> {
+    match &joined.terms {
+        Terms::Node { node, preset } => Ok((*node, **preset)),
+        Terms::NodeOf | Terms::JobHost { .. } => {
+            let why = "it took us for somebody else".to_owned();
+            Err(JoinError::Refused { address: server.to_owned(), why, is_passing: false })
         }
     }
 }
@@ -152,38 +234,4 @@ fn start_loop(
     let (shell, handle) = Shell::new(roles, clock, committer, journal, Some(files)).map_err(AgentError::Runtime)?;
     spawn_loop(shell)?;
     Ok(handle)
-}
-
-/// Tries again while the server cannot be reached; what it refuses, it would refuse again. Without a limit to its
-/// patience it also waits for as long as the server takes the node's old connection for a good one.
-async fn join_patiently(upstream: &Upstream, patience: Option<Duration>) -> Result<Joined, JoinError> {
-    let started = tokio::time::Instant::now();
-    let mut pause = RETRY.0;
-    let mut said = String::new();
-    let mut say_once = |why: String| {
-        if why != said {
-            tracing::warn!("still trying: {why}");
-            said = why;
-        }
-    };
-    loop {
-        match upstream.join().await {
-            Err(JoinError::Unreachable { server, error }) => {
-                if patience.is_some_and(|patience| started.elapsed() >= patience) {
-                    return Err(JoinError::Unreachable { server, error });
-                }
-                say_once(format!("the server at {server} cannot be reached: {error}"));
-            }
-            // Its old connection may be seen as broken only in a moment.
-            Err(JoinError::Refused { why, server }) if why.contains("is connected already") => {
-                if patience.is_some() && started.elapsed() > Duration::from_secs(10) {
-                    return Err(JoinError::Refused { server, why });
-                }
-                say_once(why);
-            }
-            other => return other,
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY.1);
-    }
 }

@@ -32,6 +32,9 @@ wire! {
         /// The preset that it goes by; absent where that is the cluster's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         preset: Option<String>,
+        /// Where its manager is; absent where that is the server.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        manager: Option<ManagerPlace>,
         priority: i32,
         state: JobState,
         /// Why it is not running, or how it ended; one line.
@@ -43,6 +46,14 @@ wire! {
         /// What it gave to other jobs and received from them; absent under presets in which jobs do not yield.
         #[serde(default)]
         exchange: Option<Exchange>,
+    }
+
+    /// A process of job managers.
+    pub struct ManagerPlace {
+        /// `amalgam jobs --number`.
+        number: u32,
+        /// Whether it is connected with the server.
+        connected: bool,
     }
 
     /// What a job gave and received: resource-seconds by kind, in the units of the kinds, such as core seconds and MiB
@@ -262,6 +273,9 @@ wire! {
         attempts: AttemptCounts,
         tasks_per_second: f64,
         queues: Vec<QueueSummary>,
+        /// Processes of job managers beside the server.
+        #[serde(default)]
+        job_managers: Vec<ManagerPlace>,
     }
 
     /// Something that happened.
@@ -304,6 +318,9 @@ wire! {
         job: u64,
         /// Absent when it was done.
         error: Option<Error>,
+        /// When it is not done at once: what it waits for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waits_for: Option<String>,
     }
 
     pub struct DrainRequest {
@@ -403,6 +420,8 @@ words! {
         Release = "release",
         /// Runs the tasks again that failed for good or were cancelled.
         RerunFailed = "rerun-failed",
+        /// Ends a job whose manager is in a process of job managers that is away, without it.
+        Abandon = "abandon",
     }
 
     pub enum EventKind {

@@ -68,6 +68,9 @@ impl AuthError {
     /// What would help.
     pub fn remedy(&self) -> String {
         match self {
+            AuthError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "check the path; a server makes tokens.toml in its state directory when it starts first".to_owned()
+            }
             AuthError::Io { .. } => "check the path, and that you may read it".to_owned(),
             AuthError::Exposed { path, .. } => format!("run `chmod 600 {}`", path.display()),
             AuthError::Malformed { .. } => "mend it, or remove it and start the server to make a new one".to_owned(),
@@ -211,6 +214,17 @@ pub fn client_token(path: &Path, user: &str) -> Result<String, AuthError> {
     let entries = read(path)?;
     let own = entries.iter().find(|entry| entry.user == user).or(entries.first());
     own.map(|entry| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
+}
+
+/// Those by which a daemon with this file knows others: every administrator's, or the only line of a file that is no server's.
+///
+/// # Errors
+/// As of [`client_token`].
+pub fn daemon_tokens(path: &Path) -> Result<Vec<String>, AuthError> {
+    match read(path) {
+        Ok(entries) => Ok(entries.into_iter().filter(|entry| entry.admin).map(|entry| entry.token).collect()),
+        Err(_) => Ok(vec![client_token(path, "")?]),
+    }
 }
 
 fn read_private(path: &Path) -> Result<String, AuthError> {

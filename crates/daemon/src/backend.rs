@@ -145,8 +145,8 @@ enum Latest {
 }
 
 fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
-    let (job, state) = roles.master.as_ref()?.job(task.job)?;
-    let job_ended = matches!(state, amalgam_core::master::JobState::Ended(_));
+    let (job, state) = roles.dispatch()?.job(task.job)?;
+    let job_ended = matches!(state, amalgam_core::dispatch::JobState::Ended(_));
     let exists = job.spec.stages.get(task.stage as usize).is_some_and(|stage| task.index < stage.tasks.len());
     if !exists {
         return None;
@@ -177,12 +177,16 @@ impl Backend for ServerBackend {
     async fn jobs(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error> {
         let before = cursor(&page)?.map(JobId);
         let limit = page.limit as usize;
-        let (items, next) = self.look(move |roles, now| views::jobs(roles, &filter, before, limit, now)).await?;
+        let hosts = self.handle.routes().job_hosts();
+        let (items, next) =
+            self.look(move |roles, now| views::jobs(roles, &filter, before, limit, &hosts, now)).await?;
         Ok(Listing { items, next: next.map(|job| job.0.to_string()) })
     }
 
     async fn job(&self, job: JobId) -> Result<JobDetail, Error> {
-        self.look(move |roles, now| views::job(roles, job, now)).await?.ok_or_else(|| Error::no_such_job(job.0))
+        let hosts = self.handle.routes().job_hosts();
+        let found = self.look(move |roles, now| views::job(roles, job, &hosts, now)).await?;
+        found.ok_or_else(|| Error::no_such_job(job.0))
     }
 
     async fn tasks(&self, job: JobId, filter: TaskFilter, page: Page) -> Result<Listing<TaskSummary>, Error> {
@@ -211,7 +215,13 @@ impl Backend for ServerBackend {
             history.scan(Some(job.0), from, |sequence, entry| {
                 let line =
                     decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, task, &names));
-                let Some(line) = line else { return ControlFlow::Continue(()) };
+                // Said again whenever it was looked at again.
+                let is_repeated = |line: &StoryLine| {
+                    let before = items.iter().rev().find(|before: &&StoryLine| before.attempt.is_none());
+                    line.kind == "blocked"
+                        && before.is_some_and(|before| (&before.kind, &before.text) == (&line.kind, &line.text))
+                };
+                let Some(line) = line.filter(|line| !is_repeated(line)) else { return ControlFlow::Continue(()) };
                 if items.len() == limit {
                     next = Some(sequence.to_string());
                     return ControlFlow::Break(());
@@ -233,14 +243,17 @@ impl Backend for ServerBackend {
         self.jobs(filter, page).await
     }
 
-    async fn act(&self, job: JobId, action: Action) -> Result<(), Error> {
+    async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error> {
         let action = match action {
             Action::Cancel => JobAction::Cancel,
             Action::Hold => JobAction::Hold,
             Action::Release => JobAction::Release,
             Action::RerunFailed => JobAction::RerunFailed,
+            Action::Abandon => JobAction::Abandon,
         };
-        self.order(ToMaster::Control { job, action }).await.map(drop)
+        self.order(ToMaster::Control { job, action }).await?;
+        let hosts = self.handle.routes().job_hosts();
+        self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await
     }
 
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error> {
@@ -320,8 +333,8 @@ impl Backend for ServerBackend {
             looks.push_back((now, ended));
             rate
         };
-        let started = self.started;
-        let summary = self.look(move |roles, now| views::cluster(roles, started, rate, now)).await?;
+        let (started, hosts) = (self.started, self.handle.routes().job_hosts());
+        let summary = self.look(move |roles, now| views::cluster(roles, &hosts, started, rate, now)).await?;
         summary.ok_or_else(|| Error::new(ErrorCode::Unavailable, "this process has no master", "ask the server"))
     }
 

@@ -4,9 +4,10 @@ mod opportunistic;
 mod policies;
 mod queueing;
 
-use amalgam_core::master::{Beside, Decide, MasterSettings};
+use amalgam_core::dispatch::{Beside, Decide};
+use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::inter_job::QueueTree;
-use amalgam_core::preset::Preset;
+use amalgam_core::preset::{Places, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
@@ -96,6 +97,8 @@ struct File {
     decide: Option<At<String>>,
     grants_per_heartbeat: Option<At<NonZeroU32>>,
     kept_jobs: Option<usize>,
+    /// So many processes, `amalgam jobs`, have the managers of new jobs.
+    job_hosts: Option<At<u8>>,
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
     beside: Option<At<BesideEntry>>,
@@ -202,10 +205,12 @@ impl Config {
         let failures = &mut master.reliability;
         failures.half_life = value(file.failures_half_life, failures.half_life);
         failures.together = value(file.outage_window, failures.together);
-        master.kept_jobs = file.kept_jobs.unwrap_or(master.kept_jobs);
-        master.decide = decide(file.decide, file.grants_per_heartbeat)?;
+        master.dispatch.kept_jobs = file.kept_jobs.unwrap_or(master.dispatch.kept_jobs);
+        master.dispatch.decide = decide(file.decide, file.grants_per_heartbeat)?;
+        master.dispatch.hosts = job_hosts(file.job_hosts, config.preset)?;
         config.queues = queues(&file.queue, config.preset)?;
-        config.master.beside = file.beside.map(|At { at, value }| value.settings(at, config.preset)).transpose()?;
+        config.master.dispatch.beside =
+            file.beside.map(|At { at, value }| value.settings(at, config.preset)).transpose()?;
         Ok(config)
     }
 }
@@ -238,6 +243,19 @@ fn at_least<T: PartialOrd + Display>(key: &str, found: Option<At<T>>, least: T, 
             Err(mistake(at, format!("{key} is {value}"), format!("write {written} or more")))
         }
         _ => Ok(()),
+    }
+}
+
+/// Only where they place all tasks themselves can job managers be without their master.
+fn job_hosts(found: Option<At<u8>>, preset: Preset) -> Result<u8, Mistake> {
+    match found {
+        Some(At { at, value }) if value > 0 && preset.places != Places::JobManagers => {
+            let problem =
+                format!("job_hosts is for presets whose job managers place all tasks, and not for {}", preset.name());
+            let such = Preset::all().filter(|preset| preset.places == Places::JobManagers).map(Preset::name);
+            Err(mistake(at, problem, format!("leave it out, or choose one of {}", such.collect::<Vec<_>>().join(", "))))
+        }
+        found => Ok(value(found, 0)),
     }
 }
 
@@ -373,7 +391,7 @@ mod tests {
         assert_eq!(config.master.reliability.together, Duration::from_secs(90));
         assert_eq!(config.master.heartbeat, Duration::from_secs(3));
         assert_eq!(config.master.most_reports.get(), 50);
-        assert_eq!(config.master.decide, Decide::OnHeartbeats { most: NonZeroU32::new(8) });
+        assert_eq!(config.master.dispatch.decide, Decide::OnHeartbeats { most: NonZeroU32::new(8) });
     }
 
     #[test]
@@ -383,7 +401,7 @@ mod tests {
         let config = parse(text).expect("they share a cluster");
         let preset = |queue: &str| config.queues.preset(config.queues.leaf(queue).unwrap());
         assert_eq!((preset("old.er"), preset("new")), (Some("apollo-baseline"), None));
-        let beside = config.master.beside.clone().expect("a part of all");
+        let beside = config.master.dispatch.beside.clone().expect("a part of all");
         assert_eq!((beside.preset.as_str(), beside.part), ("apollo-baseline", 250_000));
     }
 
@@ -510,6 +528,12 @@ mod tests {
             ("heartbeat = '9ms'", "server.toml:1:13: heartbeat is 9.0ms\n  help: write 10ms or more"),
             ("missed_heartbeats = 0", "server.toml:1:21: missed_heartbeats is 0\n  help: write 1 or more"),
             ("heartbeat = 'soon'", "is not a duration"),
+            (
+                "preset = 'mercury'\njob_hosts = 1",
+                "server.toml:2:13: job_hosts is for presets whose job managers place all tasks, and not for mercury\n  \
+                 help: leave it out, or choose one of sparrow, ",
+            ),
+            ("preset = 'apollo'\njob_hosts = 256", "server.toml:2:13: the number `256` is out of range"),
             (
                 "[[queue]]\nname = 'a'\nmaximum = 75",
                 "server.toml:3:11: queue `a`: maximum is 75\n  help: write a number from 0 to 1",

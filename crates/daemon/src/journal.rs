@@ -9,14 +9,14 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const FORMAT: &[u8] = b"amalgam journal 18\n";
+const FORMAT: &[u8] = b"amalgam journal 22\n";
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     Io { what: &'static str, path: PathBuf, error: io::Error },
-    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 18`", path = path.display())]
+    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 22`", path = path.display())]
     Foreign { path: PathBuf },
     #[error("{path}, entry {entry}: {error}", path = path.display())]
     Damaged { path: PathBuf, entry: u64, error: FrameError },
@@ -116,6 +116,7 @@ impl JournalReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::hosting::Managers;
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::preset::Preset;
     use amalgam_core::vocabulary::{Epoch, Key};
@@ -123,7 +124,7 @@ mod tests {
 
     fn began(epoch: u32) -> Entry {
         let (settings, root) = (JobManagerSettings::default(), Key([epoch as u8; 32]));
-        Entry::Began { preset: Preset::TETRIS, epoch: Epoch(epoch), settings, root }
+        Entry::Began { preset: Preset::TETRIS, epoch: Epoch(epoch), settings, root, managers: Managers::WithTheMaster }
     }
 
     fn entries(path: &Path) -> Result<Vec<Entry>, JournalError> {

@@ -10,6 +10,7 @@ pub mod executor;
 pub mod files;
 pub mod frames;
 pub mod http;
+pub mod jobs;
 pub mod journal;
 mod lock;
 pub mod node_setup;

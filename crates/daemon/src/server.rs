@@ -1,7 +1,7 @@
 //! A server: master, job managers, log, public interface, and, for `dev` and `run`, nodes of its own.
 
 use crate::api::ServerFile;
-use crate::auth::{AuthError, Tokens, check_bind};
+use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::backend::ServerBackend;
 use crate::config::Config;
 use crate::executor::host::Host;
@@ -13,17 +13,21 @@ use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
 use crate::shell::{
-    Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode,
+    Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,
 };
 use crate::store::{Options, Store, StoreError};
-use crate::transport::{RemoteNodes, serve_agents};
-use amalgam_core::hosting::{Fact, Roles};
+use crate::transport::{Gate, RemoteNodes, Secrets, Side, serve_daemons};
+use amalgam_core::dispatch::JobState;
+use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::preset::Places;
+use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Epoch, Instant, NodeId, NodeViews};
+use amalgam_core::vocabulary::{Epoch, HostId, Instant, JobId, NodeId, NodeViews};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -62,6 +66,13 @@ pub enum ServerError {
     /// It was told to listen where it cannot or must not.
     #[error("{0}")]
     Address(String),
+    #[error("job_hosts of the configuration: nobody else can join this cluster, also no process of job managers")]
+    Unhosted,
+    #[error(
+        "{jobs} jobs, the first of them job {first}, have their managers in processes of job managers, which cannot go by the \
+         preset {preset}"
+    )]
+    Hosted { jobs: usize, first: JobId, preset: String },
     #[error("{0}")]
     Bind(String),
     #[error("the log holds something that this version does not understand: {0}; use the version that wrote it")]
@@ -73,6 +84,32 @@ pub enum ServerError {
 impl ServerError {
     fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
         move |error| ServerError::Io { what: what.into(), error }
+    }
+}
+
+/// Tells the log of a server from all others, whatever becomes of it: a random number, made with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServerId([u8; 16]);
+
+impl ServerId {
+    const FILE: &str = "identity";
+
+    /// That of this directory; a new one where there is none.
+    fn of(state_dir: &Path) -> Result<ServerId, ServerError> {
+        let path = state_dir.join("log").join(ServerId::FILE);
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let id = <[u8; 16]>::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
+                id.map(ServerId).map_err(ServerError::io(format!("read {}", path.display())))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let nonce = new_nonce()?;
+                let id: [u8; 16] = std::array::from_fn(|byte| nonce[byte]);
+                fs::write(&path, id).map_err(ServerError::io(format!("write {}", path.display())))?;
+                Ok(ServerId(id))
+            }
+            Err(error) => Err(ServerError::io(format!("read {}", path.display()))(error)),
+        }
     }
 }
 
@@ -94,6 +131,9 @@ impl Server {
     /// Starts everything and returns when it can be used. Call it before other threads start: it starts the executor.
     pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
         let ServerOptions { state_dir, config, user, nodes, executor, takes_agents, journal } = options;
+        if config.master.dispatch.hosts > 0 && !takes_agents {
+            return Err(ServerError::Unhosted);
+        }
         let address = resolve(&config.listen)?;
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
@@ -106,15 +146,20 @@ impl Server {
 
         let epoch = Epoch(recovered.epoch);
         let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
+        let id = ServerId::of(&state_dir)?;
         let clock = Clock::starting_at_least(last);
         let started = clock.now();
         let preset = config.preset;
-        let mut roles = Roles::new(preset, epoch, JobManagerSettings::default(), new_sealing()?);
+        let (token_life, node_grace) = (config.master.token_life, config.master.node_grace);
+        let of_managers = JobManagerSettings { token_life, node_grace, ..JobManagerSettings::default() };
+        let roles = Roles::new(preset, epoch, of_managers, new_sealing()?);
+        let mut roles = roles.with_managers(Managers::Shared);
         let journal = journal.map(|directory| JournalWriter::create(&directory, "server")).transpose()?;
         if journal.is_some() {
             roles.keep_journal();
         }
         roles.recover(config.master.clone(), config.queues.clone(), changes);
+        check_hosts(&roles)?;
 
         let metrics = Arc::new(Metrics::default());
         let history = store.history();
@@ -165,7 +210,9 @@ impl Server {
             Some(agents) => {
                 let listener = runtime.block_on(bind(agents))?;
                 let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
-                runtime.spawn(serve_agents(listener, handle.clone(), Arc::clone(&tokens), remote, epoch.0, preset));
+                let side = Side::Server { remote, id, preset: Box::new(preset), epoch: epoch.0 };
+                let gate = Gate { handle: handle.clone(), secrets: Secrets::Server(Arc::clone(&tokens)), side };
+                runtime.spawn(serve_daemons(listener, gate));
                 Some(address)
             }
         };
@@ -222,16 +269,35 @@ impl Server {
 }
 
 /// The changes among these entries, in order, and when the last entry was written.
-fn changes<'a>(entries: impl Iterator<Item = &'a crate::store::Entry>) -> Result<(Vec<Change>, Instant), ServerError> {
+pub(crate) fn changes<'a>(
+    entries: impl Iterator<Item = &'a crate::store::Entry>,
+) -> Result<(Vec<Change>, Instant), ServerError> {
     let mut changes = Vec::new();
     let mut last = Instant::ZERO;
     for entry in entries {
         last = last.max(Instant(entry.at_micros));
-        if let Fact::Change(change) = decode(entry.as_ref()).map_err(ServerError::Log)? {
+        let (fact, followed) = decode_numbered(entry.as_ref()).map_err(ServerError::Log)?;
+        if let Fact::Change(change) = fact {
             changes.push(change);
         }
+        changes.extend(followed.map(|(host, number)| Change::Heard { host, next: number + 1 }));
     }
     Ok((changes, last))
+}
+
+/// Where the master books, managers that are elsewhere could not go on with their jobs.
+fn check_hosts(roles: &Roles) -> Result<(), ServerError> {
+    let preset = roles.preset();
+    let unended = |(job, state): (&Arc<AdmittedJob>, &JobState)| {
+        let is_open = job.host != HostId::SERVER && !matches!(state, JobState::Ended(_));
+        is_open.then_some(job.id)
+    };
+    let all = roles.master.iter().flat_map(|master| master.dispatch().jobs_from(JobId(0)));
+    let jobs: Vec<JobId> = all.filter_map(unended).collect();
+    match (jobs.first(), preset.places) {
+        (None, _) | (_, Places::JobManagers) => Ok(()),
+        (Some(&first), _) => Err(ServerError::Hosted { jobs: jobs.len(), first, preset: preset.name().to_owned() }),
+    }
 }
 
 /// Starts the loop on a thread of its own. A log that cannot be written ends the process, and so does a panic: nothing
@@ -279,7 +345,7 @@ async fn local_nodes_join(handle: &Handle, count: usize) {
     }
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
+pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     let wrong = |why: String| {
         ServerError::Address(format!(
             "`{address}` is not an address to listen on: {why}; write for instance `127.0.0.1:7433`"
@@ -291,7 +357,7 @@ fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
     Ok(first)
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     let busy = |error: io::Error| {
         let remedy = if error.kind() == io::ErrorKind::AddrInUse {
             "; another server has it: stop that one, or listen elsewhere with --listen"

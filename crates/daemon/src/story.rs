@@ -24,7 +24,12 @@ impl Names {
         let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
         let preset = roles.preset();
         let tells_guarantees = preset.has_kinds() || preset.queueing.is_some();
-        Some(Names { job: Arc::clone(master.job(job)?.0), nodes, kinds: master.kinds().clone(), tells_guarantees })
+        Some(Names {
+            job: Arc::clone(master.dispatch().job(job)?.0),
+            nodes,
+            kinds: master.kinds().clone(),
+            tells_guarantees,
+        })
     }
 
     fn node(&self, node: NodeId) -> String {
@@ -201,6 +206,10 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         Record::Started { task, attempt, node, waited, .. } => {
             let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));
             of_attempt("started", *task, *attempt, *node, text)
+        }
+        Record::WaitedInVain { task, attempt, node, waited, expected } => {
+            let text = format!("it waited {waited} on {} in vain; {expected} had been expected", names.node(*node));
+            of_attempt("waited-in-vain", *task, *attempt, *node, text)
         }
         Record::Foretold { task, attempt, node, foretold, start, .. } => {
             let (least, most) = (foretold.least, foretold.most);

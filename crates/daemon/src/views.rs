@@ -1,23 +1,25 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    AttemptCounts, ClusterSummary, Exchange, Guarantee, JobDetail, JobState, JobSummary, MeanOf, NodeDetail, NodeDoubt,
-    NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState, TaskSummary, Timestamp,
-    Waited,
+    AttemptCounts, ClusterSummary, Exchange, Guarantee, JobDetail, JobState, JobSummary, ManagerPlace, MeanOf,
+    NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState,
+    TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
+use amalgam_core::dispatch::{self, QueueStatus};
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::{self, JobManager, OpenAttempt, Stage};
-use amalgam_core::master::{self, Master, NodeStatus, QueueStatus};
+use amalgam_core::master::{Master, NodeStatus};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Duration, EndReason, Instant, JobId, Kinds, NodeId, QueueId, ResourceTime, Resources, StageSpec, TaskId, Totals,
+    Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId, ResourceTime, Resources, StageSpec, TaskId,
+    Totals,
 };
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Tasks that one page looks at; a filter that few tasks pass may take several pages.
 const LOOKED_AT: u32 = 100_000;
@@ -25,24 +27,30 @@ const LOOKED_AT: u32 = 100_000;
 /// What one look at a job needs.
 struct Job<'a> {
     job: &'a AdmittedJob,
-    state: &'a master::JobState,
+    state: &'a dispatch::JobState,
     manager: Option<&'a JobManager>,
     master: &'a Master,
     now: Instant,
+    /// Whether the process that has its manager is connected.
+    is_managed: bool,
     /// What the master says about it, and then its job manager; not cheap to find out.
     explained: OnceCell<Vec<Why>>,
 }
 
 fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
     let master = roles.master.as_ref()?;
-    let (job, state) = master.job(id)?;
-    Some(Job { job, state, manager: roles.jobs.get(&id).map(Box::as_ref), master, now, explained: OnceCell::new() })
+    let (job, state) = master.dispatch().job(id)?;
+    let (manager, is_managed) = (roles.jobs.get(&id).map(Box::as_ref), true);
+    Some(Job { job, state, manager, master, now, is_managed, explained: OnceCell::new() })
 }
+
+/// Processes of job managers that are connected.
+pub type Hosts = [HostId];
 
 // ---- jobs ----------------------------------------------------------------------------------------------------------
 
 pub fn owner(roles: &Roles, id: JobId) -> Option<String> {
-    Some(roles.master.as_ref()?.job(id)?.0.spec.user.clone())
+    Some(roles.dispatch()?.job(id)?.0.spec.user.clone())
 }
 
 /// Up to `limit` jobs below `before`, the newest first, and the id to go on below.
@@ -51,15 +59,17 @@ pub fn jobs(
     filter: &JobFilter,
     before: Option<JobId>,
     limit: usize,
+    hosts: &Hosts,
     now: Instant,
 ) -> (Vec<JobSummary>, Option<JobId>) {
     let Some(master) = &roles.master else { return (Vec::new(), None) };
     let mut found = Vec::new();
-    for (job, _) in master.jobs_from(JobId(0)).rev() {
+    for (job, _) in master.dispatch().jobs_from(JobId(0)).rev() {
         if before.is_some_and(|before| job.id >= before) {
             continue;
         }
         let Some(look) = look(roles, job.id, now) else { continue };
+        let look = look.managed_by(hosts);
         if !filter.states.is_empty() && !filter.states.contains(&look.state()) {
             continue;
         }
@@ -75,8 +85,8 @@ pub fn jobs(
     (found, None)
 }
 
-pub fn job(roles: &Roles, id: JobId, now: Instant) -> Option<JobDetail> {
-    look(roles, id, now).map(|job| job.detail())
+pub fn job(roles: &Roles, id: JobId, hosts: &Hosts, now: Instant) -> Option<JobDetail> {
+    look(roles, id, now).map(|job| job.managed_by(hosts).detail())
 }
 
 pub fn waited(roles: &Roles, id: JobId, now: Instant) -> Option<Waited> {
@@ -91,16 +101,26 @@ pub fn waited(roles: &Roles, id: JobId, now: Instant) -> Option<Waited> {
 }
 
 impl Job<'_> {
+    fn managed_by(self, hosts: &Hosts) -> Self {
+        let is_managed = self.job.host == HostId::SERVER || hosts.contains(&self.job.host);
+        Job { is_managed, ..self }
+    }
+
+    fn manager_place(&self) -> Option<ManagerPlace> {
+        let HostId(number) = self.job.host;
+        (number != 0).then_some(ManagerPlace { number: number.into(), connected: self.is_managed })
+    }
+
     fn state(&self) -> JobState {
         match self.state {
-            master::JobState::Ended(end) => match end.outcome {
+            dispatch::JobState::Ended(end) => match end.outcome {
                 JobOutcome::Succeeded => JobState::Succeeded,
                 JobOutcome::Failed { .. } => JobState::Failed,
                 JobOutcome::Cancelled | JobOutcome::DependencyFailed => JobState::Cancelled,
             },
-            master::JobState::Pending if self.is_held() => JobState::Held,
-            master::JobState::Pending => JobState::Pending,
-            master::JobState::Begun => {
+            dispatch::JobState::Pending if self.is_held() => JobState::Held,
+            dispatch::JobState::Pending => JobState::Pending,
+            dispatch::JobState::Begun => {
                 let has_room = |open: OpenAttempt| open.booked || open.started_at.is_some();
                 match self.manager.is_some_and(|manager| manager.open_attempts().any(has_room)) {
                     true => JobState::Running,
@@ -117,7 +137,11 @@ impl Job<'_> {
 
     fn explain(&self) -> &[Why] {
         self.explained.get_or_init(|| {
-            let mut reasons = self.master.explain(self.job.id);
+            let mut reasons = self.master.dispatch().explain(self.job.id);
+            if !self.is_managed && *self.state == dispatch::JobState::Begun {
+                reasons.push(Why::ManagerAway { host: self.job.host });
+                return reasons;
+            }
             let Some(manager) = self.manager else { return reasons };
             reasons.extend(manager.explain());
             // Where all of it can wait this says more than that there is no room.
@@ -129,13 +153,13 @@ impl Job<'_> {
 
     fn exit_code(&self) -> Option<u8> {
         match self.state {
-            master::JobState::Ended(end) => crate::shell::outcome_words(end.outcome).0,
+            dispatch::JobState::Ended(end) => crate::shell::outcome_words(end.outcome).0,
             _ => None,
         }
     }
 
     fn end_reason(&self) -> Option<String> {
-        let master::JobState::Ended(end) = self.state else { return None };
+        let dispatch::JobState::Ended(end) = self.state else { return None };
         let (_, general) = crate::shell::outcome_words(end.outcome);
         match end.outcome {
             JobOutcome::Failed { .. } => {}
@@ -155,10 +179,10 @@ impl Job<'_> {
 
     /// Why nothing more of it starts; the most telling first.
     fn reasons(&self) -> Vec<String> {
-        if let master::JobState::Ended(_) = self.state {
+        if let dispatch::JobState::Ended(_) = self.state {
             return Vec::new();
         }
-        self.explain().iter().map(|why| self.master.describe_why(why)).collect()
+        self.explain().iter().map(|why| self.master.dispatch().describe_why(why)).collect()
     }
 
     fn counts(&self) -> TaskCounts {
@@ -170,7 +194,7 @@ impl Job<'_> {
 
     /// Of so many tasks none has run.
     fn counts_without_manager(&self, total: u64) -> TaskCounts {
-        let ended = matches!(self.state, master::JobState::Ended(_));
+        let ended = matches!(self.state, dispatch::JobState::Ended(_));
         let (waiting, cancelled) = if ended { (0, total) } else { (total, 0) };
         TaskCounts { total, waiting, cancelled, ..TaskCounts::default() }
     }
@@ -178,7 +202,8 @@ impl Job<'_> {
     fn summary(&self) -> JobSummary {
         let state = self.state();
         let reason = match state {
-            JobState::Running => None,
+            JobState::Running if self.is_managed => None,
+            JobState::Running => self.reasons().into_iter().next(),
             state if state.has_ended() => self.end_reason(),
             _ => self.reasons().into_iter().next(),
         };
@@ -186,15 +211,16 @@ impl Job<'_> {
         let has_started = |manager: &&JobManager| state != JobState::Pending || manager.dag().has_run();
         let started_at = self.manager.filter(has_started).and_then(|manager| manager.dag().first_launch());
         let ended_at = match self.state {
-            master::JobState::Ended(end) => Some(end.at.into()),
+            dispatch::JobState::Ended(end) => Some(end.at.into()),
             _ => None,
         };
         JobSummary {
             id: self.job.id.0,
             name: self.job.spec.name.clone(),
             user: self.job.spec.user.clone(),
-            queue: self.master.queue_name(self.job.id).unwrap_or_default().to_owned(),
+            queue: self.master.dispatch().queue_name(self.job.id).unwrap_or_default().to_owned(),
             preset: self.job.preset.clone(),
+            manager: self.manager_place(),
             priority: self.job.spec.priority,
             state,
             reason,
@@ -289,7 +315,7 @@ impl Job<'_> {
         let spec = &self.job.spec.stages[number];
         let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
         let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
-        vec![self.master.describe_why(&Why::AfterStages { stages })]
+        vec![self.master.dispatch().describe_why(&Why::AfterStages { stages })]
     }
 }
 
@@ -445,7 +471,7 @@ impl Job<'_> {
             Some(job_manager::TaskState::Succeeded) => TaskState::Succeeded,
             Some(job_manager::TaskState::Failed) => TaskState::Failed,
             Some(job_manager::TaskState::Cancelled) => TaskState::Cancelled,
-            None if matches!(self.state, master::JobState::Ended(_)) => TaskState::Cancelled,
+            None if matches!(self.state, dispatch::JobState::Ended(_)) => TaskState::Cancelled,
             None => TaskState::Waiting,
         };
         let can_wait = self.manager.filter(|_| state == TaskState::Queued && !launched);
@@ -459,14 +485,14 @@ impl Job<'_> {
             value: spec.tasks.index_value(index),
             item: spec.tasks.item(index).map(str::to_owned),
             state,
-            node: record.map(|record| self.master.node_name(record.node).unwrap_or_default().to_owned()),
+            node: record.map(|record| self.master.dispatch().names.of(record.node).unwrap_or_default().to_owned()),
             attempt: attempt.map(|attempt| attempt.to_string()),
             attempts: record.map_or(0, |record| u32::from(record.attempts)),
             exit_code: reason.map(EndReason::exit_code),
             reason: reason
                 .filter(|reason| !reason.is_success())
                 .map(|reason| task_reason(reason, message))
-                .or_else(|| can_wait.map(|why| self.master.describe_why(&why))),
+                .or_else(|| can_wait.map(|why| self.master.dispatch().describe_why(&why))),
             started_at: started_at.map(Timestamp::from),
             ended_at: ended.map(|record| record.at.into()),
             wall_seconds: ended.map(|record| record.wall.as_secs_f64()),
@@ -488,8 +514,8 @@ pub fn task_name(stage: &StageSpec, place: u32) -> String {
 
 /// The reason itself says why.
 fn is_explained(reason: &EndReason) -> bool {
-    use EndReason::{LaunchFailed, NoInput, NoOutput, NodeFault};
-    matches!(reason, LaunchFailed(_) | NodeFault(_) | NoInput(_) | NoOutput(_))
+    use EndReason::{LaunchFailed, NoInput, NoOutput, NodeFault, Withdrawn};
+    matches!(reason, LaunchFailed(_) | NodeFault(_) | NoInput(_) | NoOutput(_) | Withdrawn(_))
 }
 
 fn task_reason(reason: &EndReason, message: Option<&String>) -> String {
@@ -618,7 +644,7 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
     let Some(master) = &roles.master else { return Vec::new() };
     let mut work: BTreeMap<QueueId, QueueWork> = BTreeMap::new();
     for (id, manager) in &roles.jobs {
-        let Some(queue) = master.queue_of(*id) else { continue };
+        let Some(queue) = master.dispatch().queue_of(*id) else { continue };
         let entry = work.entry(queue).or_default();
         let unbooked = |open: &OpenAttempt| !open.booked && !open.opportunistic && open.started_at.is_some();
         manager.open_attempts().filter(unbooked).for_each(|open| {
@@ -634,7 +660,7 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
             entry.pending += stage.waiting + stage.queued;
         }
     }
-    let mut statuses = master.queue_statuses();
+    let mut statuses = master.dispatch().queue_statuses();
     if work.values().any(|work| work.unbooked != Totals::ZERO) {
         add_unbooked(&mut statuses, &work, &capacity(&master.node_statuses(now)));
     }
@@ -708,7 +734,31 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) 
     }
 }
 
-pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant) -> Option<ClusterSummary> {
+/// Those that the configuration names, and others that have jobs.
+fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
+    let Some(master) = &roles.master else { return Vec::new() };
+    let unended =
+        master.dispatch().jobs_from(JobId(0)).filter(|(_, state)| !matches!(state, dispatch::JobState::Ended(_)));
+    let with_jobs = unended.map(|(job, _)| job.host).filter(|host| *host != HostId::SERVER);
+    let all: BTreeSet<HostId> = (1..=master.dispatch().settings.hosts).map(HostId).chain(with_jobs).collect();
+    all.into_iter().map(|host| ManagerPlace { number: host.0.into(), connected: hosts.contains(&host) }).collect()
+}
+
+/// What something that was asked of a job waits for, where that is its manager.
+pub fn manager_that_is_away(roles: &Roles, id: JobId, hosts: &Hosts) -> Option<String> {
+    let (job, state) = roles.dispatch()?.job(id)?;
+    let is_away = job.host != HostId::SERVER && !hosts.contains(&job.host);
+    (is_away && *state == dispatch::JobState::Begun)
+        .then(|| format!("job managers {}, which are not connected", job.host.0))
+}
+
+pub fn cluster(
+    roles: &Roles,
+    hosts: &Hosts,
+    started: Instant,
+    ended_lately: f64,
+    now: Instant,
+) -> Option<ClusterSummary> {
     let master = roles.master.as_ref()?;
     let statuses = master.node_statuses(now);
     let up = |status: &&NodeStatus| status.state == Presence::Up;
@@ -725,10 +775,10 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
     roles.jobs.values().for_each(|manager| attempts.add(&attempt_counts(manager)));
     let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
     let mut tasks = TaskCounts::default();
-    for id in master.jobs_from(JobId(0)).map(|(job, _)| job.id) {
+    for id in master.dispatch().jobs_from(JobId(0)).map(|(job, _)| job.id) {
         let Some(job) = look(roles, id, now) else { continue };
         *jobs.entry(job.state().word().to_owned()).or_default() += 1;
-        if matches!(job.state, master::JobState::Ended(_)) {
+        if matches!(job.state, dispatch::JobState::Ended(_)) {
             continue;
         }
         tasks.add(&job.counts());
@@ -737,6 +787,7 @@ pub fn cluster(roles: &Roles, started: Instant, ended_lately: f64, now: Instant)
         version: env!("CARGO_PKG_VERSION").to_owned(),
         preset: roles.preset().name().to_owned(),
         uptime_seconds: now.since(started).as_secs_f64(),
+        job_managers: job_managers(roles, hosts),
         nodes_up: statuses.iter().filter(up).count() as u32,
         nodes_total: statuses.len() as u32,
         capacity: named_totals(&capacity, master.kinds()),

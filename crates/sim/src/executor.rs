@@ -22,6 +22,8 @@ pub struct Executor {
     files: BTreeMap<Digest, u64>,
     /// Of each file that a task leaves.
     file_bytes: u64,
+    /// Whether attempts of every other job leave each something else.
+    files_vary: bool,
 }
 
 enum Attempt {
@@ -89,13 +91,13 @@ pub enum Reaction {
 
 impl Executor {
     /// One whose tasks leave files of so many bytes.
-    pub fn leaving(file_bytes: u64) -> Executor {
-        Executor { file_bytes, ..Executor::default() }
+    pub fn leaving(file_bytes: u64, files_vary: bool) -> Executor {
+        Executor { file_bytes, files_vary, ..Executor::default() }
     }
 
     /// Another one takes its place, and finds nothing of what it had.
     pub fn die(&mut self) -> Executor {
-        let next = Executor::leaving(self.file_bytes);
+        let next = Executor::leaving(self.file_bytes, self.files_vary);
         std::mem::replace(self, next)
     }
 
@@ -250,6 +252,14 @@ impl Executor {
         Some(ended)
     }
 
+    /// What an attempt that runs was given.
+    pub fn inputs_of(&self, attempt: AttemptId) -> Option<impl Iterator<Item = Digest>> {
+        match self.place(attempt).map(|at| &self.attempts[at].1) {
+            Ok(Attempt::Running(running)) => Some(running.order.inputs.iter().map(|input| input.digest)),
+            _ => None,
+        }
+    }
+
     pub fn has(&self, digest: &Digest) -> bool {
         self.files.contains_key(digest)
     }
@@ -264,11 +274,13 @@ impl Executor {
         self.files.insert(file.digest, file.bytes);
     }
 
-    /// What an attempt leaves: the same whichever attempt it is, as a program without chance does.
+    /// What an attempt leaves: the same whichever attempt it is, as a program without chance does, unless files are to vary.
     fn outputs(&self, order: &LaunchOrder) -> Option<Box<EndedFiles>> {
+        let varies = self.files_vary && order.task.job.0.is_multiple_of(2);
+        let writer = if varies { order.attempt.to_string() } else { order.task.to_string() };
         let file = |name: &String| {
             let name = files::name_for(name, order.index);
-            let mut chance = Chance::new(order.task.job.0, &format!("{}/{name}", order.task));
+            let mut chance = Chance::new(order.task.job.0, &format!("{writer}/{name}"));
             OutputFile {
                 name,
                 digest: Digest(std::array::from_fn(|_| chance.below(256_u64) as u8)),

@@ -30,7 +30,7 @@ impl SimulatedNode {
         SimulatedNode {
             agent: Process::dead(settings.preset),
             node: Box::new(node.clone()),
-            executor: Executor::leaving(settings.files.bytes),
+            executor: Executor::leaving(settings.files.bytes, settings.files.vary),
             ordered_until: Instant::ZERO,
             executor_link: 0,
         }

@@ -2,7 +2,7 @@
 
 use crate::network::Direction;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{JobId, NodeId};
+use amalgam_core::vocabulary::{HostId, NodeId};
 
 /// Which process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +14,11 @@ pub enum Place {
     Node(usize),
 }
 
+/// The number of a process of job managers, as the master and the nodes know it.
+pub fn host(number: usize) -> HostId {
+    HostId(number as u8 + 1)
+}
+
 /// How many processes there are beside the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
@@ -23,26 +28,39 @@ pub struct Places {
 }
 
 impl Places {
-    /// Where a job's manager is.
-    pub fn of_manager(&self, job: JobId) -> Place {
-        match self.managers {
-            0 => Place::Server,
-            managers => Place::Managers(job.0 as usize % managers),
-        }
-    }
-
-    /// Where the role of an address is; a client's answers are taken at the server.
+    /// Where the role of an address is, if job managers are in the server; a client's answers are taken there, too.
     pub fn of(&self, address: Address) -> Place {
         match address {
-            Address::JobManager(job) => self.of_manager(job),
             Address::Node(NodeId(node)) | Address::Executor(NodeId(node)) => Place::Node(node as usize),
-            Address::Master | Address::GlobalMaster(_) | Address::Client(_) => Place::Server,
+            Address::JobHost(HostId(host)) => Place::Managers(usize::from(host) - 1),
+            Address::Master | Address::GlobalMaster(_) | Address::JobManager(_) | Address::Client(_) => Place::Server,
         }
     }
 
     /// Every node has one with the server and one with each process of job managers, and so has the server with these.
     pub fn links(&self) -> usize {
         self.nodes * (1 + self.managers) + self.managers
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = Place> {
+        let managers = (0..self.managers).map(Place::Managers);
+        std::iter::once(Place::Server).chain(managers).chain((0..self.nodes).map(Place::Node))
+    }
+
+    /// The processes at the ends of a connection, the inner one first.
+    pub fn ends(&self, link: usize) -> (Place, Place) {
+        let (inner, outer) = (link / self.nodes, link % self.nodes);
+        match inner {
+            0 => (Place::Server, Place::Node(outer)),
+            number if number <= self.managers => (Place::Managers(number - 1), Place::Node(outer)),
+            _ => (Place::Server, Place::Managers(link - self.nodes * (1 + self.managers))),
+        }
+    }
+
+    /// The connections that a process has.
+    pub fn links_of(&self, place: Place) -> Vec<usize> {
+        let others = self.all().filter_map(|other| self.link(place, other));
+        others.map(|(link, _)| link).collect()
     }
 
     /// The connection from one process to another; `None` where there is none. Those of the nodes with the server have the
@@ -78,16 +96,14 @@ mod tests {
             assert_eq!(direction, Direction::Outward);
             assert_eq!(places.link(outer, inner), Some((link, Direction::Inward)));
             assert!(links.insert(link), "{inner:?} {outer:?}");
+            assert_eq!(places.ends(link), (inner, outer));
+            for end in [inner, outer] {
+                assert!(places.links_of(end).contains(&link), "{end:?}");
+            }
         }
         assert_eq!(links, (0..places.links()).collect());
+        assert_eq!(places.links_of(Place::Node(1)), [1, 4, 7]);
+        assert_eq!(places.links_of(Place::Server), [9, 10, 0, 1, 2]);
         assert_eq!(places.link(Place::Node(0), Place::Node(1)), None);
-    }
-
-    #[test]
-    fn a_jobs_manager_is_in_the_server_where_nobody_else_takes_it() {
-        let alone = Places { nodes: 3, managers: 0 };
-        assert_eq!(alone.of(Address::JobManager(JobId(7))), Place::Server);
-        let shared = Places { nodes: 3, managers: 4 };
-        assert_eq!(shared.of(Address::JobManager(JobId(7))), Place::Managers(3));
     }
 }

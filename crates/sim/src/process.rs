@@ -5,7 +5,7 @@ use crate::settings::Costs;
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{Duration, Epoch, Instant, NodeId};
+use amalgam_core::vocabulary::{Duration, Epoch, HostId, Instant, NodeId};
 use std::collections::VecDeque;
 
 /// Inputs that one turn takes at most, as in the daemons.
@@ -19,6 +19,8 @@ pub enum Input {
     NodeDisconnected { node: NodeId },
     MasterConnected { incarnation: u64 },
     MasterDisconnected,
+    HostConnected { host: HostId, incarnation: u64 },
+    HostDisconnected { host: HostId },
     ExecutorConnected { incarnation: u64 },
     ExecutorDisconnected,
 }
@@ -115,6 +117,8 @@ fn take(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
         Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
         Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
         Input::MasterDisconnected => roles.master_disconnected(now, effects),
+        Input::HostConnected { host, incarnation } => roles.host_connected(now, host, incarnation, effects),
+        Input::HostDisconnected { host } => roles.host_disconnected(now, host, effects),
         Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
         Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
     }

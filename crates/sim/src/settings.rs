@@ -15,7 +15,7 @@ pub struct Settings {
     pub seed: u64,
     pub master: MasterSettings,
     /// Processes among which job managers are shared out; none: they are in the server.
-    pub manager_processes: usize,
+    pub manager_processes: u8,
     pub queues: QueueTree,
     pub network: NetworkSettings,
     pub execution: ExecutionSettings,
@@ -85,6 +85,8 @@ pub struct FileSettings {
     pub slow: f64,
     /// The probability that it does because the copy there is damaged, and stays so.
     pub spoiled: f64,
+    /// Attempts of every other job leave each something else, as programs do that draw or look at the clock.
+    pub vary: bool,
 }
 
 pub const SLOW_FILE: u64 = 100;
@@ -177,6 +179,7 @@ impl Default for FileSettings {
             wrong: 0.0,
             spoiled: 0.0,
             slow: 0.0,
+            vary: false,
         }
     }
 }

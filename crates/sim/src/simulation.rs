@@ -11,19 +11,19 @@ use crate::inputs::Inputs;
 use crate::metrics::{Busy, Metrics, Outcome, Results, WINDOW, Watched};
 use crate::network::{Direction, Network};
 use crate::node::SimulatedNode;
-use crate::places::{Place, Places};
+use crate::places::{self, Place, Places};
 use crate::process::{Input, Process};
 use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
-use amalgam_core::hosting::{Effects, Fact, Letter, Managers, Roles};
+use amalgam_core::hosting::{Effects, Egress, Fact, Letter, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, Chance, ClientId, Duration, EndReason, Epoch, Fetched, Instant, JobId, Kinds, LaunchOrder, NodeId,
-    Reads, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
+    AttemptId, Chance, ClientId, Duration, EndReason, Epoch, Fetched, HostId, Instant, JobId, Kinds, LaunchOrder,
+    NodeId, Reads, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -86,17 +86,18 @@ pub(crate) enum Occurrence {
     Starts {
         place: Place,
     },
-    /// An agent reaches its server, and hears from it that it did.
+    /// The outer process of a connection reaches the inner one, and hears from it that it did.
     Connects {
-        node: usize,
+        link: usize,
     },
     Greeted {
-        node: usize,
+        link: usize,
         life: u32,
         sent: Instant,
     },
     Delivered {
-        place: Place,
+        link: u32,
+        direction: Direction,
         life: u32,
         sent: Instant,
         letter: Held<Letter>,
@@ -137,7 +138,7 @@ pub(crate) enum Occurrence {
     /// One end of a connection notices that it broke.
     Notices {
         end: Place,
-        node: usize,
+        link: usize,
         life: u32,
     },
 }
@@ -145,14 +146,15 @@ pub(crate) enum Occurrence {
 const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence is one line of the cache");
 
 impl Simulation {
-    pub fn new(settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
+    pub fn new(mut settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
+        settings.master.dispatch.hosts = settings.manager_processes;
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
-        let places = Places { nodes: nodes.len(), managers: settings.manager_processes };
-        let network = network(&places, &settings);
+        let places = Places { nodes: nodes.len(), managers: usize::from(settings.manager_processes) };
+        let network = Network::new(places.links(), settings.network, settings.seed);
         let mut jobs = workload.jobs.clone();
         let inputs = settings.inputs.map(|inputs| Box::new(Inputs::new(inputs, settings.seed, nodes, &mut jobs)));
         let mut metrics = Metrics::new(&jobs, &capacities);
-        if settings.master.beside.is_some() || settings.queues.presets().next().is_some() {
+        if settings.master.dispatch.beside.is_some() || settings.queues.presets().next().is_some() {
             metrics.keep_apart(settings.preset.name());
         }
         settings.watched_job.into_iter().for_each(|job| metrics.watch(job));
@@ -164,7 +166,7 @@ impl Simulation {
             orders: Slab::default(),
             places,
             server: server(&settings, nodes),
-            managers: (0..settings.manager_processes).map(|_| managers(&settings)).collect(),
+            managers: (0..places.managers).map(|number| managers(&settings, number, 1, Vec::new())).collect(),
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
             execution: Execution::new(settings.execution, settings.seed),
@@ -189,6 +191,10 @@ impl Simulation {
         for node in 0..nodes.len() {
             let at = Instant(simulation.settings.join_over.as_micros() * node as u64 / nodes.len() as u64);
             simulation.agenda.note(at, Occurrence::Starts { place: Place::Node(node) });
+        }
+        for number in 0..places.managers {
+            let (link, _) = places.link(Place::Server, Place::Managers(number)).expect("the server knows them all");
+            simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
         }
         simulation
     }
@@ -262,8 +268,8 @@ impl Simulation {
         let Some((at, occurrence)) = self.agenda.pop() else { return false };
         self.now = at;
         self.turns.clear();
-        if let Some(turn) = self.faults.as_mut().and_then(|faults| faults.take_finished_turn(at)) {
-            self.tell(Place::Server, &turn.facts, &turn.answers);
+        while let Some((place, turn)) = self.faults.as_mut().and_then(|faults| faults.take_finished_turn(at)) {
+            self.tell(place, &turn.facts, &turn.answers);
         }
         self.happen(occurrence);
         while let Some((node, report)) = self.at_once.pop_front() {
@@ -276,11 +282,11 @@ impl Simulation {
         match occurrence {
             Occurrence::Arrives { job } => self.arrive(job),
             Occurrence::Starts { place } => self.start(place),
-            Occurrence::Connects { node } => self.connect(node),
-            Occurrence::Greeted { node, life, sent } => self.greet(node, life, sent),
-            Occurrence::Delivered { place, life, sent, letter } => {
+            Occurrence::Connects { link } => self.connect(link),
+            Occurrence::Greeted { link, life, sent } => self.greet(link, life, sent),
+            Occurrence::Delivered { link, direction, life, sent, letter } => {
                 let letter = self.letters.take(letter);
-                self.deliver(place, life, sent, letter);
+                self.deliver(link as usize, direction, life, sent, letter);
             }
             Occurrence::Ordered { node, link, order } => {
                 let order = self.orders.take(order);
@@ -303,7 +309,7 @@ impl Simulation {
                 self.agenda.note(self.now + WINDOW, Occurrence::WindowEnds);
             }
             Occurrence::Strikes { fault } => self.strike(fault),
-            Occurrence::Notices { end, node, life } => self.notice(end, node, life),
+            Occurrence::Notices { end, link, life } => self.notice(end, link, life),
         }
     }
 
@@ -328,31 +334,33 @@ impl Simulation {
         self.put(Place::Server, Input::Letter(Letter { from, to: Address::Master, message }));
     }
 
-    fn connect(&mut self, node: usize) {
-        if !self.can_connect(node) {
+    fn connect(&mut self, link: usize) {
+        if !self.can_connect(link) {
             return;
         }
-        self.network.connect(node);
-        // The greeting is the first that the node hears.
-        if let Some((arrival, life)) = self.network.send(self.now, node, Direction::Outward) {
-            self.agenda.note(arrival, Occurrence::Greeted { node, life, sent: self.now });
+        self.network.connect(link);
+        // The greeting is the first that the outer end hears.
+        if let Some((arrival, life)) = self.network.send(self.now, link, Direction::Outward) {
+            self.agenda.note(arrival, Occurrence::Greeted { link, life, sent: self.now });
         }
-        let incarnation = u64::from(self.network.link(node).life);
-        self.put(Place::Server, Input::NodeConnected { node: NodeId(node as u32), incarnation });
-        self.repeat(node, Direction::Inward);
+        let (inner, outer) = self.places.ends(link);
+        self.put(inner, connected(outer, u64::from(self.network.link(link).life)));
+        self.repeat(link, Direction::Inward);
     }
 
-    fn greet(&mut self, node: usize, life: u32, sent: Instant) {
-        if self.network.delivers(self.now, node, Direction::Outward, life, sent) {
-            self.network.greeted(node);
-            self.put(Place::Node(node), Input::MasterConnected { incarnation: u64::from(life) });
-            self.repeat(node, Direction::Outward);
+    fn greet(&mut self, link: usize, life: u32, sent: Instant) {
+        if self.network.delivers(self.now, link, Direction::Outward, life, sent) {
+            self.network.greeted(link);
+            let (inner, outer) = self.places.ends(link);
+            self.put(outer, connected(inner, u64::from(life)));
+            self.repeat(link, Direction::Outward);
         }
     }
 
-    fn repeat(&mut self, node: usize, direction: Direction) {
-        let place = receiver(node, direction);
-        for letter in self.network.repeats(node, direction).collect::<Vec<_>>() {
+    fn repeat(&mut self, link: usize, direction: Direction) {
+        let (inner, outer) = self.places.ends(link);
+        let place = if direction == Direction::Outward { outer } else { inner };
+        for letter in self.network.repeats(link, direction).collect::<Vec<_>>() {
             if let Some(faults) = &mut self.faults {
                 faults.note(Happening::Repeated { to: place, message: Box::new(letter.message.clone()) });
             }
@@ -453,10 +461,10 @@ impl Simulation {
     /// What a turn led to is known when it is over, as far as something may come in between.
     fn tell_turn(&mut self, place: Place, over: Instant) {
         let Effects { facts, letters, .. } = &mut self.effects;
-        if self.faults.is_some() && place == Place::Server && over > self.now {
+        if self.faults.is_some() && !matches!(place, Place::Node(_)) && over > self.now {
             let answers = letters.extract_if(.., |letter| is_answer(letter)).collect();
             let facts = std::mem::take(facts);
-            self.hold(Turn { over, facts, answers });
+            self.hold(place, Turn { over, facts, answers });
         } else {
             let (mut facts, letters) = (std::mem::take(facts), std::mem::take(letters));
             self.tell(place, &facts, &letters);
@@ -551,12 +559,29 @@ impl Simulation {
             }
             self.understate(node, &mut letter.message);
         }
-        let place = self.places.of(letter.to);
+        let place = self.place_of(from, &letter);
         // Clients have their answers.
         let Some((link, direction)) = self.places.link(from, place) else { return };
         if let Some((arrival, life)) = self.network.send(at, link, direction) {
-            let letter = self.letters.put(letter);
-            self.agenda.note(arrival, Occurrence::Delivered { place, life, sent: at, letter });
+            let (link, letter) = (link as u32, self.letters.put(letter));
+            self.agenda.note(arrival, Occurrence::Delivered { link, direction, life, sent: at, letter });
+        }
+    }
+
+    /// Where a letter goes that leaves a process.
+    fn place_of(&self, from: Place, letter: &Letter) -> Place {
+        if self.places.managers == 0 {
+            return self.places.of(letter.to);
+        }
+        let process = match from {
+            Place::Server => &self.server,
+            Place::Managers(number) => &self.managers[number],
+            Place::Node(node) => &self.nodes[node].agent,
+        };
+        match process.roles.egress(letter) {
+            Egress::JobHost(HostId(host)) => Place::Managers(usize::from(host) - 1),
+            Egress::Node(NodeId(node)) => Place::Node(node as usize),
+            Egress::Server | Egress::Client(_) | Egress::Executor => Place::Server,
         }
     }
 
@@ -572,8 +597,9 @@ impl Simulation {
         }
     }
 
-    fn deliver(&mut self, place: Place, life: u32, sent: Instant, letter: Letter) {
-        let Some((link, direction)) = self.places.link(self.places.of(letter.from), place) else { return };
+    fn deliver(&mut self, link: usize, direction: Direction, life: u32, sent: Instant, letter: Letter) {
+        let (inner, outer) = self.places.ends(link);
+        let place = if direction == Direction::Outward { outer } else { inner };
         let arrives = self.network.delivers(self.now, link, direction, life, sent);
         if let Place::Node(node) = place {
             self.overhear(node, &letter, arrives);
@@ -823,23 +849,41 @@ fn is_answer(letter: &Letter) -> bool {
     matches!(letter.to, Address::Client(_))
 }
 
-/// Processes of job managers have their connections from the beginning.
-fn network(places: &Places, settings: &Settings) -> Network {
-    let mut network = Network::new(places.links(), settings.network, settings.seed);
-    for link in places.nodes..places.links() {
-        network.connect(link);
-        network.greeted(link);
+pub(crate) fn roles(settings: &Settings, epoch: Epoch) -> Roles {
+    let of_managers = JobManagerSettings {
+        token_life: settings.master.token_life,
+        node_grace: settings.master.node_grace,
+        ..JobManagerSettings::default()
+    };
+    let managers = if settings.manager_processes > 0 { Managers::Shared } else { Managers::WithTheMaster };
+    Roles::new(settings.preset, epoch, of_managers, of_life(settings.seed, epoch)).with_managers(managers)
+}
+
+/// A process of job managers in this life, with what its log holds.
+pub(crate) fn managers(settings: &Settings, number: usize, life: u32, log: Vec<Change>) -> Process {
+    let host = places::host(number);
+    let epoch = Epoch::of_host(host, life).expect("nobody crashes so often");
+    let mut roles = roles(settings, epoch).with_managers(Managers::Here);
+    roles.recover_job_managers(log);
+    Process::new(roles)
+}
+
+/// What a process is told once it is connected with another.
+fn connected(other: Place, incarnation: u64) -> Input {
+    match other {
+        Place::Server => Input::MasterConnected { incarnation },
+        Place::Managers(number) => Input::HostConnected { host: places::host(number), incarnation },
+        Place::Node(node) => Input::NodeConnected { node: NodeId(node as u32), incarnation },
     }
-    network
 }
 
-fn roles(settings: &Settings, epoch: Epoch) -> Roles {
-    Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch))
-}
-
-/// A process that will have job managers.
-fn managers(settings: &Settings) -> Process {
-    Process::new(roles(settings, EPOCH).with_managers(Managers::Here))
+/// And once it is not any more.
+pub(crate) fn disconnected(other: Place) -> Input {
+    match other {
+        Place::Server => Input::MasterDisconnected,
+        Place::Managers(number) => Input::HostDisconnected { host: places::host(number) },
+        Place::Node(node) => Input::NodeDisconnected { node: NodeId(node as u32) },
+    }
 }
 
 /// The server, which has known the nodes' names for long.
@@ -847,16 +891,6 @@ fn server(settings: &Settings, nodes: &[Node]) -> Process {
     let named = nodes.iter().enumerate();
     let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
     let mut roles = roles(settings, EPOCH);
-    if settings.manager_processes > 0 {
-        roles = roles.with_managers(Managers::Elsewhere);
-    }
     roles.recover(settings.master.clone(), settings.queues.clone(), named.collect());
     Process::new(roles)
-}
-
-fn receiver(node: usize, direction: Direction) -> Place {
-    match direction {
-        Direction::Outward => Place::Node(node),
-        Direction::Inward => Place::Server,
-    }
 }

@@ -119,8 +119,8 @@ fn describe_fault(fault: &Fault) -> String {
         ),
         Fault::DiskSlow { place, lasts } => format!("the disk of {} is slow for {lasts}", name(*place)),
         Fault::CannotLaunch { node, lasts } => format!("n{node} cannot make processes for {lasts}"),
-        Fault::Break { node, lasts, noticed_by_node, noticed_by_server } => format!(
-            "n{node} is cut off for {lasts}; it notices after {noticed_by_node}, the server after {noticed_by_server}"
+        Fault::Break { link, lasts, noticed_outside, noticed_inside } => format!(
+            "connection {link} breaks for {lasts}; its outer end notices after {noticed_outside}, the inner one after {noticed_inside}"
         ),
         Fault::Pause { place, length } => format!("{} hangs for {length}", name(*place)),
         Fault::Act { job, action } => format!("a user wants of job{job}: {action:?}"),
@@ -180,6 +180,9 @@ fn describe_record(record: &Record) -> String {
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
+        Record::WaitedInVain { task, attempt, node, waited, expected } => {
+            format!("{attempt} (task {task}) waited on {node} for {waited} in vain; {expected} had been expected")
+        }
         Record::Foretold { attempt, foretold, start, .. } => format!(
             "{attempt} waited {}, and was foretold to wait {} to {}",
             start.waited, foretold.least, foretold.most

@@ -17,9 +17,14 @@ pub fn simulation(plan: &[(u64, Fault)]) -> Simulation {
 }
 
 pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
+    simulation_of(Settings { preset, ..Settings::default() }, 2, plan)
+}
+
+/// The same job with so many tasks.
+pub fn simulation_of(settings: Settings, tasks: u32, plan: &[(u64, Fault)]) -> Simulation {
     let stage = StageSpec {
         name: "s0".to_owned(),
-        tasks: TaskSet::Count(2),
+        tasks: TaskSet::Count(tasks),
         program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
         execution: ExecutionType::Guaranteed,
@@ -31,7 +36,7 @@ pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
     let resources = ResourceSpec { basic: Resources::new(2_000, 0), custom: Vec::new() };
     let nodes = [Node { name: "host0".to_owned(), resources, attributes: Attributes::default() }];
-    let mut simulation = Simulation::new(Settings { preset, ..Settings::default() }, &nodes, &workload);
+    let mut simulation = Simulation::new(settings, &nodes, &workload);
     simulation.open();
     let planned = |(micros, fault): &(u64, Fault)| Planned { at: Instant(*micros), upon: None, fault: fault.clone() };
     simulation.plan(plan.iter().map(planned).collect());

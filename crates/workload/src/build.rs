@@ -231,7 +231,7 @@ fn stage(
     let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
     let constraints = job.constraints.iter().chain(&file.constraints).flatten();
-    let outputs = files::outputs(file.outputs)?;
+    let outputs = files::outputs(file.outputs, &tasks)?;
     let written = workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?;
     let program = Program {
         command,

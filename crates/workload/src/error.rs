@@ -146,6 +146,7 @@ fn plainly(expected: &dyn serde::de::Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
         "u32" | "u64" | "usize" => "a whole number, not negative".to_owned(),
+        "u8" => "a whole number from 0 to 255".to_owned(),
         "a nonzero u32" => "a whole number from 1 on".to_owned(),
         "f32" | "f64" => "a number, such as 0.5".to_owned(),
         "i32" => "a whole number between -2147483648 and 2147483647".to_owned(),

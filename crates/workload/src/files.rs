@@ -3,12 +3,13 @@
 use crate::document::At;
 use crate::error::{Complaint, Position};
 use crate::suggest;
+use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
 use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, check_output};
-use amalgam_core::vocabulary::{InputSpec, StageSpec, Workdir};
+use amalgam_core::vocabulary::{InputSpec, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeMap;
 
-/// The declared outputs of one stage.
-pub(crate) fn outputs(names: Option<Vec<At<String>>>) -> Result<Vec<String>, Complaint> {
+/// The declared outputs of one stage, which has these tasks.
+pub(crate) fn outputs(names: Option<Vec<At<String>>>, tasks: &TaskSet) -> Result<Vec<String>, Complaint> {
     let mut seen: BTreeMap<String, Position> = BTreeMap::new();
     let mut outputs = Vec::new();
     for At { at, value: name } in names.into_iter().flatten() {
@@ -28,7 +29,26 @@ pub(crate) fn outputs(names: Option<Vec<At<String>>>) -> Result<Vec<String>, Com
             return Err(Complaint::new(problem, "rename one of them").at(seen[name]));
         }
     }
-    Ok(outputs)
+    let at = |one: usize, other: usize| seen[&outputs[one]].max(seen[&outputs[other]]);
+    let (problem, at) = match clash(&outputs, tasks) {
+        None => return Ok(outputs),
+        Some(Clash::Same { one, other, index }) => {
+            let (first, second) = (&outputs[one.min(other)], &outputs[one.max(other)]);
+            (format!("the outputs `{first}` and `{second}` are one file for the task of index {index}"), at(one, other))
+        }
+        Some(Clash::Inside { one, other, index }) => {
+            let (directory, inner) = (&outputs[one], &outputs[other]);
+            let problem = format!(
+                "`{directory}` is an output and a directory, which holds `{inner}`, for the task of index {index}"
+            );
+            (problem, at(one, other))
+        }
+        Some(Clash::TooMany) => {
+            let last = seen.values().max().copied().unwrap_or_default();
+            return Err(Complaint::new(LOOK_ALIKE, "put something that is no digit before `{index}`").at(last));
+        }
+    };
+    Err(Complaint::new(problem, "rename one of them").at(at))
 }
 
 /// Tasks with files run in directories of their own: they, and two attempts of one, would overwrite each other's.

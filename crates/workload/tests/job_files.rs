@@ -350,6 +350,15 @@ fn wrong_files_are_explained() {
             "5:12: `a` is an output and a directory, which holds `a/b`\n  help: rename one of them",
         ),
         (
+            map_and_reduce("'part-1', 'part-{index}'", ""),
+            "5:22: the outputs `part-1` and `part-{index}` are one file for the task of index 1\n  help: rename one of them",
+        ),
+        (
+            map_and_reduce("'a{index}', 'a1/b'", ""),
+            "5:24: `a{index}` is an output and a directory, which holds `a1/b`, for the task of index 1\n  help: rename \
+             one of them",
+        ),
+        (
             map_and_reduce("'{item}'", ""),
             "5:12: `{item}` can be no output: of all that could stand in braces only `{index}` is known\n  help: use \
              `{index}`, or leave the braces out",

@@ -22,8 +22,19 @@ pub struct ActArgs {
     json: bool,
 }
 
-pub fn cancel(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
-    act(args, connection, Action::Cancel, ACTIVE, "cancelled")
+#[derive(Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    act: ActArgs,
+    /// End jobs whose managers are in a process of job managers that is away (`amalgam jobs`), without these. What still runs
+    /// ends when its nodes have not heard of that process for some time
+    #[arg(long)]
+    force: bool,
+}
+
+pub fn cancel(args: CancelArgs, connection: &Connection) -> Result<ExitCode> {
+    let action = if args.force { Action::Abandon } else { Action::Cancel };
+    act(args.act, connection, action, ACTIVE, "cancelled")
 }
 
 pub fn hold(args: ActArgs, connection: &Connection) -> Result<ExitCode> {
@@ -48,7 +59,10 @@ fn act(args: ActArgs, connection: &Connection, action: Action, all: &str, done: 
     for result in &results {
         match &result.error {
             None if args.quiet => text.push_str(&format!("{}\n", result.job)),
-            None => text.push_str(&format!("job {} {done}\n", result.job)),
+            None => match &result.waits_for {
+                None => text.push_str(&format!("job {} {done}\n", result.job)),
+                Some(who) => text.push_str(&format!("job {}: waits for {who}\n", result.job)),
+            },
             Some(error) => failures.push(Failure::from(error.clone())),
         }
     }

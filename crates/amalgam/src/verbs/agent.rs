@@ -5,10 +5,9 @@ use crate::cluster::{self, JournalArgs, Offer};
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
-use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
-use amalgam_daemon::transport::Upstream;
+use amalgam_daemon::transport::JoinError;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,15 +58,11 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     make_private_dir(&work_dir).map_err(|error| {
         Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
     })?;
-    let token_file = connection.token_file.clone().unwrap_or_else(|| state_dir.join(Tokens::FILE));
-    let user = cluster::user();
-    let token = match std::env::var("AMALGAM_TOKEN") {
-        Ok(token) if connection.token_file.is_none() => token.trim().to_owned(),
-        _ => amalgam_daemon::auth::client_token(&token_file, &user)?,
-    };
-    let server = args.server.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let secrets = cluster::secrets(connection, &state_dir)?;
+    let server = cluster::agents_address(&args.server);
     let options = AgentOptions {
-        upstream: Upstream { server: server.clone(), name, token, user },
+        server: server.clone(),
+        secrets,
         node,
         executor: cluster::executor_setup(&work_dir, args.offer.enforcement)?,
         journal: args.journal.journal,
@@ -86,6 +81,8 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
 
 fn remedy(error: &AgentError) -> &'static str {
     match error {
+        AgentError::Join(JoinError::Unreachable { .. }) => "start the server first: `amalgam server`",
+        AgentError::Join(JoinError::Refused { .. }) => "",
         AgentError::Auth(_) => "try again",
         AgentError::Lock(_) => "--work-dir names another directory",
         _ => "`amalgam agent --help` shows how to name server and token",

@@ -80,6 +80,10 @@ fn describe(job: &JobDetail) -> String {
     if let Some(preset) = &summary.preset {
         line("preset", preset.clone());
     }
+    if let Some(manager) = &summary.manager {
+        let away = if manager.connected { "" } else { ", not connected" };
+        line("manager", format!("job managers {}{away}", manager.number));
+    }
     line("priority", summary.priority.to_string());
     line("directory", job.submit_dir.clone());
     line("submitted", show::time(summary.submitted_at));

@@ -76,10 +76,12 @@ fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) 
     let mut jobs: Vec<JobSummary> = discovery::connect(connection)?.list(path, &query, filter.limit.get())?;
     // The newest last, next to the prompt.
     jobs.reverse();
+    let is_all = states.is_empty();
+    let none = if is_all { "no jobs\n" } else { "no such jobs (`amalgam list --all` shows every job)\n" };
     match (filter.json, filter.quiet) {
         (true, _) => show::json(&jobs)?,
         (_, true) => show::print(&jobs.iter().map(|job| format!("{}\n", job.id)).collect::<String>())?,
-        _ if jobs.is_empty() => show::print("no jobs\n")?,
+        _ if jobs.is_empty() => show::print(none)?,
         _ => show::print(&table(&jobs))?,
     }
     Ok(ExitCode::SUCCESS)

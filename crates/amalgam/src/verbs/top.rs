@@ -59,6 +59,13 @@ fn picture(client: &Client) -> Result<String> {
         cluster.nodes_up,
         cluster.nodes_total
     );
+    if !cluster.job_managers.is_empty() {
+        let away =
+            cluster.job_managers.iter().filter(|manager| !manager.connected).map(|manager| manager.number.to_string());
+        let away: Vec<String> = away.collect();
+        let which = if away.is_empty() { String::new() } else { format!(", not connected: {}", away.join(", ")) };
+        let _ = writeln!(text, "processes of job managers: {}{which}", cluster.job_managers.len());
+    }
     let capacity = show::amounts(&cluster.capacity);
     let _ = writeln!(text, "used {} of {capacity}{}", show::amounts(&cluster.used), opportunistic_use(&cluster));
     let _ = writeln!(

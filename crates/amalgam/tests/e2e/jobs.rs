@@ -184,7 +184,9 @@ fn each_reason_is_told_once() {
 fn listings_without_jobs_say_so() {
     let scene = Scene::dev(&[]);
     assert_eq!(scene.ok(&["usage", "all"]), "you have no jobs that have not ended\n");
-    assert_eq!((scene.ok(&["list"]), scene.ok(&["history"])), ("no jobs\n".to_owned(), "no jobs\n".to_owned()));
+    let none = "no such jobs (`amalgam list --all` shows every job)\n";
+    assert_eq!((scene.ok(&["list"]).as_str(), scene.ok(&["history"]).as_str()), (none, "no jobs\n"));
+    assert_eq!(scene.ok(&["list", "--all"]), "no jobs\n");
     let usage = scene.ok(&["usage"]);
     assert!(usage.contains("root.default") && usage.ends_with("\n\nno jobs\n"), "{usage}");
     scene.ok(&["run", "--", "true"]);

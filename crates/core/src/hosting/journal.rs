@@ -3,13 +3,13 @@
 //! Roles read nothing but their events, so a journal that a daemon kept leads roles anywhere else to the same effects. An
 //! effect that differs comes from a clock, a random source or an order of memory that has crept into core.
 
-use super::Roles;
+use super::{Managers, Roles};
 use crate::job_manager::JobManagerSettings;
 use crate::master::MasterSettings;
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{ToJobManager, ToMaster, ToNode};
+use crate::protocol::{ToJobHost, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox};
 use crate::vocabulary::{Epoch, Instant, JobId, Key, Mac, NodeId, Sealing};
 use serde::{Deserialize, Serialize};
@@ -20,9 +20,11 @@ use serde::{Deserialize, Serialize};
 #[allow(clippy::large_enum_variant)]
 pub enum Entry {
     /// A process began. It has no roles yet. With the root, whoever reads the journal can make this life's tokens.
-    Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings, root: Key },
+    Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings, root: Key, managers: Managers },
     /// It has a master, and job managers, which took in what its log held.
     Recovered { settings: MasterSettings, queues: QueueTree, changes: Vec<Change> },
+    /// It has job managers and no master; they took in what their log held.
+    JobsRecovered { changes: Vec<Change> },
     /// It has a node.
     NodeAdded { node: NodeId, settings: NodeSettings },
     /// The master gave a node its number.
@@ -36,6 +38,7 @@ pub enum Entry {
 pub enum RoleEvent {
     Master(Event<ToMaster>),
     JobManager(JobId, Event<ToJobManager>),
+    JobHost(Event<ToJobHost>),
     Node(NodeId, Event<ToNode>),
 }
 
@@ -66,10 +69,12 @@ impl Replay {
     /// When the roles do not do what the journal says they did.
     pub fn take(&mut self, entry: Entry) -> Result<(), Difference> {
         match entry {
-            Entry::Began { preset, epoch, settings, root } => {
-                self.roles = Some(Roles::new(preset, epoch, settings, Sealing { root, mac: self.mac }));
+            Entry::Began { preset, epoch, settings, root, managers } => {
+                let roles = Roles::new(preset, epoch, settings, Sealing { root, mac: self.mac });
+                self.roles = Some(roles.with_managers(managers));
             }
             Entry::Recovered { settings, queues, changes } => self.roles()?.recover(settings, queues, changes),
+            Entry::JobsRecovered { changes } => self.roles()?.recover_job_managers(changes),
             Entry::NodeAdded { node, settings } => self.roles()?.add_local_node(node, settings),
             Entry::Named { name, left } => {
                 self.outbox.clear();
@@ -96,6 +101,7 @@ impl Replay {
         let is_there = match event {
             RoleEvent::Master(event) => roles.hand_to_master(now, event, &mut self.outbox),
             RoleEvent::JobManager(job, event) => roles.hand_to_manager(now, job, event, &mut self.outbox).is_none(),
+            RoleEvent::JobHost(event) => roles.hand_to_job_host(now, event, &mut self.outbox),
             RoleEvent::Node(node, event) => roles.hand_to_node(now, node, event, &mut self.outbox),
         };
         if is_there { Ok(()) } else { Err(Difference::Nobody) }

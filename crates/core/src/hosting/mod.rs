@@ -3,21 +3,25 @@
 //! Mail between local roles is delivered at once: they share one log and die together. What leaves the process is
 //! collected in [`Effects`] with the changes that must be durable first.
 
+mod following;
 mod journal;
 mod nodes;
 mod wakeups;
 
+pub use following::{Followed, Gap, Present};
 pub use journal::{Difference, Entry, Replay, RoleEvent};
 pub use nodes::Nodes;
 
+use crate::dispatch::{Dispatcher, JobState};
+use crate::job_host::{JobHost, JobHostSettings};
 use crate::job_manager::{JobManager, JobManagerSettings};
-use crate::master::{JobState, Master, MasterSettings};
+use crate::master::{Master, MasterSettings};
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{Address, Message, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{Address, Message, ToJobHost, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox, Record, Role};
-use crate::vocabulary::{Epoch, Instant, JobId, NodeId, Sealing};
+use crate::vocabulary::{ClientId, Epoch, Generation, HostId, Instant, JobId, NodeId, Sealing};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wakeups::Wakeups;
@@ -33,9 +37,14 @@ pub struct Roles {
     /// Where one is kept.
     journal: Option<Box<Journal>>,
     pub master: Option<Box<Master>>,
+    /// Where it has job managers, and not the master.
+    pub job_host: Option<Box<JobHost>>,
     pub nodes: Nodes,
+    /// The job managers of this process; where others have them, what is known of these ([`Roles::follow`]).
     pub jobs: BTreeMap<JobId, Box<JobManager>>,
     life: Box<Life>,
+    /// How far into the logs of processes of job managers.
+    heard: BTreeMap<HostId, u64>,
 }
 
 /// What the driver has not taken of the journal.
@@ -54,13 +63,24 @@ struct Life {
 }
 
 /// Where job managers are, as seen from a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Managers {
+    /// All are with the master.
     WithTheMaster,
     /// Here, and the master is not.
     Here,
-    /// In processes without the master.
-    Elsewhere,
+    /// Each job says where its own is: with the master, or in a process of job managers.
+    Shared,
+}
+
+/// By which connection a letter leaves a process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Egress {
+    Executor,
+    Client(ClientId),
+    Server,
+    JobHost(HostId),
+    Node(NodeId),
 }
 
 /// A message on its way.
@@ -158,9 +178,11 @@ impl Roles {
             wakeups: Wakeups::default(),
             journal: None,
             master: None,
+            job_host: None,
             nodes: Nodes::default(),
             jobs: BTreeMap::new(),
             life: Box::new(Life { preset, epoch, settings, sealing, managers: Managers::WithTheMaster }),
+            heard: BTreeMap::new(),
         }
     }
 
@@ -175,22 +197,85 @@ impl Roles {
         self.master.is_some() || self.has_managers()
     }
 
+    /// The jobs whose managers take events here.
+    fn managed_here(&self) -> Vec<JobId> {
+        if !self.has_managers() {
+            return Vec::new();
+        }
+        self.jobs.iter().filter(|(_, manager)| self.takes_events(manager)).map(|(job, _)| *job).collect()
+    }
+
+    /// It is no copy of what another process has.
+    fn takes_events(&self, manager: &JobManager) -> bool {
+        self.life.managers != Managers::Shared || manager.job().host == HostId::SERVER
+    }
+
+    /// Whether the manager of a job, known or not, is here.
+    fn manages(&self, job: JobId) -> bool {
+        match self.life.managers {
+            Managers::Shared => self.host_of(job) == Some(HostId::SERVER),
+            Managers::WithTheMaster | Managers::Here => self.has_managers(),
+        }
+    }
+
+    /// Where a job's manager is, as far as is known here. The master may have forgotten it already.
+    fn host_of(&self, job: JobId) -> Option<HostId> {
+        let by_manager = self.jobs.get(&job).map(|manager| manager.job().host);
+        let by_master = || self.dispatch().and_then(|dispatch| dispatch.job(job)).map(|(job, _)| job.host);
+        by_manager.or_else(by_master).or_else(|| self.nodes.host_of(job))
+    }
+
+    /// How a letter leaves that is for nobody here.
+    pub fn egress(&self, letter: &Letter) -> Egress {
+        match (letter.to, &letter.message) {
+            (Address::Executor(_), _) => Egress::Executor,
+            (Address::Client(client), _) => Egress::Client(client),
+            (Address::Node(node), _) => Egress::Node(node),
+            (Address::JobHost(host), _) => Egress::JobHost(host),
+            (Address::JobManager(job), message) => {
+                let said = match message {
+                    Message::ToJobManager(body) => body.issuer().map(Epoch::host),
+                    _ => None,
+                };
+                match said.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
+                    HostId::SERVER => Egress::Server,
+                    host => Egress::JobHost(host),
+                }
+            }
+            (Address::Master | Address::GlobalMaster(_), _) => Egress::Server,
+        }
+    }
+
+    fn hears_master(&self) -> bool {
+        self.job_host.as_ref().is_none_or(|job_host| job_host.hears_master())
+    }
+
     fn has_managers(&self) -> bool {
         match self.life.managers {
-            Managers::WithTheMaster => self.master.is_some(),
+            Managers::WithTheMaster | Managers::Shared => self.master.is_some(),
             Managers::Here => true,
-            Managers::Elsewhere => false,
         }
+    }
+
+    /// Which jobs there are, where this process admits them.
+    pub fn dispatch(&self) -> Option<&Dispatcher> {
+        self.master.as_ref().map(|master| master.dispatch())
     }
 
     pub fn preset(&self) -> &Preset {
         &self.life.preset
     }
 
+    /// What job managers go by.
+    pub fn of_managers(&self) -> JobManagerSettings {
+        self.life.settings
+    }
+
     /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
     pub fn keep_journal(&mut self) {
-        let Life { preset, epoch, settings, sealing: Sealing { root, .. }, .. } = *self.life;
-        self.journal = Some(Box::new(Journal { entries: vec![Entry::Began { preset, epoch, settings, root }] }));
+        let Life { preset, epoch, settings, sealing: Sealing { root, .. }, managers } = *self.life;
+        let began = Entry::Began { preset, epoch, settings, root, managers };
+        self.journal = Some(Box::new(Journal { entries: vec![began] }));
     }
 
     pub fn end_journal(&mut self) {
@@ -211,16 +296,24 @@ impl Roles {
     /// Makes a master, and job managers where they are with it, and brings them to where the log ends.
     pub fn recover(&mut self, settings: MasterSettings, queues: QueueTree, changes: Vec<Change>) {
         self.note(|| Entry::Recovered { settings: settings.clone(), queues: queues.clone(), changes: changes.clone() });
-        let Life { preset, epoch, settings: of_managers, sealing, managers } = *self.life;
+        let Life { preset, epoch, settings: of_managers, sealing, .. } = *self.life;
         let mut master = preset.master(epoch, settings, queues, sealing);
         master.recover(&changes);
         let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
+        let mut of_others = Vec::new();
         for change in changes {
-            if let Some(job) = change.job() {
-                by_job.entry(job).or_default().push(change);
+            let Some(job) = change.job() else {
+                of_others.push(change);
+                continue;
+            };
+            // One that the master has forgotten may still be known of its host.
+            match master.dispatch().job(job).map(|(job, _)| job.host) {
+                Some(HostId::SERVER) => by_job.entry(job).or_default().push(change),
+                _ => of_others.push(change),
             }
         }
-        let jobs = master.jobs_from(JobId(0)).filter(|_| managers != Managers::Elsewhere);
+        self.recover_managed(of_others);
+        let jobs = master.dispatch().jobs_from(JobId(0)).filter(|(job, _)| job.host == HostId::SERVER);
         for (job, state) in jobs {
             let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
             // One that waits to begin again has a manager, which knows what is done.
@@ -234,10 +327,21 @@ impl Roles {
         self.master = Some(Box::new(master));
     }
 
+    /// Makes this the process of job managers that its epoch names, and brings these to where their log ends.
+    pub fn recover_job_managers(&mut self, changes: Vec<Change>) {
+        self.note(|| Entry::JobsRecovered { changes: changes.clone() });
+        let Life { epoch, settings, sealing, .. } = *self.life;
+        let JobManagerSettings { token_life, node_grace, .. } = settings;
+        let mut job_host = JobHost::new(epoch, sealing, JobHostSettings { token_life, node_grace });
+        job_host.recover(&changes);
+        self.recover_managed(changes);
+        self.job_host = Some(Box::new(job_host));
+    }
+
     /// Tells every role of this process that the master is there.
     pub fn announce_master(&mut self, now: Instant, effects: &mut Effects) {
         let incarnation = u64::from(self.life.epoch.0);
-        for job in self.jobs.keys().copied().collect::<Vec<_>>() {
+        for job in self.managed_here() {
             self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
         }
         // What ended before is told first: a job that begins again now would seem to end with its earlier run.
@@ -257,7 +361,9 @@ impl Roles {
     pub fn node_connected(&mut self, now: Instant, node: NodeId, incarnation: u64, effects: &mut Effects) {
         let peer = Address::Node(node);
         self.at_master(now, Event::Connected { peer, incarnation }, effects);
-        let concerned = self.jobs.iter().filter(|(_, manager)| manager.concerns(node)).map(|(job, _)| *job);
+        // The node takes nothing of job managers before it knows their process.
+        self.at_job_host(now, Event::Connected { peer, incarnation }, effects);
+        let concerned = self.managed_here().into_iter().filter(|job| self.jobs[job].concerns(node));
         for job in concerned.collect::<Vec<_>>() {
             self.at_manager(now, job, Event::Connected { peer, incarnation }, effects);
         }
@@ -265,16 +371,43 @@ impl Roles {
     }
 
     pub fn node_disconnected(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
-        self.at_master(now, Event::Disconnected { peer: Address::Node(node) }, effects);
+        let peer = Address::Node(node);
+        self.at_master(now, Event::Disconnected { peer }, effects);
+        self.at_job_host(now, Event::Disconnected { peer }, effects);
+        // With the server, job managers go by what the master makes of it.
+        if self.job_host.is_some() {
+            for job in self.managed_here() {
+                self.at_manager(now, job, Event::Disconnected { peer }, effects);
+            }
+        }
         self.deliver_mail(now, effects);
     }
 
-    /// The connection of the local nodes to their master, which may be in this process.
+    /// A process of job managers has connected to the master of this one, or to the nodes of this one.
+    pub fn host_connected(&mut self, now: Instant, host: HostId, incarnation: u64, effects: &mut Effects) {
+        let peer = Address::JobHost(host);
+        self.at_master(now, Event::Connected { peer, incarnation }, effects);
+        self.at_all_nodes(now, |_| Event::Connected { peer, incarnation }, effects);
+    }
+
+    pub fn host_disconnected(&mut self, now: Instant, host: HostId, effects: &mut Effects) {
+        self.at_master(now, Event::Disconnected { peer: Address::JobHost(host) }, effects);
+        self.at_all_nodes(now, |_| Event::Disconnected { peer: Address::JobHost(host) }, effects);
+    }
+
+    /// The connection of the local nodes, or of the local job managers where the master is elsewhere, to the master.
     pub fn master_connected(&mut self, now: Instant, incarnation: u64, effects: &mut Effects) {
+        if self.job_host.is_some() {
+            self.at_job_host(now, Event::Connected { peer: Address::Master, incarnation }, effects);
+            for job in self.managed_here() {
+                self.at_manager(now, job, Event::Connected { peer: Address::Master, incarnation }, effects);
+            }
+        }
         self.at_all_nodes(now, |_| Event::Connected { peer: Address::Master, incarnation }, effects);
     }
 
     pub fn master_disconnected(&mut self, now: Instant, effects: &mut Effects) {
+        self.at_job_host(now, Event::Disconnected { peer: Address::Master }, effects);
         self.at_all_nodes(now, |_| Event::Disconnected { peer: Address::Master }, effects);
     }
 
@@ -304,6 +437,7 @@ impl Roles {
                 Address::Master => self.at_master(now, Event::Wakeup, effects),
                 Address::JobManager(job) => self.at_manager(now, job, Event::Wakeup, effects),
                 Address::Node(node) => self.at_node(now, node, Event::Wakeup, effects),
+                Address::JobHost(_) => self.at_job_host(now, Event::Wakeup, effects),
                 Address::GlobalMaster(_) | Address::Executor(_) | Address::Client(_) => {}
             }
             self.deliver_mail(now, effects);
@@ -326,8 +460,12 @@ impl Roles {
             (Address::Master, Message::ToMaster(body)) => {
                 self.at_master(now, Event::Message { from, body }, effects);
             }
+            (Address::JobManager(_), Message::ToJobManager(_)) if from == Address::Master && !self.hears_master() => {}
             (Address::JobManager(job), Message::ToJobManager(body)) => {
                 self.at_manager(now, job, Event::Message { from, body }, effects);
+            }
+            (Address::JobHost(_), Message::ToJobHost(body)) => {
+                self.at_job_host(now, Event::Message { from, body }, effects);
             }
             (Address::Node(node), Message::ToNode(body)) => {
                 self.at_node(now, node, Event::Message { from, body }, effects);
@@ -346,7 +484,17 @@ impl Roles {
         }
     }
 
+    fn at_job_host(&mut self, now: Instant, event: Event<ToJobHost>, effects: &mut Effects) {
+        let noted = self.noted(|| RoleEvent::JobHost(event.clone()));
+        if self.hand_to_job_host(now, event, &mut effects.passing.outbox) {
+            effects.handled.job_managers += 1;
+            self.note_handled(now, noted, effects);
+            self.take_effects(Address::JobHost(self.life.epoch.host()), effects);
+        }
+    }
+
     fn at_manager(&mut self, now: Instant, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
+        let is_new = self.job_host.is_some() && !self.jobs.contains_key(&job);
         let noted = self.noted(|| RoleEvent::JobManager(job, event.clone()));
         match self.hand_to_manager(now, job, event, &mut effects.passing.outbox) {
             None => {
@@ -354,8 +502,19 @@ impl Roles {
                 effects.handled.decisions += decisions(&effects.passing.outbox);
                 self.note_handled(now, noted, effects);
                 self.take_effects(Address::JobManager(job), effects);
+                if is_new {
+                    self.tell_who_is_away(now, job, effects);
+                }
             }
             Some(event) => self.answer_for_nobody(job, event, effects),
+        }
+    }
+
+    /// A manager that is new hears which nodes cannot be reached.
+    fn tell_who_is_away(&mut self, now: Instant, job: JobId, effects: &mut Effects) {
+        let away: Vec<NodeId> = self.job_host.iter().flat_map(|job_host| job_host.away()).collect();
+        for node in away {
+            self.at_manager(now, job, Event::Disconnected { peer: Address::Node(node) }, effects);
         }
     }
 
@@ -391,6 +550,13 @@ impl Roles {
         true
     }
 
+    fn hand_to_job_host(&mut self, now: Instant, event: Event<ToJobHost>, outbox: &mut Outbox) -> bool {
+        let Some(job_host) = &mut self.job_host else { return false };
+        job_host.handle(now, event, outbox);
+        self.wakeups.set(Address::JobHost(self.life.epoch.host()), job_host.next_wakeup());
+        true
+    }
+
     /// The same; an event for a job manager that is not here comes back.
     fn hand_to_manager(
         &mut self,
@@ -401,10 +567,19 @@ impl Roles {
     ) -> Option<Event<ToJobManager>> {
         if let Event::Message { body: ToJobManager::Begin { job: admitted, .. }, .. } = &event {
             let Life { preset, epoch, settings, sealing, .. } = *self.life;
-            let make = || Box::new(preset.job_manager(Arc::clone(admitted), epoch, settings, sealing));
+            let generation = self.job_host.as_ref().map_or(Generation::default(), |job_host| job_host.generation());
+            let make = || {
+                let manager = preset.job_manager(Arc::clone(admitted), epoch, settings, sealing);
+                Box::new(manager.beginning_with(generation))
+            };
             self.jobs.entry(job).or_insert_with(make);
         }
-        let Some(manager) = self.jobs.get_mut(&job) else { return Some(event) };
+        if !self.has_managers() {
+            return Some(event);
+        }
+        let is_shared = self.life.managers == Managers::Shared;
+        let taken_here = |manager: &&mut Box<JobManager>| !is_shared || manager.job().host == HostId::SERVER;
+        let Some(manager) = self.jobs.get_mut(&job).filter(taken_here) else { return Some(event) };
         let is_last = matches!(event, Event::Message { body: ToJobManager::Forgotten, .. });
         manager.handle(now, event, outbox);
         let wakeup = manager.next_wakeup().filter(|_| !is_last);
@@ -427,7 +602,7 @@ impl Roles {
     fn answer_for_nobody(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
         let Event::Message { from: Address::Node(node), body } = event else { return };
         // Where there is no master, every job that nodes know of has had its manager.
-        let may_come = |master: &Master| master.job(job).is_some();
+        let may_come = |master: &Master| master.dispatch().job(job).is_some();
         if !self.has_managers() || self.master.as_deref().is_some_and(may_come) {
             return;
         }
@@ -447,19 +622,26 @@ impl Roles {
         // Most events change nothing, and of most there is nothing to tell.
         if !outbox.changes.is_empty() {
             *durable = true;
+            for change in &outbox.changes {
+                if let Change::JobAbandoned { job } = change {
+                    // Nobody will tell more of it.
+                    self.jobs.remove(job);
+                }
+            }
             facts.extend(outbox.changes.drain(..).map(Fact::Change));
         }
         if !outbox.records.is_empty() {
             let others = outbox.records.extract_if(.., |record| !matches!(record, Record::Blocked { .. }));
             facts.extend(others.map(Fact::Record));
         }
-        let (has_master, has_managers, nodes) = (self.master.is_some(), self.has_managers(), &self.nodes);
+        let (has_master, has_job_host) = (self.master.is_some(), self.job_host.is_some());
         for (to, message) in outbox.sends.drain(..) {
             let letter = Letter { from, to, message };
             let is_local = match to {
                 Address::Master => has_master,
-                Address::JobManager(_) => has_managers,
-                Address::Node(node) => nodes.contains(node),
+                Address::JobManager(job) => self.manages(job),
+                Address::JobHost(_) => has_job_host,
+                Address::Node(node) => self.nodes.contains(node),
                 _ => false,
             };
             if is_local {
@@ -500,7 +682,9 @@ impl Roles {
     /// What a snapshot of the store holds.
     pub fn durable(&self) -> Vec<Change> {
         let mut changes = self.master.as_ref().map(|master| master.durable()).unwrap_or_default();
+        changes.extend(self.job_host.iter().flat_map(|job_host| job_host.durable()));
         changes.extend(self.jobs.values().flat_map(|manager| manager.durable()));
+        changes.extend(self.heard.iter().map(|(&host, &next)| Change::Heard { host, next }));
         changes
     }
 }

@@ -1,7 +1,7 @@
 //! The agents of the nodes of a process.
 
 use crate::node::NodeAgent;
-use crate::vocabulary::NodeId;
+use crate::vocabulary::{HostId, JobId, NodeId};
 
 /// By the number of the node. Most processes host one, and a simulation has many such processes, where each step to another
 /// place in memory counts: so the first is kept apart from the list of the others, whose numbers are larger.
@@ -28,6 +28,11 @@ impl Nodes {
 
     pub fn contains(&self, node: NodeId) -> bool {
         self.get(node).is_some()
+    }
+
+    /// Where the manager of a job is that has attempts on one of these nodes.
+    pub(super) fn host_of(&self, job: JobId) -> Option<HostId> {
+        self.first.iter().chain(&self.others).find_map(|(_, agent)| agent.host_of(job))
     }
 
     pub fn ids(&self) -> impl Iterator<Item = NodeId> {

@@ -2,6 +2,7 @@
 //! and beyond that a part as large as its share, or several times as large, is opportunistic. It says what its job would hold
 //! and does hold, and the master what that entitles it to and what of that it may have now.
 
+use super::by_age::ByAge;
 use super::{JobManager, RunningAttempt};
 use crate::protocol::{Address, TheMaster, ToMaster, ToNode};
 use crate::role::{Change, Outbox, Record};
@@ -10,7 +11,6 @@ use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{AttemptId, Duration, ExecutionType, Instant, Resources, Totals, Wants};
 use crate::why::{Used, Why};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// What the master knows is off by one part in so many before it is told anew.
 const TOLD_WITHIN: u64 = 16;
@@ -18,7 +18,7 @@ const TOLD_WITHIN: u64 = 16;
 /// A master that has not answered for so long is away.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 
-/// So many attempts are looked at to promote one of them.
+/// Of so many attempts that could be promoted, the oldest, one is chosen.
 const LOOKS: usize = 32;
 /// So many hundredths of what is allowed may be held beyond that by second attempts of slow tasks.
 const BESIDE: u32 = 10;
@@ -34,13 +34,12 @@ pub struct AllowanceRules {
     /// Its opportunistic tasks may hold so many hundredths of the job's share.
     pub opportunistic: u32,
     /// An opportunistic attempt that has waited for so long gets what the job may hold next, before all that was not sent yet.
+    /// What is free is kept for it until that is enough.
     pub starved_after: Duration,
     /// And one that yields its CPU, or waits where it would start at once if it were guaranteed, goes before it however short that
     /// was: a stage is over when its last task is, and not when most are.
     pub sent_first: bool,
 }
-
-type Since = BTreeSet<(Instant, AttemptId)>;
 
 /// What its tasks that were sent to nodes hold, or will once they start.
 pub(super) struct Allowance {
@@ -51,9 +50,11 @@ pub(super) struct Allowance {
     weighed: Totals,
     /// Opportunistic attempts since they were sent, which wait as far as is known; and those that run, since then, with their
     /// CPU or without.
-    waiting: Since,
-    running: Since,
-    yielding: Since,
+    waiting: ByAge,
+    running: ByAge,
+    yielding: ByAge,
+    /// It has waited for too long, and needs more than is free: that is kept for it.
+    kept_for: Option<AttemptId>,
     /// What its guaranteed tasks may hold together, as the master said last, and the number of that word; zero where the present
     /// master said nothing.
     most: Totals,
@@ -79,9 +80,10 @@ impl Allowance {
             guaranteed: Held::default(),
             opportunistic: Held::default(),
             weighed: Totals::ZERO,
-            waiting: BTreeSet::new(),
-            running: BTreeSet::new(),
-            yielding: BTreeSet::new(),
+            waiting: ByAge::default(),
+            running: ByAge::default(),
+            yielding: ByAge::default(),
+            kept_for: None,
             most: Totals::ZERO,
             number: 0,
             told: None,
@@ -102,8 +104,8 @@ impl Allowance {
         if sent.opportunistic {
             self.weighed.add_times(resources, weight_now(sent));
             match sent.started_at {
-                Some(since) => self.running.insert((since, attempt)),
-                None => self.waiting.insert((sent.launched_at, attempt)),
+                Some(since) => self.running.insert(sent.task.stage, (since, attempt)),
+                None => self.waiting.insert(sent.task.stage, (sent.launched_at, attempt)),
             };
         }
     }
@@ -112,8 +114,8 @@ impl Allowance {
     pub(super) fn on_started(&mut self, attempt: AttemptId, sent: &RunningAttempt, resources: &Resources) {
         if let Some(since) = sent.started_at.filter(|_| sent.opportunistic) {
             self.weighed.take(resources, u64::from(sent.weight) - 1);
-            self.waiting.remove(&(sent.launched_at, attempt));
-            self.running.insert((since, attempt));
+            self.waiting.remove(sent.task.stage, &(sent.launched_at, attempt));
+            self.running.insert(sent.task.stage, (since, attempt));
         }
     }
 
@@ -123,19 +125,22 @@ impl Allowance {
         held.resources.sub(resources);
         if sent.opportunistic {
             self.weighed.take(resources, weight_now(sent));
+            let stage = sent.task.stage;
             match sent.started_at {
-                Some(since) => self.running.remove(&(since, attempt)) || self.yielding.remove(&(since, attempt)),
-                None => self.waiting.remove(&(sent.launched_at, attempt)),
+                Some(since) => {
+                    self.running.remove(stage, &(since, attempt)) || self.yielding.remove(stage, &(since, attempt))
+                }
+                None => self.waiting.remove(stage, &(sent.launched_at, attempt)),
             };
         }
     }
 
     /// One of those that run has its CPU, or has not.
-    fn on_cpu(&mut self, attempt: AttemptId, since: Instant, has_cpu: bool) {
+    fn on_cpu(&mut self, attempt: AttemptId, stage: u32, since: Instant, has_cpu: bool) {
         let (from, to) =
             if has_cpu { (&mut self.yielding, &mut self.running) } else { (&mut self.running, &mut self.yielding) };
-        if from.remove(&(since, attempt)) {
-            to.insert((since, attempt));
+        if from.remove(stage, &(since, attempt)) {
+            to.insert(stage, (since, attempt));
         }
     }
 
@@ -165,6 +170,7 @@ impl Allowance {
     fn allowed_beside(&self, execution: ExecutionType, share: &Totals) -> Totals {
         match execution {
             ExecutionType::Opportunistic => self.allowed(execution, share).map_or(Totals::ZERO, |allowed| allowed.room),
+            ExecutionType::Guaranteed | ExecutionType::Auto if self.kept_for.is_some() => Totals::ZERO,
             ExecutionType::Guaranteed | ExecutionType::Auto => {
                 self.most.hundredths(100 + BESIDE).saturating_sub(&self.guaranteed.resources)
             }
@@ -241,12 +247,24 @@ impl JobManager {
         self.allowance.as_ref().map(|allowance| allowance.allowed_beside(execution, &share))
     }
 
-    /// What has waited for too long goes before all that was not sent yet.
-    pub(super) fn promote_starved(&mut self, now: Instant, out: &mut Outbox) {
-        if let Some(allowance) = &self.allowance {
-            let starved_after = Some(allowance.rules.starved_after);
-            self.promote_within_allowance(now, starved_after, out);
+    /// What has waited for too long goes before all that was not sent yet, the oldest first. False where the oldest needs more than
+    /// is free: nothing else gets that.
+    pub(super) fn promote_starved(&mut self, now: Instant, out: &mut Outbox) -> bool {
+        while let Some(attempt) = self.starved(now) {
+            let Some(task) = self.running.get(&attempt).map(|sent| sent.task) else { break };
+            let room = self.allowed(ExecutionType::Guaranteed).map_or(Totals::ZERO, |allowed| allowed.room);
+            if room.holds(&self.job.resources[task.stage as usize]) == 0 {
+                self.keep_room(Some(attempt));
+                return false;
+            }
+            self.promote_here_or_elsewhere(now, attempt, self.wait_if_promoted(attempt), out);
         }
+        self.keep_room(None);
+        true
+    }
+
+    fn keep_room(&mut self, kept_for: Option<AttemptId>) {
+        self.allowance.iter_mut().for_each(|allowance| allowance.kept_for = kept_for);
     }
 
     /// So does what was sent and does not run, the oldest first, where it would.
@@ -272,27 +290,21 @@ impl JobManager {
     pub(super) fn on_yields(&mut self, from: Address, attempt: AttemptId, has_cpu: bool) {
         let Some(sent) = self.running.get(&attempt).filter(|sent| Address::Node(sent.node) == from) else { return };
         if let (Some(allowance), Some(since)) = (&mut self.allowance, sent.started_at) {
-            allowance.on_cpu(attempt, since, has_cpu);
+            allowance.on_cpu(attempt, sent.task.stage, since, has_cpu);
         }
     }
 
-    /// Opportunistic attempts become guaranteed as far as the allowance goes. Where `starved_after` is given those that have
-    /// waited for so long, the oldest first. Else whatever makes most of it: what waits where it would start at once, then what
-    /// runs, then what would wait least, and what runs without its CPU last.
-    pub(super) fn promote_within_allowance(&mut self, now: Instant, starved_after: Option<Duration>, out: &mut Outbox) {
-        while let Some(allowed) = self.allowed(ExecutionType::Guaranteed) {
-            let next = match starved_after {
-                Some(after) => self.starved(now, after),
-                None => self.best_to_promote(&allowed.room),
-            };
-            let Some((attempt, wait)) = next else { return };
-            let Some(running) = self.running.get(&attempt) else { return };
-            if allowed.room.holds(&self.job.resources[running.task.stage as usize]) == 0 || self.stopping {
-                return;
-            }
-            if wait > AT_ONCE && self.upgrade_elsewhere(now, attempt, wait, out) {
-                continue;
-            }
+    /// Opportunistic attempts become guaranteed as far as the allowance goes, first what makes most of it: what waits where it would
+    /// start at once, then what runs, then what would wait least, and what runs without its CPU last.
+    pub(super) fn promote_within_allowance(&mut self, now: Instant, out: &mut Outbox) {
+        while let Some(allowed) = self.allowed(ExecutionType::Guaranteed).filter(|_| !self.stopping) {
+            let Some((attempt, wait)) = self.best_to_promote(&allowed.room) else { return };
+            self.promote_here_or_elsewhere(now, attempt, wait, out);
+        }
+    }
+
+    fn promote_here_or_elsewhere(&mut self, now: Instant, attempt: AttemptId, wait: Duration, out: &mut Outbox) {
+        if wait <= AT_ONCE || !self.upgrade_elsewhere(now, attempt, wait, out) {
             self.promote(now, attempt, wait, out);
         }
     }
@@ -307,12 +319,11 @@ impl JobManager {
         out.send(node, ToNode::Promote { attempt, grant: None });
     }
 
-    /// With how long it would still wait.
-    fn starved(&self, now: Instant, after: Duration) -> Option<(AttemptId, Duration)> {
-        let allowance = self.allowance.as_ref()?;
-        // What is larger than all that is allowed keeps nobody waiting, unless there are many of them.
+    fn starved(&self, now: Instant) -> Option<AttemptId> {
+        let allowance = self.allowance.as_ref().filter(|_| !self.stopping)?;
+        // What is larger than all that is allowed keeps nobody waiting.
         let (since, attempt) = self.promotable(&allowance.waiting, &allowance.most).next()?;
-        (now.since(since) >= after).then(|| (attempt, self.wait_if_promoted(attempt)))
+        (now.since(since) >= allowance.rules.starved_after).then_some(attempt)
     }
 
     /// Of what fits into the room.
@@ -327,12 +338,11 @@ impl JobManager {
         best.filter(|(_, wait)| *wait <= AT_ONCE).or_else(running).or(best).or_else(|| first(&allowance.yielding))
     }
 
-    /// Of the first [`LOOKS`] of those of whose task there is no other attempt, and for which the room is large enough.
-    fn promotable(&self, those: &Since, room: &Totals) -> impl Iterator<Item = (Instant, AttemptId)> {
-        let fits = |sent: &RunningAttempt| room.holds(&self.job.resources[sent.task.stage as usize]) > 0;
-        let alone =
-            those.iter().filter_map(|one| Some((one, self.running.get(&one.1).filter(|sent| sent.twin.is_none())?)));
-        alone.take(LOOKS).filter(move |(_, sent)| fits(sent)).map(|(one, _)| *one)
+    /// The oldest of those for which the room is large enough, and of whose task there is no other attempt.
+    fn promotable<'a>(&'a self, those: &'a ByAge, room: &'a Totals) -> impl Iterator<Item = (Instant, AttemptId)> + 'a {
+        let fits = |stage| room.holds(&self.job.resources[stage as usize]) > 0;
+        let is_alone = |attempt| self.running.get(&attempt).is_some_and(|sent| sent.twin.is_none());
+        those.oldest(fits, is_alone).take(LOOKS)
     }
 
     fn wait_if_promoted(&self, attempt: AttemptId) -> Duration {
@@ -351,6 +361,9 @@ impl JobManager {
             allowance.on_gone(attempt, running, resources);
             (running.opportunistic, running.promoted) = (false, true);
             allowance.on_sent(attempt, running, resources);
+        }
+        if running.started_at.is_none() {
+            self.corrections.on_sent(attempt, running);
         }
     }
 
@@ -399,7 +412,8 @@ impl JobManager {
         let waits = |stage: &u32| scheduler.is_suited(self.requests.ask_of(*stage, false));
         let next = self.dag.runnable().filter(|stage| self.dag.stage(*stage).ready() > 0).find(waits)?;
         let share = self.share.as_deref().copied().unwrap_or(Totals::ZERO).hundredths(allowance.rules.opportunistic);
-        let of_one = &self.job.resources[next as usize];
+        let kept_for = allowance.kept_for.and_then(|attempt| self.running.get(&attempt));
+        let of_one = &self.job.resources[kept_for.map_or(next, |sent| sent.task.stage) as usize];
         let (held, most) = (&allowance.guaranteed.resources, &allowance.most);
         let kind = (0..WIDTH).find(|&kind| most.0[kind].saturating_sub(held.0[kind]) < u64::from(of_one.0[kind]))?;
         let used = |held: &Totals, most: &Totals| Used { used: held.0[kind], most: most.0[kind] };
@@ -476,13 +490,14 @@ mod tests {
             Allowance::new(AllowanceRules { opportunistic: 100, starved_after: Duration::ZERO, sent_first: false });
         let attempt = |number| AttemptId { job: JobId(1), epoch: Epoch(1), number };
         let (one, other) = ((Instant(5), attempt(1)), (Instant(7), attempt(2)));
-        allowance.running.extend([one, other]);
-        allowance.on_cpu(one.1, one.0, false);
-        allowance.on_cpu(one.1, one.0, false);
-        assert_eq!((&allowance.running, &allowance.yielding), (&BTreeSet::from([other]), &BTreeSet::from([one])));
-        allowance.on_cpu(one.1, one.0, true);
-        assert_eq!((&allowance.running, &allowance.yielding), (&BTreeSet::from([one, other]), &BTreeSet::new()));
-        allowance.on_cpu(attempt(3), Instant(9), false);
+        let all = |those: &ByAge| those.oldest(|stage| stage == 3, |_| true).collect::<Vec<_>>();
+        [one, other].into_iter().for_each(|since| allowance.running.insert(3, since));
+        allowance.on_cpu(one.1, 3, one.0, false);
+        allowance.on_cpu(one.1, 3, one.0, false);
+        assert_eq!((all(&allowance.running), all(&allowance.yielding)), (vec![other], vec![one]));
+        allowance.on_cpu(one.1, 3, one.0, true);
+        assert_eq!((all(&allowance.running), all(&allowance.yielding)), (vec![one, other], vec![]));
+        allowance.on_cpu(attempt(3), 3, Instant(9), false);
         assert_eq!(allowance.yielding.len(), 0, "one that is not known");
     }
 }

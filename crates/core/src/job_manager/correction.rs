@@ -3,8 +3,8 @@
 //!
 //! That is the duplicate scheduling of Boutin et al. 2014, section 3.4, with its three triggers. Departs: what a task still
 //! has to wait is not looked up for one that would come now: its node says of each guaranteed one when it starts. Opportunistic
-//! ones, of which nobody knows when, get none before they are promoted. A duplicate takes no part of what the job may hold,
-//! since only one of the two is to run.
+//! ones, of which nobody knows when, get none before they are promoted. A duplicate is sent whatever is left of what the job
+//! may hold, since only one of the two is to run, and counts as held while it is out.
 
 use super::{Basis, JobManager, Life, Room, RunningAttempt};
 use crate::policy::{Standing, run_time};
@@ -43,8 +43,10 @@ impl CorrectionRules {
 
 pub(super) struct Corrections {
     pub(super) rules: Option<CorrectionRules>,
-    /// Attempts that wait as far as is known, by node.
+    /// Guaranteed attempts that wait as far as is known, by node and all of them: of an opportunistic one no node says when it
+    /// starts.
     waiting: BTreeMap<NodeId, BTreeSet<AttemptId>>,
+    waiting_anywhere: BTreeSet<AttemptId>,
     /// Attempts that write the files of finished tasks once more, and tasks that had one in this life.
     pub(super) copies: BTreeSet<AttemptId>,
     pub(super) copied: BTreeSet<TaskId>,
@@ -66,8 +68,8 @@ impl Waited {
 
 impl Corrections {
     pub(super) fn new(rules: Option<CorrectionRules>, stages: usize) -> Corrections {
-        let (waiting, waited) = (BTreeMap::new(), vec![Waited::default(); stages]);
-        Corrections { rules, waiting, copies: BTreeSet::new(), copied: BTreeSet::new(), waited }
+        let (waiting, waiting_anywhere, waited) = (BTreeMap::new(), BTreeSet::new(), vec![Waited::default(); stages]);
+        Corrections { rules, waiting, waiting_anywhere, copies: BTreeSet::new(), copied: BTreeSet::new(), waited }
     }
 
     pub(super) fn on_sent(&mut self, attempt: AttemptId, sent: &RunningAttempt) {
@@ -75,7 +77,9 @@ impl Corrections {
             self.copies.insert(attempt);
         }
         // Of an attempt of an earlier life it is not known whether it waits, and a duplicate gets none.
-        if self.rules.is_some() && sent.life == Life::Present && !sent.rule.is_second() {
+        let is_reviewed = !sent.opportunistic && sent.life == Life::Present && !sent.rule.is_second();
+        if self.rules.is_some() && is_reviewed {
+            self.waiting_anywhere.insert(attempt);
             self.waiting.entry(sent.node).or_default().insert(attempt);
         }
     }
@@ -95,6 +99,7 @@ impl Corrections {
     }
 
     fn forget(&mut self, attempt: AttemptId, node: NodeId) {
+        self.waiting_anywhere.remove(&attempt);
         if let Some(waiting) = self.waiting.get_mut(&node) {
             waiting.remove(&attempt);
             if waiting.is_empty() {
@@ -121,16 +126,9 @@ impl JobManager {
         let is_idle = self.stopping || self.held || self.exploration.is_on();
         let Some(rules) = self.corrections.rules.filter(|_| !is_idle) else { return };
         let is_alone = |attempt: &&AttemptId| self.running.get(attempt).is_some_and(|sent| sent.twin.is_none());
-        let at = &self.corrections.waiting;
-        let waiting: Vec<AttemptId> = match node {
-            Some(node) => at.get(&node).into_iter().flatten().filter(is_alone).take(LOOKS).copied().collect(),
-            None => {
-                let mut all: Vec<AttemptId> = at.values().flatten().filter(is_alone).copied().collect();
-                all.sort_unstable();
-                all.truncate(LOOKS);
-                all
-            }
-        };
+        let Corrections { waiting, waiting_anywhere, .. } = &self.corrections;
+        let there = node.map_or(Some(waiting_anywhere), |node| waiting.get(&node));
+        let waiting: Vec<AttemptId> = there.into_iter().flatten().filter(is_alone).take(LOOKS).copied().collect();
         for attempt in waiting {
             self.review_decision(now, attempt, rules, out);
         }
@@ -138,7 +136,7 @@ impl JobManager {
 
     fn review_decision(&mut self, now: Instant, attempt: AttemptId, rules: CorrectionRules, out: &mut Outbox) {
         let Some(sent) = self.running.get(&attempt) else { return };
-        // Of an opportunistic one no node says that.
+        // Its node has not said so yet.
         let Some(starts_at) = sent.starts_at else { return };
         let task = sent.task;
         let (elapsed, left, expected) = (now.since(sent.launched_at), starts_at.since(now), sent.expected_wait);
@@ -235,6 +233,11 @@ impl JobManager {
         let Some(gone) = self.remove_running(attempt) else { return };
         let (task, node, reason) = (gone.task, gone.node, EndReason::Cancelled);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
+        let has_waited = gone.started_at.is_none() && gone.life == Life::Present && self.allowance.is_some();
+        if has_waited && !gone.opportunistic {
+            let (waited, expected) = (now.since(gone.launched_at), gone.expected_wait);
+            out.record(Record::WaitedInVain { task, attempt, node, waited, expected });
+        }
         out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
         // Should the node not hear of it, it is told what is not ours when it is back.
         self.estranged.insert(node);

@@ -4,7 +4,8 @@
 //! a record each.
 
 use crate::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, OUTPUT_UNWRITTEN, TaskId, TaskSet,
+    AttemptId, ClockOffset, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, OUTPUT_UNWRITTEN, TaskId,
+    TaskSet,
 };
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -397,6 +398,14 @@ impl Dag {
         self.stages.iter().any(Stage::has_run)
     }
 
+    /// See [`crate::role::Change::set_clock`].
+    pub(super) fn set_clock(&mut self, offset: ClockOffset) {
+        for stage in &mut self.stages {
+            stage.first_launch = stage.first_launch.map(|at| at.by_clock(offset));
+            stage.records.iter_mut().for_each(|record| record.at = record.at.by_clock(offset));
+        }
+    }
+
     /// When the first task of all was launched.
     pub fn first_launch(&self) -> Option<Instant> {
         self.stages.iter().filter_map(|stage| stage.first_launch).min()
@@ -593,7 +602,8 @@ fn message(ended: &Ended) -> Option<&String> {
         EndReason::LaunchFailed(why)
         | EndReason::NodeFault(why)
         | EndReason::NoInput(why)
-        | EndReason::NoOutput(why) => Some(why),
+        | EndReason::NoOutput(why)
+        | EndReason::Withdrawn(why) => Some(why),
         _ => ended.message.as_ref(),
     }
 }
@@ -613,6 +623,7 @@ fn pack(reason: &EndReason) -> (u8, u8) {
         EndReason::NodeFault(_) => (10, 0),
         EndReason::NoInput(_) => (11, 0),
         EndReason::NoOutput(_) => (12, 0),
+        EndReason::Withdrawn(_) => (13, 0),
     }
 }
 
@@ -630,7 +641,8 @@ fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
         9 => EndReason::LaunchFailed(message.to_owned()),
         10 => EndReason::NodeFault(message.to_owned()),
         11 => EndReason::NoInput(message.to_owned()),
-        _ => EndReason::NoOutput(message.to_owned()),
+        12 => EndReason::NoOutput(message.to_owned()),
+        _ => EndReason::Withdrawn(message.to_owned()),
     }
 }
 
@@ -719,6 +731,7 @@ mod tests {
             EndReason::NodeFault("why".to_owned()),
             EndReason::NoInput("why".to_owned()),
             EndReason::NoOutput("why".to_owned()),
+            EndReason::Withdrawn("why".to_owned()),
         ];
         for reason in reasons {
             let (kind, code) = pack(&reason);

@@ -73,8 +73,9 @@ impl JobManager {
         let Some(rules) = self.exploration.rules else { return };
         while let Some(task) = self.exploration.take_due(now) {
             if self.still_waits(task) {
-                self.try_another_node(now, task, out);
+                // Unless the other node has to fetch files for it.
                 self.exploration.set(task, now + rules.after);
+                self.try_another_node(now, task, out);
             }
         }
     }

@@ -332,7 +332,7 @@ impl JobManager {
             let inputs = &self.job.spec.stages[reader as usize].inputs;
             for (attempt, RunningAttempt { task, node, .. }) in self.unstarted(reader) {
                 if inputs.iter().any(|input| input.stage == writer) {
-                    let reason = EndReason::NoInput(format!("its input `{file}` is lost, and is written again"));
+                    let reason = EndReason::Withdrawn(format!("its input `{file}` is lost, and is written again"));
                     out.record(Record::Stopping { task: *task, attempt, node: *node, reason: reason.clone() });
                     out.send(*node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
                 }

@@ -6,6 +6,7 @@
 mod allowance;
 mod attempts;
 mod blame;
+mod by_age;
 mod by_size;
 mod copies;
 mod correction;
@@ -36,14 +37,16 @@ pub use saved::SavedProgress;
 
 use crate::policy::{IntraJobPolicy, Quota};
 use crate::protocol::{
-    Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Rule, TheMaster, ToJobManager, ToMaster, ToNode,
+    Address, AdmittedJob, Ask, Claim, Grant, JobAction, JobOutcome, Rule, TheMaster, ToJobHost, ToJobManager, ToMaster,
+    ToNode, Wishes,
 };
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Epoch, Estimated, ExecutionType, Foretold, Generation, GrantId, Instant,
-    JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
+    AskId, AttemptId, Duration, EndReason, Epoch, Estimated, ExecutionType, Foretold, Generation, GrantId, HostId,
+    Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
 };
+use crate::why::Why;
 use allowance::Allowance;
 use blame::Blame;
 use correction::Corrections;
@@ -67,11 +70,20 @@ pub struct JobManagerSettings {
     pub stop_grace: Duration,
     /// An unanswered claim is repeated after so long.
     pub repeat_claims: Duration,
+    /// How long a generation of tokens takes where their own process counts them.
+    pub token_life: Duration,
+    /// After how long without a node what was launched there is given up, where their own process counts that.
+    pub node_grace: Duration,
 }
 
 impl Default for JobManagerSettings {
     fn default() -> Self {
-        JobManagerSettings { stop_grace: Duration::from_secs(10), repeat_claims: Duration::from_secs(5) }
+        JobManagerSettings {
+            stop_grace: Duration::from_secs(10),
+            repeat_claims: Duration::from_secs(5),
+            token_life: Duration::from_secs(600),
+            node_grace: Duration::from_secs(30),
+        }
     }
 }
 
@@ -112,8 +124,8 @@ pub struct JobManager {
     tells_work: bool,
     templates: Templates,
     begun: bool,
-    /// It was opened again, and does not run what had failed yet: whether it has begun since, since the log may end in between.
-    reopened: Option<bool>,
+    /// How often it was opened again, to run what had failed.
+    run: u32,
     held: bool,
     cancelled: bool,
     /// Running attempts are to end: the job was cancelled, or too many tasks failed.
@@ -131,6 +143,8 @@ pub struct JobManager {
     estranged: BTreeSet<NodeId>,
     claims: BTreeMap<NodeId, OpenClaim>,
     next_claim: u32,
+    /// What kept its tasks from starting, as the manager said last of which this is a copy.
+    told_why: Option<Box<Why>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -270,7 +284,7 @@ impl JobManager {
             tells_work,
             templates,
             begun: false,
-            reopened: None,
+            run: 0,
             held: false,
             cancelled: false,
             stopping: false,
@@ -283,6 +297,21 @@ impl JobManager {
             estranged: BTreeSet::new(),
             claims: BTreeMap::new(),
             next_claim: 0,
+            told_why: None,
+        }
+    }
+
+    /// Its tokens are of this generation from now on, which its own process counts.
+    #[must_use]
+    pub fn beginning_with(mut self, generation: Generation) -> JobManager {
+        self.generation = generation;
+        self
+    }
+
+    /// The master says which generation it is at. By a manager of another process nodes go by what that says.
+    fn on_generation(&mut self, generation: Generation) {
+        if self.job.host == HostId::SERVER {
+            self.generation = generation.max(self.generation);
         }
     }
 
@@ -292,7 +321,7 @@ impl JobManager {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToJobManager, out: &mut Outbox) {
         match body {
-            ToJobManager::Begin { share, .. } => self.on_begin(now, share, out),
+            ToJobManager::Begin { share, wishes, lost, .. } => self.on_begin(now, share, wishes, &lost, out),
             ToJobManager::Share { share } => {
                 self.share = Some(share);
                 self.update_demand(now, out);
@@ -320,18 +349,51 @@ impl JobManager {
                 self.on_live(now, node, (epoch, number), &attempts, out);
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
+            ToJobManager::Generation { generation } => self.generation = generation,
             ToJobManager::NodeReturned { node } => self.claim(now, node, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
     }
 
-    fn on_begin(&mut self, now: Instant, share: Option<Box<Totals>>, out: &mut Outbox) {
+    /// Some of it may be known: it is said again where something may have been lost.
+    fn on_begin(
+        &mut self,
+        now: Instant,
+        share: Option<Box<Totals>>,
+        wishes: Wishes,
+        lost: &[NodeId],
+        out: &mut Outbox,
+    ) {
+        if wishes.run < self.run {
+            // It was said before it ran last, and comes again.
+            return;
+        }
         self.share = share.or(self.share.take());
-        // Nobody holds a job that begins; while it waited to begin again, it was not told of its release.
-        self.held = false;
-        if !std::mem::replace(&mut self.begun, true) {
+        let is_begun = std::mem::replace(&mut self.begun, true);
+        let is_news = !is_begun || wishes != self.wishes();
+        if !is_begun && self.job.host != HostId::SERVER {
+            out.persist(Change::Managed { job: Arc::clone(&self.job) });
+            let (job, submitted_at) = (self.id(), self.job.submitted_at);
+            out.send(self.job.host, ToJobHost::Has { job, submitted_at });
+        }
+        self.hold(wishes.held, out);
+        for node in lost {
+            self.on_node_lost(now, *node, out);
+        }
+        if wishes.run > self.run {
+            self.run_again(wishes.run, out);
+        }
+        if wishes.cancelled {
+            self.cancel(now, out);
+        }
+        if is_news {
             self.update_demand(now, out);
         }
+    }
+
+    /// What it knows of them.
+    fn wishes(&self) -> Wishes {
+        Wishes { held: self.held, cancelled: self.cancelled, run: self.run }
     }
 
     /// Tells whoever places its tasks what is wanted, where that changed; ends the job where nothing is left to want.
@@ -361,7 +423,9 @@ impl JobManager {
             // The tasks of a stage that did not all succeed may be the short ones.
             let stages = self.dag.stages.iter();
             let means = stages.map(|stage| stage.estimate.mean().filter(|_| stage.is_complete())).collect();
-            let ended = ToMaster::JobEnded { job: self.id(), outcome, estimated: self.estimated(), means };
+            let (job, run, estimated) = (self.id(), self.run, self.estimated());
+            let submitted_at = self.job.submitted_at;
+            let ended = ToMaster::JobEnded { job, submitted_at, run, outcome, estimated, means };
             out.send(TheMaster, ended);
         }
     }
@@ -399,7 +463,7 @@ impl JobManager {
                 continue;
             }
             let Grant { id, ask, node, rule, passed_over, generation, foretold } = *grant;
-            self.generation = generation.max(self.generation);
+            self.on_generation(generation);
             let (basis, execution) = (Basis::Grant(id, foretold), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
             let room = Room { node, basis, rule, passed_over, execution, expected_wait };
@@ -433,9 +497,21 @@ impl JobManager {
     // ---- nodes that come and go ------------------------------------------------------------------------------------
 
     fn on_node_connected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.set_reached(node, true);
+        }
         self.claim(now, node, out);
         self.forget_probes(now, node, out);
         self.place(now, out);
+    }
+
+    /// What was sent there now would be lost, whatever the master says of the node, which may hear it.
+    fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+        if let Some(scheduler) = &mut self.scheduler {
+            let steps = scheduler.set_reached(node, false);
+            self.take(now, steps, out);
+            self.place(now, out);
+        }
     }
 
     /// Says to a node which attempts there are ours; it kills the others.
@@ -446,11 +522,16 @@ impl JobManager {
             return;
         }
         let repeat_at = now + self.settings.repeat_claims;
+        let number = self.say_claim(node, attempts.clone(), out);
+        self.claims.insert(node, OpenClaim { number, attempts, repeat_at });
+    }
+
+    fn say_claim(&mut self, node: NodeId, attempts: Vec<AttemptId>, out: &mut Outbox) -> u32 {
         let number = self.next_claim;
         self.next_claim += 1;
-        self.claims.insert(node, OpenClaim { number, attempts: attempts.clone(), repeat_at });
         let (job, epoch, next_attempt, generation) = (self.id(), self.epoch, self.next_attempt, self.generation);
         out.send(node, ToNode::Claim(Claim { job, epoch, number, attempts, next_attempt, generation }));
+        number
     }
 
     /// Which of the claimed attempts the node has. What it does not have was lost on the way there, or with its
@@ -491,6 +572,10 @@ impl JobManager {
         self.claims.remove(&node);
         let lost: Vec<AttemptId> =
             self.running.iter().filter(|(_, running)| running.node == node).map(|(id, _)| *id).collect();
+        if !lost.is_empty() && self.job.host != HostId::SERVER {
+            // The node may hear us although it does not hear the master.
+            self.say_claim(node, Vec::new(), out);
+        }
         for attempt in lost {
             self.write_off(now, attempt, LostCause::NodeLost, out);
         }
@@ -517,6 +602,9 @@ impl JobManager {
 
     /// Nobody will ask for what its attempts wrote.
     fn on_forgotten(&self, out: &mut Outbox) {
+        if self.job.host != HostId::SERVER {
+            out.persist(Change::Unmanaged { job: self.id() });
+        }
         for node in self.dag.nodes() {
             out.send(node, ToNode::Forget { job: self.id() });
         }
@@ -526,18 +614,31 @@ impl JobManager {
 
     fn on_act(&mut self, now: Instant, action: JobAction, out: &mut Outbox) {
         match action {
-            JobAction::Hold => self.held = true,
-            JobAction::Release => self.held = false,
-            JobAction::Cancel => {
-                if !self.cancelled && self.outcome.is_none() {
-                    out.persist(Change::Cancelled { job: self.id(), at: now });
-                    self.cancelled = true;
-                    self.stop_everything(out);
-                }
-            }
-            JobAction::RerunFailed => self.run_again(out),
+            JobAction::Hold => self.hold(true, out),
+            JobAction::Release => self.hold(false, out),
+            JobAction::Cancel => self.cancel(now, out),
+            // It begins again for that.
+            JobAction::RerunFailed => {}
+            // It is not here then.
+            JobAction::Abandon => {}
         }
         self.update_demand(now, out);
+    }
+
+    fn hold(&mut self, held: bool, out: &mut Outbox) {
+        // The master's log says it as well, where both have one.
+        if self.held != held && self.job.host != HostId::SERVER {
+            out.persist(Change::HoldHeard { job: self.id(), held });
+        }
+        self.held = held;
+    }
+
+    fn cancel(&mut self, now: Instant, out: &mut Outbox) {
+        if !self.cancelled && self.outcome.is_none() {
+            out.persist(Change::Cancelled { job: self.id(), at: now });
+            self.cancelled = true;
+            self.stop_everything(out);
+        }
     }
 
     /// Whoever places its tasks counts them from zero.
@@ -552,13 +653,13 @@ impl JobManager {
     }
 
     /// What had failed or was cancelled.
-    fn run_again(&mut self, out: &mut Outbox) {
-        out.persist(Change::Rerun { job: self.id() });
-        self.rerun();
+    fn run_again(&mut self, run: u32, out: &mut Outbox) {
+        out.persist(Change::Rerun { job: self.id(), run });
+        self.rerun(run);
     }
 
-    fn rerun(&mut self) {
-        self.reopened = None;
+    fn rerun(&mut self, run: u32) {
+        self.run = run;
         self.cancelled = false;
         self.stopping = false;
         self.outcome = None;
@@ -627,16 +728,18 @@ impl Role for JobManager {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Master, incarnation } => {
                 self.master_epoch = Epoch(incarnation as u32);
-                self.restart_requests();
+                match self.job.host {
+                    HostId::SERVER => self.restart_requests(),
+                    // It went on meanwhile, and nobody else counts what it asks for.
+                    _ => self.allowance.iter_mut().for_each(|allowance| allowance.restart()),
+                }
                 self.work.restart();
                 // Said again below if it still holds.
                 self.outcome = None;
-                if self.reopened == Some(true) {
-                    self.run_again(out);
-                }
                 self.update_demand(now, out);
             }
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node, out),
+            Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.on_wakeup(now, out),
         }
@@ -659,7 +762,14 @@ impl Role for JobManager {
     }
 
     fn durable(&self) -> Vec<Change> {
-        vec![Change::Progress { job: self.id(), progress: Box::new(self.progress()) }]
+        let (job, progress) = (self.id(), Box::new(self.progress()));
+        let mut changes = Vec::new();
+        if self.job.host != HostId::SERVER {
+            changes.push(Change::Managed { job: Arc::clone(&self.job) });
+            changes.push(Change::HoldHeard { job, held: self.held });
+        }
+        changes.push(Change::Progress { job, progress });
+        changes
     }
 
     fn describe(&self, now: Instant) -> JobDescription {

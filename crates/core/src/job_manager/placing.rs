@@ -53,7 +53,7 @@ impl Outstanding {
 
 impl JobManager {
     pub(super) fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>, margins: Arc<Margins>, out: &mut Outbox) {
-        self.generation = list.generation.max(self.generation);
+        self.on_generation(list.generation);
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.set_margins(now, margins);
             let steps = scheduler.on_nodes(now, list);
@@ -110,20 +110,26 @@ impl JobManager {
         self.tell_wants(now, out);
         let Some(scheduler) = &mut self.scheduler else { return };
         scheduler.advance(now);
-        self.promote_starved(now, out);
-        self.promote_sent(now, out);
+        let is_free = self.promote_starved(now, out);
+        if is_free {
+            self.promote_sent(now, out);
+        }
         if !self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks) {
-            return self.promote_within_allowance(now, None, out);
+            if is_free {
+                self.promote_within_allowance(now, out);
+            }
+            return;
         }
         self.expect_next();
-        for execution in [ExecutionType::Guaranteed, ExecutionType::Opportunistic] {
+        let guaranteed = is_free.then_some(ExecutionType::Guaranteed);
+        for execution in guaranteed.into_iter().chain([ExecutionType::Opportunistic]) {
             // What is sent in the first turn is out in the second.
             let Some(allowed) = self.allowed(execution) else { return };
             let Some(scheduler) = &mut self.scheduler else { return };
             let steps = scheduler.decide_batches(now, allowed, &next_tasks(&self.job, &self.dag, &self.requests));
             self.take(now, steps, out);
             if execution == ExecutionType::Guaranteed {
-                self.promote_within_allowance(now, None, out);
+                self.promote_within_allowance(now, out);
             }
         }
     }
@@ -156,7 +162,7 @@ impl JobManager {
         limit.filter(|_| self.scheduler.as_ref().is_some_and(LocalScheduler::has_open_tasks))
     }
 
-    fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
+    pub(super) fn take(&mut self, now: Instant, steps: Vec<Step>, out: &mut Outbox) {
         for step in steps {
             match step {
                 Step::Start { ask, node, task, rule, execution, wait } => {

@@ -65,9 +65,10 @@ impl JobManager {
         self.running.get(&attempt)?.started_at
     }
 
-    /// Whether it has something to claim at the node, or to have ended there.
+    /// Whether it has something to claim at the node, or to have ended there, or takes it for one that cannot be reached.
     pub fn concerns(&self, node: NodeId) -> bool {
         self.estranged.contains(&node)
+            || self.scheduler.as_ref().is_some_and(|scheduler| !scheduler.reaches(node))
             || self.running.values().any(|running| running.node == node)
             || self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_probes_at(node))
     }
@@ -88,6 +89,10 @@ impl JobManager {
 
     /// What keeps the tasks from starting that it places itself and the master does not know.
     pub fn explain(&self) -> Vec<Why> {
+        if let Some(told) = &self.told_why {
+            let is_ready = self.dag.runnable().any(|stage| self.dag.stage(stage).ready() > 0);
+            return if is_ready { vec![Why::clone(told)] } else { Vec::new() };
+        }
         // Of an attempt of an earlier life it is not known yet whether it has started.
         let waits = |running: &&RunningAttempt| {
             !running.booked && running.started_at.is_none() && running.life != Life::Earlier

@@ -3,8 +3,9 @@
 use super::files::Files;
 use super::{Dag, JobManager, Life, RunningAttempt};
 use crate::protocol::Rule;
-use crate::role::{Change, LostCause};
-use crate::vocabulary::{AttemptId, Duration, Exchange, Instant, NodeId, TaskId};
+use crate::role::{Change, LostCause, Record};
+use crate::vocabulary::{AttemptId, ClockOffset, Duration, Exchange, Instant, NodeId, TaskId};
+use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -26,6 +27,7 @@ struct SavedAttempt {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SavedProgress {
     dag: Dag,
+    run: u32,
     cancelled: bool,
     stopping: bool,
     running: Vec<SavedAttempt>,
@@ -35,15 +37,47 @@ pub struct SavedProgress {
     files: Option<Box<Files>>,
 }
 
+impl SavedProgress {
+    /// See [`Change::set_clock`].
+    pub(crate) fn set_clock(&mut self, offset: ClockOffset) {
+        self.dag.set_clock(offset);
+        for saved in &mut self.running {
+            saved.launched_at = saved.launched_at.by_clock(offset);
+        }
+        self.exchange.iter_mut().for_each(|exchange| exchange.set_clock(offset));
+    }
+}
+
 impl JobManager {
+    /// Another process has this manager, and this became of its job: what it knows is known here as well. It handles nothing.
+    pub fn follow(&mut self, change: &Change) {
+        self.take_back(change);
+    }
+
+    /// The same; what is recorded and not changed tells when processes began, and why no more do.
+    pub fn follow_record(&mut self, at: Instant, record: &Record) {
+        match record {
+            Record::Started { attempt, .. } => self.follow_start(*attempt, at),
+            Record::Blocked { why, .. } => self.follow_reason(why),
+            _ => {}
+        }
+    }
+
+    pub fn follow_start(&mut self, attempt: AttemptId, at: Instant) {
+        if let Some(running) = self.running.get_mut(&attempt) {
+            running.started_at = Some(at);
+        }
+    }
+
+    pub fn follow_reason(&mut self, why: &Why) {
+        self.told_why = Some(Box::new(why.clone()));
+    }
+
     /// Takes in one change of an earlier life.
     pub(super) fn take_back(&mut self, change: &Change) {
         match change {
-            Change::JobBegun { .. } => {
-                self.begun = true;
-                self.reopened = self.reopened.map(|_| true);
-            }
-            Change::JobHeld { held, .. } => self.held = *held,
+            Change::JobBegun { .. } | Change::Managed { .. } => self.begun = true,
+            Change::JobHeld { held, .. } | Change::HoldHeard { held, .. } => self.held = *held,
             Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, at, .. } => {
                 if rule.is_second() {
                     self.dag.launched_beside(task.stage, task.index);
@@ -106,11 +140,12 @@ impl JobManager {
                 // A job that ended before it began left its tasks untouched.
                 self.dag.abandon_all();
             }
-            Change::JobReopened { .. } => (self.reopened, self.outcome) = (Some(false), None),
-            Change::Rerun { .. } => self.rerun(),
+            Change::JobReopened { .. } => self.outcome = None,
+            Change::Rerun { run, .. } => self.rerun(*run),
             Change::Progress { progress, .. } => {
-                let SavedProgress { dag, cancelled, stopping, running, estranged, exchange, files } =
+                let SavedProgress { dag, run, cancelled, stopping, running, estranged, exchange, files } =
                     progress.as_ref().clone();
+                self.run = run;
                 (self.dag, self.estranged, self.files) = (dag, estranged, files.map(Files::recovered));
                 (self.cancelled, self.stopping) = (cancelled, stopping);
                 running.into_iter().for_each(|saved| self.recover_running(saved));
@@ -138,6 +173,7 @@ impl JobManager {
         });
         SavedProgress {
             dag: self.dag.clone(),
+            run: self.run,
             cancelled: self.cancelled,
             stopping: self.stopping,
             running: running.collect(),

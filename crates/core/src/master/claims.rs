@@ -2,6 +2,7 @@
 
 use super::Master;
 use super::tokens::Tokens;
+use crate::dispatch::{self, Claims as _};
 use crate::protocol::{Grant, NodeReport, Placement, RefusedClaim, Rule, ToJobManager, ToNode};
 use crate::role::Outbox;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState};
@@ -29,14 +30,6 @@ impl Claims {
         GrantId { epoch: self.epoch, number: self.next, slot: 0 }
     }
 
-    pub(super) fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
-        let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
-        let id = self.book(ledger, ask.job, node, resources)?;
-        let generation = self.tokens.generation();
-        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, foretold });
-        Ok(id)
-    }
-
     fn book(
         &mut self,
         ledger: &mut Ledger,
@@ -49,9 +42,19 @@ impl Claims {
         self.next += 1;
         Ok(grant)
     }
+}
+
+impl dispatch::Claims for Claims {
+    fn confirm(&mut self, ledger: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
+        let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
+        let id = self.book(ledger, ask.job, node, resources)?;
+        let generation = self.tokens.generation();
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, foretold });
+        Ok(id)
+    }
 
     /// Sends what was confirmed, one message per job.
-    pub(super) fn announce(&mut self, out: &mut Outbox) {
+    fn announce(&mut self, out: &mut Outbox) {
         self.confirmed.sort_by_key(|grant| (grant.ask.job, grant.id.number));
         for grants in self.confirmed.chunk_by(|a, b| a.ask.job == b.ask.job) {
             out.send(grants[0].ask.job, ToJobManager::Granted { grants: grants.to_vec() });
@@ -71,9 +74,9 @@ impl Master {
                 passed_over: 0,
                 foretold: None,
             };
-            let known = self.scheduler.knows_job(job);
-            if known && self.claims.confirm(&mut self.ledger, &proposal).is_ok() {
-                self.scheduler.on_adopted(job, placement.resources);
+            let known = self.dispatch.scheduler.knows_job(job);
+            if known && self.claims.confirm(&mut self.dispatch.rooms, &proposal).is_ok() {
+                self.dispatch.scheduler.on_adopted(job, placement.resources);
             } else {
                 let state = self.present_state(placement);
                 let refused = RefusedClaim { placement: *placement, state };
@@ -86,14 +89,14 @@ impl Master {
     /// A job manager wants an attempt booked that runs already: only where that displaces nobody, also nobody for whom the
     /// node is kept, and passes no limit.
     pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: &Resources, out: &mut Outbox) {
-        let is_up = self.ledger.state(node) == Some(NodeState::Up);
-        let is_kept = self.scheduler.reserved_node() == Some(node);
-        let has_room = is_up && !is_kept && resources.fits_in(&self.ledger.offer(node));
+        let is_up = self.dispatch.rooms.state(node) == Some(NodeState::Up);
+        let is_kept = self.dispatch.scheduler.reserved_node() == Some(node);
+        let has_room = is_up && !is_kept && resources.fits_in(&self.dispatch.rooms.offer(node));
         if has_room
-            && self.scheduler.may_hold(attempt.job, resources)
-            && let Ok(grant) = self.claims.book(&mut self.ledger, attempt.job, node, *resources)
+            && self.dispatch.scheduler.may_hold(attempt.job, resources)
+            && let Ok(grant) = self.claims.book(&mut self.dispatch.rooms, attempt.job, node, *resources)
         {
-            self.scheduler.on_adopted(attempt.job, *resources);
+            self.dispatch.scheduler.on_adopted(attempt.job, *resources);
             out.send(node, ToNode::Promote { attempt, grant: Some(grant) });
         }
     }
@@ -101,7 +104,12 @@ impl Master {
     /// What the ledger knows of the node now; queue and wait are as last reported.
     fn present_state(&self, placement: &Placement) -> NodeReport {
         let reported = self.nodes.report(placement.node).cloned().unwrap_or_default();
-        let free = self.ledger.state(placement.node).map(|_| self.ledger.offer(placement.node)).unwrap_or_default();
+        let free = self
+            .dispatch
+            .rooms
+            .state(placement.node)
+            .map(|_| self.dispatch.rooms.offer(placement.node))
+            .unwrap_or_default();
         NodeReport { free, ..reported }
     }
 }

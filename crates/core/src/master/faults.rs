@@ -31,13 +31,13 @@ impl Master {
 
     /// The node stayed away. One that was not there in this life of the master did not fail in it.
     pub(super) fn count_loss(&mut self, now: Instant, node: NodeId) {
-        if self.ledger.state(node) == Some(NodeState::Unreachable) && self.is_in_use(node) {
+        if self.dispatch.rooms.state(node) == Some(NodeState::Unreachable) && self.is_in_use(node) {
             self.reliability.on_failure(now, node, 1);
         }
     }
 
     /// Whether it is known, and no operator took it out of use: what fails then is maintenance.
     fn is_in_use(&self, node: NodeId) -> bool {
-        self.ledger.state(node).is_some() && !self.nodes.is_drained(node)
+        self.dispatch.rooms.state(node).is_some() && !self.nodes.is_drained(node)
     }
 }

@@ -2,17 +2,19 @@
 
 use super::Master;
 use super::steer::Queues;
+use crate::dispatch::{NodeNames, refuse};
 use crate::policy::Forecast;
 use crate::policy::reliability::Doubt;
 use crate::protocol::{
-    ListedWaits, LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobManager, ToNode, Welcome,
+    ListedWaits, LiveAttempt, NodeReport, RefusalKind, Registration, Steer, ToClient, ToJobHost, ToJobManager, ToNode,
+    Welcome,
 };
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, NodeState};
 use crate::vocabulary::{
-    Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, NodeViews, NodeWaits, QueueId, Resources,
+    Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, NodeViews, NodeWaits, Resources,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How long a node gets no work after it could not launch: doubled each time that it still cannot.
@@ -27,7 +29,6 @@ const LONGEST_QUEUE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 #[derive(Default)]
 pub(super) struct Nodes {
     entries: Vec<NodeEntry>,
-    by_name: BTreeMap<String, NodeId>,
     queues: Queues,
     /// Nodes with queues, by what they last said of them.
     by_queue: BTreeSet<(Waiting, NodeId)>,
@@ -68,7 +69,6 @@ struct NodeEntry {
     steer: Option<Box<Steer>>,
     /// Since when it is unreachable or expected.
     away_since: Option<Instant>,
-    name: String,
     enforcement: Vec<String>,
 }
 
@@ -132,38 +132,14 @@ pub struct PauseStatus {
     pub left: Duration,
 }
 
-/// One queue, for people.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QueueStatus {
-    pub queue: QueueId,
-    pub spec: crate::vocabulary::QueueSpec,
-    pub usage: crate::policy::QueueUsage,
-    pub running_jobs: u32,
-    pub pending_jobs: u32,
-}
-
 impl Nodes {
-    /// The number of this name, and whether it is new.
-    pub(super) fn number(&mut self, name: &str) -> (NodeId, bool) {
-        if let Some(&node) = self.by_name.get(name) {
-            return (node, false);
-        }
-        let node = NodeId(self.entries.len() as u32);
-        self.recover(node, name);
-        (node, true)
+    /// The number of the next node that is new.
+    pub(super) fn next(&self) -> NodeId {
+        NodeId(self.entries.len() as u32)
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<NodeId> {
-        self.by_name.get(name).copied()
-    }
-
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.by_name.keys().map(String::as_str)
-    }
-
-    pub(super) fn recover(&mut self, node: NodeId, name: &str) {
-        self.entry(node).name = name.to_owned();
-        self.by_name.insert(name.to_owned(), node);
+    pub(super) fn recover(&mut self, node: NodeId) {
+        self.entry(node);
         // Its grace period begins with the first event of this life.
         self.review_at = Some(Instant::ZERO);
     }
@@ -180,11 +156,11 @@ impl Nodes {
         self.entry(node).drained = drained;
     }
 
-    pub(super) fn durable(&self) -> Vec<Change> {
+    pub(super) fn durable(&self, names: &NodeNames) -> Vec<Change> {
         let mut changes = Vec::new();
         for (index, entry) in self.entries.iter().enumerate() {
             let node = NodeId(index as u32);
-            changes.push(Change::NodeNamed { node, name: entry.name.clone() });
+            changes.extend(names.of(node).map(|name| Change::NodeNamed { node, name: name.to_owned() }));
             if entry.drained {
                 changes.push(Change::NodeDrained { node, drained: true });
             }
@@ -194,10 +170,6 @@ impl Nodes {
 
     pub(super) fn is_drained(&self, node: NodeId) -> bool {
         self.entries.get(node.0 as usize).is_some_and(|entry| entry.drained)
-    }
-
-    pub(super) fn name(&self, node: NodeId) -> Option<&str> {
-        self.entries.get(node.0 as usize).map(|entry| entry.name.as_str())
     }
 
     pub(super) fn report(&self, node: NodeId) -> Option<&NodeReport> {
@@ -283,37 +255,40 @@ impl Nodes {
 
 impl Master {
     pub(super) fn on_node_connected(&mut self, now: Instant, node: NodeId) {
-        self.ledger.expect_node(node);
+        self.dispatch.rooms.expect_node(node);
         self.nodes.entry(node).last_heard = Some(now);
     }
 
     /// A node introduces itself with everything that holds resources there; the ledger is brought in line with it.
     pub(super) fn on_register(&mut self, now: Instant, node: NodeId, registration: Registration, out: &mut Outbox) {
-        let mut kinds = self.kinds.clone();
+        let mut kinds = self.dispatch.kinds.clone();
         let mut enforcement = registration.enforcement;
         for (name, _) in &registration.capacity.custom {
             if let Err(why) = kinds.add(name) {
                 enforcement.push(format!("not offered: {why}"));
             }
         }
-        if kinds != self.kinds {
+        if kinds != self.dispatch.kinds {
             out.persist(Change::KindsNamed { kinds: kinds.clone() });
-            self.kinds = kinds;
+            for host in &self.dispatch.hosts {
+                out.send(*host, ToJobHost::Kinds { kinds: kinds.clone() });
+            }
+            self.dispatch.kinds = kinds;
         }
         let mut capacity = registration.capacity;
-        capacity.custom.retain(|(name, _)| self.kinds.index(name).is_some());
-        let capacity = self.kinds.resolve(&capacity).unwrap_or(capacity.basic);
+        capacity.custom.retain(|(name, _)| self.dispatch.kinds.index(name).is_some());
+        let capacity = self.dispatch.kinds.resolve(&capacity).unwrap_or(capacity.basic);
 
-        let was_lost = self.ledger.state(node) == Some(NodeState::Lost);
+        let was_lost = self.dispatch.rooms.state(node) == Some(NodeState::Lost);
         self.reliability.on_join(node, registration.attributes.get("rack"));
-        self.ledger.join(node, capacity, registration.attributes);
+        self.dispatch.rooms.join(node, capacity, registration.attributes);
         self.reconcile(now, node, &registration.live, out);
         let oldest = self.claims.tokens.oldest();
         let entry = self.nodes.entry(node);
         entry.steer = None;
         entry.waits = None;
         entry.told_oldest = oldest;
-        self.ledger.set_open(node, entry.takes_work());
+        self.dispatch.rooms.set_open(node, entry.takes_work());
         entry.enforcement = enforcement;
         entry.last_heard = Some(now);
         entry.away_since = None;
@@ -325,22 +300,22 @@ impl Master {
             registration: registration.number,
             epoch: self.claims.epoch(),
             first_grant: self.claims.first_to_come(),
-            kinds: self.kinds.clone(),
+            kinds: self.dispatch.kinds.clone(),
             heartbeat: self.heartbeat(),
-            pace: self.settings.pace(self.ledger.len()),
+            pace: self.settings.pace(self.dispatch.rooms.len()),
             key: self.claims.tokens.node_key(node),
             oldest,
         };
         out.send(node, ToNode::Welcome(Box::new(welcome)));
         if was_lost {
-            let running: Vec<JobId> = self.admission.running().map(|(job, _)| job.id).collect();
+            let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
             for job in running {
                 out.send(job, ToJobManager::NodeReturned { node });
             }
         }
-        self.scheduler.on_capacity(self.ledger.capacity());
-        self.scheduler.on_room_opened();
-        self.decide(now, &[], out);
+        self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
+        self.dispatch.scheduler.on_room_opened();
+        self.dispatch.decide(now, &[], &mut self.claims, out);
     }
 
     /// Frees what the node does not have (its launch was lost on the way), and books what it has and the ledger
@@ -348,25 +323,25 @@ impl Master {
     fn reconcile(&mut self, now: Instant, node: NodeId, live: &[LiveAttempt], out: &mut Outbox) {
         let grants = live.iter().filter_map(|attempt| attempt.grant);
         let held: BTreeSet<_> = grants.map(|grant| (grant.epoch, grant.number)).collect();
-        let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
+        let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
         for booking in booked {
             if !held.contains(&(booking.grant.epoch, booking.grant.number)) {
-                self.ledger.free(booking.grant);
-                self.scheduler.on_freed(now, booking.job, booking.resources);
+                self.dispatch.rooms.free(booking.grant);
+                self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
             }
         }
         let mut without_owner = BTreeSet::new();
         for attempt in live {
             let mut job = attempt.attempt.job;
-            if !self.admission.is_running(job) {
+            if !self.dispatch.is_running(job) {
                 without_owner.insert(job);
                 // Booked for nobody until the node has ended it.
                 job = JobId(0);
             }
-            if let Some(grant) = attempt.grant.filter(|grant| self.ledger.booking(*grant).is_none()) {
+            if let Some(grant) = attempt.grant.filter(|grant| self.dispatch.rooms.booking(*grant).is_none()) {
                 let booking = Booking { grant, job, node, resources: attempt.resources };
-                self.ledger.adopt(booking);
-                self.scheduler.on_adopted(job, attempt.resources);
+                self.dispatch.rooms.adopt(booking);
+                self.dispatch.scheduler.on_adopted(job, attempt.resources);
             }
         }
         for job in without_owner {
@@ -375,15 +350,15 @@ impl Master {
     }
 
     pub(super) fn on_report(&mut self, now: Instant, node: NodeId, mut report: NodeReport, out: &mut Outbox) {
-        std::mem::take(&mut report.starts).iter().for_each(|start| self.calibration.learn(now, start));
-        std::mem::take(&mut report.late).iter().for_each(|late| self.calibration.on_late(late));
-        self.count_late(now);
-        let state = self.ledger.state(node);
+        std::mem::take(&mut report.starts).iter().for_each(|start| self.dispatch.calibration.learn(now, start));
+        std::mem::take(&mut report.late).iter().for_each(|late| self.dispatch.calibration.on_late(late));
+        self.dispatch.count_late(now);
+        let state = self.dispatch.rooms.state(node);
         let is_there = matches!(state, Some(NodeState::Up | NodeState::Unreachable));
         self.count_successes(now, node, report.succeeded);
         self.nodes.take_report(now, node, report, is_there);
         match state {
-            Some(NodeState::Up) => self.decide_on_heartbeat(now, node, out),
+            Some(NodeState::Up) => self.dispatch.decide_on_heartbeat(now, node, &mut self.claims, out),
             // It was silent, but its connection held, so nothing was lost.
             Some(NodeState::Unreachable) => self.take_back(now, node, out),
             Some(NodeState::Lost) => out.send(node, ToNode::IntroduceYourself),
@@ -399,11 +374,11 @@ impl Master {
     fn take_back(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         let entry = self.nodes.entry(node);
         entry.away_since = None;
-        self.ledger.set_state(node, NodeState::Up);
-        self.ledger.set_open(node, entry.takes_work());
+        self.dispatch.rooms.set_state(node, NodeState::Up);
+        self.dispatch.rooms.set_open(node, entry.takes_work());
         self.record_join(now, node, out);
-        self.scheduler.on_room_opened();
-        self.decide(now, &[], out);
+        self.dispatch.scheduler.on_room_opened();
+        self.dispatch.decide(now, &[], &mut self.claims, out);
     }
 
     /// The pause of a node goes on while it is away.
@@ -415,9 +390,9 @@ impl Master {
     }
 
     pub(super) fn on_node_disconnected(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
-        if self.ledger.state(node) == Some(NodeState::Up) {
-            self.ledger.set_open(node, false);
-            self.ledger.set_state(node, NodeState::Unreachable);
+        if self.dispatch.rooms.state(node) == Some(NodeState::Up) {
+            self.dispatch.rooms.set_open(node, false);
+            self.dispatch.rooms.set_state(node, NodeState::Unreachable);
             self.nodes.entry(node).away_since = Some(now);
             self.nodes.count_queue(node, None);
             out.record(Record::NodeUnreachable { node });
@@ -433,7 +408,7 @@ impl Master {
         }
         let length = entry.pause.as_ref().map_or(FIRST_PAUSE, |last| LONGEST_PAUSE.min(Duration(last.length.0 * 2)));
         entry.pause = Some(Box::new(Pause { since: now, length, is_over: false, why: why.clone() }));
-        self.ledger.set_open(node, false);
+        self.dispatch.rooms.set_open(node, false);
         out.record(Record::NodePaused { node, length, why });
     }
 
@@ -446,17 +421,17 @@ impl Master {
             entry.pause.take_if(|pause| age >= pause.length + LONGEST_PAUSE);
         } else if age >= pause.length {
             pause.is_over = true;
-            if entry.takes_work() && self.ledger.state(node) == Some(NodeState::Up) {
+            if entry.takes_work() && self.dispatch.rooms.state(node) == Some(NodeState::Up) {
                 out.record(Record::NodeResumed { node });
-                self.ledger.set_open(node, true);
-                self.scheduler.on_room_opened();
+                self.dispatch.rooms.set_open(node, true);
+                self.dispatch.scheduler.on_room_opened();
             }
         }
     }
 
     /// How often the nodes report that are known.
     fn heartbeat(&self) -> Duration {
-        self.settings.heartbeat_of(self.ledger.len())
+        self.settings.heartbeat_of(self.dispatch.rooms.len())
     }
 
     pub(super) fn on_wakeup(&mut self, now: Instant, out: &mut Outbox) {
@@ -468,7 +443,7 @@ impl Master {
         for index in 0..self.nodes.entries.len() {
             let node = NodeId(index as u32);
             self.review_pause(now, node, out);
-            match self.ledger.state(node) {
+            match self.dispatch.rooms.state(node) {
                 Some(NodeState::Up) => {
                     let heard = self.nodes.entries[index].last_heard.unwrap_or(now);
                     if now.since(heard) > silence {
@@ -484,35 +459,35 @@ impl Master {
                 Some(NodeState::Lost) | None => {}
             }
         }
-        self.scheduler.review_reservation(now, &mut self.ledger);
+        self.dispatch.scheduler.review_reservation(now, &mut self.dispatch.rooms);
         // Room on a kept node is seen by nobody else: its turn must not depend on another task ending there.
-        let kept: Vec<NodeId> = self.scheduler.reserved_node().into_iter().collect();
-        self.decide(now, &kept, out);
+        let kept: Vec<NodeId> = self.dispatch.scheduler.reserved_node().into_iter().collect();
+        self.dispatch.decide(now, &kept, &mut self.claims, out);
     }
 
     /// A node stayed away for longer than its grace period: its attempts are lost.
     fn give_up(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
         self.count_loss(now, node);
-        self.ledger.set_state(node, NodeState::Lost);
-        let booked: Vec<Booking> = self.ledger.bookings_on(node).collect();
+        self.dispatch.rooms.set_state(node, NodeState::Lost);
+        let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
         for booking in booked {
-            self.ledger.free(booking.grant);
-            self.scheduler.on_freed(now, booking.job, booking.resources);
+            self.dispatch.rooms.free(booking.grant);
+            self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
         }
-        self.scheduler.on_capacity(self.ledger.capacity());
+        self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
         out.record(Record::NodeLost { node });
         // The ledger of a restarted master does not know whose attempts were there; each job manager does.
-        let running: Vec<JobId> = self.admission.running().map(|(job, _)| job.id).collect();
+        let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
         for job in running {
             out.send(job, ToJobManager::NodeLost { node });
         }
-        self.decide(now, &[], out);
+        self.dispatch.decide(now, &[], &mut self.claims, out);
     }
 
     pub(super) fn on_drain(&mut self, now: Instant, client: ClientId, node: NodeId, drained: bool, out: &mut Outbox) {
-        if self.ledger.state(node).is_none() {
+        if self.dispatch.rooms.state(node).is_none() {
             let message = format!("there is no node {node}");
-            super::refuse(client, RefusalKind::NotFound, &message, "`amalgam node list` shows the nodes", out);
+            refuse(client, RefusalKind::NotFound, &message, "`amalgam node list` shows the nodes", out);
             return;
         }
         out.send(client, ToClient::Done);
@@ -523,7 +498,7 @@ impl Master {
             self.reliability.forgive(node);
         }
         let is_new = std::mem::replace(&mut entry.drained, drained) != drained;
-        let is_up = self.ledger.state(node) == Some(NodeState::Up);
+        let is_up = self.dispatch.rooms.state(node) == Some(NodeState::Up);
         if is_new {
             out.persist(Change::NodeDrained { node, drained });
             out.record(Record::NodeDrained { node, drained });
@@ -531,10 +506,10 @@ impl Master {
             out.record(Record::NodeResumed { node });
         }
         if is_up && (is_new || resumes) {
-            self.ledger.set_open(node, !drained);
+            self.dispatch.rooms.set_open(node, !drained);
             if !drained {
-                self.scheduler.on_room_opened();
-                self.decide(now, &[], out);
+                self.dispatch.scheduler.on_room_opened();
+                self.dispatch.decide(now, &[], &mut self.claims, out);
             }
         }
     }
@@ -546,38 +521,22 @@ impl Master {
             let doubt = self.reliability.doubt(now, node, usual);
             Some(NodeStatus {
                 node,
-                name: entry.name.clone(),
-                state: self.ledger.state(node)?,
+                name: self.dispatch.names.of(node).unwrap_or_default().to_owned(),
+                state: self.dispatch.rooms.state(node)?,
                 drained: entry.drained,
                 paused: entry.pause_now().map(|pause| PauseStatus { why: pause.why.clone(), left: pause.left(now) }),
-                capacity: self.ledger.node_capacity(node),
-                free: self.ledger.node_free(node),
-                bookings: self.ledger.node_bookings(node),
+                capacity: self.dispatch.rooms.node_capacity(node),
+                free: self.dispatch.rooms.node_free(node),
+                bookings: self.dispatch.rooms.node_bookings(node),
                 report: entry.report.clone(),
-                attributes: self.ledger.attributes(node).as_ref().clone(),
+                attributes: self.dispatch.rooms.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
                 silent_for: entry.last_heard.map(|heard| now.since(heard)),
-                reserved: self.scheduler.reserved_node() == Some(node),
+                reserved: self.dispatch.scheduler.reserved_node() == Some(node),
                 doubt,
                 is_avoided: doubt.is_some() && self.publishes_odds(),
             })
         };
         self.nodes.entries.iter().enumerate().filter_map(status).collect()
-    }
-
-    pub fn queue_statuses(&self) -> Vec<QueueStatus> {
-        let tree = self.admission.queues();
-        let status = |index: usize| {
-            let queue = QueueId(index as u32);
-            let (running_jobs, pending_jobs) = self.admission.count_jobs(queue);
-            QueueStatus {
-                queue,
-                spec: tree.spec(queue).clone(),
-                usage: self.scheduler.queue_usage(queue),
-                running_jobs,
-                pending_jobs,
-            }
-        };
-        (0..tree.len()).map(status).collect()
     }
 }

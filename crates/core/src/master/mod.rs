@@ -1,35 +1,29 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
-//! Its four duties: [`admit`] lets jobs in and ends them, [`load`] knows which nodes are there ([`publish`] tells of them,
+//! Its four duties: it admits jobs and schedules them centrally, as whoever has jobs does ([`Dispatcher`]); [`load`] knows which nodes are there ([`publish`] tells of them,
 //! [`steer`] limits what is done there without the master, [`faults`] knows which of them fail), [`claims`] confirms placements against the ledger ([`tokens`]
-//! lets nodes tell what may be launched), [`central`] decides placements itself.
+//! lets nodes tell what may be launched).
 
-mod admit;
-mod central;
 mod claims;
 mod faults;
-mod history;
 mod load;
 mod publish;
 mod steer;
 mod tokens;
 
-pub use admit::JobState;
-pub use load::{NodeStatus, PauseStatus, QueueStatus};
+pub use load::{NodeStatus, PauseStatus};
 pub use publish::Publish;
 pub use steer::{OpportunisticLimit, Steering};
 
-use crate::policy::Calibration;
+use crate::dispatch::{Decide, DispatchSettings, Dispatcher, JobStatus, QueueStatus};
 use crate::policy::inter_job::QueueTree;
 use crate::policy::reliability::{Reliability, ReliabilitySettings};
-use crate::protocol::{Address, AdmittedJob, JobOutcome, RefusalKind, ToClient, ToMaster};
+use crate::protocol::{Address, ToMaster};
 use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
-use crate::vocabulary::{Chance, ClientId, Duration, Epoch, Instant, JobId, Kinds, NodeId, QueueId, Sealing};
-use crate::why::Why;
+use crate::vocabulary::{Duration, Epoch, Instant, Kinds, NodeId, Sealing};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
 /// How a master behaves; every part is a setting of the configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,48 +36,16 @@ pub struct MasterSettings {
     pub missed_heartbeats: u32,
     /// How long an unreachable node may stay away before its attempts are given up.
     pub node_grace: Duration,
-    pub decide: Decide,
+    pub dispatch: DispatchSettings,
     pub publish: Publish,
     /// How often job managers are told how loaded nodes are; `None` for as often as these report.
     pub publish_every: Option<Duration>,
     /// `None`: there is no opportunistic work, or nobody steers it.
     pub steer: Option<Steering>,
-    /// Ended jobs that are remembered.
-    pub kept_jobs: usize,
     /// How failures of nodes are counted.
     pub reliability: ReliabilitySettings,
     /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
     pub token_life: Duration,
-    /// A part of the jobs goes by another preset.
-    pub beside: Option<Beside>,
-}
-
-/// Of the jobs in queues that name no preset, so many go by another one than the cluster's own.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Beside {
-    pub preset: String,
-    /// In millionths.
-    pub part: u32,
-    /// By which they are drawn.
-    pub seed: u64,
-}
-
-impl Beside {
-    fn takes(&self, job: JobId) -> bool {
-        Chance::new(self.seed, &format!("preset of job {job}")).below(1_000_000_u32) < self.part
-    }
-}
-
-/// When the central path decides.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Decide {
-    /// As soon as something changed.
-    OnEvents,
-    /// Per node, when it reports (what the papers' systems do).
-    OnHeartbeats {
-        /// At most so many grants for a report; `None` for all that fit.
-        most: Option<NonZeroU32>,
-    },
 }
 
 impl MasterSettings {
@@ -112,33 +74,26 @@ impl Default for MasterSettings {
             most_reports: MOST_REPORTS,
             missed_heartbeats: 5,
             node_grace: Duration::from_secs(30),
-            decide: Decide::OnEvents,
+            dispatch: DispatchSettings::default(),
             publish: Publish::Nothing,
             publish_every: None,
             steer: None,
-            kept_jobs: 10_000,
             reliability: ReliabilitySettings::USUAL,
             token_life: Duration::from_secs(600),
-            beside: None,
         }
     }
 }
 
 pub struct Master {
     settings: MasterSettings,
-    kinds: Kinds,
-    ledger: Ledger,
-    admission: admit::Admission,
+    /// Jobs, and the ledger of the nodes that they get room on.
+    dispatch: Dispatcher,
     nodes: load::Nodes,
     reliability: Reliability,
     /// Attempts that ended well at nodes in this life of the master.
     successes: u64,
-    /// How right it was what was said of starts.
-    calibration: Calibration,
-    looked_for_late_at: Instant,
     publication: publish::Publication,
     claims: claims::Claims,
-    scheduler: Scheduler,
 }
 
 /// A master's state for people and for a simulator that starts from it.
@@ -150,13 +105,6 @@ pub struct MasterDescription {
     pub open_tasks: u64,
 }
 
-#[derive(Clone, PartialEq, Debug)]
-pub struct JobStatus {
-    pub job: Arc<AdmittedJob>,
-    pub state: JobState,
-    pub age: Duration,
-}
-
 impl Master {
     pub fn new(
         epoch: Epoch,
@@ -165,24 +113,21 @@ impl Master {
         scheduler: Scheduler,
         sealing: Sealing,
     ) -> Master {
+        let judges_users = settings.steer.is_some();
+        let dispatch = DispatchSettings { judges_users, ..settings.dispatch.clone() };
         Master {
             reliability: reliability(&settings),
             successes: 0,
-            calibration: Calibration::default(),
-            looked_for_late_at: Instant::ZERO,
+            dispatch: Dispatcher::new(dispatch, queues, scheduler),
             settings,
-            kinds: Kinds::new(),
-            ledger: Ledger::new(),
-            admission: admit::Admission::new(queues),
             nodes: load::Nodes::default(),
             publication: publish::Publication::default(),
             claims: claims::Claims::new(epoch, sealing),
-            scheduler,
         }
     }
 
     pub fn kinds(&self) -> &Kinds {
-        &self.kinds
+        &self.dispatch.kinds
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -191,10 +136,6 @@ impl Master {
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToMaster, out: &mut Outbox) {
         match (from, body) {
-            (Address::Client(client), ToMaster::Submit { spec, key }) => self.on_submit(now, client, spec, key, out),
-            (Address::Client(client), ToMaster::Control { job, action }) => {
-                self.on_control(now, client, job, action, out);
-            }
             (Address::Client(client), ToMaster::Drain { node, drained }) => {
                 self.on_drain(now, client, node, drained, out);
             }
@@ -210,12 +151,14 @@ impl Master {
                 self.on_node_failed(now, node, suspects)
             }
             (Address::JobManager(_), ToMaster::TaskFails { at }) => self.on_task_fails(now, &at),
-            (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => self.on_freed(now, from, &grants, out),
+            (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => {
+                self.dispatch.on_freed(now, from, &grants, &mut self.claims, out);
+            }
             (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
-                self.scheduler.on_wants(job, wants);
+                self.dispatch.scheduler.on_wants(job, wants);
             }
             (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
-                self.on_demand(now, job, &asks, &work, out);
+                self.dispatch.on_demand(now, job, &asks, &work, &mut self.claims, out);
             }
             (Address::JobManager(sender), ToMaster::Claim { job, placements }) if sender == job => {
                 self.on_claim(job, &placements, out);
@@ -225,19 +168,19 @@ impl Master {
             }
             (Address::Node(sender), ToMaster::Promote { attempt, node, resources }) if sender == node => {
                 // Where a report brings so many grants at most, what is left may be wanted at the next.
-                let is_wanted = matches!(self.settings.decide, Decide::OnHeartbeats { most: Some(_) });
-                if !is_wanted || self.scheduler.open_tasks() == 0 {
+                let is_wanted = matches!(self.settings.dispatch.decide, Decide::OnHeartbeats { most: Some(_) });
+                if !is_wanted || self.dispatch.scheduler.open_tasks() == 0 {
                     self.on_promote(attempt, node, &resources, out);
                 }
             }
-            (Address::JobManager(sender), ToMaster::JobEnded { job, outcome, estimated, means }) if sender == job => {
-                self.judge_estimates(job, estimated, out);
-                self.remember(job, &means, out);
-                self.on_job_ended(now, job, outcome, out);
+            (Address::JobManager(sender), ToMaster::JobEnded { job, submitted_at, run, outcome, estimated, means })
+                if sender == job && self.dispatch.is_in_run(job, submitted_at, run) =>
+            {
+                self.dispatch.judge_estimates(job, estimated, out);
+                self.dispatch.remember(job, &means, out);
+                self.dispatch.on_job_ended(now, job, outcome, out);
             }
-            (Address::Client(client), _) => {
-                refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
-            }
+            (Address::Client(client), body) => self.dispatch.on_client(now, client, body, out),
             // A peer that speaks for somebody else is not believed.
             _ => {}
         }
@@ -246,64 +189,37 @@ impl Master {
     /// In tests and debug builds, after every event.
     fn check_invariants(&self) {
         if cfg!(debug_assertions) {
-            self.ledger.check_invariants();
+            self.dispatch.rooms.check_invariants();
         }
     }
 
     // ---- questions from the interface ------------------------------------------------------------------------------
 
-    /// Why nothing (more) of the job starts: the most telling reason first.
-    pub fn explain(&self, job: JobId) -> Vec<Why> {
-        match self.admission.why_not_begun(job) {
-            Some(why) => vec![why],
-            None => self.scheduler.explain(job, &self.ledger),
-        }
+    /// Its jobs, and what is known of the room for them.
+    pub fn dispatch(&self) -> &Dispatcher {
+        &self.dispatch
     }
 
     /// What it knows of its nodes and has booked on them.
     pub fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-
-    pub fn job(&self, job: JobId) -> Option<(&Arc<AdmittedJob>, &JobState)> {
-        self.admission.job(job)
-    }
-
-    /// Known jobs with ids of at least `from`, in ascending order.
-    pub fn jobs_from(&self, from: JobId) -> impl DoubleEndedIterator<Item = (&Arc<AdmittedJob>, &JobState)> {
-        self.admission.jobs_from(from)
-    }
-
-    /// The queue that a job is in.
-    pub fn queue_of(&self, job: JobId) -> Option<QueueId> {
-        self.admission.queue_of(job)
-    }
-
-    pub fn queue_name(&self, job: JobId) -> Option<&str> {
-        self.queue_of(job).map(|queue| self.admission.queues().spec(queue).name.as_str())
-    }
-
-    /// Why something waits, in the words of this cluster.
-    pub fn describe_why(&self, why: &Why) -> String {
-        why.describe(&self.kinds, |node| self.node_name(node).map_or_else(|| node.to_string(), str::to_owned))
-    }
-
-    pub fn node_name(&self, node: NodeId) -> Option<&str> {
-        self.nodes.name(node)
+        &self.dispatch.rooms
     }
 
     /// The number of a node of this name; a new name gets the next number.
     pub fn name_node(&mut self, name: &str, out: &mut Outbox) -> NodeId {
-        let (node, is_new) = self.nodes.number(name);
-        if is_new {
-            self.ledger.expect_node(node);
-            out.persist(Change::NodeNamed { node, name: name.to_owned() });
+        if let Some(known) = self.dispatch.names.find(name) {
+            return known;
         }
+        let node = self.nodes.next();
+        self.know_node(node, name);
+        out.persist(Change::NodeNamed { node, name: name.to_owned() });
         node
     }
 
-    pub fn node_by_name(&self, name: &str) -> Option<NodeId> {
-        self.nodes.find(name)
+    fn know_node(&mut self, node: NodeId, name: &str) {
+        self.dispatch.names.insert(node, name);
+        self.nodes.recover(node);
+        self.dispatch.rooms.expect_node(node);
     }
 }
 
@@ -316,60 +232,54 @@ impl Role for Master {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::Node(node), .. } => self.on_node_connected(now, node),
             Event::Disconnected { peer: Address::Node(node) } => self.on_node_disconnected(now, node, out),
-            Event::Connected { peer: Address::Master, .. } => self.on_recovered(now, out),
+            Event::Connected { peer: Address::Master, .. } => self.dispatch.on_recovered(now, out),
+            Event::Connected { peer: Address::JobHost(host), incarnation } => {
+                self.dispatch.on_host_connected(host, incarnation, out);
+            }
+            Event::Disconnected { peer: Address::JobHost(host) } => drop(self.dispatch.hosts.remove(&host)),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
-                self.on_delays(now, out);
+                self.dispatch.on_delays(now, &mut self.claims, out);
                 self.on_wakeup(now, out);
                 self.advance_when_due(now);
                 self.publish_when_due(now, out);
             }
         }
-        self.tell_shares(out);
+        let begun = std::mem::take(&mut self.dispatch.begun);
+        self.publish_to(now, &begun, out);
+        self.dispatch.tell_shares(out);
         self.review_publication(now);
         self.check_invariants();
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        let reviews = [self.nodes.next_review(), self.scheduler.next_widening(), self.publication.due];
+        let reviews = [self.nodes.next_review(), self.dispatch.scheduler.next_widening(), self.publication.due];
         reviews.into_iter().flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {
         for change in changes {
             match change {
-                Change::KindsNamed { kinds } => self.kinds = kinds.clone(),
-                Change::NodeNamed { node, name } => {
-                    self.nodes.recover(*node, name);
-                    self.ledger.expect_node(*node);
-                }
+                Change::NodeNamed { node, name } => self.know_node(*node, name),
                 Change::NodeDrained { node, drained } => self.nodes.set_drained(*node, *drained),
-                other => self.admission.recover(other),
+                other => self.dispatch.recover(other),
             }
         }
-        for (job, queue) in self.admission.running() {
-            self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
-        }
+        self.dispatch.recovered();
     }
 
     fn durable(&self) -> Vec<Change> {
-        let mut changes = vec![Change::KindsNamed { kinds: self.kinds.clone() }];
-        changes.extend(self.nodes.durable());
-        changes.extend(self.admission.durable());
+        let mut changes = self.nodes.durable(&self.dispatch.names);
+        changes.extend(self.dispatch.durable());
         changes
     }
 
     fn describe(&self, now: Instant) -> MasterDescription {
-        let jobs = self.admission.jobs_from(JobId(0)).map(|(job, state)| JobStatus {
-            job: Arc::clone(job),
-            state: state.clone(),
-            age: now.since(job.submitted_at),
-        });
         MasterDescription {
             nodes: self.node_statuses(now),
-            queues: self.queue_statuses(),
-            jobs: jobs.collect(),
-            open_tasks: self.scheduler.open_tasks(),
+            queues: self.dispatch.queue_statuses(),
+            jobs: self.dispatch.job_statuses(now),
+            open_tasks: self.dispatch.scheduler.open_tasks(),
         }
     }
 }
@@ -379,16 +289,4 @@ fn reliability(settings: &MasterSettings) -> Reliability {
     let ReliabilitySettings { half_life, together } = settings.reliability;
     let together = together.max(Duration(settings.heartbeat.0.saturating_mul(3)));
     Reliability::new(ReliabilitySettings { half_life, together })
-}
-
-fn refuse(client: ClientId, kind: RefusalKind, message: &str, remedy: &str, out: &mut Outbox) {
-    let refusal = crate::protocol::Refusal { kind, message: message.to_owned(), remedy: remedy.to_owned() };
-    out.send(client, ToClient::Refused(refusal));
-}
-
-/// What the master knows of a job that has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct JobEnd {
-    pub outcome: JobOutcome,
-    pub at: Instant,
 }

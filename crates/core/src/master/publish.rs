@@ -61,7 +61,7 @@ impl Master {
         }
         // A generation can wait for a list that comes anyway: the one before still counts.
         let is_late = !self.tells_generation() && self.publication.due.is_none();
-        if is_late || self.publication.changes != self.ledger.node_changes() {
+        if is_late || self.publication.changes != self.dispatch.rooms.node_changes() {
             let soon = now + TOGETHER;
             self.publication.due = Some(self.publication.due.map_or(soon, |due| due.min(soon)));
         }
@@ -76,34 +76,34 @@ impl Master {
         if self.publication.due.is_none_or(|due| now < due) {
             return;
         }
-        let next_load = now + self.settings.publish_every(self.ledger.len());
+        let next_load = now + self.settings.publish_every(self.dispatch.rooms.len());
         let tells_load = self.settings.publish > Publish::Nodes;
         self.publication.due = tells_load.then_some(next_load);
         self.make_list(now);
         let message = self.list_message(now);
-        for (job, _) in self.admission.running() {
+        for (job, _) in self.dispatch.running() {
             out.send(job.id, message.clone());
         }
     }
 
-    /// Tells a job that begins.
-    pub(super) fn publish_to(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
-        if self.settings.publish != Publish::Nothing {
+    /// Tells jobs that begin.
+    pub(super) fn publish_to(&mut self, now: Instant, jobs: &[JobId], out: &mut Outbox) {
+        if self.settings.publish != Publish::Nothing && !jobs.is_empty() {
             // Who places by waits begins with all of its tasks, and would send them where there was room when the list was made.
             // A list of few nodes is made quickly.
-            let kept_for = TOGETHER.min(self.settings.pace(self.ledger.len()));
+            let kept_for = TOGETHER.min(self.settings.pace(self.dispatch.rooms.len()));
             let is_old = self.settings.publish == Publish::Waits && self.publication.made_at + kept_for <= now;
-            if is_old || self.publication.changes != self.ledger.node_changes() {
+            if is_old || self.publication.changes != self.dispatch.rooms.node_changes() {
                 self.make_list(now);
             }
             let message = self.list_message(now);
-            out.send(job, message);
+            jobs.iter().for_each(|job| out.send(*job, message.clone()));
         }
     }
 
     fn list_message(&mut self, now: Instant) -> ToJobManager {
         self.count_crowd(now);
-        ToJobManager::Nodes { list: Arc::clone(&self.publication.list), margins: self.calibration.margins() }
+        ToJobManager::Nodes { list: Arc::clone(&self.publication.list), margins: self.dispatch.calibration.margins() }
     }
 
     /// What those who place tasks foretell starts by who know nothing better.
@@ -113,9 +113,9 @@ impl Master {
             return;
         }
         let (mut crowd, succeeded) = (Crowd::default(), self.successes);
-        let nodes = (0..self.ledger.len()).map(|index| NodeId(index as u32));
-        let there =
-            nodes.filter(|node| self.ledger.state(*node) == Some(NodeState::Up) && !self.nodes.is_drained(*node));
+        let nodes = (0..self.dispatch.rooms.len()).map(|index| NodeId(index as u32));
+        let there = nodes
+            .filter(|node| self.dispatch.rooms.state(*node) == Some(NodeState::Up) && !self.nodes.is_drained(*node));
         for report in there.filter_map(|node| self.nodes.report(node)) {
             crowd.queued += u64::from(report.queued);
             crowd.free.add(&report.free);
@@ -128,12 +128,12 @@ impl Master {
         // Where nothing ends, and before anything did, a second is as good as anything.
         crowd.each = nanos.checked_div(succeeded.saturating_sub(before)).unwrap_or(1_000_000_000);
         ends.push_back((now, succeeded));
-        self.calibration.set_crowd(crowd);
+        self.dispatch.calibration.set_crowd(crowd);
     }
 
     fn make_list(&mut self, now: Instant) {
-        (self.publication.made_at, self.publication.changes) = (now, self.ledger.node_changes());
-        let nodes = (0..self.ledger.len()).map(|index| self.listed(now, NodeId(index as u32)));
+        (self.publication.made_at, self.publication.changes) = (now, self.dispatch.rooms.node_changes());
+        let nodes = (0..self.dispatch.rooms.len()).map(|index| self.listed(now, NodeId(index as u32)));
         let nodes: Vec<ListedNode> = nodes.collect();
         let best = match self.settings.publish {
             Publish::Nothing | Publish::Nodes | Publish::Load => Vec::new(),
@@ -147,7 +147,7 @@ impl Master {
             nodes,
             best,
             success,
-            every: self.settings.publish_every(self.ledger.len()),
+            every: self.settings.publish_every(self.dispatch.rooms.len()),
             generation,
         });
     }
@@ -159,9 +159,9 @@ impl Master {
 
     fn listed(&self, now: Instant, node: NodeId) -> ListedNode {
         ListedNode {
-            open: !self.ledger.offer_is_closed(node),
-            capacity: self.ledger.node_capacity(node),
-            attributes: Arc::clone(self.ledger.attributes(node)),
+            open: !self.dispatch.rooms.offer_is_closed(node),
+            capacity: self.dispatch.rooms.node_capacity(node),
+            attributes: Arc::clone(self.dispatch.rooms.attributes(node)),
             report: self.nodes.report(node).cloned().unwrap_or_default(),
             waits: self.nodes.waits(now, node).filter(|_| self.settings.publish >= Publish::Waits),
         }

@@ -70,7 +70,7 @@ impl Master {
     /// The answer to a report.
     pub(super) fn steer(&mut self, node: NodeId, out: &mut Outbox) {
         let Some(Steering { deviations, limit, .. }) = self.settings.steer else { return };
-        let (capacity, free) = (self.ledger.node_capacity(node), self.ledger.node_free(node));
+        let (capacity, free) = (self.dispatch.rooms.node_capacity(node), self.dispatch.rooms.node_free(node));
         let forecast = self.nodes.forecast(node);
         forecast.learn(&capacity.saturating_sub(&free));
         let room = room(limit, &capacity, forecast);
@@ -85,10 +85,10 @@ impl Master {
     /// that job managers have heard of the node.
     pub(super) fn on_room(&mut self, to: NodeId, spare: Resources, out: &mut Outbox) {
         let moves = self.settings.steer.is_some_and(|steer| steer.moves);
-        if !moves || self.ledger.state(to) != Some(NodeState::Up) || !self.publication.offers(to) {
+        if !moves || self.dispatch.rooms.state(to) != Some(NodeState::Up) || !self.publication.offers(to) {
             return;
         }
-        let room = spare.smaller_of(&self.ledger.node_free(to));
+        let room = spare.smaller_of(&self.dispatch.rooms.node_free(to));
         if let Some(from) = self.nodes.longest_queue().filter(|_| !room.is_zero()) {
             out.send(from, ToNode::Move { to, room: Box::new(room) });
         }

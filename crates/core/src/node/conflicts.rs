@@ -151,6 +151,9 @@ impl NodeAgent {
         if held != Some(grant) {
             out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
         }
+        if held.is_some() {
+            self.guarantee_files(now, id, out);
+        }
         self.start_what_fits(now, out);
     }
 
@@ -184,6 +187,7 @@ impl NodeAgent {
             }
         }
         self.waits.on_change(now);
+        self.guarantee_files(now, id, out);
         self.start_what_fits(now, out);
     }
 

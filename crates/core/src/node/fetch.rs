@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration(30_000_000);
 pub(super) struct Fetch {
     pub bytes: u64,
     pub readers: u32,
+    /// Of these.
+    pub guaranteed: u32,
     pub step: Step,
     /// Since when it is under way.
     pub asked_at: Option<Instant>,
@@ -54,6 +56,7 @@ impl Fetch {
         Fetch {
             bytes,
             readers: 0,
+            guaranteed: 0,
             step: Step::Waiting,
             asked_at: None,
             holders: VecDeque::new(),

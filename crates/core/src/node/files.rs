@@ -2,6 +2,9 @@
 //! limited size, which drops first what others have, too, and of that what was used longest ago.
 //!
 //! Room is reserved for everything that a task reads at once. Tasks that each held a part of the room would wait for ever.
+//!
+//! Guaranteed tasks go first, and opportunistic ones give way to them: those that only wait lose their room, and where that is
+//! not enough, some that run are ended.
 
 use super::fetch::{Fetch, Step};
 use super::{NodeAgent, State};
@@ -15,7 +18,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// So many files are fetched at once.
+/// So many files are fetched at once; and however many opportunistic tasks have fetched, so many for guaranteed ones besides.
 pub const MOST_FETCHES: usize = 4;
 /// And so many that are slow are named at once for each task that waits.
 const MOST_LATE: usize = 16;
@@ -29,16 +32,18 @@ pub(super) struct Files {
     pinned_bytes: u64,
     uses: u64,
     readers: BTreeMap<AttemptId, Reader>,
-    /// Readers for which there is no room yet, in order of arrival.
-    line: VecDeque<AttemptId>,
+    /// Readers for which there is no room yet: guaranteed ones, then the others, each in order of arrival.
+    line: BTreeSet<(bool, u64, AttemptId)>,
+    arrivals: u64,
     fetches: BTreeMap<Digest, Fetch>,
     /// Of all fetches together.
     fetch_bytes: u64,
-    /// Those that wait until fewer are under way, and some that do so no longer.
+    /// Those that wait until fewer are under way, and some that do so no longer: what guaranteed readers lack, and the rest.
+    waiting_first: VecDeque<Digest>,
     waiting: VecDeque<Digest>,
     /// No pause ends before.
     retry_at: Option<Instant>,
-    under_way: usize,
+    under_way: BTreeSet<Digest>,
     /// The executor has said what it has, since it was asked.
     is_listed: bool,
     effects: Effects,
@@ -74,6 +79,9 @@ struct Reader {
     inputs: Arc<[InputFile]>,
     /// Its files, each once: where in the inputs it is first.
     files: BTreeMap<Digest, usize>,
+    is_opportunistic: bool,
+    /// The larger, the later it came, or became guaranteed.
+    came: u64,
     /// Room is reserved for them.
     is_admitted: bool,
     missing: usize,
@@ -99,12 +107,14 @@ impl Files {
             pinned_bytes: 0,
             uses: 0,
             readers: BTreeMap::new(),
-            line: VecDeque::new(),
+            line: BTreeSet::new(),
+            arrivals: 0,
             fetches: BTreeMap::new(),
             fetch_bytes: 0,
+            waiting_first: VecDeque::new(),
             waiting: VecDeque::new(),
             retry_at: None,
-            under_way: 0,
+            under_way: BTreeSet::new(),
             is_listed: false,
             effects: Effects::default(),
         }
@@ -117,10 +127,11 @@ impl Files {
 
     // ---- readers ---------------------------------------------------------------------------------------------------
 
-    fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>) {
+    fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>, is_opportunistic: bool) {
         let files: BTreeMap<Digest, usize> = inputs.iter().enumerate().map(|(at, input)| (input.digest, at)).collect();
         let missing = files.len();
-        let reader = Reader { inputs, files, is_admitted: false, missing };
+        self.arrivals += 1;
+        let reader = Reader { inputs, files, is_opportunistic, came: self.arrivals, is_admitted: false, missing };
         let bytes = reader.files().fold(0, |sum: u64, file| sum.saturating_add(file.bytes));
         if bytes > self.limit {
             let why = format!(
@@ -129,26 +140,45 @@ impl Files {
             );
             return self.effects.failed.push((id, no_input(why, Vec::new())));
         }
+        self.line.insert(reader.place(id));
         self.readers.insert(id, reader);
-        self.line.push_back(id);
         self.admit(own);
     }
 
-    /// Reserves room for readers in the order in which they came.
-    fn admit(&mut self, own: NodeId) {
-        while let Some(&id) = self.line.front() {
-            if let Some(reader) = self.readers.get(&id) {
-                let is_new = |digest: &Digest| {
-                    let is_pinned = self.stored.get(digest).is_some_and(|stored| stored.readers > 0);
-                    !is_pinned && !self.fetches.contains_key(digest)
-                };
-                let more: u64 = reader.files().filter(|file| is_new(&file.digest)).map(|file| file.bytes).sum();
-                if self.pinned_bytes + self.fetch_bytes + more > self.limit {
-                    break;
+    /// It waits behind what was guaranteed before it.
+    fn guarantee(&mut self, own: NodeId, id: AttemptId) {
+        let Some(reader) = self.readers.get_mut(&id).filter(|reader| reader.is_opportunistic) else { return };
+        let is_in_line = self.line.remove(&reader.place(id));
+        self.arrivals += 1;
+        (reader.is_opportunistic, reader.came) = (false, self.arrivals);
+        if is_in_line {
+            self.line.insert(reader.place(id));
+        } else {
+            for digest in reader.files.keys() {
+                let Some(fetch) = self.fetches.get_mut(digest) else { continue };
+                fetch.guaranteed += 1;
+                if fetch.step == Step::Waiting {
+                    self.waiting_first.push_back(*digest);
                 }
-                self.reserve(own, id);
             }
-            self.line.pop_front();
+        }
+        self.admit(own);
+    }
+
+    /// Reserves room for readers in the order of the line.
+    fn admit(&mut self, own: NodeId) {
+        while let Some(&(_, _, id)) = self.line.first() {
+            let reader = &self.readers[&id];
+            let is_new = |digest: &Digest| {
+                let is_pinned = self.stored.get(digest).is_some_and(|stored| stored.readers > 0);
+                !is_pinned && !self.fetches.contains_key(digest)
+            };
+            let more: u64 = reader.files().filter(|file| is_new(&file.digest)).map(|file| file.bytes).sum();
+            if self.pinned_bytes + self.fetch_bytes + more > self.limit {
+                break;
+            }
+            self.line.pop_first();
+            self.reserve(own, id);
         }
         self.make_room();
         self.ask_more();
@@ -164,7 +194,7 @@ impl Files {
                 continue;
             }
             reader.missing += 1;
-            self.send_for(own, StoredFile { digest, bytes }, holders);
+            self.send_for(own, StoredFile { digest, bytes }, holders, !reader.is_opportunistic);
         }
         if reader.missing == 0 {
             self.effects.arrived.push(id);
@@ -173,14 +203,21 @@ impl Files {
     }
 
     /// One more reader waits for a file that these nodes may have.
-    fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId]) {
+    fn send_for(&mut self, own: NodeId, file: StoredFile, holders: &[NodeId], is_guaranteed: bool) {
         let StoredFile { digest, bytes } = file;
+        let mut is_new = false;
         let fetch = self.fetches.entry(digest).or_insert_with(|| {
-            self.waiting.push_back(digest);
+            is_new = true;
             self.fetch_bytes += bytes;
             Fetch::new(bytes)
         });
         fetch.readers += 1;
+        fetch.guaranteed += u32::from(is_guaranteed);
+        if is_guaranteed && fetch.guaranteed == 1 && fetch.step == Step::Waiting {
+            self.waiting_first.push_back(digest);
+        } else if is_new {
+            self.waiting.push_back(digest);
+        }
         // Nodes begin at different ones.
         let first = own.0 as usize % holders.len().max(1);
         holders.iter().cycle().skip(first).take(holders.len()).for_each(|holder| fetch.add_holder(own, *holder));
@@ -202,13 +239,30 @@ impl Files {
     /// The task has ended: what only it needed may go.
     fn remove_reader(&mut self, id: AttemptId) {
         let Some(reader) = self.readers.remove(&id) else { return };
-        if !reader.is_admitted {
-            self.line.retain(|other| *other != id);
-            return;
+        if reader.is_admitted {
+            self.release(&reader);
+        } else {
+            self.line.remove(&reader.place(id));
         }
+    }
+
+    /// Its room is for others, and it has none before them.
+    fn send_back(&mut self, id: AttemptId) {
+        let Some(mut reader) = self.readers.remove(&id) else { return };
+        self.release(&reader);
+        (reader.is_admitted, reader.missing) = (false, reader.files.len());
+        self.line.insert(reader.place(id));
+        self.readers.insert(id, reader);
+        self.effects.arrived.retain(|other| *other != id);
+        self.effects.held.push(id);
+    }
+
+    /// What nobody else needs may go.
+    fn release(&mut self, reader: &Reader) {
         for digest in reader.files.keys() {
             if let Some(fetch) = self.fetches.get_mut(digest) {
                 fetch.readers -= 1;
+                fetch.guaranteed -= u32::from(!reader.is_opportunistic);
                 // One that is under way comes to its end, and somebody may want it later.
                 if fetch.readers == 0 && !matches!(fetch.step, Step::Asked(_)) {
                     self.remove_fetch(digest);
@@ -224,6 +278,34 @@ impl Files {
                 }
             }
         }
+    }
+
+    /// Which of these opportunistic readers have room that guaranteed ones in the line lack, and for which of those the last is:
+    /// no more of them than needed, the first before the others. `leaving` have it still, and not for long.
+    fn in_the_way(&self, leaving: &[AttemptId], others: &[AttemptId]) -> Option<(AttemptId, Vec<AttemptId>)> {
+        let mut room = Room { files: self, readers: BTreeMap::new(), bytes: self.pinned_bytes + self.fetch_bytes };
+        // What is under way and nobody waits for any more does not stay.
+        room.bytes -= self.fetches.values().filter(|fetch| fetch.readers == 0).map(|fetch| fetch.bytes).sum::<u64>();
+        leaving.iter().chain(others).for_each(|id| room.without(&self.readers[id]));
+        let mut last = None;
+        for &(_, _, id) in self.line.iter().take_while(|(is_opportunistic, ..)| !is_opportunistic) {
+            room.with(&self.readers[&id]);
+            if room.bytes > self.limit {
+                room.without(&self.readers[&id]);
+                break;
+            }
+            last = Some(id);
+        }
+        let last = last?;
+        let mut those = Vec::new();
+        for &id in others.iter().rev() {
+            room.with(&self.readers[&id]);
+            if room.bytes > self.limit {
+                room.without(&self.readers[&id]);
+                those.push(id);
+            }
+        }
+        Some((last, those))
     }
 
     // ---- what is here ----------------------------------------------------------------------------------------------
@@ -303,7 +385,7 @@ impl Files {
             }
             reader.missing += 1;
             let InputFile { bytes, ref holders, .. } = reader.inputs[at];
-            self.send_for(own, StoredFile { digest: *digest, bytes }, holders);
+            self.send_for(own, StoredFile { digest: *digest, bytes }, holders, !reader.is_opportunistic);
         }
         self.readers = readers;
     }
@@ -319,9 +401,7 @@ impl Files {
     // ---- fetching --------------------------------------------------------------------------------------------------
 
     fn ask_more(&mut self) {
-        while self.under_way < MOST_FETCHES
-            && let Some(digest) = self.waiting.pop_front()
-        {
+        while let Some(digest) = self.next_to_ask() {
             let Some(fetch) = self.fetches.get_mut(&digest).filter(|fetch| fetch.step == Step::Waiting) else {
                 continue;
             };
@@ -330,9 +410,29 @@ impl Files {
                 continue;
             };
             fetch.step = Step::Asked(holder);
-            self.under_way += 1;
+            self.under_way.insert(digest);
             self.effects.ask.push((StoredFile { digest, bytes: fetch.bytes }, holder));
         }
+    }
+
+    fn next_to_ask(&mut self) -> Option<Digest> {
+        let is_guaranteed = |digest: &Digest| self.fetches.get(digest).is_some_and(|fetch| fetch.guaranteed > 0);
+        if self.under_way.iter().filter(|digest| is_guaranteed(digest)).count() < MOST_FETCHES {
+            while let Some(digest) = self.waiting_first.pop_front() {
+                if is_guaranteed(&digest) {
+                    return Some(digest);
+                }
+                // Whoever was guaranteed has gone.
+                self.waiting.push_back(digest);
+            }
+        }
+        if self.under_way.len() < MOST_FETCHES { self.waiting.pop_front() } else { None }
+    }
+
+    /// It waits to be sent for.
+    fn line_up(&mut self, digest: Digest) {
+        let is_guaranteed = self.fetches.get(&digest).is_some_and(|fetch| fetch.guaranteed > 0);
+        if is_guaranteed { &mut self.waiting_first } else { &mut self.waiting }.push_back(digest);
     }
 
     /// What came of asking the holder. It may have been asked before another that is faster, and answer later.
@@ -353,7 +453,7 @@ impl Files {
             }
             return;
         }
-        self.under_way -= 1;
+        self.under_way.remove(&digest);
         fetch.step = Step::Waiting;
         match outcome {
             Fetched::Done => {
@@ -373,12 +473,12 @@ impl Files {
         if asked != Step::Asked(holder) {
             // Another is asked meanwhile.
             fetch.step = asked;
-            self.under_way += 1;
+            self.under_way.insert(digest);
             return;
         }
         match fetch.step {
             Step::Waiting if fetch.readers == 0 => self.remove_fetch(&digest),
-            Step::Waiting => self.waiting.push_back(digest),
+            Step::Waiting => self.line_up(digest),
             Step::Paused(at) => self.retry_at = Some(self.retry_at.map_or(at, |earliest| earliest.min(at))),
             Step::Asked(_) => {}
         }
@@ -387,12 +487,10 @@ impl Files {
 
     /// A file is here that was not sent for; what was, is not waited for any more.
     fn take_in(&mut self, own: NodeId, file: StoredFile, origin: Origin) {
-        match self.fetches.get(&file.digest).map(|fetch| fetch.step) {
-            None => self.store(file, origin, 0),
-            Some(step) => {
-                self.under_way -= usize::from(matches!(step, Step::Asked(_)));
-                self.arrive(own, file, origin);
-            }
+        if self.fetches.contains_key(&file.digest) {
+            self.arrive(own, file, origin);
+        } else {
+            self.store(file, origin, 0);
         }
     }
 
@@ -414,6 +512,7 @@ impl Files {
     }
 
     fn remove_fetch(&mut self, digest: &Digest) {
+        self.under_way.remove(digest);
         if let Some(fetch) = self.fetches.remove(digest) {
             self.fetch_bytes -= fetch.bytes;
         }
@@ -440,16 +539,18 @@ impl Files {
 
     fn retry(&mut self, now: Instant, own: NodeId) {
         self.retry_at = None;
+        let mut again = Vec::new();
         for (digest, fetch) in &mut self.fetches {
             match fetch.step {
                 Step::Paused(at) if at <= now => {
                     fetch.step = Step::Waiting;
-                    self.waiting.push_back(*digest);
+                    again.push(*digest);
                 }
                 Step::Paused(at) => self.retry_at = Some(self.retry_at.map_or(at, |earliest| earliest.min(at))),
                 Step::Waiting | Step::Asked(_) => {}
             }
         }
+        again.into_iter().for_each(|digest| self.line_up(digest));
         self.admit(own);
     }
 
@@ -466,7 +567,7 @@ impl Files {
             }
             Step::Paused(_) => {
                 fetch.step = Step::Waiting;
-                self.waiting.push_back(digest);
+                self.line_up(digest);
                 self.admit(own);
             }
             Step::Waiting => {}
@@ -498,10 +599,9 @@ impl Files {
 
     /// What was under way was lost with the executor.
     fn ask_again(&mut self, own: NodeId) {
-        self.under_way = 0;
-        for (digest, fetch) in self.fetches.iter_mut().filter(|(_, fetch)| matches!(fetch.step, Step::Asked(_))) {
-            fetch.step = Step::Waiting;
-            self.waiting.push_back(*digest);
+        for digest in std::mem::take(&mut self.under_way) {
+            self.fetches.get_mut(&digest).expect("it is under way").step = Step::Waiting;
+            self.line_up(digest);
         }
         self.admit(own);
     }
@@ -512,23 +612,67 @@ impl Files {
         let pinned = self.stored.values().filter(|one| one.readers > 0).map(|one| one.bytes).sum::<u64>();
         assert_eq!(self.pinned_bytes, pinned, "bytes that tasks need");
         assert_eq!(self.fetch_bytes, self.fetches.values().map(|fetch| fetch.bytes).sum::<u64>(), "bytes on their way");
-        let under_way = self.fetches.values().filter(|fetch| matches!(fetch.step, Step::Asked(_))).count();
-        assert_eq!(self.under_way, under_way, "fetches under way");
+        let under_way = self.fetches.iter().filter(|(_, fetch)| matches!(fetch.step, Step::Asked(_)));
+        assert!(under_way.map(|(digest, _)| digest).eq(&self.under_way), "fetches under way");
+        let in_line = self.readers.iter().filter(|(_, reader)| !reader.is_admitted);
+        let in_line: BTreeSet<_> = in_line.map(|(id, reader)| reader.place(*id)).collect();
+        assert_eq!(self.line, in_line, "readers without room");
         assert!(self.pinned_bytes + self.fetch_bytes <= self.limit, "room is reserved within the limit");
-        let wanted = |digest: &Digest| {
-            let admitted = self.readers.values().filter(|reader| reader.is_admitted);
+        let readers = |digest: &Digest, counts: &dyn Fn(&Reader) -> bool| {
+            let admitted = self.readers.values().filter(|reader| reader.is_admitted && counts(reader));
             admitted.filter(|reader| reader.files.contains_key(digest)).count() as u32
         };
+        let wanted = |digest: &Digest| readers(digest, &|_| true);
         for (digest, readers) in self.stored.iter().map(|(digest, one)| (digest, one.readers)) {
             assert_eq!(readers, wanted(digest), "readers of what is here");
         }
         for (digest, fetch) in &self.fetches {
             assert_eq!(fetch.readers, wanted(digest), "readers of what is on its way");
+            let guaranteed = readers(digest, &|reader| !reader.is_opportunistic);
+            assert_eq!(fetch.guaranteed, guaranteed, "guaranteed readers of it");
+        }
+    }
+}
+
+/// What would be reserved with other readers.
+struct Room<'a> {
+    files: &'a Files,
+    /// Of each file, where that is another number than it is.
+    readers: BTreeMap<Digest, u32>,
+    bytes: u64,
+}
+
+impl Room<'_> {
+    fn readers_of(&mut self, digest: Digest) -> &mut u32 {
+        let stored = || self.files.stored.get(&digest).map_or(0, |one| one.readers);
+        self.readers
+            .entry(digest)
+            .or_insert_with(|| self.files.fetches.get(&digest).map_or_else(stored, |one| one.readers))
+    }
+
+    fn with(&mut self, reader: &Reader) {
+        for file in reader.files() {
+            let readers = self.readers_of(file.digest);
+            *readers += 1;
+            self.bytes += if *readers == 1 { file.bytes } else { 0 };
+        }
+    }
+
+    fn without(&mut self, reader: &Reader) {
+        for file in reader.files() {
+            let readers = self.readers_of(file.digest);
+            *readers -= 1;
+            self.bytes -= if *readers == 0 { file.bytes } else { 0 };
         }
     }
 }
 
 impl Reader {
+    /// In the line.
+    fn place(&self, id: AttemptId) -> (bool, u64, AttemptId) {
+        (self.is_opportunistic, self.came, id)
+    }
+
     /// What it reads, each once.
     fn files(&self) -> impl Iterator<Item = &InputFile> {
         self.files.values().map(|at| &self.inputs[*at])
@@ -547,7 +691,8 @@ impl NodeAgent {
             return;
         }
         self.queue.hold(EntryId::Attempt(id));
-        self.files.add_reader(self.node, id, Arc::clone(inputs));
+        let is_opportunistic = self.attempts[&id].is_opportunistic();
+        self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic);
         self.follow_files(now, out);
         if self.files.is_any_lacking() {
             self.watch.on_lacking(now);
@@ -634,7 +779,71 @@ impl NodeAgent {
         self.follow_files(now, out);
     }
 
+    /// An opportunistic attempt is not any more.
+    pub(super) fn guarantee_files(&mut self, now: Instant, id: AttemptId, out: &mut Outbox) {
+        self.files.guarantee(self.node, id);
+        self.follow_files(now, out);
+    }
+
+    /// Opportunistic readers that wait go back in the line where guaranteed ones lack their room, the newest first; and where that
+    /// is not enough, those that run are ended, as where memory is lacking.
+    fn make_cache_room(&mut self, now: Instant, out: &mut Outbox) {
+        if self.files.line.first().is_none_or(|(is_opportunistic, ..)| *is_opportunistic) {
+            return;
+        }
+        let (mut leaving, mut waiting, mut running) = (Vec::new(), Vec::new(), Vec::new());
+        let admitted = self.files.readers.iter().filter(|(_, reader)| reader.is_admitted && reader.is_opportunistic);
+        for (&id, reader) in admitted {
+            match self.attempts.get(&id).map(|entry| &entry.state) {
+                Some(State::Queued(_)) => waiting.push((reader.came, id)),
+                Some(State::Starting | State::Running) => running.push((self.attempts[&id].since, id)),
+                _ => leaving.push(id),
+            }
+        }
+        waiting.sort_unstable();
+        running.sort_unstable();
+        let waiting = waiting.into_iter().rev().map(|(_, id)| id);
+        let others: Vec<AttemptId> = waiting.chain(running.into_iter().rev().map(|(_, id)| id)).collect();
+        let Some((by, those)) = self.files.in_the_way(&leaving, &others) else { return };
+        for id in those {
+            if matches!(self.attempts[&id].state, State::Queued(_)) {
+                self.files.send_back(id);
+                continue;
+            }
+            let (task, node) = (self.attempts[&id].task, self.node);
+            out.record(Record::Preempting { task, attempt: id, node, by });
+            self.making_way.insert(id, by);
+            self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
+        }
+        self.files.admit(self.node);
+    }
+
+    /// Guaranteed readers lack no room that opportunistic ones have who are not about to leave it.
+    pub(super) fn check_cache_room(&self) {
+        let Some(&(is_opportunistic, _, first)) = self.files.line.first() else { return };
+        if is_opportunistic {
+            return;
+        }
+        let bytes = |counts: &dyn Fn(AttemptId, &Reader) -> bool| -> u64 {
+            let those = self
+                .files
+                .readers
+                .iter()
+                .filter(|(id, reader)| **id == first || reader.is_admitted && counts(**id, reader));
+            let files = those.flat_map(|(_, reader)| reader.files().map(|file| (file.digest, file.bytes)));
+            files.collect::<BTreeMap<Digest, u64>>().into_values().sum()
+        };
+        let stays = |id: AttemptId| {
+            let entry = self.attempts.get(&id);
+            entry.is_some_and(|entry| matches!(entry.state, State::Queued(_) | State::Starting | State::Running))
+        };
+        let left = bytes(&|id, reader| !reader.is_opportunistic || stays(id));
+        let least = bytes(&|_, reader| !reader.is_opportunistic);
+        assert!(left <= self.files.limit || least > self.files.limit, "opportunistic readers keep {first} waiting");
+    }
+
     fn follow_files(&mut self, now: Instant, out: &mut Outbox) {
+        self.make_cache_room(now, out);
         let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
         let node = self.node;
         held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id)));
@@ -698,5 +907,62 @@ mod tests {
         assert_eq!(dropped(&[(1, Left(JOB)), (2, Fetched), (3, Found), (4, Fetched), (5, Left(JOB))]), [2, 3]);
         let unread = [(1, Fetched), (2, Left(JOB)), (3, Left(JOB)), (4, Unread(JOB)), (5, Unread(JOB)), (6, Left(JOB))];
         assert_eq!(dropped(&unread), [4, 5, 1], "what nobody reads comes and goes");
+    }
+
+    /// A reader of these files of a byte each.
+    fn add(node: &mut Files, number: u32, is_opportunistic: bool, files: &[u8]) -> AttemptId {
+        let id = AttemptId { job: JOB, number, ..AttemptId::default() };
+        let input = |name: &u8| {
+            let (path, digest) = (name.to_string(), Digest([*name; 32]));
+            InputFile { path, digest, bytes: 1, holders: vec![NodeId(1)] }
+        };
+        node.add_reader(OWN, id, files.iter().map(input).collect(), is_opportunistic);
+        node.check_invariants();
+        id
+    }
+
+    #[test]
+    fn whoever_is_guaranteed_or_becomes_so_goes_before_the_others() {
+        let mut node = Files::new(1);
+        let ids = [(0, true), (1, true), (2, true), (3, false)]
+            .map(|(number, is_opportunistic)| add(&mut node, number, is_opportunistic, &[number as u8]));
+        node.guarantee(OWN, ids[2]);
+        node.check_invariants();
+        let line: Vec<u32> = node.line.iter().map(|(_, _, id)| id.number).collect();
+        assert_eq!(line, [3, 2, 1]);
+        assert_eq!(node.in_the_way(&[], &ids[..1]), Some((ids[3], vec![ids[0]])));
+        assert_eq!(node.in_the_way(&ids[..1], &[]), Some((ids[3], vec![])), "it goes anyway");
+        node.send_back(ids[0]);
+        node.admit(OWN);
+        node.check_invariants();
+        let line: Vec<u32> = node.line.iter().map(|(_, _, id)| id.number).collect();
+        assert_eq!(line, [3, 2, 0, 1], "its file is under way, and it is before those that came later");
+    }
+
+    #[test]
+    fn nobody_gives_way_where_that_is_not_enough_or_not_needed() {
+        let mut node = Files::new(4);
+        let guaranteed = add(&mut node, 0, false, &[1, 2]);
+        let others = [add(&mut node, 1, true, &[1, 3]), add(&mut node, 2, true, &[4])];
+        let larger = add(&mut node, 3, false, &[5, 6, 7]);
+        assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), None, "what is guaranteed has two of four");
+        node.remove_reader(larger);
+        let last = add(&mut node, 4, false, &[1, 5]);
+        assert_eq!(node.in_the_way(&[], &[others[1], others[0]]), Some((last, vec![others[1]])));
+        node.remove_reader(guaranteed);
+        node.check_invariants();
+    }
+
+    #[test]
+    fn a_fetch_that_becomes_guaranteed_waits_for_no_other() {
+        let mut node = Files::new(20);
+        let files: Vec<u8> = (0..10).collect();
+        add(&mut node, 0, true, &files);
+        assert_eq!(node.effects.ask.len(), MOST_FETCHES);
+        let other = add(&mut node, 1, true, &files[8..]);
+        node.guarantee(OWN, other);
+        node.check_invariants();
+        let asked: Vec<u8> = node.effects.ask.iter().map(|(file, _)| file.digest.0[0]).collect();
+        assert_eq!(asked[MOST_FETCHES..], [8, 9]);
     }
 }

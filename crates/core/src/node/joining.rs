@@ -4,13 +4,11 @@
 use super::devices::DevicePool;
 use super::{AtExecutor, Attempt, ExecutorLink, MOST_STARTS, MasterLink, NodeAgent, State, Yielding};
 use crate::protocol::{
-    Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster,
-    Welcome,
+    Executing, NodeReport, Registration, TaskSignal, TheExecutor, TheMaster, ToExecutor, ToMaster, Welcome,
 };
 use crate::role::Outbox;
-use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, EntryId, Instant, Kinds, Late, LaunchOrder};
+use crate::vocabulary::{AttemptId, Duration, EndReason, Ended, EntryId, HostId, Instant, Kinds, Late, LaunchOrder};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 impl NodeAgent {
     pub(super) fn on_executor_connected(&mut self, out: &mut Outbox) {
@@ -54,6 +52,7 @@ impl NodeAgent {
         for claim in std::mem::take(&mut self.early_claims) {
             self.on_claim(now, claim, out);
         }
+        self.begin_leases(now);
         self.register(now, out);
         self.fetch_again(now, out);
         self.start_what_fits(now, out);
@@ -130,17 +129,12 @@ impl NodeAgent {
 
     pub(super) fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
         let Welcome { epoch, first_grant, kinds, heartbeat, pace, key, oldest, .. } = welcome;
-        self.newest_epoch = self.newest_epoch.max(epoch);
-        self.tokens.on_welcome(key, oldest, self.newest_epoch);
+        self.tokens.on_issuer(key, oldest, epoch);
         if kinds != self.kinds {
             self.on_kinds(kinds);
         }
         self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
-        for (&attempt, entry) in &self.attempts {
-            if let State::Ended(ended) = &entry.state {
-                out.send(attempt.job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });
-            }
-        }
+        self.say_ends_again(HostId::SERVER, out);
         self.answer_early_launches(now, out);
         // A probe that came before may want kinds that were not known.
         self.start_what_fits(now, out);
@@ -191,8 +185,8 @@ impl NodeAgent {
             .stalled_since
             .filter(|_| self.has_opportunistic_waiting())
             .map_or(Duration::ZERO, |since| now.since(since));
-        if self.waits.due.is_some() || self.waits.owes_master {
-            // The report says that what was said of them still holds.
+        if self.waits.due.is_some() || self.waits.owes_master || running + queued > 0 {
+            // The report says that what was said of them still holds, and what runs for longer than expected is no event.
             self.tell_waits(now, true, out);
         }
         let late = self.late(now);

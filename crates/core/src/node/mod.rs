@@ -7,6 +7,7 @@ mod conflicts;
 mod devices;
 mod fetch;
 mod files;
+mod hosts;
 mod joining;
 mod kept;
 mod probes;
@@ -24,14 +25,15 @@ use crate::protocol::{
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::{
-    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, Epoch, ExecutionType, Foretold, ForetoldStart,
-    GrantId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources,
+    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold, ForetoldStart,
+    GrantId, HostId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources,
     RunningEntry, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
 use files::Files;
 pub use files::MOST_FETCHES;
+use hosts::JobHosts;
 use kept::KeptRoom;
 use probes::Probes;
 use progress::Watch;
@@ -83,8 +85,6 @@ const MOST_STARTS: usize = 64;
 #[repr(C, align(64))]
 pub struct NodeAgent {
     node: NodeId,
-    /// The newest epoch that launched here.
-    newest_epoch: Epoch,
     executor: ExecutorLink,
     /// When something is due for an attempt: its timeout, or its kill.
     due: BTreeSet<(Instant, AttemptId)>,
@@ -93,6 +93,7 @@ pub struct NodeAgent {
     /// Those at the executor, in the order of launch.
     running: Vec<AtExecutor>,
     master: MasterLink,
+    hosts: JobHosts,
     queue: NodeQueue,
     queue_policy: Box<dyn QueuePolicy>,
     probes: Probes,
@@ -253,11 +254,11 @@ impl NodeAgent {
             running: Vec::new(),
             due: BTreeSet::new(),
             master: MasterLink::Down { orphans_at: None },
+            hosts: JobHosts::default(),
             registration: 0,
             succeeded: 0,
             starts: Vec::new(),
             executor: ExecutorLink::Down,
-            newest_epoch: Epoch(0),
             tokens: Tokens::new(mac),
             early_claims: Vec::new(),
             settings,
@@ -271,11 +272,6 @@ impl NodeAgent {
     /// Whether its master knows, on the present connection, what is here.
     pub fn is_welcomed(&self) -> bool {
         matches!(self.master, MasterLink::Welcomed { .. })
-    }
-
-    /// The newest epoch that launched here: older ones are refused.
-    pub fn newest_epoch(&self) -> Epoch {
-        self.newest_epoch
     }
 
     /// All attempts that hold resources of the ledger: they are queued or running.
@@ -329,11 +325,15 @@ impl NodeAgent {
             ToNode::IntroduceYourself => {
                 self.master = MasterLink::Connected { registered: false };
                 self.register(now, out);
-                self.drop_probes(now, out);
+                self.drop_probes(now, HostId::SERVER, out);
             }
+            ToNode::Greeting(greeting) => self.on_greeting(now, from, *greeting, out),
             ToNode::Steer(steer) => self.on_steer(now, *steer, out),
             ToNode::Move { to, room } => self.on_move(now, to, *room, out),
-            ToNode::Expire { before } => self.tokens.expire(before),
+            ToNode::Expire { before } => match from {
+                Address::JobHost(host) => self.tokens.expire(host, before),
+                _ => self.tokens.expire(HostId::SERVER, before),
+            },
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
             ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
@@ -365,7 +365,7 @@ impl NodeAgent {
     fn take(&mut self, now: Instant, launch: Box<Launch>, out: &mut Outbox) {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
-        self.newest_epoch = attempt.epoch;
+        self.tokens.heard_of(attempt.epoch);
         let Launch { task, grant, expected, weight, foretold, .. } = *launch;
         let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
@@ -399,8 +399,9 @@ impl NodeAgent {
 
     /// Whether a launch under this grant counts on the present connection.
     fn honours(&self, grant: Option<GrantId>) -> bool {
+        let Some(grant) = grant else { return true };
         let MasterLink::Welcomed { first_grant: first, .. } = &self.master else { return false };
-        grant.is_none_or(|grant| (grant.epoch, grant.number) >= (first.epoch, first.number))
+        (grant.epoch, grant.number) >= (first.epoch, first.number)
     }
 
     fn start_what_fits(&mut self, now: Instant, out: &mut Outbox) {
@@ -545,7 +546,7 @@ impl NodeAgent {
             if is_opportunistic {
                 self.opportunistic.sub(&resources);
             }
-            if !is_opportunistic && self.is_welcomed() {
+            if !is_opportunistic && self.serves(id.epoch.host()) {
                 self.kept.keep(now, &resources);
             }
             self.due.retain(|(_, other)| *other != id);
@@ -630,6 +631,7 @@ impl NodeAgent {
         if self.yields.due.is_some_and(|at| at <= now) {
             self.end_overdue_yields(now, out);
         }
+        self.end_abandoned(now, out);
         match &mut self.master {
             MasterLink::Welcomed { heartbeat, next_report, .. } if *next_report <= now => {
                 *next_report = now + *heartbeat;
@@ -637,8 +639,7 @@ impl NodeAgent {
             }
             MasterLink::Down { orphans_at } if orphans_at.is_some_and(|at| at <= now) => {
                 *orphans_at = None;
-                let all: Vec<AttemptId> = self.attempts.keys().copied().collect();
-                self.stop_orphans(now, &all, out);
+                self.stop_orphans_of(now, HostId::SERVER, out);
             }
             _ => {}
         }
@@ -670,12 +671,12 @@ impl NodeAgent {
             self.early_claims.retain(|other| other.job != claim.job);
             return self.early_claims.push(claim);
         }
-        if claim.epoch < self.newest_epoch {
+        if self.is_outdated(claim.epoch) {
             return;
         }
         self.tokens.on_claim(&claim);
         let Claim { job, epoch, number, attempts: claimed, .. } = claim;
-        self.newest_epoch = epoch;
+        self.tokens.heard_of(epoch);
         let here: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.job == job).collect();
         let attempts = claimed.iter().copied().filter(|id| self.attempts.contains_key(id)).collect();
         out.send(job, ToJobManager::Live { node: self.node, epoch, number, attempts });
@@ -734,6 +735,7 @@ impl NodeAgent {
         assert_eq!(*self.opportunistic.held(), opportunistic, "what opportunistic attempts hold");
         assert_eq!(self.free, held.left_of(&self.capacity), "what is free is what nothing holds");
         self.files.check_invariants();
+        self.check_cache_room();
     }
 }
 
@@ -777,14 +779,16 @@ impl Role for NodeAgent {
                 self.master = MasterLink::Connected { registered: false };
                 self.tokens.forget_early();
                 self.register(now, out);
-                self.drop_probes(now, out);
+                self.drop_probes(now, HostId::SERVER, out);
             }
             Event::Disconnected { peer: Address::Master } => {
                 self.tokens.forget_early();
                 let orphans_at = Some(now + self.settings.orphan_lease);
                 self.master = MasterLink::Down { orphans_at };
-                self.drop_probes(now, out);
+                self.drop_probes(now, HostId::SERVER, out);
             }
+            Event::Connected { peer: Address::JobHost(host), .. } => self.on_host_connected(now, host, out),
+            Event::Disconnected { peer: Address::JobHost(host) } => self.on_host_disconnected(now, host, out),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.on_wakeup(now, out),
         }
@@ -799,8 +803,8 @@ impl Role for NodeAgent {
             MasterLink::Welcomed { next_report, .. } => Some(*next_report),
         };
         let (waits, files) = (self.waits.due, self.files.next_retry());
-        let yields = self.yields.due;
-        let dues = [due, link, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];
+        let (yields, hosts) = (self.yields.due, self.hosts.next_due());
+        let dues = [due, link, hosts, self.kept.next_expiry(), self.spare.due, waits, self.watch.due, files, yields];
         let next = dues.map(|at| at.unwrap_or(Instant::NEVER)).into_iter().fold(Instant::NEVER, Instant::min);
         (next < Instant::NEVER).then_some(next)
     }

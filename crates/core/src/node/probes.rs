@@ -4,7 +4,7 @@
 use super::NodeAgent;
 use crate::protocol::{Probe, ToJobManager};
 use crate::role::Outbox;
-use crate::vocabulary::{EntryId, Instant, JobId, ProbeId, QueuedEntry, Resources, Totals};
+use crate::vocabulary::{EntryId, HostId, Instant, JobId, ProbeId, QueuedEntry, Resources, Totals};
 use std::collections::BTreeSet;
 
 /// Each is either queued or asked about.
@@ -40,7 +40,7 @@ impl Probes {
 impl NodeAgent {
     pub(super) fn on_probe(&mut self, now: Instant, probe: Probe, out: &mut Outbox) {
         let Probe { id, shape } = probe;
-        if id.epoch < self.newest_epoch || self.probes.holds(id) {
+        if self.is_outdated(id.epoch) || self.probes.holds(id) {
             return;
         }
         self.probes.queued.insert(id);
@@ -77,9 +77,10 @@ impl NodeAgent {
         false
     }
 
-    /// On the next connection the job managers send others.
-    pub(super) fn drop_probes(&mut self, now: Instant, out: &mut Outbox) {
-        let all: Vec<ProbeId> = self.probes.iter().map(|(probe, _)| probe).collect();
+    /// On the next connection the job managers of this process send others.
+    pub(super) fn drop_probes(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
+        let all = self.probes.iter().map(|(probe, _)| probe);
+        let all: Vec<ProbeId> = all.filter(|probe| probe.epoch.host() == host).collect();
         self.on_cancel(now, &all, out);
     }
 

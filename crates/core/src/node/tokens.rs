@@ -5,20 +5,29 @@
 use super::NodeAgent;
 use crate::protocol::{Address, Claim, Launch, TheMaster, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record, TokenFault};
-use crate::vocabulary::{AttemptId, Epoch, Generation, Instant, JobId, Key, Mac};
+use crate::vocabulary::{AttemptId, Epoch, Generation, HostId, Instant, JobId, Key, Mac};
 
 pub(super) struct Tokens {
     mac: Mac,
-    /// From the latest welcome.
-    key: Option<Key>,
-    /// Earlier generations are void.
-    oldest: Generation,
+    /// The server, and those hosts of job managers that have introduced themselves, by their numbers.
+    issuers: Vec<Issuer>,
     /// By job, in order: the last attempt whose launch was here, or was lost on the way as far as its job manager knows.
     /// Launches of a job come in the order of their numbers, so none up to it comes any more. Dropped when no token of the
     /// generation counts any more.
     seen: Vec<Seen>,
     /// Launches that came before the welcome which brings the key.
     early: Vec<(Address, Box<Launch>)>,
+}
+
+/// Whoever may launch here.
+struct Issuer {
+    host: HostId,
+    /// The newest of its lives that was heard of: what comes of older ones is refused.
+    newest: Epoch,
+    /// As it said last.
+    key: Option<Key>,
+    /// Its earlier generations are void.
+    oldest: Generation,
 }
 
 struct Seen {
@@ -36,16 +45,42 @@ enum Verdict {
 
 impl Tokens {
     pub(super) fn new(mac: Mac) -> Tokens {
-        Tokens { mac, key: None, oldest: Generation::default(), seen: Vec::new(), early: Vec::new() }
+        Tokens { mac, issuers: vec![Issuer::new(HostId::SERVER)], seen: Vec::new(), early: Vec::new() }
     }
 
-    /// A new key belongs to a new life of the server, which counts generations anew. Epochs before this one are refused.
-    pub(super) fn on_welcome(&mut self, key: Key, oldest: Generation, epoch: Epoch) {
-        if self.key.replace(key) != Some(key) {
-            self.oldest = oldest;
+    fn issuer(&self, host: HostId) -> Option<&Issuer> {
+        self.issuers.binary_search_by_key(&host, |issuer| issuer.host).ok().map(|at| &self.issuers[at])
+    }
+
+    fn issuer_mut(&mut self, host: HostId) -> &mut Issuer {
+        let at = self.issuers.binary_search_by_key(&host, |issuer| issuer.host).unwrap_or_else(|at| {
+            self.issuers.insert(at, Issuer::new(host));
+            at
+        });
+        &mut self.issuers[at]
+    }
+
+    /// Whether a newer life of whoever issued it was heard of.
+    pub(super) fn is_outdated(&self, epoch: Epoch) -> bool {
+        self.issuer(epoch.host()).is_some_and(|issuer| epoch < issuer.newest)
+    }
+
+    /// Something of this life came.
+    pub(super) fn heard_of(&mut self, epoch: Epoch) {
+        let issuer = self.issuer_mut(epoch.host());
+        issuer.newest = issuer.newest.max(epoch);
+    }
+
+    /// An issuer introduces itself. A new key belongs to a new life, which counts generations anew. Its earlier lives are refused.
+    pub(super) fn on_issuer(&mut self, key: Key, oldest: Generation, epoch: Epoch) {
+        self.heard_of(epoch);
+        let issuer = self.issuer_mut(epoch.host());
+        if issuer.key.replace(key) != Some(key) {
+            issuer.oldest = oldest;
         }
-        self.seen.retain(|seen| seen.last.0 >= epoch);
-        self.expire(oldest);
+        let newest = issuer.newest;
+        self.seen.retain(|seen| seen.last.0.host() != newest.host() || seen.last.0 >= newest);
+        self.expire(newest.host(), oldest);
     }
 
     /// What was lost with an earlier connection is written off now: should it come after all, nobody would own it.
@@ -56,9 +91,11 @@ impl Tokens {
         }
     }
 
-    pub(super) fn expire(&mut self, before: Generation) {
-        self.oldest = self.oldest.max(before);
-        self.seen.retain(|seen| seen.generation >= self.oldest);
+    pub(super) fn expire(&mut self, host: HostId, before: Generation) {
+        let issuer = self.issuer_mut(host);
+        issuer.oldest = issuer.oldest.max(before);
+        let oldest = issuer.oldest;
+        self.seen.retain(|seen| seen.last.0.host() != host || seen.generation >= oldest);
     }
 
     /// What came on an earlier connection was lost with it.
@@ -68,10 +105,12 @@ impl Tokens {
 
     fn judge(&mut self, launch: &Launch) -> Verdict {
         let Launch { attempt, token, .. } = launch;
-        let is_authentic = self.key.is_some_and(|key| self.mac.verifies(&key, token, &launch.allocation()));
+        let issuer = self.issuer(attempt.epoch.host());
+        let key = issuer.and_then(|issuer| issuer.key);
+        let is_authentic = key.is_some_and(|key| self.mac.verifies(&key, token, &launch.allocation()));
         if !is_authentic {
             Verdict::Refused(TokenFault::NotAuthentic)
-        } else if token.generation < self.oldest {
+        } else if issuer.is_some_and(|issuer| token.generation < issuer.oldest) {
             Verdict::Refused(TokenFault::Expired)
         } else if self.see(*attempt, token.generation) {
             Verdict::Good
@@ -98,16 +137,33 @@ impl Tokens {
     }
 }
 
+impl Issuer {
+    fn new(host: HostId) -> Issuer {
+        Issuer { host, newest: Epoch::default(), key: None, oldest: Generation::default() }
+    }
+}
+
 impl NodeAgent {
-    /// Tokens of earlier generations are void here.
-    pub fn oldest_generation(&self) -> Generation {
-        self.tokens.oldest
+    /// Tokens of this host's earlier generations are void here.
+    pub fn oldest_generation(&self, host: HostId) -> Generation {
+        self.tokens.issuer(host).map_or(Generation::default(), |issuer| issuer.oldest)
     }
 
-    /// Before the welcome nothing can be checked, and nothing is taken: such launches are answered once it is there.
+    /// Whether a newer life of whoever issued it was heard of: it is refused.
+    pub fn is_outdated(&self, epoch: Epoch) -> bool {
+        self.tokens.is_outdated(epoch)
+    }
+
+    /// Before the welcome nothing can be checked, and nothing is taken: such launches are answered once it is there. Before its
+    /// greeting nothing new comes from any other host.
     pub(super) fn on_launch(&mut self, now: Instant, from: Address, launch: Box<Launch>, out: &mut Outbox) {
-        if !self.is_welcomed() && launch.attempt.epoch >= self.newest_epoch {
-            self.tokens.early.push((from, launch));
+        let (attempt, host) = (launch.attempt, launch.attempt.epoch.host());
+        if !self.serves(host) && !self.is_outdated(attempt.epoch) {
+            if host == HostId::SERVER {
+                self.tokens.early.push((from, launch));
+            } else {
+                out.record(Record::Stale { from, attempt });
+            }
         } else if self.admits(now, from, &launch, out) {
             if self.honours(launch.grant) {
                 self.take(now, launch, out);
@@ -132,7 +188,7 @@ impl NodeAgent {
             out.record(Record::Stale { from, attempt });
             return false;
         }
-        if attempt.epoch < self.newest_epoch {
+        if self.is_outdated(attempt.epoch) {
             // Its key is gone with the life of the server that launched it; nobody but that one would mind the answer. The
             // probes of that life are gone, too, and no other is touched.
             out.send(attempt.job, ToJobManager::NotTaken { attempt });

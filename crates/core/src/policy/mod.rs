@@ -40,6 +40,11 @@ pub trait InterJobPolicy: Send {
     /// What the job is entitled to now, of the whole cluster.
     fn share(&self, job: JobSlot) -> Totals;
 
+    /// What a job was told of its share, or would be, that places its tasks itself.
+    fn told_share(&self, _job: JobSlot) -> Option<Totals> {
+        None
+    }
+
     /// The jobs that are to be told of their shares, because these have changed. Nobody where jobs do not plan by them.
     fn new_shares(&mut self) -> Vec<JobSlot> {
         Vec::new()

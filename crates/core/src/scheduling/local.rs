@@ -271,10 +271,18 @@ impl LocalScheduler {
     /// The master's latest list. Probes at nodes that take no new work any more are taken back.
     pub fn on_nodes(&mut self, now: Instant, list: Arc<NodeList>) -> Vec<Step> {
         self.view.replace(now, list);
+        self.review_suited();
+        self.take_back(|_, probe, view| !view.is_open(probe.node))
+    }
+
+    pub fn reaches(&self, node: NodeId) -> bool {
+        self.view.reaches(node)
+    }
+
+    fn review_suited(&mut self) {
         for (number, ask) in (0..).zip(&mut self.asks) {
             ask.is_suited = self.view.find_room(number, &ask.ask.resources, 0).is_some();
         }
-        self.take_back(|_, probe, view| !view.is_open(probe.node))
     }
 
     /// A node says how long tasks would wait there.
@@ -294,6 +302,14 @@ impl LocalScheduler {
     pub fn close(&mut self, now: Instant, node: NodeId) -> Vec<Step> {
         self.view.close(node, now + CLOSED);
         self.forget_node(node)
+    }
+
+    /// Whether this process is connected with the node. Where it is not, nothing goes there, whatever is published, and what waited
+    /// there is forgotten.
+    pub fn set_reached(&mut self, node: NodeId, reached: bool) -> Vec<Step> {
+        self.view.set_reached(node, reached);
+        self.review_suited();
+        if reached { Vec::new() } else { self.forget_node(node) }
     }
 
     /// When a node that was closed opens by itself.

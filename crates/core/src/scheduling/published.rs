@@ -35,6 +35,8 @@ pub(super) struct PublishedView {
     racks: Option<Racks>,
     /// Nodes that could not launch, and until when nothing goes there.
     closed: BTreeMap<NodeId, Instant>,
+    /// Nodes that this process is not connected with.
+    unreached: BTreeSet<NodeId>,
     /// Tasks sent to nodes since, which no report shows.
     sent: BTreeMap<NodeId, u32>,
     /// Of those whose waits are known, what they take that were sent since the node said so.
@@ -274,6 +276,18 @@ impl PublishedView {
         self.closed.insert(node, until);
     }
 
+    pub(super) fn reaches(&self, node: NodeId) -> bool {
+        !self.unreached.contains(&node)
+    }
+
+    pub(super) fn set_reached(&mut self, node: NodeId, reached: bool) {
+        if reached {
+            self.unreached.remove(&node);
+        } else {
+            self.unreached.insert(node);
+        }
+    }
+
     pub(super) fn next_opening(&self) -> Option<Instant> {
         self.closed.values().min().copied()
     }
@@ -336,7 +350,8 @@ impl PublishedView {
     }
 
     pub(super) fn is_open(&self, node: NodeId) -> bool {
-        self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open) && !self.closed.contains_key(&node)
+        let is_published = self.list.nodes.get(node.0 as usize).is_some_and(|listed| listed.open);
+        is_published && !self.closed.contains_key(&node) && self.reaches(node)
     }
 }
 

@@ -190,6 +190,11 @@ impl Scheduler {
         jobs.map(|job| (self.queue.job(job).id, self.inter_job.share(job))).collect()
     }
 
+    /// What the job was told of its share, or would be, where jobs that place their tasks themselves are told anything.
+    pub fn told_share(&self, id: JobId) -> Option<Totals> {
+        self.inter_job.told_share(self.queue.job_slot(id)?)
+    }
+
     /// The jobs that are to be told what their guaranteed tasks may hold.
     pub fn new_allowances(&mut self) -> Vec<(JobId, NewAllowance)> {
         let told = self.inter_job.new_allowances().into_iter().filter(|told| !self.queue.job(told.job).ended);

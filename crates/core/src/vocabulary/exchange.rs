@@ -1,7 +1,7 @@
 //! What a job gave to others and received from them.
 
 use super::resources::WIDTH;
-use super::{Duration, Instant, Totals};
+use super::{ClockOffset, Duration, Instant, Totals};
 use serde::{Deserialize, Serialize};
 
 /// Resources times time: of every kind, its unit times microseconds.
@@ -43,4 +43,11 @@ pub struct Exchange {
     pub received: ResourceTime,
     /// The end that it would have, or have had, with its share to itself.
     pub alone: Option<Instant>,
+}
+
+impl Exchange {
+    /// See [`crate::role::Change::set_clock`].
+    pub(crate) fn set_clock(&mut self, offset: ClockOffset) {
+        self.alone = self.alone.map(|at| at.by_clock(offset));
+    }
 }

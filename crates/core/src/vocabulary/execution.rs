@@ -102,6 +102,8 @@ pub enum EndReason {
     NoInput(String),
     /// It exited with 0 and did not leave a file that its stage declares; the text says which.
     NoOutput(String),
+    /// Its job manager took it back before it began, which is no fault of anybody's; the text says why.
+    Withdrawn(String),
 }
 
 /// What the tasks of a job were said to take together, and what those that succeeded took.
@@ -199,7 +201,7 @@ impl EndReason {
 
     /// Whether the fault lies outside the task, so that trying again costs none of its retries.
     pub fn is_infrastructure(&self) -> bool {
-        matches!(self, EndReason::Preempted | EndReason::Shed) || self.is_loss()
+        matches!(self, EndReason::Preempted | EndReason::Shed | EndReason::Withdrawn(_)) || self.is_loss()
     }
 
     /// Whether its node could not run it: a task to which this happens again and again fails in the end.
@@ -221,7 +223,8 @@ impl EndReason {
             | EndReason::Shed
             | EndReason::NodeLost
             | EndReason::DependencyFailed
-            | EndReason::NoOutput(_) => 1,
+            | EndReason::NoOutput(_)
+            | EndReason::Withdrawn(_) => 1,
         }
     }
 
@@ -242,6 +245,7 @@ impl EndReason {
             EndReason::NodeFault(_) => "node-fault",
             EndReason::NoInput(_) => "no-input",
             EndReason::NoOutput(_) => "no-output",
+            EndReason::Withdrawn(_) => "withdrawn",
         }
     }
 }
@@ -263,6 +267,7 @@ impl fmt::Display for EndReason {
                 write!(f, "could not be launched: {why}")
             }
             EndReason::NoOutput(why) => f.write_str(why),
+            EndReason::Withdrawn(why) => write!(f, "taken back: {why}"),
         }
     }
 }

@@ -15,7 +15,7 @@ pub const MAX_NAME: usize = 1_024;
 /// The longest name of a file or a directory, in bytes: of a part of an output's name, and of a stage.
 pub const MAX_PART: usize = 255;
 /// The digits of the largest index.
-const INDEX_DIGITS: usize = 20;
+pub(super) const INDEX_DIGITS: usize = 20;
 
 /// The SHA-256 of a file's contents: its name between nodes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -23,10 +23,42 @@ pub struct UserId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
-/// How often an issuer of ids has started. Durable: it grows with every start, and a node that has seen a newer
-/// one refuses an older one.
+/// A process of job managers, numbered by the configuration from 1; the server, which may have some as well, is number 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
+pub struct HostId(pub u8);
+
+impl HostId {
+    pub const SERVER: HostId = HostId(0);
+}
+
+/// An issuer of ids, and how often it has started. Durable: it grows with every start, and a node that has seen a newer
+/// one of an issuer refuses an older one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct Epoch(pub u32);
+
+impl Epoch {
+    /// The upper bits are the number of the issuer.
+    const LIFE_BITS: u32 = 24;
+
+    /// The `life`-th start of a process of job managers; `None` once there have been too many.
+    pub fn of_host(host: HostId, life: u32) -> Option<Epoch> {
+        (life >> Epoch::LIFE_BITS == 0).then_some(Epoch(u32::from(host.0) << Epoch::LIFE_BITS | life))
+    }
+
+    pub fn host(self) -> HostId {
+        HostId((self.0 >> Epoch::LIFE_BITS) as u8)
+    }
+
+    fn life(self) -> u32 {
+        self.0 & ((1 << Epoch::LIFE_BITS) - 1)
+    }
+
+    /// Reads what `Display` writes.
+    fn parse(text: &str) -> Option<Epoch> {
+        let (life, host) = text.split_once('h').unwrap_or((text, "0"));
+        Epoch::of_host(HostId(host.parse().ok()?), life.parse().ok()?)
+    }
+}
 
 /// One task: the `index`-th of stage number `stage` of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
@@ -98,6 +130,16 @@ impl fmt::Display for NodeId {
     }
 }
 
+/// The life, and the host unless that is the server.
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host() {
+            HostId::SERVER => write!(f, "{}", self.life()),
+            HostId(host) => write!(f, "{}h{host}", self.life()),
+        }
+    }
+}
+
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.job, self.stage, self.index)
@@ -106,13 +148,13 @@ impl fmt::Display for TaskId {
 
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}", self.job, self.epoch.0, self.number)
+        write!(f, "{}-{}-{}", self.job, self.epoch, self.number)
     }
 }
 
 impl fmt::Display for ProbeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "p{}-{}-{}", self.job, self.epoch.0, self.number)
+        write!(f, "p{}-{}-{}", self.job, self.epoch, self.number)
     }
 }
 
@@ -124,7 +166,7 @@ impl fmt::Display for AskId {
 
 impl fmt::Display for GrantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "g{}-{}", self.epoch.0, self.number)
+        write!(f, "g{}-{}", self.epoch, self.number)
     }
 }
 
@@ -134,9 +176,33 @@ impl AttemptId {
         let mut parts = text.split('-');
         let attempt = AttemptId {
             job: JobId(parts.next()?.parse().ok()?),
-            epoch: Epoch(parts.next()?.parse().ok()?),
+            epoch: Epoch::parse(parts.next()?)?,
             number: parts.next()?.parse().ok()?,
         };
         parts.next().is_none().then_some(attempt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_says_which_host_issued_it_and_in_which_life() {
+        let of = |host, life, number| {
+            let epoch = Epoch::of_host(HostId(host), life).unwrap();
+            AttemptId { job: JobId(7), epoch, number }
+        };
+        for (attempt, text) in
+            [(of(0, 3, 4), "7-3-4"), (of(2, 3, 4), "7-3h2-4"), (of(255, 0xff_ffff, 0), "7-16777215h255-0")]
+        {
+            assert_eq!((attempt.to_string().as_str(), AttemptId::parse(text)), (text, Some(attempt)));
+        }
+        assert_eq!(of(2, 3, 4).epoch.host(), HostId(2));
+        assert!(of(2, 3, 4).epoch < of(2, 4, 0).epoch);
+        assert_eq!(Epoch::of_host(HostId(1), 1 << 24), None);
+        for wrong in ["7-3-4-5", "7-3", "7-16777216-4", "7-3h256-4", "7-h1-4"] {
+            assert_eq!(AttemptId::parse(wrong), None, "{wrong}");
+        }
     }
 }

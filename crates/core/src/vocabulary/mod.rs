@@ -1,6 +1,7 @@
 //! The words everything else is written in: time, ids, resources, jobs, constraints.
 
 pub mod chance;
+pub mod clashes;
 pub mod constraints;
 pub mod exchange;
 pub mod execution;
@@ -29,14 +30,16 @@ pub use execution::{
 pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, StoredFile};
 pub use fingerprint::Fingerprint;
 pub use foretold::{Crowd, Foretold, ForetoldStart, Late, Line, Margins, Way};
-pub use ids::{AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId};
+pub use ids::{
+    AskId, AttemptId, ClientId, EntryId, Epoch, GrantId, HostId, JobId, NodeId, ProbeId, QueueId, TaskId, UserId,
+};
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use load::Load;
 pub use progress::{Sample, WHOLE};
 pub use reads::{Block, Blocks, Piece, Reads};
 pub use recurring::{PastRuns, Recurring};
 pub use resources::{Kinds, ResourceSpec, Resources, Totals};
-pub use time::{Duration, Instant};
+pub use time::{ClockOffset, Duration, Instant};
 pub use token::{Allocation, Generation, Key, Mac, Sealing, Tag, Token};
 pub use views::{ClassTable, Distance, NodeView, NodeViews, QueueView, QueuedEntry, RoomScale, RunningEntry};
 pub use waits::{Age, NodeWaits, WaitMatrix};

@@ -16,6 +16,17 @@ pub struct Instant(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 pub struct Duration(pub u64);
 
+/// How far the clock of this process is ahead of another's, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ClockOffset(i64);
+
+impl ClockOffset {
+    /// Where both say this at the same moment.
+    pub fn between(own: Instant, other: Instant) -> ClockOffset {
+        ClockOffset(own.0.wrapping_sub(other.0) as i64)
+    }
+}
+
 impl Instant {
     pub const ZERO: Instant = Instant(0);
     /// Later than anything that happens.
@@ -24,6 +35,12 @@ impl Instant {
     /// The time since `earlier`; zero where `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
+    }
+
+    /// What the clock of one process says when that of another says this.
+    #[must_use]
+    pub fn by_clock(self, offset: ClockOffset) -> Instant {
+        Instant(self.0.saturating_add_signed(offset.0))
     }
 
     /// The instant that lies `age` before this one, not before the origin.

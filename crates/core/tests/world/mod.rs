@@ -6,8 +6,9 @@ mod show;
 
 use executor::{PretendedExecutor, outputs};
 
+use amalgam_core::dispatch::JobState;
 use amalgam_core::job_manager::{JobManager, JobManagerSettings};
-use amalgam_core::master::{JobState, Master, MasterSettings};
+use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -128,7 +129,7 @@ impl World {
             self.preset.master(self.epoch, self.settings.clone(), self.queues.clone(), sealing(self.epoch));
         master.recover(&self.disk);
         let mut jobs = BTreeMap::new();
-        for (job, state) in master.jobs_from(JobId(0)) {
+        for (job, state) in master.dispatch().jobs_from(JobId(0)) {
             if *state != JobState::Pending {
                 let settings = JobManagerSettings::default();
                 let mut manager = self.preset.job_manager(Arc::clone(job), self.epoch, settings, sealing(self.epoch));
@@ -487,7 +488,7 @@ impl World {
 
     /// Submits, and lets the server finish with it, but delivers nothing to the nodes.
     pub fn submit_without_delivery(&mut self, spec: JobSpec) -> JobId {
-        let before = self.server.as_ref().map_or(0, |server| server.master.jobs_from(JobId(0)).count());
+        let before = self.server.as_ref().map_or(0, |server| server.master.dispatch().jobs_from(JobId(0)).count());
         let client = Address::Client(ClientId(u64::MAX));
         self.at_master(Event::Message { from: client, body: ToMaster::Submit { spec: Arc::new(spec), key: None } });
         while self.deliver_one() {}
@@ -508,7 +509,7 @@ impl World {
     // ---- what came of it -------------------------------------------------------------------------------------------
 
     pub fn outcome(&self, job: JobId) -> Option<JobOutcome> {
-        match self.server.as_ref()?.master.job(job)?.1 {
+        match self.server.as_ref()?.master.dispatch().job(job)?.1 {
             JobState::Ended(end) => Some(end.outcome),
             _ => None,
         }
@@ -525,7 +526,7 @@ impl World {
 
     pub fn why(&self, job: JobId) -> Vec<String> {
         let master = &self.server.as_ref().expect("the server runs").master;
-        master.explain(job).iter().map(|why| master.describe_why(why)).collect()
+        master.dispatch().explain(job).iter().map(|why| master.dispatch().describe_why(why)).collect()
     }
 
     /// Attempts of each task that became a process, on any node.

@@ -8,6 +8,7 @@ pub fn show_address(address: &Address) -> String {
         Address::GlobalMaster(number) => format!("global-{number}"),
         Address::JobManager(job) => format!("job-{job}"),
         Address::Node(node) => node.to_string(),
+        Address::JobHost(host) => format!("host-{}", host.0),
         Address::Executor(node) => format!("executor-{node}"),
         Address::Client(_) => "client".to_owned(),
     }

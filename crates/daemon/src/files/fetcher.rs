@@ -24,6 +24,7 @@ const PAUSES: u32 = 3;
 pub enum Piece {
     Bytes(Vec<u8>),
     Absent,
+    /// The node does not answer, or cannot read its file now.
     Unreachable,
 }
 

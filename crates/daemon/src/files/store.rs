@@ -81,7 +81,10 @@ impl FileStore {
 
     /// What is whole under its passing name gets its own, or goes.
     fn take(&self, fresh: &Path, digest: &Digest) -> io::Result<()> {
-        fs::rename(fresh, self.path(digest)).inspect_err(|_| drop(fs::remove_file(fresh)))
+        let taken = fs::rename(fresh, self.path(digest));
+        // Where both are names of one file already, renaming does nothing at all.
+        let _ = fs::remove_file(fresh);
+        taken
     }
 
     /// A file that is about to come from elsewhere.
@@ -170,16 +173,20 @@ impl FileStore {
         Ok(Some(piece))
     }
 
-    /// Reads the whole file, of which somebody says that it is not what it was; a damaged one is removed.
-    pub fn verify(&self, digest: &Digest) -> bool {
+    /// Reads the whole file, of which somebody says that it is not what it was; a damaged one is removed, and one that cannot be
+    /// read now is not.
+    pub fn verify(&self, digest: &Digest) -> io::Result<bool> {
         let path = self.path(digest);
-        let Ok(mut file) = File::open(&path) else { return false };
-        let is_whole = digest_of(&mut file).is_ok_and(|(found, _)| found == *digest);
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => other?,
+        };
+        let is_whole = digest_of(&mut file)?.0 == *digest;
         if !is_whole {
             tracing::warn!(file = %path.display(), "its contents have changed, and it is removed");
             let _ = fs::remove_file(&path);
         }
-        is_whole
+        Ok(is_whole)
     }
 
     /// All files, those first that were given a name longest ago.
@@ -407,6 +414,22 @@ mod tests {
         assert!(
             other.has(&stored.digest, 3) && !one.link_from(&FileStore::of(state.path(), NodeId(5)), &stored).unwrap()
         );
+        let names = |store: &FileStore| fs::read_dir(&store.directory).unwrap().count();
+        assert!(one.link_from(&other, &stored).unwrap() && one.link_from(&other, &stored).unwrap());
+        assert_eq!((names(&one), names(&other)), (1, 1), "once more leaves no second name");
+    }
+
+    #[test]
+    fn what_cannot_be_read_for_a_moment_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let (store, digest) = (store(state.path()), Digest([7; 32]));
+        fs::create_dir_all(&store.directory).unwrap();
+        // Of a directory every read fails, as of a disk in trouble.
+        std::os::unix::fs::symlink(state.path(), store.path(&digest)).unwrap();
+        assert!(store.verify(&digest).is_err());
+        assert!(fs::symlink_metadata(store.path(&digest)).is_ok());
+        store.remove(&digest);
+        assert!(!store.verify(&digest).unwrap(), "it is gone");
     }
 
     #[test]

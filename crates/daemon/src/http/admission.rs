@@ -1,6 +1,7 @@
 //! What a job from outside must satisfy before anything else sees it. Clients check too; this does not trust them.
 
 use crate::api::Error;
+use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
 use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, MAX_PART, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, StageSpec, TaskSet, Workdir};
@@ -45,6 +46,9 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
         return refuse(format!("its inputs are patterns over {comparisons} names; {MAX_COMPARISONS} are allowed"));
     }
     for (index, stage) in job.stages.iter().enumerate() {
+        if let Err(wrong) = check_names(stage) {
+            return refuse(format!("stage {index} (`{}`) {wrong}", stage.name));
+        }
         let counts = stage.samples_of_readers().map(|position| stage.count_inputs(&job.stages[..index], position));
         if let Some(files) = counts.max().filter(|files| *files > MAX_INPUTS) {
             return refuse(format!(
@@ -131,6 +135,19 @@ fn check_files(before: &[StageSpec], stage: &StageSpec) -> Result<(), String> {
     Ok(())
 }
 
+/// For no task one output is, or hides, another.
+fn check_names(stage: &StageSpec) -> Result<(), String> {
+    let outputs = &stage.outputs;
+    match clash(outputs, &stage.tasks) {
+        None => Ok(()),
+        Some(Clash::TooMany) => Err(format!("cannot have these outputs: {LOOK_ALIKE}")),
+        Some(Clash::Same { one, other, index } | Clash::Inside { one, other, index }) => {
+            let (one, other) = (&outputs[one], &outputs[other]);
+            Err(format!("has the outputs `{one}` and `{other}`, of which one hides the other for index {index}"))
+        }
+    }
+}
+
 /// How many names are made to see what the stage reads.
 fn comparisons(stages: &[StageSpec], stage: &StageSpec) -> u64 {
     let of = |input: &InputSpec| {
@@ -200,6 +217,9 @@ mod tests {
         assert!(refused(1, &["o", "o"], &[]).unwrap().contains("twice"));
         assert!(refused(1, &["a/b/c", "a/b"], &[]).unwrap().contains("`a/b`, which is a directory"));
         assert_eq!(refused(1, &["a/b/c", "a/bc", "c"], &[]), None);
+        let said = refused(12, &["part-11", "part-{index}"], &[]).unwrap();
+        assert!(said.contains("hides the other for index 11"), "{said}");
+        assert_eq!(refused(11, &["part-11", "part-{index}"], &[]), None);
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Jobs that have ended, from the durable store, the last one first.
     async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
 
-    async fn act(&self, job: JobId, action: Action) -> Result<(), Error>;
+    /// Returns what it waits for, where it is not done at once.
+    async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error>;
     /// Returns when the job has ended or `patience` is over, whichever comes first.
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error>;
     /// A piece of an attempt's output. When there is none at the offset yet, returns as soon as there is, when the

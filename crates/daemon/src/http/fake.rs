@@ -211,6 +211,7 @@ impl FakeJob {
             user: self.spec.user.clone(),
             queue: self.spec.queue.clone(),
             preset: None,
+            manager: None,
             priority: self.spec.priority,
             state: self.state,
             reason: (self.state == JobState::Held).then(|| "held by its owner".to_owned()),
@@ -344,7 +345,7 @@ impl Backend for FakeCluster {
         paged(jobs.filter(|job| job.state.has_ended() && filter.admits(job)).collect(), &page)
     }
 
-    async fn act(&self, job: JobId, action: Action) -> Result<(), Error> {
+    async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error> {
         self.change(|state| {
             let found = state.job(job)?;
             let conflict = |what: &str| {
@@ -353,6 +354,7 @@ impl Backend for FakeCluster {
             };
             match action {
                 Action::Cancel if found.state.has_ended() => return conflict("cancelled"),
+                Action::Abandon => return conflict("abandoned"),
                 Action::Cancel => state.cancel(job.0),
                 Action::Hold if found.state != JobState::Pending => return conflict("held"),
                 Action::Release if found.state != JobState::Held => return conflict("released"),
@@ -366,7 +368,7 @@ impl Backend for FakeCluster {
                     state.run(job.0);
                 }
             }
-            Ok(())
+            Ok(None)
         })
     }
 

@@ -194,7 +194,11 @@ pub async fn act(
             Ok(()) => app.backend.act(JobId(job), request.action).await,
             Err(refused) => Err(refused),
         };
-        results.push(ActionResult { job, error: done.err() });
+        let (waits_for, error) = match done {
+            Ok(waits_for) => (waits_for, None),
+            Err(error) => (None, Some(error)),
+        };
+        results.push(ActionResult { job, error, waits_for });
     }
     Ok(Json(results))
 }

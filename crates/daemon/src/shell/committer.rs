@@ -6,13 +6,13 @@
 
 use super::executor_link::Executor;
 use super::routes::Routes;
-use super::{AfterCommit, EventRing, Metrics, encode};
+use super::{AfterCommit, EventRing, Metrics, encode, encode_followed};
 use crate::api::Event;
 use crate::store::{Entry, EntryRef, Store, StoreError};
-use amalgam_core::hosting::{Effects, Fact, Letter};
+use amalgam_core::hosting::{Egress, Fact, Followed, Letter};
 use amalgam_core::protocol::{Message, ToExecutor};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{self as words, Instant};
+use amalgam_core::vocabulary::{self as words, HostId, Instant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +24,13 @@ pub const LAZY: Duration = Duration::from_millis(250);
 /// What one turn of the loop leads to.
 pub struct Turn {
     pub now: Instant,
-    pub effects: Effects,
-    /// With the position in `effects.facts` of what they tell.
+    pub facts: Vec<Fact>,
+    /// Of the logs of other processes, which come after these.
+    pub followed: Vec<(HostId, Followed)>,
+    /// Whether `facts` holds a change.
+    pub durable: bool,
+    pub letters: Vec<(Egress, Letter)>,
+    /// With the position of what they tell, in `facts` and then `followed`.
     pub events: Vec<(usize, Event)>,
     pub after: Vec<AfterCommit>,
 }
@@ -45,6 +50,9 @@ pub struct Committer {
     untold: Vec<(u64, Vec<(usize, Event)>)>,
     /// What lets the executor forget ends that are not on disk here.
     acknowledgements: Vec<Letter>,
+    /// The server is told what the log holds, once that is on disk.
+    tells_log: bool,
+    untold_entries: Vec<Entry>,
 }
 
 impl Committer {
@@ -60,7 +68,16 @@ impl Committer {
             must_sync: false,
             untold: Vec::new(),
             acknowledgements: Vec::new(),
+            tells_log: false,
+            untold_entries: Vec::new(),
         }
+    }
+
+    /// Whoever has no master tells the server what it writes down.
+    #[must_use]
+    pub fn telling_log(mut self) -> Committer {
+        self.tells_log = true;
+        self
     }
 
     /// Nothing of the turn leaves this machine before the changes of this and of earlier turns are durable, and what the
@@ -75,16 +92,18 @@ impl Committer {
     /// When the log cannot be written. Nothing after the last durable fact has left the machine then; the caller must
     /// end the process.
     pub fn commit(&mut self, turn: Turn) -> Result<(), StoreError> {
-        let Turn { now, effects, events, after } = turn;
-        let first = self.append(now, &effects)?;
+        let first = self.append(&turn)?;
+        let Turn { facts, letters, events, after, .. } = turn;
         if !events.is_empty() {
             self.untold.push((first, events));
         }
-        let (orders, letters): (Vec<Letter>, Vec<Letter>) = effects.letters.into_iter().partition(Letter::is_order);
-        let (acknowledgements, orders): (Vec<Letter>, Vec<Letter>) = orders.into_iter().partition(is_acknowledgement);
+        let (orders, letters): (Vec<_>, Vec<_>) =
+            letters.into_iter().partition(|(egress, _)| *egress == Egress::Executor);
+        let orders = orders.into_iter().map(|(_, letter)| letter);
+        let (acknowledgements, orders): (Vec<Letter>, Vec<Letter>) = orders.partition(is_acknowledgement);
         self.executor.order(orders);
         self.acknowledgements.extend(acknowledgements);
-        if !(letters.is_empty() && after.is_empty()) || effects.facts.iter().any(ends_a_job) {
+        if !(letters.is_empty() && after.is_empty()) || facts.iter().any(ends_a_job) {
             self.settle()?;
         }
         self.routes.send(letters);
@@ -96,18 +115,24 @@ impl Committer {
     }
 
     /// Takes the facts of a turn up, and writes them if there are changes among them. Returns the number of the first.
-    fn append(&mut self, now: Instant, effects: &Effects) -> Result<u64, StoreError> {
-        let Some(store) = self.store.as_mut().filter(|_| !effects.facts.is_empty()) else { return Ok(0) };
-        let entries: Vec<Entry> = effects.facts.iter().map(|fact| encode(now, fact)).collect();
-        let entries: Vec<EntryRef<'_>> = entries.iter().map(Entry::as_ref).collect();
-        let first = store.append(&entries)?;
-        if effects.durable {
+    fn append(&mut self, turn: &Turn) -> Result<u64, StoreError> {
+        let Turn { now, facts, followed, durable, .. } = turn;
+        let is_empty = facts.is_empty() && followed.is_empty();
+        let Some(store) = self.store.as_mut().filter(|_| !is_empty) else { return Ok(0) };
+        let mut entries: Vec<Entry> = facts.iter().map(|fact| encode(*now, fact)).collect();
+        entries.extend(followed.iter().map(|(host, followed)| encode_followed(*host, followed)));
+        let borrowed: Vec<EntryRef<'_>> = entries.iter().map(Entry::as_ref).collect();
+        let first = store.append(&borrowed)?;
+        if *durable {
             store.write()?;
         }
-        let patience = if effects.durable { GROUP } else { LAZY };
-        let latest = now + words::Duration::from_micros(patience.as_micros() as u64);
+        if self.tells_log {
+            self.untold_entries.extend(entries);
+        }
+        let patience = if *durable { GROUP } else { LAZY };
+        let latest = *now + words::Duration::from_micros(patience.as_micros() as u64);
         self.due = Some(self.due.map_or(latest, |due| due.min(latest)));
-        self.must_sync |= effects.durable;
+        self.must_sync |= durable;
         Ok(first)
     }
 
@@ -138,6 +163,10 @@ impl Committer {
             let started = std::time::Instant::now();
             store.commit()?;
             self.metrics.committed(started.elapsed());
+            if !self.untold_entries.is_empty() {
+                let first = store.next_sequence() - self.untold_entries.len() as u64;
+                self.routes.tell_log(first, std::mem::take(&mut self.untold_entries));
+            }
         }
         (self.due, self.must_sync) = (None, false);
         Ok(())
@@ -182,7 +211,7 @@ mod tests {
     use crate::api::{EventKind, Timestamp};
     use crate::executor::{ExecutorFrame, Link};
     use crate::frames::Decoder;
-    use crate::shell::NodeRoute;
+    use crate::shell::{Parcel, PeerId, PeerRoute};
     use crate::store::{History, Options};
     use amalgam_core::protocol::{Address, ExecutorReport, JobOutcome, ToNode};
     use amalgam_core::role::Record;
@@ -226,26 +255,36 @@ mod tests {
         })
     }
 
-    fn turn(at: Instant, letters: Vec<(Address, Message)>) -> Turn {
-        let change = Change::JobHeld { job: JobId(1), held: true };
-        let letters = letters.into_iter().map(|(to, message)| Letter { from: Address::Master, to, message }).collect();
-        let effects = Effects { facts: vec![Fact::Change(change)], durable: true, letters, ..Effects::default() };
-        Turn { now: at, effects, events: vec![], after: vec![] }
+    fn turn(at: Instant, letters: Vec<(Egress, Message)>) -> Turn {
+        let facts = vec![Fact::Change(Change::JobHeld { job: JobId(1), held: true })];
+        let to = |egress| match egress {
+            Egress::Node(node) => Address::Node(node),
+            _ => Address::Executor(NodeId(1)),
+        };
+        let letter = |(egress, message)| (egress, Letter { from: Address::Master, to: to(egress), message });
+        let letters = letters.into_iter().map(letter).collect();
+        Turn { now: at, facts, followed: vec![], durable: true, letters, events: vec![], after: vec![] }
     }
 
-    fn order(order: ToExecutor) -> (Address, Message) {
-        (Address::Executor(NodeId(1)), Message::ToExecutor(order))
+    /// The one fact of such a turn, and no letters.
+    fn quiet(at: Instant, fact: Fact) -> Turn {
+        let durable = fact.is_change();
+        Turn { facts: vec![fact], durable, ..turn(at, vec![]) }
+    }
+
+    fn order(order: ToExecutor) -> (Egress, Message) {
+        (Egress::Executor, Message::ToExecutor(order))
     }
 
     /// A node over the network: its connection, and what arrives there.
-    fn node(committer: &Committer) -> (NodeRoute, UnboundedReceiver<Vec<Letter>>) {
+    fn node(committer: &Committer) -> (PeerRoute, UnboundedReceiver<Parcel>) {
         let (peer, letters) = tokio::sync::mpsc::unbounded_channel();
-        (committer.routes.add_node(NodeId(2), peer).unwrap(), letters)
+        (committer.routes.add(PeerId::Node(NodeId(2)), peer).unwrap(), letters)
     }
 
-    fn letter() -> (Address, Message) {
+    fn letter() -> (Egress, Message) {
         let report = ExecutorReport::Executing { attempts: vec![] };
-        (Address::Node(NodeId(2)), Message::ToNode(ToNode::Executor(report)))
+        (Egress::Node(NodeId(2)), Message::ToNode(ToNode::Executor(report)))
     }
 
     #[test]
@@ -259,7 +298,7 @@ mod tests {
         let (_route, mut letters) = node(&committer);
         committer.commit(turn(Instant(1), vec![letter()])).unwrap();
         assert_eq!((durable_facts(&history), committer.due_in(Instant(1))), (2, None));
-        assert_eq!(letters.try_recv().unwrap().len(), 1);
+        assert!(matches!(letters.try_recv(), Ok(Parcel::Mail(mail)) if mail.len() == 1));
         assert_eq!(heard(&mut executor), Some(ACKNOWLEDGE));
 
         committer.commit(turn(Instant(2), vec![order(ACKNOWLEDGE)])).unwrap();
@@ -281,9 +320,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut committer, history, _executor) = committer(dir.path(), Options::default());
         let event = Event::new(Timestamp(0), EventKind::JobEnded);
-        let mut ends = Turn { events: vec![(0, event)], ..turn(Instant(0), vec![]) };
         let ended = Change::JobEnded { job: JobId(1), outcome: JobOutcome::Succeeded, at: Instant(0) };
-        ends.effects.facts = vec![Fact::Change(ended)];
+        let ends = Turn { events: vec![(0, event)], ..quiet(Instant(0), Fact::Change(ended)) };
         committer.commit(ends).unwrap();
         assert_eq!((durable_facts(&history), committer.events.read(0, 9).len()), (1, 1));
     }
@@ -326,14 +364,53 @@ mod tests {
         let lazy = LAZY.as_micros() as u64;
         // Inputs never cease.
         for at in [0, lazy / 2, lazy - 1, lazy] {
-            let facts = vec![Fact::Record(Record::NodeJoined { node: NodeId(1) })];
+            let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
             let event = Event::new(Timestamp(0), EventKind::NodeUp);
-            let effects = Effects { facts, ..Effects::default() };
-            committer.commit(Turn { now: Instant(at), effects, events: vec![(0, event)], after: vec![] }).unwrap();
+            let turn = Turn { events: vec![(0, event)], ..quiet(Instant(at), joined) };
+            committer.commit(turn).unwrap();
             committer.flush_if_due(Instant(at)).unwrap();
             let expected = if at < lazy { 0 } else { 4 };
             assert_eq!((durable_facts(&history), events.read(0, 9).len()), (expected, expected));
         }
         assert_eq!(committer.due_in(Instant(lazy)), None);
+    }
+
+    #[test]
+    fn the_server_is_told_of_entries_once_they_are_on_disk_and_before_letters_that_follow_from_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (committer, history, _executor) = committer(dir.path(), Options::default());
+        let mut committer = committer.telling_log();
+        let (server, mut told) = tokio::sync::mpsc::unbounded_channel();
+        committer.routes.set_server(Some(server));
+        let joined = Fact::Record(Record::NodeJoined { node: NodeId(1) });
+        committer.commit(quiet(Instant(0), joined)).unwrap();
+        assert!(told.try_recv().is_err(), "it is not on disk");
+        let message = Message::ToMaster(amalgam_core::protocol::ToMaster::Return { grants: vec![] });
+        committer.commit(turn(Instant(1), vec![(Egress::Server, message)])).unwrap();
+        assert!(matches!(told.try_recv(), Ok(Parcel::Log { first: 0, entries, .. }) if entries.len() == 2));
+        assert!(matches!(told.try_recv(), Ok(Parcel::Mail(_))));
+        committer.commit(turn(Instant(2), vec![])).unwrap();
+        assert!(told.try_recv().is_err());
+        committer.flush().unwrap();
+        assert!(matches!(told.try_recv(), Ok(Parcel::Log { first: 2, entries, .. }) if entries.len() == 1));
+        assert_eq!(durable_facts(&history), 3);
+    }
+
+    #[test]
+    fn what_another_process_wrote_down_keeps_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut committer, history, _executor) = committer(dir.path(), Options::default());
+        let held = |held| Fact::Change(Change::JobHeld { job: JobId(1), held });
+        let older = Followed { number: 7, at: Instant(3), fact: held(true) };
+        let (facts, followed) = (vec![held(false)], vec![(HostId(1), older)]);
+        committer.commit(Turn { facts, followed, ..turn(Instant(9), vec![letter()]) }).unwrap();
+        let mut at = Vec::new();
+        history
+            .scan(None, 0, |_, entry| {
+                at.push(entry.at_micros);
+                std::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(at, [9, 3]);
     }
 }

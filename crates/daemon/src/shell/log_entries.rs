@@ -1,11 +1,16 @@
 //! Facts as entries of the log.
 
 use crate::store::{Entry, EntryRef};
-use amalgam_core::hosting::Fact;
-use amalgam_core::vocabulary::Instant;
+use amalgam_core::hosting::{Fact, Followed};
+use amalgam_core::vocabulary::{HostId, Instant};
 
 const CHANGE: u8 = 0;
 const RECORD: u8 = 1;
+/// The same of a process of job managers: its number and that of the entry in its own log come first.
+const FOLLOWED: u8 = 2;
+
+/// How long they are: one byte and eight.
+const FOLLOWED_HEAD: usize = 9;
 
 /// A fact as the log keeps it.
 pub fn encode(at: Instant, fact: &Fact) -> Entry {
@@ -17,13 +22,72 @@ pub fn encode(at: Instant, fact: &Fact) -> Entry {
     Entry { kind, job: job.map_or(0, |job| job.0), at_micros: at.0, payload }
 }
 
+/// A fact of another process's log. By its number it is known how much of that was heard, wherever this log ends.
+pub fn encode_followed(HostId(host): HostId, followed: &Followed) -> Entry {
+    let Entry { kind, job, at_micros, payload } = encode(followed.at, &followed.fact);
+    let head = [&[host][..], &followed.number.to_le_bytes()].concat();
+    Entry { kind: kind + FOLLOWED, job, at_micros, payload: [head, payload].concat() }
+}
+
 /// # Errors
 /// When the entry was written by another version of the program.
 pub fn decode(entry: EntryRef<'_>) -> Result<Fact, String> {
-    let fact = match entry.kind {
-        CHANGE => postcard::from_bytes(entry.payload).map(Fact::Change),
-        RECORD => postcard::from_bytes(entry.payload).map(Fact::Record),
-        other => return Err(format!("entries of kind {other} are not known")),
+    decode_numbered(entry).map(|(fact, _)| fact)
+}
+
+/// The same, with whose log it is of, and its number there, where that is another process's.
+///
+/// # Errors
+/// As of [`decode`].
+pub fn decode_numbered(entry: EntryRef<'_>) -> Result<(Fact, Option<(HostId, u64)>), String> {
+    let (kind, payload, number) = match entry.kind {
+        kind @ (CHANGE | RECORD) => (kind, entry.payload, None),
+        kind => {
+            let unknown = || format!("entries of kind {kind} are not known");
+            let kind = kind.checked_sub(FOLLOWED).filter(|kind| *kind <= RECORD).ok_or_else(unknown)?;
+            let (head, payload) = entry.payload.split_first_chunk::<FOLLOWED_HEAD>().ok_or_else(unknown)?;
+            let (host, number) = (HostId(head[0]), u64::from_le_bytes(head[1..].try_into().expect("eight bytes")));
+            (kind, payload, Some((host, number)))
+        }
     };
-    fact.map_err(|error| error.to_string())
+    let fact = match kind {
+        CHANGE => postcard::from_bytes(payload).map(Fact::Change),
+        _ => postcard::from_bytes(payload).map(Fact::Record),
+    };
+    Ok((fact.map_err(|error| error.to_string())?, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::role::{Change, Record};
+    use amalgam_core::vocabulary::{JobId, NodeId};
+
+    #[test]
+    fn a_fact_of_another_log_keeps_its_number() {
+        let facts = [
+            Fact::Change(Change::JobHeld { job: JobId(7), held: true }),
+            Fact::Record(Record::NodeJoined { node: NodeId(3) }),
+        ];
+        for (number, fact) in (9..).zip(facts) {
+            let followed = Followed { number, at: Instant(5), fact: fact.clone() };
+            let entry = encode_followed(HostId(2), &followed);
+            let (read, from) = decode_numbered(entry.as_ref()).unwrap();
+            let same = |read: Fact| assert_eq!(format!("{read:?}"), format!("{fact:?}"));
+            same(read);
+            assert_eq!((from, entry.at_micros), (Some((HostId(2), number)), 5));
+            let own = encode(Instant(5), &fact);
+            assert_eq!((own.job, own.at_micros), (entry.job, 5));
+            let (read, from) = decode_numbered(own.as_ref()).unwrap();
+            same(read);
+            assert_eq!(from, None);
+        }
+    }
+
+    #[test]
+    fn entries_that_make_no_sense_are_errors() {
+        for (kind, payload) in [(4, &[][..]), (255, &[]), (2, &[1, 2, 3]), (3, &[0; 9]), (0, &[])] {
+            assert!(decode(EntryRef { kind, job: 0, at_micros: 0, payload }).is_err(), "{kind}");
+        }
+    }
 }

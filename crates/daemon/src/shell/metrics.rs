@@ -2,8 +2,8 @@
 
 use crate::api::AttemptCounts;
 use crate::views::attempt_counts;
+use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Roles};
-use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{EndReason, Instant};
@@ -117,7 +117,7 @@ impl Metrics {
         registry.register("nodes", "Nodes known, by state", self.nodes.clone());
     }
 
-    pub fn take_in(&self, facts: &[Fact]) {
+    pub fn take_in<'a>(&self, facts: impl Iterator<Item = &'a Fact>) {
         for fact in facts {
             match fact {
                 Fact::Change(Change::JobAdmitted { .. }) => {

@@ -23,17 +23,18 @@ pub use committer::Committer;
 use committer::Turn;
 pub use event_ring::EventRing;
 pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
-pub use log_entries::{decode, encode};
+pub use log_entries::{decode, decode_numbered, encode, encode_followed};
 pub use metrics::Metrics;
 pub use observe::outcome_words;
-pub use routes::{NodeRoute, Routes};
+pub use routes::{Parcel, PeerId, PeerRoute, PeerSender, Routes};
 
 use crate::journal::JournalWriter;
-use crate::store::StoreError;
-use amalgam_core::hosting::{Effects, Letter, Roles};
+use crate::store::{Store, StoreError};
+use amalgam_core::hosting::{Effects, Fact, Followed, Letter, Present, Roles};
 use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
-use amalgam_core::vocabulary::{ClientId, Instant, JobId, NodeId};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{ClientId, HostId, Instant, JobId, NodeId};
 use inbox::{Awake, Inbox, inbox};
 use std::io;
 use std::path::PathBuf;
@@ -62,6 +63,33 @@ pub enum Input {
     NodeDisconnected {
         node: NodeId,
     },
+    /// A process of job managers came in, or this agent reached one.
+    HostConnected {
+        host: HostId,
+        incarnation: u64,
+    },
+    HostDisconnected {
+        host: HostId,
+    },
+    /// What the log of a process of job managers holds from this entry on, with the instants of this process.
+    HostTells {
+        host: HostId,
+        first: u64,
+        facts: Vec<(Instant, Fact)>,
+    },
+    /// All that it knows before entry `next`, where its log does not go back to what was heard of it.
+    HostTellsAll {
+        host: HostId,
+        next: u64,
+        changes: Vec<Change>,
+    },
+    /// And what it knows besides.
+    HostPresent {
+        host: HostId,
+        present: Present,
+    },
+    /// What a snapshot would hold, and the number of the next entry. All of it is durable.
+    TellAll(oneshot::Sender<(u64, Vec<Change>)>),
     /// This agent reached its server.
     MasterConnected {
         incarnation: u64,
@@ -85,6 +113,7 @@ pub enum Input {
 pub struct Handle {
     inputs: inbox::Sender,
     routes: Arc<Routes>,
+    clock: Clock,
     next_client: Arc<AtomicU64>,
 }
 
@@ -95,6 +124,11 @@ pub struct Stopped;
 impl Handle {
     pub fn send(&self, input: Input) -> Result<(), Stopped> {
         self.inputs.send(input)
+    }
+
+    /// That of the loop.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     pub fn routes(&self) -> &Arc<Routes> {
@@ -131,6 +165,8 @@ pub struct Shell {
     /// The executor's state directory of the nodes of this process.
     files: Option<PathBuf>,
     effects: Effects,
+    /// Facts of the logs of other processes.
+    followed: Vec<(HostId, Followed)>,
     after: Vec<AfterCommit>,
 }
 
@@ -148,9 +184,9 @@ impl Shell {
             committer.executor.prepare_to_reconnect()?;
         }
         let routes = Arc::clone(&committer.routes);
-        let handle = Handle { inputs: inputs_in, routes, next_client: Arc::new(AtomicU64::new(1)) };
-        let shell =
-            Shell { roles, clock, inputs, committer, journal, files, effects: Effects::default(), after: Vec::new() };
+        let handle = Handle { inputs: inputs_in, routes, clock, next_client: Arc::new(AtomicU64::new(1)) };
+        let (effects, followed, after) = (Effects::default(), Vec::new(), Vec::new());
+        let shell = Shell { roles, clock, inputs, committer, journal, files, effects, followed, after };
         Ok((shell, handle))
     }
 
@@ -160,8 +196,10 @@ impl Shell {
     /// When the log cannot be written; the process must end then.
     pub fn run(mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
-        self.roles.announce_master(now, &mut self.effects);
-        self.finish_turn(now)?;
+        if self.roles.master.is_some() {
+            self.roles.announce_master(now, &mut self.effects);
+            self.finish_turn(now)?;
+        }
         loop {
             let Awake { inputs, ready, deserted } = self.wait();
             if ready {
@@ -213,10 +251,18 @@ impl Shell {
 
     fn take(&mut self, input: Input) -> Result<(), StoreError> {
         let now = self.clock.now();
-        if matches!(input, Input::Ask(_)) {
-            // What it is answered must not be lost afterwards.
-            self.finish_turn(now)?;
-            self.committer.settle()?;
+        // What is answered must not be lost afterwards.
+        match input {
+            Input::Ask(_) => {
+                self.finish_turn(now)?;
+                self.committer.settle()?;
+            }
+            // Nor may numbers of entries be given again.
+            Input::TellAll(_) => {
+                self.finish_turn(now)?;
+                self.committer.flush()?;
+            }
+            _ => {}
         }
         let (roles, effects) = (&mut self.roles, &mut self.effects);
         match input {
@@ -227,6 +273,28 @@ impl Shell {
             }
             Input::NodeConnected { node, incarnation } => roles.node_connected(now, node, incarnation, effects),
             Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
+            Input::HostConnected { host, incarnation } => roles.host_connected(now, host, incarnation, effects),
+            Input::HostDisconnected { host } => roles.host_disconnected(now, host, effects),
+            Input::HostTells { host, first, facts } => match roles.follow(host, first, facts) {
+                Ok(news) => {
+                    effects.durable |= news.iter().any(|followed| followed.fact.is_change());
+                    self.followed.extend(news.into_iter().map(|followed| (host, followed)));
+                }
+                Err(gap) => {
+                    // On the next connection it goes on from where it was heard.
+                    tracing::error!(?gap, "job managers {} left something out; their connection is closed", host.0);
+                    self.committer.routes.close(PeerId::JobHost(host));
+                }
+            },
+            Input::HostTellsAll { host, next, changes } => {
+                effects.facts.extend(roles.follow_anew(host, next, changes).into_iter().map(Fact::Change));
+                effects.durable = true;
+            }
+            Input::HostPresent { host, present } => roles.follow_present(host, present),
+            Input::TellAll(answer) => {
+                let next = self.committer.store.as_ref().map_or(0, Store::next_sequence);
+                let _ = answer.send((next, roles.durable()));
+            }
             Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
             Input::MasterDisconnected => roles.master_disconnected(now, effects),
             Input::ExecutorConnected(link) => match self.committer.executor.connect(*link) {
@@ -263,16 +331,21 @@ impl Shell {
         self.write_journal();
         let mut effects = std::mem::take(&mut self.effects);
         let forgotten = std::mem::take(&mut effects.forgotten);
-        let after = std::mem::take(&mut self.after);
+        let (after, followed) = (std::mem::take(&mut self.after), std::mem::take(&mut self.followed));
         if effects.misdirected > 0 {
             tracing::warn!(effects.misdirected, "letters for roles that this process does not host were dropped");
         }
-        if effects.facts.is_empty() && effects.letters.is_empty() && after.is_empty() && forgotten.is_empty() {
+        let has_facts = !(effects.facts.is_empty() && followed.is_empty());
+        if !has_facts && effects.letters.is_empty() && after.is_empty() && forgotten.is_empty() {
             return Ok(());
         }
-        let events = observe::events(&effects.facts, &self.roles, now);
-        self.committer.metrics.take_in(&effects.facts);
-        self.committer.commit(Turn { now, effects, events, after })?;
+        let of_others = followed.iter().map(|(_, Followed { at, fact, .. })| (*at, fact));
+        let dated = effects.facts.iter().map(|fact| (now, fact)).chain(of_others);
+        let events = observe::events(dated.clone(), &self.roles);
+        self.committer.metrics.take_in(dated.map(|(_, fact)| fact));
+        let Effects { facts, durable, letters, .. } = effects;
+        let letters = letters.into_iter().map(|letter| (self.roles.egress(&letter), letter)).collect();
+        self.committer.commit(Turn { now, facts, followed, durable, letters, events, after })?;
         if let Some(files) = self.files.clone().filter(|_| !forgotten.is_empty()) {
             // A job that comes back with the log should find its output.
             self.committer.settle()?;
@@ -331,7 +404,7 @@ fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
 mod tests {
     use super::*;
     use crate::sealing::new_sealing;
-    use crate::store::{Options, Store};
+    use crate::store::Options;
     use amalgam_core::job_manager::JobManagerSettings;
     use amalgam_core::master::MasterSettings;
     use amalgam_core::policy::inter_job::QueueTree;
@@ -371,7 +444,7 @@ mod tests {
                 ControlFlow::Continue(())
             };
             history.scan(None, 0, count).unwrap();
-            answer.send((roles.master.as_ref().unwrap().node_by_name("first"), durable)).unwrap();
+            answer.send((roles.dispatch().unwrap().names.find("first"), durable)).unwrap();
         };
         shell.take(Input::Ask(Box::new(question))).unwrap();
         assert_eq!(answered.try_recv(), Ok((Some(NodeId(0)), 1)));

@@ -1,17 +1,23 @@
 //! Facts as events of the public interface.
 
 use crate::api::{Event, EventKind, Timestamp};
+use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Roles};
-use amalgam_core::master::JobState;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, Instant, JobId, NodeId, TaskId};
+use std::collections::BTreeMap;
 
 /// What the public hears of these facts, with the position of the fact that each tells.
-pub fn events(facts: &[Fact], roles: &Roles, now: Instant) -> Vec<(usize, Event)> {
+pub fn events<'a>(facts: impl Iterator<Item = (Instant, &'a Fact)> + Clone, roles: &Roles) -> Vec<(usize, Event)> {
     let mut events = Vec::new();
-    let view = View { roles, at: now.into() };
-    for (position, fact) in facts.iter().enumerate() {
+    // What is known of stages is what all these facts have led to.
+    let ends = facts.clone().enumerate().filter_map(|(position, (_, fact))| Some((ended_task(fact)?, position)));
+    let last_ends: BTreeMap<(JobId, u32), usize> = ends.map(|(task, at)| ((task.job, task.stage), at)).collect();
+    for (position, (at, fact)) in facts.enumerate() {
+        let is_last_end =
+            ended_task(fact).is_some_and(|task| last_ends.get(&(task.job, task.stage)) == Some(&position));
+        let view = View { roles, at: at.into(), is_last_end };
         match fact {
             Fact::Change(change) => view.of_change(change, &mut |event| events.push((position, event))),
             Fact::Record(record) => view.of_record(record, &mut |event| events.push((position, event))),
@@ -20,9 +26,19 @@ pub fn events(facts: &[Fact], roles: &Roles, now: Instant) -> Vec<(usize, Event)
     events
 }
 
+/// The task that ended with this, for good.
+fn ended_task(fact: &Fact) -> Option<TaskId> {
+    match fact {
+        Fact::Change(Change::Finished { task, last: true, .. } | Change::Lost { task, last: true, .. }) => Some(*task),
+        _ => None,
+    }
+}
+
 struct View<'a> {
     roles: &'a Roles,
     at: Timestamp,
+    /// No other task of the stage ends with what is told at once.
+    is_last_end: bool,
 }
 
 impl View<'_> {
@@ -31,7 +47,9 @@ impl View<'_> {
             Change::JobAdmitted { job, .. } => tell(self.of_job(EventKind::JobSubmitted, job.id)),
             Change::JobHeld { job, held: true } => tell(self.of_job(EventKind::JobHeld, *job)),
             Change::JobHeld { job, held: false } => tell(self.of_job(EventKind::JobReleased, *job)),
-            Change::JobBegun { job } | Change::JobReopened { job } => tell(self.of_job(EventKind::JobStarted, *job)),
+            Change::JobBegun { job } | Change::JobReopened { job, .. } => {
+                tell(self.of_job(EventKind::JobStarted, *job))
+            }
             Change::JobEnded { job, outcome, .. } => {
                 let (exit_code, reason) = outcome_words(*outcome);
                 tell(Event { exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
@@ -63,7 +81,7 @@ impl View<'_> {
             let stage = manager.dag().stage(task.stage);
             stage.running == 0 && (stage.abandoned || stage.waiting() == 0)
         });
-        if stage_is_over {
+        if stage_is_over && self.is_last_end {
             tell(self.of_stage(EventKind::StageEnded, task.job, task.stage));
         }
     }
@@ -89,7 +107,7 @@ impl View<'_> {
     }
 
     fn of_job(&self, kind: EventKind, job: JobId) -> Event {
-        let known = self.roles.master.as_ref().and_then(|master| master.job(job));
+        let known = self.roles.master.as_ref().and_then(|master| master.dispatch().job(job));
         let user = known.map(|(job, _): (_, &JobState)| job.spec.user.clone());
         Event { job: Some(job.0), user, ..Event::new(self.at, kind) }
     }

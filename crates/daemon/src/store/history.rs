@@ -28,6 +28,11 @@ impl History {
         History { dir: dir.to_owned(), committed }
     }
 
+    /// The number after the last entry that is committed.
+    pub fn end(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
     /// Shows `visit` every entry from number `from` on that is about `job` (or every one), in order, until it breaks.
     /// Returns the number to go on from. Entries that are older than the kept history are passed over.
     pub fn scan(

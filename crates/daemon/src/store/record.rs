@@ -4,6 +4,8 @@
 //! `synced` is how much of the segment was on disk for certain when the record was made: what is damaged before it was
 //! whole once, and what is damaged after it may be what a power failure left of a write.
 
+use serde::{Deserialize, Serialize};
+
 /// One record of the log; what it means is its reader's affair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntryRef<'a> {
@@ -14,7 +16,7 @@ pub struct EntryRef<'a> {
     pub payload: &'a [u8],
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
     pub kind: u8,
     pub job: u64,

@@ -107,6 +107,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             EndReason::Shed => Some("attempt shed"),
             EndReason::Timeout => Some("attempt timed out"),
             EndReason::Cancelled => Some("attempt cancelled"),
+            EndReason::Withdrawn(_) => Some("attempt taken back as its input is written again"),
             EndReason::NoInput(_) => Some("attempt without its input"),
             EndReason::NodeFault(_) => Some("attempt not launched"),
             EndReason::NodeLost => Some("attempt lost with its executor"),

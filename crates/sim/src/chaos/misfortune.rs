@@ -3,7 +3,7 @@
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
 use crate::faults::{Fault, Intrusion, Moment, Planned};
-use crate::places::Place;
+use crate::places::{Place, Places};
 use amalgam_core::protocol::JobAction;
 use amalgam_core::vocabulary::{Chance, Duration, Instant};
 
@@ -20,6 +20,9 @@ enum Kind {
     DiskFailure,
     SlowDisk,
     LaunchFault,
+    HostCrash,
+    HostPause,
+    HostSlowDisk,
 }
 
 const KINDS: [Kind; 11] = [
@@ -36,16 +39,22 @@ const KINDS: [Kind; 11] = [
     Kind::LaunchFault,
 ];
 
+/// Where job managers have processes of their own.
+const OF_HOSTS: [Kind; 3] = [Kind::HostCrash, Kind::HostPause, Kind::HostSlowDisk];
+
 /// Faults, the last of which heals everything.
-pub fn plan(nodes: usize, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
+pub fn plan(places: &Places, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
     // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|_| is_one_in(3, chance)).collect();
+    let mut kinds: Vec<Kind> = KINDS.into_iter().filter(|_| is_one_in(3, chance)).collect();
+    if places.managers > 0 {
+        kinds.extend(OF_HOSTS.into_iter().filter(|_| is_one_in(2, chance)));
+    }
     let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30_u64) };
     let mut plan: Vec<Planned> = (0..count)
         .map(|_| {
             let kind = one_of(chance, &kinds);
             let at = Instant(chance.below(UNSAFE_FOR.as_micros()));
-            Planned { at, upon: moment(kind, chance), fault: fault(kind, nodes, jobs, chance) }
+            Planned { at, upon: moment(kind, chance), fault: fault(kind, places, jobs, chance) }
         })
         .collect();
     plan.push(Planned { at: Instant::ZERO + UNSAFE_FOR, upon: None, fault: Fault::Heal });
@@ -72,21 +81,28 @@ fn moment(kind: Kind, chance: &mut Chance) -> Option<(Moment, Duration)> {
     moment.map(|moment| (moment, Duration::from_micros(chance.below(most))))
 }
 
-fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {
-    let node = chance.below(nodes as u64) as usize;
+fn fault(kind: Kind, places: &Places, jobs: usize, chance: &mut Chance) -> Fault {
+    let node = chance.below(places.nodes as u64) as usize;
     let job = chance.below(jobs as u64) as u32;
     let place = one_of(chance, &[Place::Server, Place::Node(node)]);
+    let (mut link, mut host) = (node, Place::Server);
+    if places.managers > 0 {
+        link = chance.below(places.links() as u64) as usize;
+        host = Place::Managers(chance.below(places.managers as u64) as usize);
+    }
     match kind {
         Kind::ServerCrash => crash(Place::Server, chance),
+        Kind::HostCrash => crash(host, chance),
         Kind::AgentCrash => crash(Place::Node(node), chance),
         Kind::ExecutorDeath => Fault::ExecutorDies { node },
         Kind::Break => Fault::Break {
-            node,
+            link,
             lasts: length(chance),
-            noticed_by_node: length(chance),
-            noticed_by_server: length(chance),
+            noticed_outside: length(chance),
+            noticed_inside: length(chance),
         },
         Kind::Pause => Fault::Pause { place, length: length(chance) },
+        Kind::HostPause => Fault::Pause { place: host, length: length(chance) },
         Kind::Act => {
             let actions = [JobAction::Cancel, JobAction::Hold, JobAction::Release, JobAction::RerunFailed];
             Fault::Act { job, action: one_of(chance, &actions) }
@@ -97,6 +113,7 @@ fn fault(kind: Kind, nodes: usize, jobs: usize, chance: &mut Chance) -> Fault {
             Fault::DiskFails { reached: chance.below(1_001_u32), down: length(chance), noticed: length(chance) }
         }
         Kind::SlowDisk => Fault::DiskSlow { place, lasts: length(chance) },
+        Kind::HostSlowDisk => Fault::DiskSlow { place: host, lasts: length(chance) },
         Kind::LaunchFault => Fault::CannotLaunch { node, lasts: length(chance) },
     }
 }

@@ -4,9 +4,11 @@ use super::draws::{is_one_in, one_of};
 use super::{cluster, jobs, misfortune, queues};
 use crate::execution::ExecutionSettings;
 use crate::faults::Planned;
+use crate::places;
 use crate::settings::{Costs, FileSettings, NetworkSettings, Settings};
+use amalgam_core::dispatch::{Beside, Decide, DispatchSettings};
 use amalgam_core::job_manager::{AllowanceRules, CorrectionRules, ExplorationRules};
-use amalgam_core::master::{Beside, Decide, MasterSettings, OpportunisticLimit, Steering};
+use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::node::{OpportunisticRules, TellWaits};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::policy::{Mix, Quota};
@@ -35,10 +37,11 @@ impl Scenario {
         let mut workload = jobs::workload(&shapes, &queues::leaves(&queues), &mut Chance::new(seed, "chaos jobs"));
         let files = &mut Chance::new(seed, "chaos files");
         jobs::hand_on_files(&mut workload, files);
-        let mut plan = misfortune::plan(nodes.len(), workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
+        let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
+        let hosts = places::Places { nodes: nodes.len(), managers: usize::from(settings.manager_processes) };
+        let mut plan = misfortune::plan(&hosts, workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
         // Drawn by itself: whatever else goes wrong in a seed stays the same.
         plan.extend(misfortune::intrusions(&mut Chance::new(seed, "chaos intruder")));
-        let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
         settings.files = FileSettings {
             bytes: 1 << 20,
             bytes_per_second: one_of(files, &[1 << 20, 100 << 20]),
@@ -46,7 +49,12 @@ impl Scenario {
             wrong: one_of(files, &[0.0, 0.05, 0.5]),
             slow: one_of(files, &[0.0, 0.1]),
             spoiled: one_of(files, &[0.0, 0.02, 0.2]),
+            vary: true,
         };
+        // Drawn by itself, as above: no room for what many tasks read at once.
+        if is_one_in(4, &mut Chance::new(seed, "chaos small cache")) {
+            settings.files.cache_bytes = 4 << 20;
+        }
         Scenario { settings, nodes, workload, plan }
     }
 }
@@ -61,7 +69,8 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     Settings {
         preset,
         seed,
-        master: MasterSettings { beside, ..master(chance) },
+        manager_processes: job_hosts(&preset, &mut Chance::new(seed, "chaos job hosts")),
+        master: master(beside, chance),
         queues,
         network: NetworkSettings {
             delay: Duration::from_micros(one_of(chance, &[100, 500, 5_000, 20_000])),
@@ -84,6 +93,12 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
         story: None,
         ..Settings::default()
     }
+}
+
+/// In half of those in which job managers place everything, they have processes of their own. Drawn by itself: other seeds stay
+/// as they were.
+fn job_hosts(preset: &Preset, chance: &mut Chance) -> u8 {
+    if preset.places == Places::JobManagers && is_one_in(2, chance) { one_of(chance, &[1, 3]) } else { 0 }
 }
 
 /// A named one, or one with some of its parts replaced as a configuration may.
@@ -254,13 +269,17 @@ const DECIDE: [Decide; 6] = [
     Decide::OnHeartbeats { most: Some(NonZeroU32::MIN) },
 ];
 
-fn master(chance: &mut Chance) -> MasterSettings {
+fn master(beside: Option<Beside>, chance: &mut Chance) -> MasterSettings {
     MasterSettings {
         heartbeat: Duration::from_secs(one_of(chance, &[1, 3])),
         missed_heartbeats: one_of(chance, &[2, 5]),
         node_grace: Duration::from_secs(one_of(chance, &[5, 20, 60])),
-        decide: one_of(chance, &DECIDE),
-        kept_jobs: one_of(chance, &[10_000, 10_000, 2]),
+        dispatch: DispatchSettings {
+            decide: one_of(chance, &DECIDE),
+            kept_jobs: one_of(chance, &[10_000, 10_000, 2]),
+            beside,
+            ..DispatchSettings::default()
+        },
         token_life: Duration::from_secs(20),
         ..MasterSettings::default()
     }

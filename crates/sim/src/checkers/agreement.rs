@@ -42,11 +42,10 @@ impl Agreement {
 
     /// What job managers believe to run on a node does, and nothing else does but what is being ended.
     fn check_job_managers(&self, world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
-        let Some(server) = world.server() else { return Ok(()) };
         let id = NodeId(node as u32);
         let live: BTreeSet<AttemptId> = agent.live().map(|live| live.attempt).collect();
         let mut believed = BTreeSet::new();
-        for manager in server.jobs.values() {
+        for (_, manager) in world.job_managers() {
             for (attempt, task, _) in manager.running().filter(|(_, _, on)| *on == id) {
                 if !live.contains(&attempt) {
                     let what = format!("{attempt} is believed to run on {id}, which does not have it");

@@ -55,7 +55,7 @@ impl Attempts {
                     _ => Err(Breach::of_task(*task, format!("task {task} lost its output although it was {before:?}"))),
                 }
             }
-            Change::Rerun { job } => {
+            Change::Rerun { job, .. } => {
                 self.on_rerun(*job);
                 Ok(())
             }

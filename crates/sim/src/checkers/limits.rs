@@ -6,7 +6,8 @@
 use super::{Breach, Checker};
 use crate::faults::Happening;
 use crate::simulation::Simulation;
-use amalgam_core::master::{JobState, Master};
+use amalgam_core::dispatch::JobState;
+use amalgam_core::master::Master;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::scheduling::Booking;
@@ -66,8 +67,8 @@ impl Limits {
     }
 
     fn usage(master: &Master, booking: Booking) -> Option<Use<'_>> {
-        let (job, state) = master.job(booking.job)?;
-        let queue = master.queue_of(booking.job)?;
+        let (job, state) = master.dispatch().job(booking.job)?;
+        let queue = master.dispatch().queue_of(booking.job)?;
         (*state == JobState::Begun).then_some(Use { booking, job, queue })
     }
 }
@@ -148,8 +149,8 @@ fn larger_of(a: &Totals, b: &Totals) -> Totals {
 
 fn check_job_counts(master: &Master, queues: &QueueTree) -> Result<(), Breach> {
     let mut running: BTreeMap<QueueId, u32> = BTreeMap::new();
-    for (job, _) in master.jobs_from(JobId(0)).filter(|(_, state)| **state == JobState::Begun) {
-        let Some(queue) = master.queue_of(job.id) else { continue };
+    for (job, _) in master.dispatch().jobs_from(JobId(0)).filter(|(_, state)| **state == JobState::Begun) {
+        let Some(queue) = master.dispatch().queue_of(job.id) else { continue };
         let count = running.entry(queue).or_default();
         *count += 1;
         let spec = queues.spec(queue);

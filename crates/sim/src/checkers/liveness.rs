@@ -52,10 +52,10 @@ impl Checker for Liveness {
 
 /// What master and job manager say of it.
 fn why(world: &Simulation, job: JobId) -> String {
-    let whys = world.master().map(|master| master.explain(job)).unwrap_or_default();
+    let whys = world.master().map(|master| master.dispatch().explain(job)).unwrap_or_default();
     let mut said: Vec<String> = whys.iter().map(|why| why.describe(world.kinds(), |node| node.to_string())).collect();
-    let manager = world.server().and_then(|server| server.jobs.get(&job));
-    said.extend(manager.map(|manager| progress(manager)));
+    let manager = world.job_manager(job);
+    said.extend(manager.map(progress));
     if said.is_empty() { "nobody says why".to_owned() } else { said.join(", ") }
 }
 

@@ -7,11 +7,14 @@ mod agreement;
 mod attempts;
 mod capacity;
 mod endings;
+mod following;
 mod limits;
 mod liveness;
+mod outputs;
 mod preemption;
 mod probes;
 mod room;
+mod starvation;
 mod submissions;
 #[cfg(test)]
 mod testing;
@@ -88,11 +91,14 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         )),
         Box::new(probes::Probes::default()),
         Box::new(room::Room::new(preset)),
+        Box::new(outputs::Outputs::default()),
+        Box::new(starvation::Starvation::new(preset)),
         Box::new(limits::Limits::default()),
         Box::new(submissions::Submissions::default()),
         Box::new(tokens::Tokens::default()),
         Box::new(yields::Yields::new(preset.queueing.and_then(|queueing| queueing.yields_for))),
         Box::new(endings::Endings::default()),
+        Box::new(following::Following::default()),
         Box::new(liveness::Liveness::new(healed_by)),
     ]
 }

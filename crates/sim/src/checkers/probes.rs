@@ -24,9 +24,8 @@ pub struct Probes {
 impl Probes {
     /// What is known at a node is what job managers have out there.
     fn check_node(&self, world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
-        let Some(server) = world.server() else { return Ok(()) };
         let id = NodeId(node as u32);
-        let managers = server.jobs.values().filter_map(|manager| manager.local_scheduler());
+        let managers = world.job_managers().filter_map(|(_, manager)| manager.local_scheduler());
         let out: BTreeSet<ProbeId> =
             managers.flat_map(|local| local.probes()).filter(|(_, on)| *on == id).map(|(probe, _)| probe).collect();
         let here: BTreeSet<ProbeId> = agent.probes().map(|(probe, _)| probe).collect();
@@ -78,8 +77,7 @@ impl Checker for Probes {
                 self.repeated.insert(probe.id);
             }
         }
-        let jobs = world.server().into_iter().flat_map(|server| server.jobs.values());
-        for manager in jobs.filter(|_| world.server_moved()) {
+        for (_, manager) in world.job_managers().filter(|(place, _)| world.moved(*place)) {
             let Placement::BatchSampling { ratio } = preset.of_job(manager.job()).placement else { continue };
             let ratio = u64::from(ratio);
             // Where a task's input may be lost, tasks that were ready may be so no more, and their probes are too many.

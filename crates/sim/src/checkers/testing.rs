@@ -8,8 +8,8 @@ use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{AdmittedJob, JobOutcome, Rule};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, EndReason, Ended, Epoch, ExecutionType, GrantId, Instant, JobId, JobSpec, NodeId, Program, QueueId,
-    ResourceSpec, Resources, StageSpec, TaskId, TaskSet, UserId,
+    AttemptId, EndReason, Ended, Epoch, ExecutionType, GrantId, HostId, Instant, JobId, JobSpec, NodeId, Program,
+    QueueId, ResourceSpec, Resources, StageSpec, TaskId, TaskSet, UserId,
 };
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub fn began(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
     Happening::Began { node, attempt, task: TASK, resources, execution }
 }
 
-fn told(change: Change) -> Happening {
+pub fn told(change: Change) -> Happening {
     Happening::Told(Place::Server, Fact::Change(change))
 }
 
@@ -93,6 +93,7 @@ pub fn admitted(execution: ExecutionType) -> Happening {
         recalled: Vec::new(),
         only_guaranteed: false,
         preset: None,
+        host: HostId::SERVER,
         submitted_at: Instant(0),
     };
     told(Change::JobAdmitted { job: Arc::new(job), key: None })

@@ -57,7 +57,7 @@ impl Simulation {
         let Message::ToNode(ToNode::Launch(launch)) = &letter.message else { return };
         // One that is not durable never left.
         let of_it = |change: &Change| matches!(change, Change::Launched { attempt, .. } if *attempt == launch.attempt);
-        if faults.log().iter().rev().any(of_it) {
+        if faults.log().rev().any(of_it) {
             faults.overheard.push(Overheard { node, from: letter.from, launch: launch.clone(), has_arrived });
         }
     }
@@ -73,7 +73,9 @@ impl Simulation {
             let agent = self.agent(target(overheard.node));
             agent.is_some_and(|agent| match how {
                 Intrusion::OtherNode => self.nodes.len() > 1,
-                Intrusion::Late => overheard.launch.token.generation < agent.oldest_generation(),
+                Intrusion::Late => {
+                    overheard.launch.token.generation < agent.oldest_generation(overheard.launch.attempt.epoch.host())
+                }
                 _ => true,
             })
         };
@@ -100,7 +102,7 @@ impl Simulation {
 
     /// Whether the node takes the launch now and has the key to judge it by.
     fn is_judged_at_once(&self, node: usize, attempt: AttemptId) -> bool {
-        let judges = |agent: &NodeAgent| agent.is_welcomed() && attempt.epoch >= agent.newest_epoch();
+        let judges = |agent: &NodeAgent| agent.serves(attempt.epoch.host()) && !agent.is_outdated(attempt.epoch);
         self.nodes[node].agent.is_idle(self.now) && self.agent(node).is_some_and(judges)
     }
 }

@@ -8,13 +8,11 @@ mod strikes;
 #[cfg(test)]
 mod tests;
 
-use crate::places::Place;
+use crate::places::{Place, Places};
 use amalgam_core::hosting::{Fact, Letter};
 use amalgam_core::protocol::{JobAction, Message};
 use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::{
-    AttemptId, Duration, EndReason, Epoch, ExecutionType, Instant, JobId, Resources, TaskId,
-};
+use amalgam_core::vocabulary::{AttemptId, Duration, EndReason, ExecutionType, Instant, JobId, Resources, TaskId};
 pub use intruder::Intrusion;
 use intruder::Overheard;
 
@@ -48,12 +46,13 @@ pub enum Fault {
         node: usize,
         lasts: Duration,
     },
-    /// The connection breaks, which its ends notice each in its own time; none comes about for as long as this `lasts`.
+    /// The connection breaks, which its ends notice each in its own time; none comes about for as long as this `lasts`. That of
+    /// a node with the server has the number of the node.
     Break {
-        node: usize,
+        link: usize,
         lasts: Duration,
-        noticed_by_node: Duration,
-        noticed_by_server: Duration,
+        noticed_outside: Duration,
+        noticed_inside: Duration,
     },
     /// The process stands still; what comes in waits.
     Pause {
@@ -87,6 +86,7 @@ impl Fault {
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Crash { place: Place::Server, .. } => "server crashes",
+            Fault::Act { action: JobAction::Abandon, .. } => "user abandons",
             Fault::Crash { place: Place::Managers(_), .. } => "job managers crash",
             Fault::Crash { place: Place::Node(_), .. } => "agent crashes",
             Fault::ExecutorDies { .. } => "executor dies",
@@ -193,16 +193,13 @@ pub struct Faults {
     plan: Vec<Planned>,
     /// Those of the plan that wait for a moment.
     armed: Vec<(Moment, Duration, u32)>,
-    /// The changes that are durable.
-    log: Vec<Change>,
-    /// The server's turn that is not over.
-    turn: Option<Turn>,
-    epoch: Epoch,
-    /// Until when no connection with the node comes about.
+    /// The server and the processes of job managers, in this order.
+    writers: Vec<Writer>,
+    /// Until when a connection does not come about.
     parted_until: Vec<Instant>,
     /// Until when a node cannot make processes.
     faulty_until: Vec<Instant>,
-    /// Until when disks are slow: the server's, then those of the nodes.
+    /// Until when disks are slow, in the order of [`Places::all`].
     slow_until: Vec<Instant>,
     /// Of each job that was submitted, the number that its client was told.
     answers: Vec<Answer>,
@@ -213,7 +210,17 @@ pub struct Faults {
     is_healed: bool,
 }
 
-/// What a turn of the server leads to when it is over.
+/// A process that has a log.
+struct Writer {
+    /// Counts how often it has started.
+    life: u32,
+    /// The changes that are durable.
+    log: Vec<Change>,
+    /// Its turn that is not over.
+    turn: Option<Turn>,
+}
+
+/// What a turn of a process leads to when it is over.
 pub struct Turn {
     pub over: Instant,
     pub facts: Vec<Fact>,
@@ -223,11 +230,12 @@ pub struct Turn {
 /// How many times as long a slow disk takes.
 const SLOW: u64 = 100;
 
-fn disk_of(place: Place) -> usize {
+/// Its place among those that have a log.
+fn writer(place: Place) -> Option<usize> {
     match place {
-        // They write beside the master, as long as nothing goes wrong with them.
-        Place::Server | Place::Managers(_) => 0,
-        Place::Node(node) => node + 1,
+        Place::Server => Some(0),
+        Place::Managers(number) => Some(number + 1),
+        Place::Node(_) => None,
     }
 }
 
@@ -246,16 +254,15 @@ enum Answer {
 }
 
 impl Faults {
-    pub fn new(plan: Vec<Planned>, nodes: usize, jobs: usize) -> Faults {
+    pub fn new(plan: Vec<Planned>, places: &Places, jobs: usize) -> Faults {
+        let writer = || Writer { life: 1, log: Vec::new(), turn: None };
         Faults {
             plan,
             armed: Vec::new(),
-            log: Vec::new(),
-            turn: None,
-            epoch: Epoch(1),
-            parted_until: vec![Instant::ZERO; nodes],
-            faulty_until: vec![Instant::ZERO; nodes],
-            slow_until: vec![Instant::ZERO; nodes + 1],
+            writers: std::iter::repeat_with(writer).take(places.managers + 1).collect(),
+            parted_until: vec![Instant::ZERO; places.links()],
+            faulty_until: vec![Instant::ZERO; places.nodes],
+            slow_until: vec![Instant::ZERO; places.managers + 1 + places.nodes],
             answers: vec![Answer::NotAsked; jobs],
             overheard: Vec::new(),
             happened: Vec::new(),
@@ -268,18 +275,30 @@ impl Faults {
     }
 
     /// Keeps what a turn leads to until it is over.
-    pub fn hold(&mut self, turn: Turn) {
-        assert!(self.turn.is_none(), "a process takes one turn at a time");
-        self.turn = Some(turn);
+    pub fn hold(&mut self, place: Place, turn: Turn) {
+        let before = self.writer(place).turn.replace(turn);
+        assert!(before.is_none(), "a process takes one turn at a time");
+    }
+
+    fn writer(&mut self, place: Place) -> &mut Writer {
+        &mut self.writers[writer(place).expect("a node writes nothing")]
+    }
+
+    fn disk_of(&self, place: Place) -> usize {
+        match place {
+            Place::Node(node) => self.writers.len() + node,
+            Place::Server | Place::Managers(_) => writer(place).expect("it has a log"),
+        }
     }
 
     fn slow_until(&mut self, place: Place) -> &mut Instant {
-        &mut self.slow_until[disk_of(place)]
+        let disk = self.disk_of(place);
+        &mut self.slow_until[disk]
     }
 
     /// How many times as long as usual the disk of this place takes.
     pub fn slowness(&self, now: Instant, place: Place) -> u64 {
-        if self.slow_until[disk_of(place)] > now { SLOW } else { 1 }
+        if self.slow_until[self.disk_of(place)] > now { SLOW } else { 1 }
     }
 
     pub fn cannot_launch(&self, now: Instant, node: usize) -> bool {
@@ -293,13 +312,17 @@ impl Faults {
     }
 
     /// What is durable and known to the world since.
-    pub fn take_finished_turn(&mut self, now: Instant) -> Option<Turn> {
-        self.turn.take_if(|turn| turn.over <= now)
+    pub fn take_finished_turn(&mut self, now: Instant) -> Option<(Place, Turn)> {
+        let over = |writer: &Writer| writer.turn.as_ref().map(|turn| turn.over).filter(|over| *over <= now);
+        let ended = (0..).zip(&self.writers).filter_map(|(number, writer)| Some((over(writer)?, number)));
+        let (_, number) = ended.min()?;
+        let place = if number == 0 { Place::Server } else { Place::Managers(number - 1) };
+        Some((place, self.writers[number].turn.take()?))
     }
 
     pub fn tell(&mut self, place: Place, fact: &Fact) {
-        if let Fact::Change(change) = fact {
-            self.log.push(change.clone());
+        if let (Fact::Change(change), Some(writer)) = (fact, writer(place)) {
+            self.writers[writer].log.push(change.clone());
         }
         self.happened.push(Happening::Told(place, fact.clone()));
     }
@@ -312,8 +335,9 @@ impl Faults {
         std::mem::take(&mut self.happened)
     }
 
-    pub fn log(&self) -> &[Change] {
-        &self.log
+    /// What is durable, wherever that is.
+    pub fn log(&self) -> impl DoubleEndedIterator<Item = &Change> {
+        self.writers.iter().flat_map(|writer| &writer.log)
     }
 
     pub fn is_healed(&self) -> bool {
@@ -322,7 +346,8 @@ impl Faults {
 
     pub fn submitted(&mut self, job: u32) {
         let answer = &mut self.answers[job as usize];
-        if *answer == Answer::NotAsked {
+        // Who was refused and asks again may be taken now, and wants to know.
+        if matches!(answer, Answer::NotAsked | Answer::Refused) {
             *answer = Answer::Awaited;
         }
     }

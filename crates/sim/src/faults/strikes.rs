@@ -4,29 +4,25 @@ use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::places::Place;
 use crate::process::{Input, Process};
-use crate::sealing::of_life;
-use crate::simulation::{Occurrence, Simulation};
-use amalgam_core::hosting::{Fact, Letter, Roles};
-use amalgam_core::job_manager::JobManagerSettings;
+use crate::simulation::{Occurrence, Simulation, disconnected, managers, roles};
+use amalgam_core::hosting::{Fact, Letter};
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
-use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Instant, JobId, NodeId};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Epoch, Instant, JobId, NodeId};
 
 /// Who asks for things beside the submitters.
 const OPERATOR: Address = Address::Client(ClientId(u64::MAX));
 /// An agent tries so often to reach its server.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// What passes between a master and job managers elsewhere is not yet said again after a break.
-const NO_FAULTS_YET: &str = "nothing goes wrong yet where job managers have processes of their own";
 
 impl Simulation {
     /// Lets these things go wrong, each at its time.
     pub fn plan(&mut self, plan: Vec<Planned>) {
-        assert!(self.managers.is_empty(), "{NO_FAULTS_YET}");
         for (number, planned) in plan.iter().enumerate() {
             self.agenda.note(planned.at, Occurrence::Strikes { fault: number as u32 });
         }
-        let mut faults = Faults::new(plan, self.nodes.len(), self.jobs.len());
-        faults.log = self.server.roles.durable();
+        let mut faults = Faults::new(plan, &self.places, self.jobs.len());
+        faults.writer(Place::Server).log = self.server.roles.durable();
         self.faults = Some(Box::new(faults));
     }
 
@@ -53,12 +49,11 @@ impl Simulation {
         }
         self.faults().note(Happening::Fault(fault.clone()));
         match fault {
-            Fault::Crash { place: Place::Managers(_), .. } => unreachable!("{NO_FAULTS_YET}"),
-            Fault::Crash { place: Place::Server, down, noticed } => self.crash_server(down, noticed),
             Fault::Crash { place: Place::Node(node), down, noticed } => self.crash_agent(node, down, noticed),
+            Fault::Crash { place, down, noticed } => self.crash_writer(place, down, noticed),
             Fault::DiskFails { reached, down, noticed } => {
                 self.save_part_of_turn(reached);
-                self.crash_server(down, noticed);
+                self.crash_writer(Place::Server, down, noticed);
             }
             Fault::DiskSlow { place, lasts } => {
                 let end = self.now + lasts;
@@ -71,11 +66,11 @@ impl Simulation {
                 *until = end.max(*until);
             }
             Fault::ExecutorDies { node } => self.kill_executor(node),
-            Fault::Break { node, lasts, noticed_by_node, noticed_by_server } => {
+            Fault::Break { link, lasts, noticed_outside, noticed_inside } => {
                 let parted = self.now + lasts;
-                let until = &mut self.faults().parted_until[node];
+                let until = &mut self.faults().parted_until[link];
                 *until = parted.max(*until);
-                self.break_off(node, noticed_by_node, noticed_by_server);
+                self.break_off(link, noticed_outside, noticed_inside);
             }
             Fault::Pause { place, length } => {
                 let until = self.now + length;
@@ -131,10 +126,10 @@ impl Simulation {
         }
     }
 
-    /// Keeps what a turn of the server leads to until it is over.
-    pub(crate) fn hold(&mut self, turn: Turn) {
+    /// Keeps what a turn of a process leads to until it is over.
+    pub(crate) fn hold(&mut self, place: Place, turn: Turn) {
         let (over, is_moment) = (turn.over, turn.changes_something());
-        self.faults().hold(turn);
+        self.faults().hold(place, turn);
         if is_moment {
             self.on_moment(Moment::InTurn, Some(over));
         }
@@ -147,28 +142,36 @@ impl Simulation {
 
     // ---- processes -------------------------------------------------------------------------------------------------
 
-    fn crash_server(&mut self, down: Duration, noticed: Duration) {
-        if !self.server.is_up {
+    /// The server dies, or a process of job managers.
+    fn crash_writer(&mut self, place: Place, down: Duration, noticed: Duration) {
+        if !self.process(place).is_up {
             return;
         }
-        self.server = Process::dead(self.settings.preset);
-        if let Some(turn) = self.faults().turn.take() {
+        *self.process(place) = Process::dead(self.settings.preset);
+        if let Some(turn) = self.faults().writer(place).turn.take() {
             let changes = turn.facts.into_iter().filter_map(|fact| match fact {
                 Fact::Change(change) => Some(change),
                 Fact::Record(_) => None,
             });
             self.faults().note(Happening::Undone(changes.collect()));
         }
-        for node in 0..self.nodes.len() {
-            self.network.forget_delivered(node);
-            self.break_off(node, noticed, Duration::ZERO);
+        self.part(place, noticed);
+        self.agenda.note(self.now + down, Occurrence::Starts { place });
+    }
+
+    /// All connections of a process break that died; those at their other ends notice later.
+    fn part(&mut self, place: Place, noticed: Duration) {
+        for link in self.places.links_of(place) {
+            self.network.forget_delivered(link);
+            let is_inner = self.places.ends(link).0 == place;
+            let (outside, inside) = if is_inner { (noticed, Duration::ZERO) } else { (Duration::ZERO, noticed) };
+            self.break_off(link, outside, inside);
         }
-        self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Server });
     }
 
     /// The first changes of the turn that is being written have reached the disk.
     fn save_part_of_turn(&mut self, thousandths: u32) {
-        let Some(turn) = &mut self.faults().turn else { return };
+        let Some(turn) = &mut self.faults().writer(Place::Server).turn else { return };
         let reached = turn.facts.len() * thousandths as usize / 1_000;
         // Records are told when they are durable, and until then to nobody.
         let reached: Vec<Fact> = turn.facts.drain(..reached).filter(Fact::is_change).collect();
@@ -194,8 +197,7 @@ impl Simulation {
         host.agent = Process::dead(self.settings.preset);
         host.executor_link += 1;
         self.faults().forget_overheard(node);
-        self.network.forget_delivered(node);
-        self.break_off(node, Duration::ZERO, noticed);
+        self.part(Place::Node(node), noticed);
         self.agenda.note(self.now + down, Occurrence::Starts { place: Place::Node(node) });
     }
 
@@ -209,28 +211,46 @@ impl Simulation {
         }
         match place {
             Place::Server => self.start_server(),
-            Place::Managers(_) => unreachable!("{NO_FAULTS_YET}"),
+            Place::Managers(number) => self.start_managers(number),
             Place::Node(node) => self.start_agent(node),
         }
     }
 
     fn start_server(&mut self) {
-        let faults = self.faults();
-        faults.epoch.0 += 1;
-        let (epoch, log) = (faults.epoch, faults.log.clone());
+        let (life, log) = self.next_life(Place::Server);
         let settings = &self.settings;
-        let mut roles =
-            Roles::new(settings.preset, epoch, JobManagerSettings::default(), of_life(settings.seed, epoch));
+        let mut roles = roles(settings, Epoch(life));
         roles.recover(settings.master.clone(), settings.queues.clone(), log);
         roles.announce_master(self.now, &mut self.effects);
         self.server = Process::new(roles);
         self.server.busy_until = self.now;
         self.let_out(Place::Server);
-        for node in 0..self.nodes.len() {
-            self.agenda.note(self.now + self.until_retry(node), Occurrence::Connects { node });
-        }
+        self.await_connections(Place::Server);
         for job in self.faults().awaited() {
             self.submit(job);
+        }
+    }
+
+    /// The number of the life that begins, and what the log holds.
+    fn next_life(&mut self, place: Place) -> (u32, Vec<Change>) {
+        let writer = self.faults().writer(place);
+        writer.life += 1;
+        (writer.life, writer.log.clone())
+    }
+
+    fn start_managers(&mut self, number: usize) {
+        let place = Place::Managers(number);
+        let (life, log) = self.next_life(place);
+        self.managers[number] = managers(&self.settings, number, life, log);
+        self.managers[number].busy_until = self.now;
+        self.let_out(place);
+        self.await_connections(place);
+    }
+
+    /// Whoever is to be connected with a process tries, as does that one.
+    fn await_connections(&mut self, place: Place) {
+        for link in self.places.links_of(place) {
+            self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
         }
     }
 
@@ -238,7 +258,9 @@ impl Simulation {
         let agent = self.nodes[node].new_agent(&self.settings, node);
         self.nodes[node].agent = agent;
         self.put(Place::Node(node), Input::ExecutorConnected { incarnation: 1 });
-        self.agenda.note(self.now, Occurrence::Connects { node });
+        for link in self.places.links_of(Place::Node(node)) {
+            self.agenda.note(self.now, Occurrence::Connects { link });
+        }
     }
 
     fn kill_executor(&mut self, node: usize) {
@@ -254,54 +276,53 @@ impl Simulation {
 
     // ---- connections -----------------------------------------------------------------------------------------------
 
-    fn break_off(&mut self, node: usize, noticed_by_node: Duration, noticed_by_server: Duration) {
-        if !self.network.link(node).is_connected() {
+    fn break_off(&mut self, link: usize, noticed_outside: Duration, noticed_inside: Duration) {
+        if !self.network.link(link).is_connected() {
             return;
         }
-        self.network.break_off(self.now, node);
-        let life = self.network.link(node).life;
+        self.network.break_off(self.now, link);
+        let life = self.network.link(link).life;
         let mut note = |after: Duration, end: Place| {
-            self.agenda.note(self.now + after, Occurrence::Notices { end, node, life });
+            self.agenda.note(self.now + after, Occurrence::Notices { end, link, life });
         };
-        note(noticed_by_node, Place::Node(node));
-        note(noticed_by_server, Place::Server);
+        let (inner, outer) = self.places.ends(link);
+        note(noticed_outside, outer);
+        note(noticed_inside, inner);
     }
 
     /// One end of a connection notices that it broke, unless there is another one by now.
-    pub(crate) fn notice(&mut self, end: Place, node: usize, life: u32) {
-        let link = self.network.link(node);
-        if link.life != life || link.is_connected() {
+    pub(crate) fn notice(&mut self, end: Place, link: usize, life: u32) {
+        let state = self.network.link(link);
+        if state.life != life || state.is_connected() {
             return;
         }
-        match end {
-            Place::Server => {
-                self.network.give_up(self.now, node, Direction::Inward);
-                self.put(end, Input::NodeDisconnected { node: NodeId(node as u32) });
-            }
-            Place::Managers(_) => unreachable!("{NO_FAULTS_YET}"),
-            Place::Node(_) => {
-                self.network.give_up(self.now, node, Direction::Outward);
-                self.put(end, Input::MasterDisconnected);
-                self.agenda.note(self.now + self.until_retry(node), Occurrence::Connects { node });
-            }
+        let (inner, outer) = self.places.ends(link);
+        if end == inner {
+            self.network.give_up(self.now, link, Direction::Inward);
+            self.put(inner, disconnected(outer));
+        } else {
+            self.network.give_up(self.now, link, Direction::Outward);
+            self.put(outer, disconnected(inner));
+            self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
         }
     }
 
-    /// Whether the node reaches the server now; where only a partition is in the way, it tries again.
-    pub(crate) fn can_connect(&mut self, node: usize) -> bool {
-        if self.network.link(node).is_connected() || !self.server.is_up || !self.nodes[node].agent.is_up {
+    /// Whether the outer process reaches the inner one now; where only a partition is in the way, it tries again.
+    pub(crate) fn can_connect(&mut self, link: usize) -> bool {
+        let (inner, outer) = self.places.ends(link);
+        if self.network.link(link).is_connected() || !self.process(inner).is_up || !self.process(outer).is_up {
             return false;
         }
-        let parted_until = self.faults.as_ref().map_or(Instant::ZERO, |faults| faults.parted_until[node]);
+        let parted_until = self.faults.as_ref().map_or(Instant::ZERO, |faults| faults.parted_until[link]);
         if parted_until > self.now {
-            self.agenda.note(parted_until + self.until_retry(node), Occurrence::Connects { node });
+            self.agenda.note(parted_until + self.until_retry(link), Occurrence::Connects { link });
         }
         parted_until <= self.now
     }
 
-    /// Agents do not all come at once.
-    fn until_retry(&self, node: usize) -> Duration {
-        Duration::from_micros(RECONNECT.as_micros() * (node as u64 % 10 + 1) / 10)
+    /// Not all of them come at once.
+    fn until_retry(&self, link: usize) -> Duration {
+        Duration::from_micros(RECONNECT.as_micros() * (link as u64 % 10 + 1) / 10)
     }
 
     // ---- healing ---------------------------------------------------------------------------------------------------
@@ -311,10 +332,12 @@ impl Simulation {
         self.faults().parted_until.fill(Instant::ZERO);
         self.faults().faulty_until.fill(Instant::ZERO);
         self.faults().slow_until.fill(Instant::ZERO);
-        self.start(Place::Server);
+        let all: Vec<Place> = self.places.all().collect();
+        all.into_iter().for_each(|place| self.start(place));
+        for link in 0..self.places.links() {
+            self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
+        }
         for node in 0..self.nodes.len() {
-            self.start(Place::Node(node));
-            self.agenda.note(self.now + self.until_retry(node), Occurrence::Connects { node });
             self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained: false });
         }
         for job in self.faults().awaited() {

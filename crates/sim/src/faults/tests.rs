@@ -1,17 +1,20 @@
 use super::{Fault, Happening};
 use crate::places::Place;
-use crate::settings::Costs;
+use crate::settings::{Costs, Settings};
 use crate::simulation::Simulation;
-use crate::testing::{run, simulation};
-use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::Duration;
+use crate::testing::{run, simulation, simulation_of};
+use amalgam_core::hosting::{Fact, Gap, Managers, Roles};
+use amalgam_core::job_manager::{JobManager, JobManagerSettings};
+use amalgam_core::preset::Preset;
+use amalgam_core::role::{Change, Record, Role};
+use amalgam_core::vocabulary::{ClockOffset, Duration, Epoch, HostId, Instant, JobId};
 
 fn crash(place: Place) -> Fault {
     Fault::Crash { place, down: Duration::from_secs(2), noticed: Duration::from_millis(100) }
 }
 
 fn launches(simulation: &Simulation) -> usize {
-    simulation.log().iter().filter(|change| matches!(change, Change::Launched { .. })).count()
+    simulation.log().filter(|change| matches!(change, Change::Launched { .. })).count()
 }
 
 #[test]
@@ -23,7 +26,7 @@ fn a_server_that_dies_loses_exactly_what_was_not_durable() {
             matches!(happening, Happening::Undone(changes)
                 if matches!(changes[..], [.., Change::JobAdmitted { .. }, Change::JobBegun { .. }, Change::Launched { .. }, Change::Launched { .. }]))
         });
-        let admitted = simulation.log().iter().any(|change| matches!(change, Change::JobAdmitted { .. }));
+        let admitted = simulation.log().any(|change| matches!(change, Change::JobAdmitted { .. }));
         assert_eq!((undone, admitted), (is_lost, !is_lost), "crash at {crash_at}");
         // Nobody was answered, or the launches had left: either way each task runs once.
         run(&mut simulation, 20_000_000);
@@ -49,7 +52,7 @@ fn a_process_that_hangs_does_nothing_until_it_goes_on() {
     let happened = run(&mut simulation, 30_000_000);
     let began = happened.iter().position(|happening| matches!(happening, Happening::Began { .. }));
     assert!(began.is_some() && simulation.is_done());
-    let end = simulation.log().iter().find_map(|change| match change {
+    let end = simulation.log().find_map(|change| match change {
         Change::JobEnded { at, .. } => Some(at.0),
         _ => None,
     });
@@ -59,10 +62,10 @@ fn a_process_that_hangs_does_nothing_until_it_goes_on() {
 #[test]
 fn a_broken_connection_costs_no_attempt_that_runs() {
     let fault = Fault::Break {
-        node: 0,
+        link: 0,
         lasts: Duration::from_secs(3),
-        noticed_by_node: Duration::from_millis(10),
-        noticed_by_server: Duration::from_secs(1),
+        noticed_outside: Duration::from_millis(10),
+        noticed_inside: Duration::from_secs(1),
     };
     let mut simulation = simulation(&[(3_000_000, fault)]);
     run(&mut simulation, 20_000_000);
@@ -76,7 +79,7 @@ fn of_a_log_that_cannot_be_written_the_first_part_is_there_after_the_restart() {
         let (down, noticed) = (Duration::from_secs(2), Duration::ZERO);
         let mut simulation = simulation(&[(1_000_100, Fault::DiskFails { reached, down, noticed })]);
         run(&mut simulation, 2_000_000);
-        let has = |wanted: fn(&Change) -> bool| simulation.log().iter().any(wanted);
+        let has = |wanted: fn(&Change) -> bool| simulation.log().any(wanted);
         assert_eq!(has(|change| matches!(change, Change::JobAdmitted { .. })), is_admitted, "{reached} thousandths");
         assert!(!has(|change| matches!(change, Change::Launched { .. })), "that comes last in the turn");
         // The client was not answered and asks again; it has one job either way, each task of which runs once.
@@ -113,4 +116,99 @@ fn a_slow_disk_makes_its_server_and_its_node_slow() {
     let (usual, Costs { disk, launch, .. }) = (began(None), Costs::default());
     assert_eq!(began(Some(Place::Server)), usual + 99 * disk / 1_000);
     assert!(began(Some(Place::Node(0))) >= usual + 99 * launch / 1_000);
+}
+
+/// A job of 20 tasks of 5 s, of which the one node runs two at a time, whose manager has a process of its own.
+fn simulation_with_a_host(plan: &[(u64, Fault)]) -> Simulation {
+    let settings = Settings { preset: Preset::APOLLO, manager_processes: 1, ..Settings::default() };
+    simulation_of(settings, 20, plan)
+}
+
+#[test]
+fn a_job_whose_manager_has_a_process_of_its_own_goes_on_while_the_master_is_away() {
+    let away =
+        Fault::Crash { place: Place::Server, down: Duration::from_secs(600), noticed: Duration::from_millis(100) };
+    let mut simulation = simulation_with_a_host(&[(12_000_000, away)]);
+    let happened = run(&mut simulation, 590_000_000);
+    let ended = happened.iter().filter(|happening| matches!(happening, Happening::Ended { .. })).count();
+    let committed = simulation.log().filter(|change| matches!(change, Change::Finished { .. })).count();
+    assert_eq!((ended, committed), (20, 20), "each task runs once, and none waits for the master");
+    assert!(simulation.master().is_none() && !simulation.is_done());
+    run(&mut simulation, 640_000_000);
+    assert!(simulation.is_done(), "it hears that the job has ended");
+    assert_eq!(launches(&simulation), 20);
+}
+
+#[test]
+fn a_process_of_job_managers_that_dies_finds_what_runs_and_runs_nothing_twice() {
+    let crash = crash(Place::Managers(0));
+    let mut simulation = simulation_with_a_host(&[(12_000_000, crash.clone()), (23_000_000, crash)]);
+    run(&mut simulation, 120_000_000);
+    assert!(simulation.is_done());
+    assert_eq!(launches(&simulation), 20);
+}
+
+#[test]
+fn the_server_knows_of_a_job_elsewhere_what_its_manager_knows_whatever_is_told_twice() {
+    let mut simulation = simulation_with_a_host(&[(12_000_000, crash(Place::Managers(0)))]);
+    let happened = run(&mut simulation, 27_000_000);
+    let told = happened.into_iter().filter_map(|happening| match happening {
+        Happening::Told(Place::Managers(0), fact) => Some((Instant(7), fact)),
+        _ => None,
+    });
+    let told: Vec<(Instant, Fact)> = told.collect();
+    let (settings, sealing) = (JobManagerSettings::default(), crate::sealing::of_life(7, Epoch(1)));
+    let mut server = Roles::new(Preset::APOLLO, Epoch(1), settings, sealing).with_managers(Managers::Shared);
+    let host = HostId(1);
+    let half = told.len() / 2;
+    let new = |first: usize, facts: &[(Instant, Fact)], server: &mut Roles| {
+        server.follow(host, first as u64, facts.to_vec()).map(|news| news.len())
+    };
+    let gap = Gap { expected: 0, told: half as u64 };
+    assert_eq!(new(half, &told[half..], &mut server), Err(gap), "what comes before that is not there yet");
+    assert_eq!(new(0, &told[..half], &mut server), Ok(half));
+    assert_eq!(new(0, &told[..half], &mut server), Ok(0));
+    assert_eq!(new(half - 3, &told[half - 3..], &mut server), Ok(told.len() - half));
+    assert_eq!(server.heard(host), told.len() as u64);
+    let (known, real) = (&server.jobs[&JobId(1)], simulation.job_manager(JobId(1)).unwrap());
+    assert!(real.dag().stage(0).succeeded > 4 && real.running().count() > 0);
+    assert_eq!(known.dag(), real.dag());
+    assert!(known.running().eq(real.running()));
+    let mut again = Roles::new(Preset::APOLLO, Epoch(2), settings, sealing).with_managers(Managers::Shared);
+    again.recover(Default::default(), amalgam_core::policy::inter_job::QueueTree::single(), server.durable());
+    assert_eq!((again.heard(host), again.jobs[&JobId(1)].dag()), (told.len() as u64, real.dag()));
+    let mut late = Roles::new(Preset::APOLLO, Epoch(3), settings, sealing).with_managers(Managers::Shared);
+    new(0, &told[..half], &mut late).unwrap();
+    let news = late.follow_anew(host, 1_000, real.durable());
+    assert_eq!((late.jobs[&JobId(1)].dag(), late.heard(host)), (real.dag(), 1_000));
+    assert!(late.jobs[&JobId(1)].running().eq(real.running()));
+    let logged = told[..half].iter().filter_map(|(_, fact)| match fact {
+        Fact::Change(change) => Some(change.clone()),
+        Fact::Record(_) => None,
+    });
+    let logged = logged.chain(news).collect();
+    let mut again = Roles::new(Preset::APOLLO, Epoch(4), settings, sealing).with_managers(Managers::Shared);
+    again.recover(Default::default(), amalgam_core::policy::inter_job::QueueTree::single(), logged);
+    assert_eq!((again.heard(host), again.jobs[&JobId(1)].dag()), (1_000, real.dag()));
+    let gone = late.follow_anew(host, 2_000, Vec::new());
+    assert_eq!(gone, [Change::Unmanaged { job: JobId(1) }, Change::Heard { host, next: 2_000 }]);
+    assert!(late.jobs.is_empty());
+}
+
+#[test]
+fn what_another_process_tells_has_the_instants_of_this_one() {
+    let mut simulation = simulation_with_a_host(&[]);
+    run(&mut simulation, 27_000_000);
+    let real = simulation.job_manager(JobId(1)).unwrap();
+    let mut told = real.durable();
+    let offset = ClockOffset::between(Instant(1_000), Instant(500));
+    told.iter_mut().for_each(|change| change.set_clock(offset));
+    let (settings, sealing) = (JobManagerSettings::default(), crate::sealing::of_life(7, Epoch(1)));
+    let mut server = Roles::new(Preset::APOLLO, Epoch(1), settings, sealing).with_managers(Managers::Shared);
+    server.follow_anew(HostId(1), 1, told);
+    let known = &server.jobs[&JobId(1)];
+    let moved = |at: Instant| at + Duration::from_micros(500);
+    assert_eq!(known.dag().first_launch(), real.dag().first_launch().map(moved));
+    let at = |manager: &JobManager| manager.dag().stage(0).record(0).unwrap().at;
+    assert_eq!(at(known), moved(at(real)));
 }

@@ -90,6 +90,9 @@ impl Groups {
             }) => {
                 self.of(task.job).queueing.on_started(*waited, *expected, *opportunistic, *promoted);
             }
+            Fact::Record(Record::WaitedInVain { task, waited, expected, .. }) => {
+                self.of(task.job).queueing.on_waited_in_vain(*waited, *expected);
+            }
             Fact::Record(Record::Duplicated { attempt, trigger, .. }) => {
                 self.of(attempt.job).queueing.on_triggered(*attempt, *trigger);
             }

@@ -295,6 +295,7 @@ impl Metrics {
                     self.queueing.on_started_at(now, *node, *waited);
                 }
             }
+            Record::WaitedInVain { waited, expected, .. } => self.queueing.on_waited_in_vain(*waited, *expected),
             Record::Foretold { attempt, foretold, start, run, .. } => {
                 self.forecast.on_started(*attempt, foretold, start, *run);
             }

@@ -22,7 +22,8 @@ pub struct Queueing {
     pub opportunistic: u64,
     /// By how much the estimate of a guaranteed attempt's wait was off, either way, also of those that became guaranteed.
     pub error_s: Summary,
-    /// The part of the guaranteed ones whose wait was off by a second at most.
+    /// The part of the guaranteed ones whose wait was off by a second at most. Who was given up for another attempt after waiting for
+    /// longer than that counts as well.
     pub within_a_second: f64,
     pub duplicates: Duplicates,
     pub stragglers: Stragglers,
@@ -119,6 +120,8 @@ pub struct QueueMeasure {
     promoted: Vec<Duration>,
     opportunistic: Vec<Duration>,
     errors: Vec<Duration>,
+    /// Guaranteed ones that were given up while they waited, later than they were to start by more than a second.
+    overdue: u64,
     /// By window and node, the waits of guaranteed attempts that started.
     at_nodes: BTreeMap<u64, BTreeMap<NodeId, (Duration, u32)>>,
     duplicates: Duplicates,
@@ -145,6 +148,11 @@ impl QueueMeasure {
             waits.push(waited);
             self.errors.push(Duration(waited.0.abs_diff(expected.0)));
         }
+    }
+
+    /// Another attempt was first, after so long. How far off the estimate is nobody knows, unless it is off already.
+    pub fn on_waited_in_vain(&mut self, waited: Duration, expected: Duration) {
+        self.overdue += u64::from(waited > expected + GOOD);
     }
 
     /// An attempt started that was launched as guaranteed.
@@ -238,7 +246,7 @@ impl QueueMeasure {
             opportunistic_wait_s: summary(&self.opportunistic),
             opportunistic,
             error_s: summary(&self.errors),
-            within_a_second: match guaranteed + promoted {
+            within_a_second: match guaranteed + promoted + self.overdue {
                 0 => 1.0,
                 all => good as f64 / all as f64,
             },
@@ -254,6 +262,16 @@ impl QueueMeasure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waited_in_vain_for_longer_than_expected_was_estimated_wrongly() {
+        let (mut measure, seconds) = (QueueMeasure::default(), Duration::from_secs);
+        (0..3).for_each(|_| measure.on_started(seconds(2), seconds(1), false, false));
+        measure.on_waited_in_vain(seconds(2), seconds(1));
+        assert_eq!(measure.finish().map(|queueing| queueing.within_a_second), Some(1.0));
+        measure.on_waited_in_vain(seconds(3), seconds(1));
+        assert_eq!(measure.finish().map(|queueing| (queueing.within_a_second, queueing.guaranteed)), Some((0.75, 3)));
+    }
 
     #[test]
     fn nodes_are_compared_by_the_means_of_their_waits_window_by_window() {

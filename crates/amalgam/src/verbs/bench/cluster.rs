@@ -6,7 +6,9 @@ use crate::failure::{Failure, Result};
 use amalgam_core::job_manager::{JobManager, JobManagerSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::AdmittedJob;
-use amalgam_core::vocabulary::{Epoch, Instant as Moment, JobId, JobSpec, Key, NodeId, QueueId, Sealing, UserId};
+use amalgam_core::vocabulary::{
+    Epoch, HostId, Instant as Moment, JobId, JobSpec, Key, NodeId, QueueId, Sealing, UserId,
+};
 use amalgam_daemon::api::{JobState, NodeState, NodeSummary, ServerFile, Waited};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
@@ -242,6 +244,7 @@ pub fn manager(preset: &Preset, spec: JobSpec) -> (Arc<AdmittedJob>, JobManager)
         recalled: Vec::new(),
         only_guaranteed: false,
         preset: None,
+        host: HostId::SERVER,
         submitted_at: Moment(0),
     });
     let sealing = Sealing { root: Key([0; 32]), mac: HMAC };

@@ -151,7 +151,7 @@ pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
         };
         let of_role = match event {
             RoleEvent::Master(_) => &mut work.master,
-            RoleEvent::JobManager(..) => &mut work.job_managers,
+            RoleEvent::JobManager(..) | RoleEvent::JobHost(_) => &mut work.job_managers,
             RoleEvent::Node(..) => &mut work.nodes,
         };
         let decided = u64::from(decisions(&left));

@@ -64,7 +64,7 @@ impl Run {
     fn begin(spec: JobSpec) -> Run {
         let (job, manager) = manager(&Preset::DRF, spec);
         let mut run = Run { manager, out: Outbox::default(), now: Instant(1), attempts: 0, waiting: Vec::new() };
-        run.tell(Address::Master, ToJobManager::Begin { job, share: None });
+        run.tell(Address::Master, ToJobManager::begin(job, None));
         run
     }
 

@@ -167,7 +167,7 @@ impl Run {
         let share_told = preset.yielding.is_some().then(|| Box::new(share));
         Run {
             manager,
-            begin: ToJobManager::Begin { job: Arc::clone(&job), share: share_told },
+            begin: ToJobManager::begin(Arc::clone(&job), share_told),
             spec: Arc::clone(&job.spec),
             now: Instant(1),
             out: Outbox::default(),

@@ -18,7 +18,7 @@ use scenario::{Batch, Scenario};
 
 const PAPER: Paper = Paper {
     scenario: include_str!("apollo.toml"),
-    quick: "a tenth of the jobs, and of the nodes where the figure has a cluster",
+    quick: "nine tenths or more of the jobs, and of the nodes where the figure has a cluster",
     smoke: "one seed, two jobs of each kind of figure 12 and none of more than 100 tasks; a fortieth of nodes and jobs in production, \
             which are generated instead of read from traces",
 };
@@ -79,13 +79,20 @@ fn matchings(_: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findin
         batches.flat_map(|batch| set_up.speed_ups.iter().map(move |&speed_up| (batch, speed_up))).collect();
     let runs = run_all(&cases, extent, |&(batch, speed_up), seed| rows::run(set_up, batch, speed_up, seed));
     let of_case = |(&(batch, speed_up), seeds): (_, &Vec<_>)| rows::of(batch, speed_up, seeds);
-    let rows = cases.iter().zip(&runs).flat_map(of_case).collect();
+    let rows: Vec<Row> = cases.iter().zip(&runs).flat_map(of_case).collect();
     let plot = |(&(batch, speed_up), seeds): (_, &Vec<_>)| rows::plot(batch, speed_up, seeds);
-    Ok(Findings { plots: cases.iter().zip(&runs).map(plot).collect(), ..told(rows, &FIGURE_12) })
+    let plots = cases.iter().zip(&runs).map(plot).collect();
+    Ok(Findings { departures: [off_in_12(&rows), sentences(&FIGURE_12)].concat(), rows, plots })
+}
+
+/// Stable is to be within its 5 %, and the others are to be about as far off as they are in the paper.
+fn off_in_12(rows: &[Row]) -> Vec<String> {
+    let (at_most, about): (Vec<Row>, Vec<Row>) = rows.iter().cloned().partition(|row| row.paper == Some(rows::WITHIN));
+    [missed(&at_most, |row, paper| row.ours > paper), misses(&about)].concat()
 }
 
 /// What the paper says: the least or, of waits and duplicates, the most. Table 2 has 81.3, 81.3 and 83 % by trigger, which is 82 of all.
-const NUMBERS: [PaperNumber; 33] = [
+const NUMBERS: [PaperNumber; 35] = [
     ("apollo-8", "apollo, load 0.8", FASTER, 0.8),
     ("apollo-8", "apollo, load 0.8", GREATEST, 3.0),
     ("apollo-8", "apollo, load 0.8", FEWER, 0.02),
@@ -111,6 +118,8 @@ const NUMBERS: [PaperNumber; 33] = [
     ("apollo-table-1", "apollo, load 0.8", IO[1], 0.47),
     ("apollo-table-1", "apollo, load 0.8", IO[2], 0.07),
     ("apollo-table-1", "apollo, load 0.8", OVER_BASELINE, 0.78),
+    ("apollo-table-1", "apollo, load 0.8", WITHIN, 0.95),
+    ("apollo-table-1", "apollo, load 0.8", ORACLE, 1.045),
     ("apollo-table-2", "apollo, load 0.6", DUPLICATES, 0.005),
     ("apollo-table-2", "apollo, load 0.6", FIRST, 0.82),
     ("apollo-table-2", "apollo, load 0.8", DUPLICATES, 0.005),
@@ -161,7 +170,7 @@ fn off(rows: &[Row], figure: &str) -> Vec<String> {
 const OVER_BASELINE: &str = "mean_jct over apollo-baseline";
 
 /// With the figures that they are about; none for all.
-const IN_PRODUCTION: [(&[&str], &str); 9] = [
+const IN_PRODUCTION: [(&[&str], &str); 10] = [
     (
         &[],
         "the paper's figures are of Microsoft's clusters of more than 20,000 machines with mixed jobs over days; here jobs of a public \
@@ -177,6 +186,10 @@ const IN_PRODUCTION: [(&[&str], &str); 9] = [
         &[],
         "a guaranteed attempt was launched as such; one that was opportunistic and was promoted while it waited has a row of its own, and \
      its wait counts from its launch",
+    ),
+    (
+        &[],
+        "a wait is estimated wrongly as well where a duplicate was first after the attempt had waited for a second more than was expected, which the      paper does not say; of one that was promoted the estimate is that of its promotion",
     ),
     (
         &[],

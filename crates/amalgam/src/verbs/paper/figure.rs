@@ -94,10 +94,15 @@ impl Row {
     }
 }
 
-/// The paper's numbers that ours are not within a tenth of.
+/// The paper's numbers that ours are not within a tenth of. Of what is over an optimum, a bound or an oracle that counts which is more
+/// than all of it: 1.15 is three times as far away as 1.05.
 pub fn misses(rows: &[Row]) -> Vec<String> {
     const NEAR: f64 = 0.1;
-    missed(rows, |row, paper| (row.ours - paper).abs() > NEAR * paper.abs())
+    let least = |metric: &str| {
+        let is_over_the_best = ["over_optimal", "over_bound"].contains(&metric) || metric.contains("over the oracle");
+        if is_over_the_best { 1.0 } else { 0.0 }
+    };
+    missed(rows, |row, paper| (row.ours - paper).abs() > NEAR * (paper - least(&row.metric)).abs())
 }
 
 /// The paper's numbers that ours are off in this sense.
@@ -235,4 +240,18 @@ pub fn find(name: &str) -> std::result::Result<&'static Figure, (String, String)
         };
         (format!("there is no figure `{name}`"), remedy)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_over_the_best_is_compared_by_how_far() {
+        let missed =
+            |metric: &str, paper: f64, ours: f64| misses(&[Row::of("case", metric, Some(paper), &[ours])]).len();
+        assert_eq!([1.41, 1.52, 1.62, 1.64].map(|ours| missed("over_bound", 1.57, ours)), [1, 0, 0, 1]);
+        assert_eq!([1.155, 1.046].map(|ours| missed("mean_jct over the oracle, of its own", 1.05, ours)), [1, 0]);
+        assert_eq!([1.40, 1.42].map(|ours| missed("over DRF, of means", 1.57, ours)), [1, 0], "that is no best");
+    }
 }

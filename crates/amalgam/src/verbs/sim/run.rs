@@ -5,7 +5,8 @@ use crate::cluster::{configured, parse_preset};
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::verbs::workload::parse_option;
-use amalgam_core::master::{Beside, Decide, MasterSettings};
+use amalgam_core::dispatch::{Beside, Decide, DispatchSettings};
+use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
@@ -156,9 +157,9 @@ struct WorldArgs {
     /// And of that room at most so many tasks' at a time
     #[arg(long, value_name = "N", requires = "decide_on_heartbeats")]
     grants_per_heartbeat: Option<NonZeroU32>,
-    /// Processes among which the job managers are shared out; 0: they are in the server
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=4096))]
-    manager_processes: u16,
+    /// Processes among which job managers are shared out that place all tasks themselves; 0: they are in the server
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    manager_processes: u8,
     /// From one process to another
     #[arg(long, value_name = "TIME", value_parser = Duration::parse, default_value = "500us")]
     delay: Duration,
@@ -310,7 +311,7 @@ impl RunArgs {
             part: (part * 1e6).round() as u32,
             seed,
         });
-        given.or_else(|| config.master.beside.clone().map(|beside| Beside { seed, ..beside }))
+        given.or_else(|| config.master.dispatch.beside.clone().map(|beside| Beside { seed, ..beside }))
     }
 
     fn settings(&self, config: &Config, mut preset: Preset, seed: u64) -> Settings {
@@ -318,7 +319,7 @@ impl RunArgs {
         let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
         let WorldArgs { replicas, block: block_bytes, read_rates: rates, .. } = self.world;
-        let manager_processes = usize::from(self.world.manager_processes);
+        let manager_processes = self.world.manager_processes;
         let most = grants_per_heartbeat;
         let decide = if decide_on_heartbeats { Decide::OnHeartbeats { most } } else { Decide::OnEvents };
         preset.seed = seed;
@@ -330,8 +331,7 @@ impl RunArgs {
             queues: config.queues.clone(),
             master: MasterSettings {
                 heartbeat,
-                decide,
-                beside: self.beside(config, seed),
+                dispatch: DispatchSettings { decide, beside: self.beside(config, seed), ..DispatchSettings::default() },
                 ..MasterSettings::default()
             },
             network: NetworkSettings { delay, jitter, loss, ..NetworkSettings::default() },

@@ -2,12 +2,15 @@
 
 use super::{Daemon, Scene, free_port};
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub struct Cluster {
     server: RefCell<Option<Daemon>>,
     agents: RefCell<Vec<Option<Daemon>>>,
+    /// By their numbers.
+    jobs: RefCell<BTreeMap<u8, Daemon>>,
     /// Dropped last: it ends the executors, which outlive their agents.
     pub scene: Scene,
     listen: String,
@@ -23,6 +26,7 @@ impl Cluster {
         let cluster = Cluster {
             server: RefCell::default(),
             agents: RefCell::new((0..agents).map(|_| None).collect()),
+            jobs: RefCell::default(),
             listen: format!("127.0.0.1:{}", free_port()),
             listen_agents: format!("127.0.0.1:{}", free_port()),
             config: scene.write("server.toml", config),
@@ -68,6 +72,35 @@ impl Cluster {
         command.arg("--journal").arg(self.scene.journals());
         self.scene.has_executor(&home);
         command
+    }
+
+    /// A process of job managers.
+    pub fn start_jobs(&self, number: u8) {
+        let daemon = Daemon::start(self.jobs_command(number)).unwrap_or_else(|said| panic!("no job managers: {said}"));
+        self.jobs.borrow_mut().insert(number, daemon);
+    }
+
+    /// Each listens elsewhere in each life.
+    pub fn jobs_command(&self, number: u8) -> Command {
+        self.jobs_command_in(number, &self.jobs_home(number))
+    }
+
+    pub fn jobs_command_in(&self, number: u8, home: &Path) -> Command {
+        let listen = format!("127.0.0.1:{}", free_port());
+        let tokens = self.scene.state().join("tokens.toml");
+        let mut command =
+            self.scene.command(&["jobs", "--number", &number.to_string(), "--server", &self.listen_agents]);
+        command.args(["--listen", &listen, "--work-dir"]).arg(home).arg("--token-file").arg(tokens);
+        command.arg("--journal").arg(self.scene.journals());
+        command
+    }
+
+    pub fn jobs_home(&self, number: u8) -> PathBuf {
+        self.scene.path().join(format!("jobs-{number}"))
+    }
+
+    pub fn kill_jobs(&self, number: u8) {
+        self.jobs.borrow_mut().remove(&number).expect("job managers run").kill();
     }
 
     pub fn kill_server(&self) {

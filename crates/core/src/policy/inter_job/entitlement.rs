@@ -317,6 +317,10 @@ impl InterJobPolicy for Entitlement {
         self.shares.of(job)
     }
 
+    fn told_share(&self, job: JobSlot) -> Option<Totals> {
+        Some(self.shares.of(job))
+    }
+
     fn new_shares(&mut self) -> Vec<JobSlot> {
         let is_due = self.shares.is_due();
         let told = self.shares.review();

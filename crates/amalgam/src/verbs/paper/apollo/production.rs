@@ -7,7 +7,7 @@ use super::super::figure::{
 use super::locality;
 use super::scenario::{Production, ProductionFigure};
 use crate::failure::{Failure, Result};
-use amalgam_core::master::Beside;
+use amalgam_core::dispatch::Beside;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Resources, Totals, Workdir};
@@ -173,7 +173,7 @@ fn one(
 ) -> Result<Run> {
     let part = match extent.amount {
         Amount::Whole => 1,
-        Amount::Quick => 10,
+        Amount::Quick => figure.quick_part.unwrap_or(10),
         Amount::Smoke => 40,
     };
     let count = (figure.nodes.unwrap_or(production.nodes) / part).max(2);
@@ -190,9 +190,9 @@ fn one(
         settings.inputs = Some(locality::layout(&inputs, rates));
     }
     settings.preset.seed = seed;
-    settings.manager_processes = figure.manager_processes.map_or(0, |count| (count / part).max(1) as usize);
+    settings.manager_processes = figure.manager_processes.map_or(0, |count| (u32::from(count) / part).max(1) as u8);
     settings.master.heartbeat = seconds(production.heartbeat_s);
-    settings.master.beside =
+    settings.master.dispatch.beside =
         case.beside.as_ref().map(|(preset, part)| Beside { preset: preset.clone(), part: (part * 1e6) as u32, seed });
     settings.execution.stragglers = case.stragglers;
     settings.execution.straggler_factor = production.straggler_factor;

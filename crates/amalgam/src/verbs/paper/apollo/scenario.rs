@@ -49,8 +49,10 @@ pub struct ProductionFigure {
     /// Instead of the production's.
     pub nodes: Option<u32>,
     pub jobs: Option<u32>,
+    /// A quick run has one in so many of both, so that it ends within a minute; 10 if not said.
+    pub quick_part: Option<u32>,
     /// Processes among which the job managers are shared out; without it the server has them.
-    pub manager_processes: Option<u32>,
+    pub manager_processes: Option<u8>,
     /// And instead of its trace, and of the options for that.
     pub read: Option<String>,
     #[serde(default)]
@@ -223,7 +225,6 @@ impl ProductionFigure {
     fn check(&self) -> std::result::Result<(), String> {
         within("nodes", self.nodes.unwrap_or(1), 1.0..=MANY)?;
         within("jobs", self.jobs.unwrap_or(1), 1.0..=MANY)?;
-        within("manager_processes", self.manager_processes.unwrap_or(0), 0.0..=4_096.0)?;
         within("beside", self.beside.unwrap_or(0.0), 0.0..=1.0)?;
         within("assumed_run_time_s", self.assumed_run_time_s.unwrap_or(1.0), 0.001..=MANY)?;
         within("stragglers", self.stragglers.unwrap_or(0.0), 0.0..=1.0)?;

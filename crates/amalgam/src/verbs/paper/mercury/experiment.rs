@@ -3,7 +3,8 @@
 use super::super::figure::{Amount, Extent, mean, percentile, run_all};
 use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
 use crate::failure::{Failure, Result};
-use amalgam_core::master::{Decide, MasterSettings, OpportunisticLimit, Steering};
+use amalgam_core::dispatch::{Decide, DispatchSettings};
+use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
 use amalgam_core::policy::Mix;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::{Opportunistic, Placement, Preset};
@@ -189,9 +190,12 @@ fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, one_in: u
         queues,
         master: MasterSettings {
             heartbeat,
-            decide: match case.centre {
-                Centre::Heartbeats => Decide::OnHeartbeats { most: Some(free.grants_per_heartbeat) },
-                Centre::Events => Decide::OnEvents,
+            dispatch: DispatchSettings {
+                decide: match case.centre {
+                    Centre::Heartbeats => Decide::OnHeartbeats { most: Some(free.grants_per_heartbeat) },
+                    Centre::Events => Decide::OnEvents,
+                },
+                ..DispatchSettings::default()
             },
             publish_every: Some(seconds(setup.job_manager_heartbeat_s)),
             ..MasterSettings::default()

@@ -1,24 +1,32 @@
-//! Duty: schedule centrally. Something changed, so the scheduler is asked; on events at once, or on heartbeats only.
+//! Something changed, so the scheduler is asked; on events at once, or on heartbeats only.
 
-use super::{Decide, Master};
+use super::{Claims, Decide, Dispatcher};
 use crate::policy::NewAllowance;
 use crate::protocol::{Address, Ask, ToJobManager};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{Duration, GrantId, Instant, JobId, JobWork, NodeId, Totals};
 use std::num::NonZeroU32;
 
-impl Master {
-    pub(super) fn on_demand(&mut self, now: Instant, job: JobId, asks: &[Ask], work: &JobWork, out: &mut Outbox) {
+impl Dispatcher {
+    pub fn on_demand(
+        &mut self,
+        now: Instant,
+        job: JobId,
+        asks: &[Ask],
+        work: &JobWork,
+        claims: &mut dyn Claims,
+        out: &mut Outbox,
+    ) {
         self.scheduler.set_margins(self.calibration.margins());
         self.scheduler.on_work(job, work);
         for ask in asks {
-            self.scheduler.on_ask(now, ask, &mut self.ledger);
+            self.scheduler.on_ask(now, ask, &mut self.rooms);
         }
-        self.decide(now, &[], out);
+        self.decide(now, &[], claims, out);
     }
 
     /// Now and then, who waits here for longer than was foretold.
-    pub(super) fn count_late(&mut self, now: Instant) {
+    pub fn count_late(&mut self, now: Instant) {
         const EVERY: Duration = Duration::from_secs(1);
         if now.since(self.looked_for_late_at) >= EVERY {
             self.looked_for_late_at = now;
@@ -26,10 +34,17 @@ impl Master {
         }
     }
 
-    pub(super) fn on_freed(&mut self, now: Instant, from: Address, grants: &[GrantId], out: &mut Outbox) {
+    pub fn on_freed(
+        &mut self,
+        now: Instant,
+        from: Address,
+        grants: &[GrantId],
+        claims: &mut dyn Claims,
+        out: &mut Outbox,
+    ) {
         let mut nodes = Vec::with_capacity(1);
         for &grant in grants {
-            let Some(booking) = self.ledger.free(grant) else {
+            let Some(booking) = self.rooms.free(grant) else {
                 out.record(Record::StaleGrant { from, grant });
                 continue;
             };
@@ -38,11 +53,11 @@ impl Master {
                 nodes.push(booking.node);
             }
         }
-        self.decide(now, &nodes, out);
+        self.decide(now, &nodes, claims, out);
     }
 
     /// Tells job managers what their jobs are entitled to and may have now, where that has changed and they keep to it.
-    pub(super) fn tell_shares(&mut self, out: &mut Outbox) {
+    pub fn tell_shares(&mut self, out: &mut Outbox) {
         for (job, share) in self.scheduler.new_shares() {
             out.send(job, ToJobManager::Share { share: Box::new(share) });
         }
@@ -66,41 +81,41 @@ impl Master {
     }
 
     /// Some asks have held out for room near their input for long enough.
-    pub(super) fn on_delays(&mut self, now: Instant, out: &mut Outbox) {
-        if self.scheduler.widen(now, &mut self.ledger) {
-            self.decide(now, &[], out);
+    pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Claims, out: &mut Outbox) {
+        if self.scheduler.widen(now, &mut self.rooms) {
+            self.decide(now, &[], claims, out);
         }
     }
 
     /// Gives away the room on `nodes`, then tries what is new everywhere.
-    pub(super) fn decide(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
+    pub fn decide(&mut self, now: Instant, nodes: &[NodeId], claims: &mut dyn Claims, out: &mut Outbox) {
         if self.settings.decide == Decide::OnEvents {
-            self.fill(now, nodes, None, out);
-            self.fill_cluster(now, out);
+            self.fill(now, nodes, None, claims, out);
+            self.fill_cluster(now, claims, out);
         }
     }
 
     /// In heartbeat mode, a node's report is the moment at which its room is given away.
-    pub(super) fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, out: &mut Outbox) {
+    pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Claims, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
-            self.fill(now, &[node], most.map(NonZeroU32::get), out);
+            self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
         }
     }
 
-    fn fill(&mut self, now: Instant, nodes: &[NodeId], most: Option<u32>, out: &mut Outbox) {
-        let Master { scheduler, ledger, claims, .. } = self;
+    fn fill(&mut self, now: Instant, nodes: &[NodeId], most: Option<u32>, claims: &mut dyn Claims, out: &mut Outbox) {
+        let Dispatcher { scheduler, rooms, .. } = self;
         for &node in nodes {
-            scheduler.fill_node(now, node, most, ledger, &mut |ledger, proposal| claims.confirm(ledger, proposal));
+            scheduler.fill_node(now, node, most, rooms, &mut |rooms, proposal| claims.confirm(rooms, proposal));
         }
         claims.announce(out);
     }
 
-    fn fill_cluster(&mut self, now: Instant, out: &mut Outbox) {
-        let Master { scheduler, ledger, claims, .. } = self;
-        let blocked = scheduler.fill_cluster(now, ledger, &mut |ledger, proposal| claims.confirm(ledger, proposal));
+    fn fill_cluster(&mut self, now: Instant, claims: &mut dyn Claims, out: &mut Outbox) {
+        let Dispatcher { scheduler, rooms, .. } = self;
+        let blocked = scheduler.fill_cluster(now, rooms, &mut |rooms, proposal| claims.confirm(rooms, proposal));
         claims.announce(out);
         for ask in blocked {
-            if let Some(why) = self.scheduler.explain_blocked(ask, &self.ledger) {
+            if let Some(why) = self.scheduler.explain_blocked(ask, &self.rooms) {
                 out.record(Record::Blocked { job: ask.job, why });
             }
         }

@@ -1,0 +1,81 @@
+//! `amalgam jobs`
+
+use crate::arguments::Connection;
+use crate::cluster::{self, JournalArgs};
+use crate::failure::{Failure, Result};
+use crate::{discovery, show};
+use amalgam_core::vocabulary::HostId;
+use amalgam_daemon::jobs::{self, JobsError, JobsOptions};
+use amalgam_daemon::transport::JoinError;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the server may take to appear.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the server listens for agents unless it is told otherwise; the processes of job managers come next.
+const FIRST_PORT: u16 = 7434;
+
+#[derive(Args)]
+#[command(after_help = "Example, with `job_hosts = 1` in the server's configuration:
+  amalgam jobs --number 1 --token-file /var/lib/amalgam/tokens.toml --work-dir /var/lib/amalgam-jobs
+Jobs whose managers are here go on while the server is away; tasks go on while this process is away.")]
+pub struct JobsArgs {
+    /// Which of the server's processes of job managers this is, from 1 to its `job_hosts`
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
+    number: u8,
+    /// Where the server listens for agents, as its first line says
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
+    server: String,
+    /// Where agents reach this process. It is best the same in each life: agents that hear of no other look for it there
+    /// [default: 127.0.0.1, port 7434 + N]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Where this process keeps its log, for itself alone [default: jobs-N in the state directory]
+    #[arg(long, value_name = "DIR")]
+    work_dir: Option<PathBuf>,
+    #[command(flatten)]
+    journal: JournalArgs,
+}
+
+pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
+    cluster::log_to_stderr();
+    let state_dir = discovery::state_dir(connection)?;
+    let number = args.number;
+    let server = cluster::agents_address(&args.server);
+    let options = JobsOptions {
+        number: HostId(number),
+        server: server.clone(),
+        secrets: cluster::secrets(connection, &state_dir)?,
+        listen: args.listen.unwrap_or_else(|| format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))),
+        state_dir: args.work_dir.unwrap_or_else(|| state_dir.join(format!("jobs-{number}"))),
+        journal: args.journal.journal,
+        patience: PATIENCE,
+    };
+    let mut signals = cluster::stop_signals()?;
+    let ready = move |address: SocketAddr, is_joined: bool| {
+        let there = if is_joined { "" } else { ", which is away" };
+        let _ = show::print(&format!("ready: job managers {number} for agents at {address}, server {server}{there}\n"));
+    };
+    let until_stopped = move || {
+        signals.forever().next();
+    };
+    jobs::run(options, ready, until_stopped).map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn remedy(error: &JobsError) -> &'static str {
+    match error {
+        JobsError::Join(JoinError::Unreachable { .. }) => "start the server first: `amalgam server`",
+        JobsError::Join(JoinError::Refused { .. }) => "",
+        JobsError::OfOthers { .. } | JobsError::OfAnotherServer { .. } => {
+            "--work-dir names another directory, --number another process"
+        }
+        JobsError::Store(_) | JobsError::TooManyStarts { .. } => "--work-dir names another directory",
+        JobsError::Start(_) => "--listen names another address",
+        _ => "`amalgam jobs --help` shows how to name server and token",
+    }
+}

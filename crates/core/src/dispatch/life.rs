@@ -1,0 +1,209 @@
+//! A job's life after its submission: it begins when nothing holds it back, users wish something of it, it ends and is forgotten.
+
+use super::admission::{Admission, JobState};
+use super::{Dispatcher, JobEnd, refuse};
+use crate::protocol::{AdmittedJob, JobAction, JobOutcome, RefusalKind, ToClient, ToJobHost, ToJobManager};
+use crate::role::{Change, Outbox, Record};
+use crate::vocabulary::{ClientId, Duration, Estimated, HostId, Instant, JobId, NodeId};
+use std::sync::Arc;
+
+impl Dispatcher {
+    pub(super) fn on_control(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        job: JobId,
+        action: JobAction,
+        out: &mut Outbox,
+    ) {
+        let Some(entry) = self.admission.jobs.get(&job) else {
+            let message = format!("there is no job {job}");
+            return refuse(client, RefusalKind::NotFound, &message, "`amalgam list --all` shows the known jobs", out);
+        };
+        let state = entry.state.clone();
+        let refused = match (action, &state) {
+            (JobAction::RerunFailed, JobState::Ended(end)) if end.outcome == JobOutcome::Succeeded => {
+                Some(("it succeeded: nothing failed", "submit it again to run all of it"))
+            }
+            (JobAction::RerunFailed, JobState::Pending | JobState::Begun) => {
+                Some(("it has not ended", "wait for it, or cancel it first"))
+            }
+            (JobAction::RerunFailed, _) if entry.is_abandoned => {
+                Some(("it ended without its manager, and what it left is not known", "submit it again"))
+            }
+            (JobAction::Cancel | JobAction::Hold | JobAction::Release | JobAction::Abandon, JobState::Ended(_)) => {
+                Some(("it has ended", "`amalgam info` shows how"))
+            }
+            (JobAction::Abandon, JobState::Begun) if entry.job.host == HostId::SERVER => {
+                Some(("its manager is in the server", "cancel it"))
+            }
+            (JobAction::Abandon, JobState::Begun) if self.hosts.contains(&entry.job.host) => {
+                Some(("its manager is connected", "cancel it without --force"))
+            }
+            _ => None,
+        };
+        if let Some((what, remedy)) = refused {
+            return refuse(client, RefusalKind::Conflict, &format!("job {job}: {what}"), remedy, out);
+        }
+        if let Some(after) = self.admission.forgotten_dependency(job).filter(|_| action == JobAction::RerunFailed) {
+            let message = format!("job {job}: job {after}, which it is to come after, is forgotten");
+            return refuse(client, RefusalKind::Conflict, &message, "submit it again", out);
+        }
+        out.send(client, ToClient::Done);
+        match action {
+            JobAction::Cancel | JobAction::Abandon if state == JobState::Pending => {
+                self.end(now, job, JobOutcome::Cancelled, out);
+                self.begin_what_may(now, out);
+            }
+            JobAction::Cancel => {
+                if !self.admission.jobs[&job].is_cancelled {
+                    self.admission.set_cancelled(job);
+                    out.persist(Change::CancelAsked { job });
+                }
+                out.send(job, ToJobManager::Act(JobAction::Cancel));
+            }
+            // What runs ends with the leases of its nodes, which do not hear of its manager.
+            JobAction::Abandon => {
+                out.persist(Change::JobAbandoned { job });
+                self.admission.set_abandoned(job);
+                self.on_job_ended(now, job, JobOutcome::Cancelled, out);
+            }
+            JobAction::Hold | JobAction::Release => self.set_held(now, job, action == JobAction::Hold, &state, out),
+            JobAction::RerunFailed => self.reopen(now, job, out),
+        }
+    }
+
+    fn set_held(&mut self, now: Instant, job: JobId, held: bool, state: &JobState, out: &mut Outbox) {
+        let entry = self.admission.jobs.get_mut(&job).expect("found by the caller");
+        if entry.held == held {
+            return;
+        }
+        entry.held = held;
+        out.persist(Change::JobHeld { job, held });
+        out.record(Record::Held { job, held });
+        if *state == JobState::Begun {
+            out.send(job, ToJobManager::Act(if held { JobAction::Hold } else { JobAction::Release }));
+        }
+        self.begin_what_may(now, out);
+    }
+
+    /// The job waits for its turn again like any other, and then runs what had failed. Whoever asks for that holds it no more.
+    fn reopen(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
+        let run = self.admission.jobs[&job].run + 1;
+        out.persist(Change::JobReopened { job, run });
+        self.admission.set_reopened(job, run);
+        self.set_held(now, job, false, &JobState::Pending, out);
+        self.begin_what_may(now, out);
+    }
+
+    /// The log may end between a change and what followed from it: a job was admitted, or another's end made room for it,
+    /// and it had not begun; or it had begun again, and its manager had not heard of it.
+    pub fn on_recovered(&mut self, now: Instant, out: &mut Outbox) {
+        self.begin_again(|_| true, out);
+        self.begin_what_may(now, out);
+    }
+
+    /// A process of job managers, or the connection to it, is new: what was said to it before may be lost.
+    pub fn on_host_connected(&mut self, host: HostId, connection: u64, out: &mut Outbox) {
+        self.hosts.insert(host);
+        let entries = self.admission.jobs.values().filter(|entry| entry.job.host == host && !entry.is_abandoned);
+        let jobs = entries.map(|entry| (entry.job.id, entry.job.submitted_at)).collect();
+        out.send(host, ToJobHost::Known { connection, kinds: self.kinds.clone(), jobs });
+        self.begin_again(|job| job.host == host, out);
+    }
+
+    /// Says again to the managers of these jobs, of those that have begun, what is wanted of them.
+    fn begin_again(&mut self, are_meant: impl Fn(&AdmittedJob) -> bool, out: &mut Outbox) {
+        let lost: Arc<[NodeId]> = self.nodes_given_up().collect();
+        let running = self.admission.running().map(|(job, _)| job).filter(|job| are_meant(job));
+        let begun: Vec<JobId> = running.map(|job| job.id).collect();
+        for &id in &begun {
+            let entry = &self.admission.jobs[&id];
+            // Who comes out of the same log was told nothing yet.
+            let is_elsewhere = entry.job.host != HostId::SERVER;
+            let share = if is_elsewhere { self.scheduler.told_share(id).map(Box::new) } else { None };
+            let (job, wishes, lost) = (Arc::clone(&entry.job), entry.wishes(), Arc::clone(&lost));
+            out.send(id, ToJobManager::Begin { job, share, wishes, lost });
+        }
+        // Those that come out of the same log begin with what they had.
+        self.begun.extend(begun.into_iter().filter(|id| self.admission.jobs[id].job.host != HostId::SERVER));
+    }
+
+    /// Gives job managers to the jobs that nothing holds back, in the order of priority, then submission.
+    pub(super) fn begin_what_may(&mut self, now: Instant, out: &mut Outbox) {
+        let mut ended_some = true;
+        while std::mem::take(&mut ended_some) {
+            let pending = self.admission.pending.iter().map(|id| &self.admission.jobs[id]).filter(|entry| !entry.held);
+            let mut candidates: Vec<(std::cmp::Reverse<i32>, JobId)> =
+                pending.map(|entry| (std::cmp::Reverse(entry.job.spec.priority), entry.job.id)).collect();
+            candidates.sort_unstable();
+            for (_, job) in candidates {
+                if self.admission.has_failed_dependency(job) {
+                    self.end(now, job, JobOutcome::DependencyFailed, out);
+                    ended_some = true;
+                } else if self.admission.why_not_begun(job).is_none() {
+                    self.begin(job, out);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, job: JobId, out: &mut Outbox) {
+        out.persist(Change::JobBegun { job });
+        self.admission.set_begun(job);
+        let entry = &self.admission.jobs[&job];
+        let (admitted, wishes) = (Arc::clone(&entry.job), entry.wishes());
+        self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
+        let share = self.share_at_begin(job, out);
+        out.send(job, ToJobManager::Begin { job: admitted, share, wishes, lost: Arc::default() });
+        self.begun.push(job);
+    }
+
+    /// Whether this is the job that was submitted then, and it is in this run of it.
+    pub fn is_in_run(&self, job: JobId, submitted_at: Instant, run: u32) -> bool {
+        let entry = self.admission.jobs.get(&job);
+        entry.is_some_and(|entry| (entry.job.submitted_at, entry.run) == (submitted_at, run))
+    }
+
+    /// A job that ended says how good its user's estimates were. One that ends again was judged before.
+    pub fn judge_estimates(&mut self, job: JobId, estimated: Option<Estimated>, out: &mut Outbox) {
+        let Some(estimated) = estimated.filter(|_| self.admission.is_running(job)) else { return };
+        let Some(entry) = self.admission.jobs.get_mut(&job).filter(|entry| !entry.judged) else { return };
+        entry.judged = true;
+        let user = entry.job.user;
+        let trust = self.admission.trust.entry(user).or_default();
+        if trust.learn(estimated) {
+            out.record(Record::EstimatesJudged { job, believed: !trust.is_lost() });
+        }
+    }
+
+    /// The next job of its kind is planned with it.
+    pub fn remember(&mut self, job: JobId, means: &[Option<Duration>], out: &mut Outbox) {
+        let Admission { jobs, history, .. } = &mut self.admission;
+        if let Some(entry) = jobs.get(&job).filter(|entry| entry.state == JobState::Begun) {
+            history.learn(entry.job.user, &entry.job.spec, means).into_iter().for_each(|change| out.persist(change));
+        }
+    }
+
+    pub fn on_job_ended(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
+        if self.admission.is_running(job) {
+            self.scheduler.end_job(job, &mut self.rooms);
+            self.end(now, job, outcome, out);
+            self.begin_what_may(now, out);
+        }
+    }
+
+    fn end(&mut self, now: Instant, job: JobId, outcome: JobOutcome, out: &mut Outbox) {
+        out.persist(Change::JobEnded { job, outcome, at: now });
+        self.admission.set_state(job, JobState::Ended(JobEnd { outcome, at: now }));
+        while self.admission.ended.len() > self.settings.kept_jobs {
+            let Some(oldest) = self.admission.forgettable() else { break };
+            out.persist(Change::JobForgotten { job: oldest });
+            match self.admission.jobs[&oldest].job.host {
+                HostId::SERVER => out.send(oldest, ToJobManager::Forgotten),
+                host => out.send(host, ToJobHost::Forget { job: oldest }),
+            }
+            self.admission.forget(oldest);
+        }
+    }
+}

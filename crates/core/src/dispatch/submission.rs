@@ -1,0 +1,254 @@
+//! A job comes in: what its names mean here, and whether it could ever run.
+
+use super::admission::JobState;
+use super::{Dispatcher, refuse};
+use crate::policy::Trust;
+use crate::protocol::{AdmittedJob, Holder, JobOutcome, RefusalKind, ToClient};
+use crate::role::{Change, Outbox, Record};
+use crate::scheduling::NodeState;
+use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
+use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Reads, Resources, StageSpec};
+use crate::why::Why;
+use std::sync::Arc;
+
+/// What a submission's names mean here.
+struct Resolved {
+    queue: QueueId,
+    /// Per stage, of one task.
+    resources: Vec<Resources>,
+    /// Per stage.
+    near: Vec<Arc<Vec<Holder>>>,
+    /// Per stage, of the names in its blocks.
+    places: Vec<Vec<Option<NodeId>>>,
+}
+
+/// A refusal in the making: kind, message, remedy.
+type Wrong = (RefusalKind, String, String);
+
+impl Dispatcher {
+    pub(super) fn on_submit(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        spec: Arc<JobSpec>,
+        key: Option<String>,
+        out: &mut Outbox,
+    ) {
+        let known = key.as_ref().and_then(|key| self.admission.by_key.get(&(spec.user.clone(), key.clone())));
+        if let Some(&job) = known {
+            if self.admission.jobs[&job].job.spec == spec {
+                return out.send(client, ToClient::Submitted { job });
+            }
+            let message = format!("the idempotency key was used before, for job {job}, with another job");
+            return refuse(client, RefusalKind::Conflict, &message, "use a key of its own for each job", out);
+        }
+        let Resolved { queue, resources, near, places } = match self.check_submission(&spec) {
+            Ok(resolved) => resolved,
+            Err((kind, message, remedy)) => return refuse(client, kind, &message, &remedy, out),
+        };
+        let user = self.admission.user(&spec.user, out);
+        let job = JobId(self.admission.next_job);
+        let default_timeout = self.admission.queues.spec(queue).default_timeout;
+        let tasks = spec.task_count();
+        let recalled = self.admission.history.recall(user, &spec);
+        // Where nothing is opportunistic, estimates harm nobody.
+        let trust = self.admission.trust.get(&user).filter(|_| self.settings.judges_users);
+        let admitted = Arc::new(AdmittedJob {
+            id: job,
+            spec,
+            user,
+            queue,
+            resources,
+            near,
+            places,
+            default_timeout,
+            recalled,
+            only_guaranteed: trust.is_some_and(Trust::is_lost),
+            preset: self.preset_of(queue, job),
+            host: self.settings.host_of(job, &self.hosts),
+            submitted_at: now,
+        });
+        out.persist(Change::JobAdmitted { job: Arc::clone(&admitted), key: key.clone() });
+        out.record(Record::Submitted { job, tasks });
+        self.admission.insert(admitted, key);
+        out.send(client, ToClient::Submitted { job });
+        self.begin_what_may(now, out);
+        if let Some(why) = self.admission.why_not_begun(job) {
+            out.record(Record::Blocked { job, why });
+        }
+    }
+
+    /// That of its queue, or, where no queue names one, the one that a part of all jobs goes by if it is drawn.
+    fn preset_of(&self, queue: QueueId, job: JobId) -> Option<String> {
+        let of_queue = self.admission.queues.preset(queue).map(str::to_owned);
+        let drawn =
+            || self.settings.beside.as_ref().filter(|beside| beside.takes(job)).map(|beside| beside.preset.clone());
+        of_queue.or_else(drawn)
+    }
+
+    /// Resolves names, and refuses what could never run here.
+    fn check_submission(&mut self, spec: &JobSpec) -> Result<Resolved, Wrong> {
+        check_shape(spec)?;
+        let queue = self.admission.queues.leaf(&spec.queue).map_err(|message| {
+            (RefusalKind::Invalid, message, "name one of these with `--queue`, or `queue` in a job file".to_owned())
+        })?;
+        for &after in &spec.after_jobs {
+            match self.admission.jobs.get(&after).map(|entry| &entry.state) {
+                None => {
+                    let message = format!("job {after}, which this one is to come after, is not known");
+                    return Err((
+                        RefusalKind::NotFound,
+                        message,
+                        "`amalgam list --all` shows the known jobs".to_owned(),
+                    ));
+                }
+                Some(JobState::Ended(end)) if end.outcome != JobOutcome::Succeeded => {
+                    let message = format!("job {after}, which this one is to come after, did not succeed");
+                    let remedy = format!("`amalgam rerun-failed {after}` first");
+                    return Err((RefusalKind::Conflict, message, remedy));
+                }
+                Some(_) => {}
+            }
+        }
+        let mut resources = Vec::with_capacity(spec.stages.len());
+        let mut near = Vec::with_capacity(spec.stages.len());
+        let mut places = Vec::with_capacity(spec.stages.len());
+        for stage in &spec.stages {
+            let mut shape =
+                self.kinds.resolve(&stage.resources).map_err(|unknown| self.unknown_kind(&stage.name, &unknown))?;
+            if shape.is_zero() {
+                // Something of every task must be counted, or a whole array would start at once.
+                shape = Resources::new(1, 0);
+            }
+            if !spec.wait_for_nodes {
+                self.check_possible(&stage.name, &shape, &stage.constraints)?;
+            }
+            resources.push(shape);
+            near.push(self.holders(stage, spec.wait_for_nodes)?);
+            places.push(self.places(stage));
+        }
+        Ok(Resolved { queue, resources, near, places })
+    }
+
+    /// The nodes that a stage is to be near. How much of its input each has is not said: all have as much. A name that
+    /// nobody has yet is no error where nodes are still to come, and then names nobody.
+    fn holders(&self, stage: &StageSpec, are_nodes_to_come: bool) -> Result<Arc<Vec<Holder>>, Wrong> {
+        let mut holders = Vec::with_capacity(stage.near.len());
+        for name in &stage.near {
+            match self.names.find(name) {
+                Some(node) => holders.push(Holder { node, bytes: 1 }),
+                None if are_nodes_to_come => {}
+                None => return Err(self.unknown_node(&stage.name, name)),
+            }
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        Ok(if holders.is_empty() { Arc::default() } else { Arc::new(holders) })
+    }
+
+    /// A block may be on nodes of a file system that are none of ours; it is far from all of them then.
+    fn places(&self, stage: &StageSpec) -> Vec<Option<NodeId>> {
+        match &stage.reads {
+            Reads::Blocks(blocks) => blocks.nodes().iter().map(|name| self.names.find(name)).collect(),
+            Reads::Unsaid | Reads::Before => Vec::new(),
+        }
+    }
+
+    fn unknown_node(&self, stage: &str, unknown: &str) -> Wrong {
+        const NAMED: usize = 5;
+        let message = format!("stage `{stage}` is to be near `{unknown}`, and no node has that name");
+        let alike =
+            |name: &str| name.bytes().zip(unknown.bytes()).take_while(|(known, written)| known == written).count();
+        let mut known: Vec<&str> = self.names.all().collect();
+        known.sort_by_key(|name| (std::cmp::Reverse(alike(name)), name.len().abs_diff(unknown.len()), *name));
+        let more = known.len().saturating_sub(NAMED);
+        known.truncate(NAMED);
+        let there_are = match (&known[..], more) {
+            ([], _) => "none has joined yet".to_owned(),
+            (_, 0) => format!("there are {}", known.join(", ")),
+            _ => format!("there are {} and {more} more", known.join(", ")),
+        };
+        let remedy = format!("{there_are}; or say `--wait-for-nodes` to go on without those that have not joined");
+        (RefusalKind::Invalid, message, remedy)
+    }
+
+    fn unknown_kind(&self, stage: &str, unknown: &str) -> Wrong {
+        let known: Vec<&str> = crate::vocabulary::resources::BUILT_IN
+            .into_iter()
+            .chain(self.kinds.custom().iter().map(String::as_str))
+            .collect();
+        let message =
+            format!("stage `{stage}` asks for `{unknown}`, which no node has; known are {}", known.join(", "));
+        (RefusalKind::Invalid, message, format!("start an agent with `--resource {unknown}=N`, or mend the name"))
+    }
+
+    /// Whether some node that is known now could run the task if it were empty.
+    fn check_possible(
+        &mut self,
+        stage: &str,
+        shape: &Resources,
+        constraints: &[crate::vocabulary::Constraint],
+    ) -> Result<(), Wrong> {
+        let joined = |index: usize| {
+            matches!(self.rooms.state(NodeId(index as u32)), Some(NodeState::Up | NodeState::Unreachable))
+        };
+        let (mut any, mut possible) = (false, false);
+        for index in (0..self.rooms.len()).filter(|&index| joined(index)) {
+            any = true;
+            let node = NodeId(index as u32);
+            let meets = || constraints.iter().all(|constraint| constraint.is_met_by(self.rooms.attributes(node)));
+            if shape.fits_in(&self.rooms.node_capacity(node)) && meets() {
+                possible = true;
+                break;
+            }
+        }
+        if possible || !any {
+            return Ok(());
+        }
+        let class = self.rooms.class(&Arc::new(constraints.to_vec()));
+        let why = crate::scheduling::explain_fit(class, shape, &self.rooms);
+        let instead = match &why {
+            Some(Why::Constraints { .. }) => "mend the constraint",
+            _ => "ask for less",
+        };
+        let what = why.map_or_else(|| "no node can run it".to_owned(), |why| self.describe_why(&why));
+        let message = format!("stage `{stage}` can never start on the nodes of this cluster: {what}");
+        let remedy = format!(
+            "{instead}, or say `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if such a node will join"
+        );
+        Err((RefusalKind::Invalid, message, remedy))
+    }
+}
+
+/// What a client's specification must keep to, however it was made.
+fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
+    let invalid = |message: String| Err((RefusalKind::Invalid, message, "mend the job".to_owned()));
+    if spec.stages.is_empty() || spec.stages.len() > MAX_STAGES {
+        return invalid(format!("a job has 1 to {MAX_STAGES} stages, this one has {}", spec.stages.len()));
+    }
+    if spec.task_count() > MAX_TASKS {
+        return invalid(format!("a job has at most {MAX_TASKS} tasks, this one has {}", spec.task_count()));
+    }
+    for (index, stage) in spec.stages.iter().enumerate() {
+        if stage.program.command.is_empty() {
+            return invalid(format!("stage `{}` has no command", stage.name));
+        }
+        if stage.tasks.is_empty() {
+            return invalid(format!("stage `{}` has no tasks", stage.name));
+        }
+        if stage.after.iter().any(|&after| after as usize >= index) {
+            return invalid(format!("stage `{}` comes before a stage that it depends on", stage.name));
+        }
+        let wrong = match &stage.reads {
+            Reads::Blocks(blocks) => blocks.check(stage.tasks.len()).err(),
+            Reads::Before if stage.after.is_empty() => {
+                Some("it reads what other stages left, and comes after none".to_owned())
+            }
+            Reads::Unsaid | Reads::Before => None,
+        };
+        if let Some(wrong) = wrong {
+            return invalid(format!("stage `{}`: {wrong}", stage.name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Processes of job managers beside the server's: they introduce themselves, launch without the master, and answer for what they
+//! launched.
+
+use super::{MasterLink, NodeAgent, State};
+use crate::protocol::{Address, Greeting, ToJobManager};
+use crate::role::Outbox;
+use crate::vocabulary::{AttemptId, Epoch, HostId, Instant, JobId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Those that have been connected, by their numbers.
+#[derive(Default)]
+pub(super) struct JobHosts(Vec<HostLink>);
+
+struct HostLink {
+    host: HostId,
+    state: LinkState,
+}
+
+enum LinkState {
+    /// Until then it may come back for its attempts.
+    Down {
+        orphans_at: Option<Instant>,
+    },
+    Connected,
+    /// It has said by what its launches are known.
+    Greeted,
+}
+
+impl JobHosts {
+    fn link(&mut self, host: HostId) -> &mut LinkState {
+        let at = self.0.binary_search_by_key(&host, |link| link.host).unwrap_or_else(|at| {
+            self.0.insert(at, HostLink { host, state: LinkState::Down { orphans_at: None } });
+            at
+        });
+        &mut self.0[at].state
+    }
+
+    fn has_greeted(&self, host: HostId) -> bool {
+        self.0.iter().any(|link| link.host == host && matches!(link.state, LinkState::Greeted))
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let due = |link: &HostLink| match link.state {
+            LinkState::Down { orphans_at } => orphans_at,
+            LinkState::Connected | LinkState::Greeted => None,
+        };
+        self.0.iter().filter_map(due).min()
+    }
+
+    /// One that has been away for too long, once.
+    fn take_due(&mut self, now: Instant) -> Option<HostId> {
+        self.0.iter_mut().find_map(|HostLink { host, state }| match state {
+            LinkState::Down { orphans_at } => orphans_at.take_if(|at| *at <= now).map(|_| *host),
+            LinkState::Connected | LinkState::Greeted => None,
+        })
+    }
+}
+
+impl NodeAgent {
+    /// Whether launches of this process of job managers, or of the server's, are taken on the present connection.
+    pub fn serves(&self, host: HostId) -> bool {
+        if host == HostId::SERVER { self.is_welcomed() } else { self.hosts.has_greeted(host) }
+    }
+
+    /// Where the manager of a job is that has attempts here.
+    pub fn host_of(&self, job: JobId) -> Option<HostId> {
+        let (epoch, number) = (Epoch(0), 0);
+        let (first, _) = self.attempts.range(AttemptId { job, epoch, number }..).next()?;
+        (first.job == job).then(|| first.epoch.host())
+    }
+
+    pub(super) fn on_host_connected(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
+        *self.hosts.link(host) = LinkState::Connected;
+        self.drop_probes(now, host, out);
+    }
+
+    pub(super) fn on_host_disconnected(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
+        *self.hosts.link(host) = LinkState::Down { orphans_at: Some(now + self.settings.orphan_lease) };
+        self.drop_probes(now, host, out);
+    }
+
+    /// Whoever launched what runs here, and has not been connected in this life of the agent, may come back for it for so long.
+    pub(super) fn begin_leases(&mut self, now: Instant) {
+        let ends = now + self.settings.orphan_lease;
+        let issuers: BTreeSet<HostId> = self.attempts.keys().map(|attempt| attempt.epoch.host()).collect();
+        for host in issuers {
+            if host != HostId::SERVER {
+                if let LinkState::Down { orphans_at } = self.hosts.link(host) {
+                    orphans_at.get_or_insert(ends);
+                }
+            } else if let MasterLink::Down { orphans_at } = &mut self.master {
+                orphans_at.get_or_insert(ends);
+            }
+        }
+    }
+
+    /// Its job managers hear again of the ends that nobody has acknowledged.
+    pub(super) fn on_greeting(&mut self, now: Instant, from: Address, greeting: Greeting, out: &mut Outbox) {
+        let Greeting { epoch, key, oldest, kinds } = greeting;
+        let host = epoch.host();
+        if from != Address::JobHost(host) || host == HostId::SERVER || self.tokens.is_outdated(epoch) {
+            return;
+        }
+        self.tokens.on_issuer(key, oldest, epoch);
+        *self.hosts.link(host) = LinkState::Greeted;
+        self.say_ends_again(host, out);
+        // Kinds are only added.
+        if kinds.custom().len() > self.kinds.custom().len() {
+            self.on_kinds(kinds);
+            self.start_what_fits(now, out);
+        }
+    }
+
+    pub(super) fn say_ends_again(&self, host: HostId, out: &mut Outbox) {
+        for (&attempt, entry) in self.attempts.iter().filter(|(attempt, _)| attempt.epoch.host() == host) {
+            if let State::Ended(ended) = &entry.state {
+                out.send(attempt.job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });
+            }
+        }
+    }
+
+    /// Nobody has claimed what these launched for longer than the lease.
+    pub(super) fn end_abandoned(&mut self, now: Instant, out: &mut Outbox) {
+        while let Some(host) = self.hosts.take_due(now) {
+            self.stop_orphans_of(now, host, out);
+        }
+    }
+
+    pub(super) fn stop_orphans_of(&mut self, now: Instant, host: HostId, out: &mut Outbox) {
+        let all: Vec<AttemptId> = self.attempts.keys().copied().filter(|id| id.epoch.host() == host).collect();
+        self.stop_orphans(now, &all, out);
+    }
+}

@@ -1,0 +1,240 @@
+//! Job managers in a process of their own, a job host: it has a log, outlives an absent server and stays until stopped
+//! (ADR 49).
+
+use crate::auth::AuthError;
+use crate::journal::{JournalError, JournalWriter};
+use crate::private::make_private_dir;
+use crate::sealing::new_sealing;
+use crate::server::{ServerError, ServerId, bind, changes, resolve, spawn_loop};
+use crate::shell::{Clock, Committer, EventRing, Handle, Input, Metrics, Shell};
+use crate::store::{Options, Recovered, Store, StoreError};
+use crate::transport::{
+    Gate, Introduction, JoinError, Joined, RETRY, Secrets, Side, Terms, join_patiently, serve_as_job_host,
+    serve_daemons,
+};
+use amalgam_core::hosting::{Managers, Roles};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::vocabulary::{Epoch, HostId};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// While the server is away, one that had joined before goes on without it after so long.
+const BRIEFLY: Duration = Duration::from_secs(3);
+
+pub struct JobsOptions {
+    pub number: HostId,
+    /// Where the server listens for agents.
+    pub server: String,
+    pub secrets: Secrets,
+    /// Where agents reach this process.
+    pub listen: String,
+    /// For this process alone.
+    pub state_dir: PathBuf,
+    /// A directory in which what the roles take and leave is written down.
+    pub journal: Option<PathBuf>,
+    /// How long the first connection may take; later ones are tried for ever.
+    pub patience: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Start(#[from] ServerError),
+    #[error("{path} was started more often than its attempts can be numbered", path = path.display())]
+    TooManyStarts { path: PathBuf },
+    #[error("{path} is of job managers {found}, and not {wanted}", path = path.display())]
+    OfOthers { path: PathBuf, found: u8, wanted: u8 },
+    #[error("{path} is of the jobs of another server: that at {server} has another log", path = path.display())]
+    OfAnotherServer { path: PathBuf, server: String },
+    #[error("cannot {what}: {error}")]
+    Io { what: String, error: std::io::Error },
+}
+
+impl JobsError {
+    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> JobsError {
+        move |error| JobsError::Io { what: what.into(), error }
+    }
+}
+
+/// What the server said, for a life in which it is away.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct Known {
+    server: ServerId,
+    number: HostId,
+    settings: JobManagerSettings,
+    preset: amalgam_core::preset::Preset,
+}
+
+impl Known {
+    const FILE: &str = "known.json";
+
+    fn load(state_dir: &Path) -> Option<Known> {
+        serde_json::from_slice(&fs::read(state_dir.join(Known::FILE)).ok()?).ok()
+    }
+
+    fn keep(&self, state_dir: &Path) -> Result<(), JobsError> {
+        let path = state_dir.join(Known::FILE);
+        let text = serde_json::to_vec(self).expect("names and numbers can be written");
+        let fresh = path.with_extension("new");
+        let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path));
+        written.map_err(JobsError::io(format!("write {}", path.display())))
+    }
+
+    fn of(number: HostId, joined: &Joined, server: &str) -> Result<Known, JoinError> {
+        match &joined.terms {
+            Terms::JobHost { server, preset, settings, .. } => {
+                Ok(Known { server: *server, number, settings: *settings, preset: **preset })
+            }
+            Terms::Node { .. } | Terms::NodeOf => {
+                let why = "it took us for somebody else".to_owned();
+                Err(JoinError::Refused { address: server.to_owned(), why, is_passing: false })
+            }
+        }
+    }
+}
+
+/// Runs until the server refuses this process or `until_stopped` returns. `ready` is told where agents reach it, and
+/// whether the server is there.
+///
+/// # Errors
+/// When the log cannot be used, the server refuses it, or it is no server.
+pub fn run(
+    options: JobsOptions,
+    ready: impl FnMut(SocketAddr, bool),
+    until_stopped: impl FnOnce() + Send + 'static,
+) -> Result<(), JobsError> {
+    let (log_dir, state_dir) = (options.state_dir.join("log"), options.state_dir.clone());
+    let is_new = !log_dir.exists();
+    make_private_dir(&options.state_dir).map_err(JobsError::io(format!("make {}", options.state_dir.display())))?;
+    let log = Store::open(&log_dir, Options::default())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("network")
+        .enable_all()
+        .build()
+        .map_err(JobsError::io("start the network's threads"))?;
+    let (stop, stopped) = oneshot::channel();
+    let wait = move || {
+        until_stopped();
+        let _ = stop.send(());
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(JobsError::io("start a thread"))?;
+    let ended = runtime.block_on(async {
+        let mut started = None;
+        let ended = tokio::select! {
+            ended = stay(options, log, ready, &mut started) => ended,
+            _ = stopped => Ok(()),
+        };
+        let (done, is_done) = oneshot::channel();
+        if started.is_some_and(|handle| handle.send(Input::Stop(done)).is_ok()) {
+            let _ = is_done.await;
+        }
+        ended
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if is_new && !state_dir.join(Known::FILE).exists() {
+        // It was not let in: a log that nobody knows would be in the way of the right one.
+        let _ = fs::remove_dir_all(&log_dir);
+        let _ = fs::remove_dir(&state_dir);
+    }
+    ended
+}
+
+/// Serves agents and the server for as long as the latter takes it; the loop that it starts is `started`.
+async fn stay(
+    options: JobsOptions,
+    (store, recovered): (Store, Recovered),
+    mut ready: impl FnMut(SocketAddr, bool),
+    started: &mut Option<Handle>,
+) -> Result<(), JobsError> {
+    let JobsOptions { number, server, secrets, listen, state_dir, journal, patience } = options;
+    let before = Known::load(&state_dir);
+    if let Some(other) = before.as_ref().filter(|known| known.number != number) {
+        return Err(JobsError::OfOthers { path: state_dir, found: other.number.0, wanted: number.0 });
+    }
+    let listener = bind(resolve(&listen)?).await?;
+    let address = listener.local_addr().map_err(JobsError::io("learn its own address"))?;
+    let history = store.history();
+    let introduction = || Introduction::JobHost { host: number, address: address.to_string(), next: history.end() };
+    let patience = if before.is_some() { BRIEFLY } else { patience };
+    let first = match join_patiently(&server, &secrets, introduction, Some(patience)).await {
+        Ok(joined) => Some(joined),
+        Err(error) if before.is_none() || !matches!(error, JoinError::Unreachable { .. }) => return Err(error.into()),
+        Err(error) => {
+            tracing::warn!("{error}; what runs is taken over, and new tasks start when it is back");
+            None
+        }
+    };
+    let told = first.as_ref().map(|joined| Known::of(number, joined, &server)).transpose()?;
+    if let (Some(told), Some(before)) = (&told, &before)
+        && told.server != before.server
+    {
+        return Err(JobsError::OfAnotherServer { path: state_dir, server });
+    }
+    let known = told.or(before).expect("one of them is there, or it would have ended with the error");
+    known.keep(&state_dir)?;
+    let handle = started.insert(start_loop(&known, store, recovered, journal, &state_dir)?).clone();
+    let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), side: Side::JobHost(number) };
+    tokio::spawn(serve_daemons(listener, gate));
+    ready(address, first.is_some());
+    let mut joined = first;
+    loop {
+        if let Some(joined) = joined.take() {
+            tracing::info!("connected with the server");
+            let end = serve_as_job_host(joined, &handle, &history).await;
+            tracing::warn!(%end, "the connection to the server broke");
+        }
+        tokio::time::sleep(RETRY.0).await;
+        let again = join_patiently(&server, &secrets, introduction, None).await?;
+        let told = Known::of(number, &again, &server)?;
+        if told.server != known.server {
+            return Err(JobsError::OfAnotherServer { path: state_dir, server });
+        }
+        tracing::warn!("connected with the server again");
+        if told != known {
+            tracing::warn!("the server schedules by other rules than before; start this process again to follow them");
+        }
+        joined = Some(again);
+    }
+}
+
+fn start_loop(
+    known: &Known,
+    store: Store,
+    recovered: Recovered,
+    journal: Option<PathBuf>,
+    state_dir: &Path,
+) -> Result<Handle, JobsError> {
+    let Known { number, settings, preset, .. } = *known;
+    let epoch = Epoch::of_host(number, recovered.epoch)
+        .ok_or_else(|| JobsError::TooManyStarts { path: state_dir.to_owned() })?;
+    let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
+    let mut roles = Roles::new(preset, epoch, settings, new_sealing()?).with_managers(Managers::Here);
+    let name = format!("jobs-{}", number.0);
+    let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
+    if journal.is_some() {
+        roles.keep_journal();
+    }
+    roles.recover_job_managers(changes);
+    let events = Arc::new(EventRing::starting_at(store.next_sequence()));
+    let committer = Committer::new(Some(store), events, Arc::new(Metrics::default())).telling_log();
+    let clock = Clock::starting_at_least(last);
+    let (shell, handle) =
+        Shell::new(roles, clock, committer, journal, None).map_err(JobsError::io("make the loop's inbox"))?;
+    spawn_loop(shell)?;
+    Ok(handle)
+}

@@ -1,0 +1,191 @@
+//! A node's agent: its stream with the server, and those with processes of job managers, of which the server tells.
+
+use super::files::{answer_in_turn, piece};
+use super::{Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_patiently};
+use crate::backend::read_output;
+use crate::files::{FileStore, Piece};
+use crate::shell::{Handle, Input, PeerId};
+use amalgam_core::protocol::Address;
+use amalgam_core::vocabulary::{HostId, NodeId};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{mpsc, watch};
+
+/// Passes letters between this agent's loop and the server until the connection breaks.
+pub async fn serve_server(
+    joined: Joined,
+    node: NodeId,
+    handle: &Handle,
+    files: &Path,
+    others: &OtherNodes,
+    hosts: &HostLinks,
+) -> io::Error {
+    let Joined { incarnation, link, .. } = joined;
+    let (parcels_in, parcels) = mpsc::unbounded_channel();
+    let (wire_in, wire) = mpsc::unbounded_channel();
+    handle.routes().set_server(Some(parcels_in));
+    if handle.send(Input::MasterConnected { incarnation }).is_err() {
+        return io::Error::other("the agent is stopping");
+    }
+    let clock = handle.clock();
+    let mut conversation = link.converse(parcels, wire, move || clock.now());
+    others.reach_through(Some(wire_in.clone()));
+    let end = loop {
+        match conversation.next().await {
+            Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
+            Ok(Wire::AskFile { id, ask }) => {
+                let (store, answers) = (FileStore::of(files, node), wire_in.clone());
+                let served = Arc::clone(&others.served);
+                let read = async move {
+                    let read = move || piece(&store, &ask);
+                    tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
+                };
+                tokio::spawn(answer_in_turn(served, id, read, answers));
+            }
+            Ok(Wire::Mail(letters)) => {
+                if handle.send(Input::Mail(letters)).is_err() {
+                    break io::Error::other("the agent is stopping");
+                }
+            }
+            Ok(Wire::Fetch { id, attempt, stream, offset, limit }) => {
+                let (files, answers): (PathBuf, _) = (files.to_owned(), wire_in.clone());
+                tokio::task::spawn_blocking(move || {
+                    let bytes = read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
+                    let _ = answers.send(Wire::Fetched { id, bytes }.into());
+                });
+            }
+            Ok(Wire::Hosts(list)) => hosts.know(list),
+            Ok(Wire::Fetched { .. } | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
+            Err(error) => break error,
+        }
+    };
+    handle.routes().set_server(None);
+    others.reach_through(None);
+    let _ = handle.send(Input::MasterDisconnected);
+    end
+}
+
+/// The processes of job managers that this agent has heard of. It stays connected with each, whether the server is there
+/// or not.
+pub struct HostLinks {
+    handle: Handle,
+    secrets: Secrets,
+    node: NodeId,
+    /// Where they are.
+    addresses: Mutex<BTreeMap<HostId, watch::Sender<String>>>,
+    /// Called with all of them when one is new or elsewhere.
+    keep: Keep,
+}
+
+type Keep = Box<dyn Fn(&BTreeMap<HostId, String>) + Send + Sync>;
+
+impl HostLinks {
+    pub fn new(
+        handle: Handle,
+        secrets: Secrets,
+        node: NodeId,
+        keep: impl Fn(&BTreeMap<HostId, String>) + Send + Sync + 'static,
+    ) -> HostLinks {
+        HostLinks { handle, secrets, node, addresses: Mutex::default(), keep: Box::new(keep) }
+    }
+
+    /// These are there, and others that were named before may be as well.
+    pub fn know(&self, list: impl IntoIterator<Item = (HostId, String)>) {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_news = false;
+        for (host, address) in list {
+            match addresses.get(&host) {
+                Some(known) => {
+                    is_news |= known.send_if_modified(|at| std::mem::replace(at, address.clone()) != address)
+                }
+                None => {
+                    let (known, heard) = watch::channel(address);
+                    addresses.insert(host, known);
+                    let (handle, secrets, node) = (self.handle.clone(), self.secrets.clone(), self.node);
+                    tokio::spawn(stay_with(host, heard, handle, secrets, node));
+                    is_news = true;
+                }
+            }
+        }
+        if is_news {
+            let all = addresses.iter().map(|(host, address)| (*host, address.borrow().clone()));
+            (self.keep)(&all.collect());
+        }
+    }
+}
+
+/// Serves a process of job managers wherever it is, for as long as this agent lives.
+async fn stay_with(host: HostId, mut address: watch::Receiver<String>, handle: Handle, secrets: Secrets, node: NodeId) {
+    loop {
+        let at = address.borrow_and_update().clone();
+        let introduction = || Introduction::NodeOf { node };
+        let joined = tokio::select! {
+            joined = join_patiently(&at, &secrets, introduction, None) => joined,
+            moved = address.changed() => match moved {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        match joined {
+            Ok(joined @ Joined { terms: Terms::NodeOf, .. }) => {
+                let end = serve_host(host, joined, &handle, &mut address, node).await;
+                tracing::warn!(%end, "the connection to job managers {} broke", host.0);
+            }
+            Ok(_) => tracing::warn!("what answers at {at} is no process of job managers"),
+            Err(error) => tracing::warn!("job managers {}: {error}", host.0),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY.1) => {}
+            moved = address.changed() => if moved.is_err() { return },
+        }
+    }
+}
+
+async fn serve_host(
+    host: HostId,
+    joined: Joined,
+    handle: &Handle,
+    address: &mut watch::Receiver<String>,
+    node: NodeId,
+) -> io::Error {
+    let Joined { incarnation, link, .. } = joined;
+    let (parcels_in, parcels) = mpsc::unbounded_channel();
+    let Some(route) = handle.routes().add(PeerId::JobHost(host), parcels_in) else {
+        return io::Error::other("there is another connection to it");
+    };
+    if handle.send(Input::HostConnected { host, incarnation }).is_err() {
+        return io::Error::other("the agent is stopping");
+    }
+    tracing::warn!("connected with job managers {}", host.0);
+    // Nothing but mail goes there; the end would be taken for that of the connection.
+    let (_wire_in, wire) = mpsc::unbounded_channel();
+    let clock = handle.clock();
+    let mut conversation = link.converse(parcels, wire, move || clock.now());
+    let end = loop {
+        let next = tokio::select! {
+            next = conversation.next() => next,
+            moved = address.changed() => {
+                let why = if moved.is_ok() { "it is elsewhere now" } else { "the agent is stopping" };
+                address.mark_changed();
+                break io::Error::other(why);
+            }
+        };
+        match next {
+            Ok(Wire::Mail(letters)) => {
+                let is_own = |from: Address| matches!(from, Address::JobManager(_)) || from == Address::JobHost(host);
+                let for_node = |to: Address| to == Address::Node(node);
+                let own = letters.into_iter().filter(|letter| is_own(letter.from) && for_node(letter.to)).collect();
+                if handle.send(Input::Mail(own)).is_err() {
+                    break io::Error::other("the agent is stopping");
+                }
+            }
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    let _ = handle.send(Input::HostDisconnected { host });
+    drop(route);
+    end
+}

@@ -1,0 +1,239 @@
+//! What tasks wrote and the files that they hand on, as they go between nodes: by way of the server.
+
+use super::{FileBytes, Outgoing, Wire};
+use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
+use amalgam_core::vocabulary::{AttemptId, HostId, NodeId, Stream};
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+const FETCH: Duration = Duration::from_secs(10);
+
+/// What the server has of the nodes and processes of job managers that are connected over the network.
+#[derive(Default)]
+pub struct RemoteNodes {
+    /// Where agents reach those that have said so in this life of the server.
+    pub(super) job_hosts: watch::Sender<BTreeMap<HostId, String>>,
+    peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Outgoing>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<FileBytes>>>,
+    waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
+    next: AtomicU64,
+}
+
+pub enum Fetched {
+    Bytes(Vec<u8>),
+    Failed(String),
+    /// The node is not connected, or did not answer in time.
+    Away,
+}
+
+impl RemoteNodes {
+    pub async fn fetch(&self, node: NodeId, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> Fetched {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.waiting).insert(id, answer);
+        let sent = lock(&self.peers)
+            .get(&node)
+            .is_some_and(|peer| peer.send(Wire::Fetch { id, attempt, stream, offset, limit }.into()).is_ok());
+        let fetched = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
+        lock(&self.waiting).remove(&id);
+        match fetched {
+            Some(Ok(bytes)) => Fetched::Bytes(bytes),
+            Some(Err(why)) => Fetched::Failed(why),
+            None => Fetched::Away,
+        }
+    }
+
+    pub(super) fn add(&self, node: NodeId, peer: mpsc::UnboundedSender<Outgoing>) {
+        lock(&self.peers).insert(node, peer);
+    }
+
+    pub(super) fn remove(&self, node: NodeId) {
+        lock(&self.peers).remove(&node);
+    }
+
+    pub(super) async fn piece(&self, ask: PieceAsk) -> Piece {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.waiting_pieces).insert(id, answer);
+        let node = ask.node;
+        let ask = Wire::AskFile { id, ask };
+        let sent = lock(&self.peers).get(&node).is_some_and(|peer| peer.send(ask.into()).is_ok());
+        let piece = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
+        lock(&self.waiting_pieces).remove(&id);
+        piece.unwrap_or(Piece::Unreachable)
+    }
+
+    pub(super) fn answer_piece(&self, id: u64, piece: Piece) {
+        if let Some(waiting) = lock(&self.waiting_pieces).remove(&id) {
+            let _ = waiting.send(piece);
+        }
+    }
+
+    pub(super) fn answer(&self, id: u64, bytes: FileBytes) {
+        if let Some(waiting) = lock(&self.waiting).remove(&id) {
+            let _ = waiting.send(bytes);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A piece of a file of this node.
+pub(super) fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
+    let is_as_it_was = if ask.is_suspect { store.verify(&ask.digest) } else { Ok(true) };
+    let read = is_as_it_was.and_then(|is_as_it_was| match is_as_it_was {
+        true => store.read(&ask.digest, ask.offset, ask.limit.min(PIECE)),
+        false => Ok(None),
+    });
+    match read {
+        Ok(Some(bytes)) => Piece::Bytes(bytes),
+        Ok(None) => Piece::Absent,
+        Err(error) => {
+            // It may be readable in a moment; whoever asks does so again, and not for ever.
+            tracing::warn!(file = %ask.digest, "cannot be read: {error}");
+            Piece::Unreachable
+        }
+    }
+}
+
+/// Files of other nodes, as an agent reaches them through its server.
+pub struct OtherNodes {
+    server: watch::Sender<Option<mpsc::UnboundedSender<Outgoing>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
+    next: AtomicU64,
+    /// Places for those that ask for files of this node.
+    pub(super) served: Arc<Semaphore>,
+}
+
+impl Default for OtherNodes {
+    fn default() -> OtherNodes {
+        OtherNodes {
+            server: watch::Sender::new(None),
+            waiting: Mutex::default(),
+            next: AtomicU64::new(0),
+            served: Arc::new(Semaphore::new(MOST_SERVED)),
+        }
+    }
+}
+
+impl OtherNodes {
+    pub(super) fn reach_through(&self, server: Option<mpsc::UnboundedSender<Outgoing>>) {
+        self.server.send_replace(server);
+        // What was asked on an earlier connection is not answered on this one.
+        lock(&self.waiting).clear();
+    }
+
+    pub(super) fn answer(&self, id: u64, piece: Piece) {
+        if let Some(waiting) = lock(&self.waiting).remove(&id) {
+            let _ = waiting.send(piece);
+        }
+    }
+
+    /// While there is no server it waits for one: that says nothing of the node.
+    async fn ask(&self, ask: PieceAsk) -> Piece {
+        let mut connections = self.server.subscribe();
+        loop {
+            let Ok(server) = connections.wait_for(Option::is_some).await.map(|server| server.clone()) else {
+                return Piece::Unreachable;
+            };
+            let id = self.next.fetch_add(1, Ordering::Relaxed);
+            let (answer, answered) = oneshot::channel();
+            lock(&self.waiting).insert(id, answer);
+            let ask = Wire::AskFile { id, ask };
+            if server.is_some_and(|server| server.send(ask.into()).is_ok()) {
+                match timeout(FETCH * 2, answered).await {
+                    Ok(Ok(piece)) => return piece,
+                    Err(_) => {
+                        lock(&self.waiting).remove(&id);
+                        return Piece::Unreachable;
+                    }
+                    // The connection broke.
+                    Ok(Err(_)) => {}
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl Source for OtherNodes {
+    fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        Box::pin(self.ask(ask))
+    }
+}
+
+/// Gets a piece of a file when there is a place for it, which is free again once the piece is written.
+pub(super) async fn answer_in_turn(
+    places: Arc<Semaphore>,
+    id: u64,
+    piece: impl Future<Output = Piece>,
+    answers: mpsc::UnboundedSender<Outgoing>,
+) {
+    let place = places.acquire_owned().await.ok();
+    let wire = Wire::FilePiece { id, piece: piece.await };
+    let _ = answers.send(Outgoing { wire, _place: place });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Left;
+    use std::fs::{self, FileTimes, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
+
+    #[test]
+    fn pieces_that_nobody_takes_are_few() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (answers, mut taken) = mpsc::unbounded_channel();
+            let places = Arc::new(Semaphore::new(2));
+            for id in 0..5 {
+                let piece = async { Piece::Bytes(vec![0]) };
+                tokio::spawn(answer_in_turn(Arc::clone(&places), id, piece, answers.clone()));
+            }
+            let mut written = 0;
+            for waiting in [2; 4] {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(taken.len(), waiting);
+                // As it is written, its place is free.
+                drop(taken.recv().await);
+                written += 1;
+            }
+            assert_eq!((written, taken.recv().await.is_some(), taken.len()), (4, true, 0));
+        });
+    }
+
+    #[test]
+    fn a_copy_that_somebody_doubts_is_read_as_a_whole_and_goes_if_it_is_damaged() {
+        let state = tempfile::tempdir().unwrap();
+        let store = FileStore::of(state.path(), NodeId(1));
+        fs::write(state.path().join("o"), "abc").unwrap();
+        let stored = store.put(&Left::find(state.path(), "o").unwrap(), false).unwrap();
+        let said = |is_suspect| {
+            piece(&store, &PieceAsk { node: NodeId(1), digest: stored.digest, offset: 0, limit: 9, is_suspect })
+        };
+        assert_eq!(said(true), Piece::Bytes(b"abc".to_vec()));
+        // Damage that no time of change tells of.
+        let path = state.path().join("files/1").join(stored.digest.to_string());
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "abd").unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))).unwrap();
+        assert_eq!(said(false), Piece::Bytes(b"abd".to_vec()));
+        assert_eq!((said(true), said(false)), (Piece::Absent, Piece::Absent));
+        assert!(!store.has(&stored.digest, 3), "its own readers are not given it either");
+        // One that cannot be opened is there all the same.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert_eq!((said(true), said(false)), (Piece::Unreachable, Piece::Unreachable));
+    }
+}

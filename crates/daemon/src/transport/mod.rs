@@ -1,0 +1,457 @@
+//! The streams between daemons: framed batches of letters over TCP, both sides proven to hold the same token before the
+//! first one. Agents have one with the server and with each process of job managers, and these have one with the server.
+//!
+//! ```text
+//! who listens: Challenge { version, nonce }   who joins: Hello { version, who it is, nonce, proof of the listener's nonce }
+//! who listens: Accepted { terms, proof of the other's nonce } or Refused { why }
+//! then both: Mail; with the server Fetch / Fetched for what tasks wrote, AskFile / FilePiece for files of tasks, which it
+//! passes on from one node to another, and Hosts, where job managers are; to it Log and All, what these wrote down
+//! ```
+
+mod agents;
+mod files;
+mod job_hosts;
+mod server;
+
+pub use agents::{HostLinks, serve_server};
+pub use files::{Fetched, OtherNodes, RemoteNodes};
+pub use job_hosts::serve_as_job_host;
+pub use server::{Gate, Side, serve_daemons};
+
+use crate::auth::{self, AuthError, Tokens};
+use crate::files::{Piece, PieceAsk};
+use crate::frames::{self, Decoder};
+use crate::server::ServerId;
+use crate::shell::Parcel;
+use crate::store::Entry;
+use amalgam_core::hosting::{Letter, Present};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{AttemptId, HostId, Instant, NodeId, Stream};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Both sides must speak the same; it grows with every change of a message.
+const VERSION: u32 = 22;
+/// A peer that says nothing for so long before it is accepted is dropped.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The first frame of a stranger is short.
+const STRANGERS_FRAME: usize = 4 * 1024;
+/// Between two tries to reach a peer: at first, and at most.
+pub const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+#[derive(Serialize, Deserialize)]
+struct Challenge {
+    version: u32,
+    nonce: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    version: u32,
+    introduction: Introduction,
+    nonce: [u8; 32],
+    proof: [u8; 32],
+}
+
+/// Who wants to be let in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Introduction {
+    /// A node's agent, at the server, which gives it its number.
+    Node { name: String },
+    /// The same at a process of job managers.
+    NodeOf { node: NodeId },
+    /// A process of job managers, at the server: where agents reach it, and the number of the next entry of its log.
+    JobHost { host: HostId, address: String, next: u64 },
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    /// The number is that by which both sides know the connection.
+    Accepted {
+        incarnation: u64,
+        terms: Terms,
+        proof: [u8; 32],
+    },
+    Refused {
+        why: String,
+        is_passing: bool,
+    },
+}
+
+/// What the joining side is told, by how it introduced itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Terms {
+    Node {
+        node: NodeId,
+        preset: Box<Preset>,
+    },
+    NodeOf,
+    /// The server has what the host's log holds before this entry.
+    JobHost {
+        /// Tells the server's log from all others.
+        server: ServerId,
+        preset: Box<Preset>,
+        settings: JobManagerSettings,
+        heard: u64,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+enum Wire {
+    Mail(Vec<Letter>),
+    Fetch {
+        id: u64,
+        attempt: AttemptId,
+        stream: Stream,
+        offset: u64,
+        limit: u32,
+    },
+    Fetched {
+        id: u64,
+        bytes: FileBytes,
+    },
+    /// For a piece of a file of another node.
+    AskFile {
+        id: u64,
+        ask: PieceAsk,
+    },
+    FilePiece {
+        id: u64,
+        piece: Piece,
+    },
+    /// Where agents reach processes of job managers, as far as these have said.
+    Hosts(Vec<(HostId, String)>),
+    /// What a process of job managers has on disk from entry `first` on, and what its clock says now.
+    Log {
+        now: Instant,
+        first: u64,
+        entries: Vec<Entry>,
+    },
+    /// What it knows besides, told once it has told what its log holds.
+    Present {
+        now: Instant,
+        present: Present,
+    },
+    /// All that it knows before entry `next`.
+    All {
+        now: Instant,
+        next: u64,
+        changes: Vec<Change>,
+    },
+}
+
+/// A piece of a file, or why it cannot be read.
+type FileBytes = Result<Vec<u8>, String>;
+
+/// What is to be written, with the place that it takes until it is: what nobody reads must not fill the memory.
+struct Outgoing {
+    wire: Wire,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl From<Wire> for Outgoing {
+    fn from(wire: Wire) -> Outgoing {
+        Outgoing { wire, _place: None }
+    }
+}
+
+/// The tokens that prove a daemon to another one: those of administrators.
+#[derive(Clone)]
+pub enum Secrets {
+    /// Of a server.
+    Server(Arc<Tokens>),
+    /// A file as a server has it, or one with a single token, read again whenever it is needed.
+    File {
+        path: PathBuf,
+        /// Whose token is preferred.
+        user: String,
+    },
+    Single(String),
+}
+
+impl Secrets {
+    /// The one that proves this process.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn own(&self) -> Result<String, AuthError> {
+        match self {
+            Secrets::Server(tokens) => auth::client_token(tokens.path(), ""),
+            Secrets::File { path, user } => auth::client_token(path, user),
+            Secrets::Single(token) => Ok(token.clone()),
+        }
+    }
+
+    /// Those that others may prove.
+    fn all(&self) -> Result<Vec<String>, AuthError> {
+        match self {
+            Secrets::Server(tokens) => tokens.administrators(),
+            Secrets::File { path, .. } => auth::daemon_tokens(path),
+            Secrets::Single(token) => Ok(vec![token.clone()]),
+        }
+    }
+}
+
+// ---- joining -------------------------------------------------------------------------------------------------------
+
+/// An accepted connection.
+pub struct Joined {
+    pub terms: Terms,
+    incarnation: u64,
+    link: Link,
+}
+
+/// What stands between a daemon and the one that it wants to join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("cannot reach {address}: {error}")]
+    Unreachable { address: String, error: io::Error },
+    #[error("{address} does not let us in: {why}")]
+    Refused { address: String, why: String, is_passing: bool },
+    #[error("what answers at {address} cannot prove that it has our token")]
+    Impostor { address: String },
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+}
+
+/// Joins the daemon that listens there.
+///
+/// # Errors
+/// When it cannot be reached, does not let us in, or cannot prove that it holds the same token.
+pub async fn join(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
+    let unreachable = |error| JoinError::Unreachable { address: address.to_owned(), error };
+    let late =
+        |_| unreachable(io::Error::new(io::ErrorKind::TimedOut, "it says nothing; is this its address for agents?"));
+    timeout(HANDSHAKE, shake_hands(address, secrets, introduction)).await.map_err(late)?
+}
+
+async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
+    let unreachable = |error| JoinError::Unreachable { address: address.to_owned(), error };
+    let token = secrets.own()?;
+    let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+    let mut link = Link::new(stream, STRANGERS_FRAME).map_err(unreachable)?;
+    let challenge: Challenge = link.read().await.map_err(unreachable)?;
+    if challenge.version != VERSION {
+        let why = format!("it speaks version {} and we {VERSION}; install the same version", challenge.version);
+        return Err(JoinError::Refused { address: address.to_owned(), why, is_passing: false });
+    }
+    let nonce = auth::new_nonce()?;
+    let proof = auth::prove(&token, JOINING, &challenge.nonce);
+    link.write(&Hello { version: VERSION, introduction, nonce, proof }).await.map_err(unreachable)?;
+    match link.read().await.map_err(unreachable)? {
+        Answer::Accepted { incarnation, terms, proof } => {
+            if !auth::verify(&token, LISTENING, &nonce, &proof) {
+                return Err(JoinError::Impostor { address: address.to_owned() });
+            }
+            link.trust();
+            Ok(Joined { terms, incarnation, link })
+        }
+        Answer::Refused { why, is_passing } => Err(JoinError::Refused { address: address.to_owned(), why, is_passing }),
+    }
+}
+
+/// What each side proves to hold the token for.
+const JOINING: &str = "agent";
+const LISTENING: &str = "server";
+
+/// Tries again while nobody answers, and while the connection before is taken for a good one; what is refused for another
+/// reason would be refused again. Without a limit to its patience it goes on for ever.
+///
+/// # Errors
+/// As of [`join`].
+pub async fn join_patiently(
+    address: &str,
+    secrets: &Secrets,
+    introduction: impl Fn() -> Introduction,
+    patience: Option<Duration>,
+) -> Result<Joined, JoinError> {
+    let started = tokio::time::Instant::now();
+    let mut pause = RETRY.0;
+    let mut said = String::new();
+    loop {
+        let error = match join(address, secrets, introduction()).await {
+            Ok(joined) => return Ok(joined),
+            Err(error) => error,
+        };
+        match &error {
+            JoinError::Unreachable { .. } | JoinError::Refused { is_passing: true, .. } => {
+                if patience.is_some_and(|patience| started.elapsed() >= patience) {
+                    return Err(error);
+                }
+                let why = error.to_string();
+                if why != said {
+                    tracing::warn!("still trying: {why}");
+                    said = why;
+                }
+            }
+            _ => return Err(error),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY.1);
+    }
+}
+
+// ---- both sides ----------------------------------------------------------------------------------------------------
+
+struct Link {
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    decoder: Decoder,
+}
+
+/// A link on which both sides say what they like, until it is dropped.
+struct Conversation {
+    reader: OwnedReadHalf,
+    decoder: Decoder,
+    writing: JoinHandle<io::Result<()>>,
+}
+
+impl Link {
+    fn new(stream: TcpStream, limit: usize) -> io::Result<Link> {
+        stream.set_nodelay(true)?;
+        let (reader, writer) = stream.into_split();
+        Ok(Link { reader, writer, decoder: Decoder::with_limit(limit) })
+    }
+
+    /// The peer has proven itself: it may send whole batches.
+    fn trust(&mut self) {
+        self.decoder.set_limit(frames::MAX_FRAME);
+    }
+
+    async fn write<T: Serialize>(&mut self, value: &T) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        frames::encode(value, &mut bytes).map_err(io::Error::other)?;
+        self.writer.write_all(&bytes).await
+    }
+
+    async fn read<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        read_frame(&mut self.reader, &mut self.decoder).await
+    }
+
+    fn converse(
+        self,
+        parcels: mpsc::UnboundedReceiver<Parcel>,
+        wire: mpsc::UnboundedReceiver<Outgoing>,
+        clock: impl Fn() -> Instant + Send + 'static,
+    ) -> Conversation {
+        let Link { reader, writer, decoder } = self;
+        Conversation { reader, decoder, writing: tokio::spawn(write_out(writer, parcels, wire, clock)) }
+    }
+}
+
+impl Conversation {
+    /// What the peer says next. After an error there is nothing more.
+    async fn next(&mut self) -> io::Result<Wire> {
+        tokio::select! {
+            next = read_frame(&mut self.reader, &mut self.decoder) => next,
+            // A connection that takes nothing any more is of no use, even if something still comes.
+            _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.writing.abort();
+    }
+}
+
+async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<T> {
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        let frame = decoder.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        if let Some(frame) = frame {
+            return Ok(frame);
+        }
+        match reader.read(&mut bytes).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => decoder.push(&bytes[..count]),
+        }
+    }
+}
+
+/// Writes what comes, as much at once as has piled up.
+async fn write_out(
+    mut writer: OwnedWriteHalf,
+    mut parcels: mpsc::UnboundedReceiver<Parcel>,
+    mut wire: mpsc::UnboundedReceiver<Outgoing>,
+    clock: impl Fn() -> Instant,
+) -> io::Result<()> {
+    loop {
+        let mut bytes = Vec::new();
+        let written = tokio::select! {
+            parcel = parcels.recv() => parcel.map(|parcel| encode_parcel(parcel, &clock, &mut bytes).map(|()| None)),
+            other = wire.recv() => other.map(|outgoing| Ok(Some(outgoing))),
+        };
+        let Some(written) = written.transpose()? else { return Ok(()) };
+        if let Some(outgoing) = &written {
+            frames::encode(&outgoing.wire, &mut bytes).map_err(io::Error::other)?;
+        }
+        while bytes.len() < 256 * 1024
+            && let Ok(more) = parcels.try_recv()
+        {
+            encode_parcel(more, &clock, &mut bytes)?;
+        }
+        writer.write_all(&bytes).await?;
+    }
+}
+
+fn encode_parcel(parcel: Parcel, clock: impl Fn() -> Instant, bytes: &mut Vec<u8>) -> io::Result<()> {
+    match parcel {
+        Parcel::Mail(letters) => encode_mail(letters, frames::MAX_FRAME, bytes),
+        // Without one entry the next ones mean nothing.
+        Parcel::Log { first, entries, .. } => {
+            frames::encode(&Wire::Log { now: clock(), first, entries }, bytes).map_err(io::Error::other)?;
+        }
+    }
+    Ok(())
+}
+
+/// Letters that are too long are left out, for others go the same way.
+fn encode_mail(letters: Vec<Letter>, limit: usize, bytes: &mut Vec<u8>) {
+    let mail = Wire::Mail(letters);
+    let Err(error) = frames::encode_within(&mail, limit, bytes) else { return };
+    let Wire::Mail(letters) = mail else { return };
+    match &letters[..] {
+        [only] => tracing::error!(to = ?only.to, %error, "a letter is lost that cannot be sent"),
+        _ => letters.into_iter().for_each(|letter| encode_mail(vec![letter], limit, bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_core::protocol::{Address, Message, ToMaster};
+
+    #[test]
+    fn a_letter_that_is_too_long_does_not_hold_up_the_others() {
+        let letter = |length: usize| {
+            let why = "x".repeat(length);
+            let message = Message::ToMaster(ToMaster::CannotLaunch { why });
+            Letter { from: Address::Node(NodeId(1)), to: Address::Master, message }
+        };
+        let mut bytes = Vec::new();
+        encode_mail(vec![letter(1), letter(500), letter(2)], 100, &mut bytes);
+        let mut decoder = Decoder::default();
+        decoder.push(&bytes);
+        let mut lengths = Vec::new();
+        while let Some(Wire::Mail(letters)) = decoder.next().unwrap() {
+            lengths.extend(letters.into_iter().map(|letter| match letter.message {
+                Message::ToMaster(ToMaster::CannotLaunch { why }) => why.len(),
+                other => panic!("{other:?}"),
+            }));
+        }
+        assert_eq!(lengths, [1, 2]);
+    }
+}

@@ -1,0 +1,354 @@
+//! Who listens: the server, for agents and for processes of job managers; and one of these, for agents.
+
+use super::files::answer_in_turn;
+use super::{
+    Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Outgoing, RemoteNodes,
+    STRANGERS_FRAME, Secrets, Terms, VERSION, Wire,
+};
+use crate::auth;
+use crate::files::MOST_SERVED;
+use crate::server::ServerId;
+use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
+use crate::store::Entry;
+use amalgam_core::hosting::{Fact, Roles};
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::Address;
+use amalgam_core::vocabulary::{ClockOffset, HostId, Instant, NodeId};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+
+/// Who may come in, and to whom.
+pub struct Gate {
+    pub handle: Handle,
+    pub secrets: Secrets,
+    pub side: Side,
+}
+
+/// Who listens.
+pub enum Side {
+    Server { remote: Arc<RemoteNodes>, id: ServerId, preset: Box<Preset>, epoch: u32 },
+    JobHost(HostId),
+}
+
+/// Somebody who was let in.
+struct Guest {
+    peer: PeerId,
+    /// As the log of this process names it.
+    name: String,
+    /// Where agents reach it, if they do.
+    address: Option<String>,
+    incarnation: u64,
+    link: Link,
+    parcels: mpsc::UnboundedReceiver<Parcel>,
+    route: PeerRoute,
+}
+
+/// Why somebody is not let in, and whether that may change by itself.
+struct Refusal {
+    why: String,
+    is_passing: bool,
+}
+
+impl Refusal {
+    fn for_good(why: String) -> Refusal {
+        Refusal { why, is_passing: false }
+    }
+
+    fn stopping() -> Refusal {
+        Refusal { why: "it is stopping".to_owned(), is_passing: true }
+    }
+}
+
+/// Lets daemons in for as long as the process lives.
+pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
+    let gate = Arc::new(gate);
+    let connections = AtomicU64::new(1);
+    loop {
+        let Ok((stream, address)) = listener.accept().await else {
+            // Out of file descriptors, most likely; it passes.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let gate = Arc::clone(&gate);
+        let incarnation = gate.incarnation(connections.fetch_add(1, Ordering::Relaxed));
+        tokio::spawn(async move {
+            match timeout(HANDSHAKE, gate.let_in(stream, incarnation)).await {
+                Ok(Ok(guest)) => gate.serve(guest).await,
+                Ok(Err(error)) => tracing::warn!(%address, %error, "a daemon was not let in"),
+                Err(_) => tracing::warn!(%address, "a daemon did not introduce itself in time"),
+            }
+        });
+    }
+}
+
+impl Gate {
+    /// Tells a connection from all others, and by its lower half the server's life.
+    fn incarnation(&self, connection: u64) -> u64 {
+        match self.side {
+            Side::Server { epoch, .. } => connection << 32 | u64::from(epoch),
+            Side::JobHost(_) => connection,
+        }
+    }
+
+    async fn let_in(&self, stream: TcpStream, incarnation: u64) -> io::Result<Guest> {
+        let mut link = Link::new(stream, STRANGERS_FRAME)?;
+        let nonce = auth::new_nonce().map_err(io::Error::other)?;
+        link.write(&Challenge { version: VERSION, nonce }).await?;
+        let hello: Hello = link.read().await?;
+        if hello.version != VERSION {
+            let why = format!("you speak version {} and we {VERSION}; install the same version", hello.version);
+            return Err(refuse(link, Refusal::for_good(why)).await);
+        }
+        let secrets = self.secrets.all().map_err(io::Error::other)?;
+        let token = secrets.into_iter().find(|token| auth::verify(token, JOINING, &nonce, &hello.proof));
+        let Some(token) = token else {
+            let why = "the token is not that of an administrator of this server".to_owned();
+            return Err(refuse(link, Refusal::for_good(why)).await);
+        };
+        let address = match &hello.introduction {
+            Introduction::JobHost { address, .. } => Some(address.clone()),
+            Introduction::Node { .. } | Introduction::NodeOf { .. } => None,
+        };
+        let (peer, name, terms) = match self.admit(hello.introduction).await {
+            Ok(admitted) => admitted,
+            Err(refusal) => return Err(refuse(link, refusal).await),
+        };
+        let (parcels_in, parcels) = mpsc::unbounded_channel();
+        let Some(route) = self.handle.routes().add(peer, parcels_in) else {
+            let why = match peer {
+                PeerId::Node(_) => {
+                    format!("a node named `{name}` is connected already; give each agent a --name of its own")
+                }
+                PeerId::JobHost(host) => are_connected(host),
+            };
+            return Err(refuse(link, Refusal { why, is_passing: true }).await);
+        };
+        let proof = auth::prove(&token, LISTENING, &hello.nonce);
+        link.write(&Answer::Accepted { incarnation, terms, proof }).await?;
+        link.trust();
+        Ok(Guest { peer, name, address, incarnation, link, parcels, route })
+    }
+
+    async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
+        match (&self.side, introduction) {
+            (Side::Server { preset, .. }, Introduction::Node { name }) => {
+                let (answer, answered) = oneshot::channel();
+                let asked = self.handle.send(Input::NameNode { name: name.clone(), answer });
+                asked.map_err(|_| Refusal::stopping())?;
+                let node = answered.await.map_err(|_| Refusal::stopping())?;
+                Ok((PeerId::Node(node), name, Terms::Node { node, preset: preset.clone() }))
+            }
+            (Side::Server { .. }, Introduction::JobHost { host, .. })
+                if self.handle.routes().job_hosts().contains(&host) =>
+            {
+                Err(Refusal { why: are_connected(host), is_passing: true })
+            }
+            (Side::Server { id, preset, .. }, Introduction::JobHost { host, next, .. }) => {
+                let known = self.handle.ask(move |roles, _| Known::of(roles, host)).await;
+                let Known { is_wanted, most, heard, settings } = known.map_err(|_| Refusal::stopping())?;
+                if !is_wanted {
+                    let why = match most {
+                        0 => "this server has all job managers itself; write `job_hosts = 1` into its configuration, \
+                              or a higher number"
+                            .to_owned(),
+                        most => format!("this server has job managers 1 to {most}, and not {}", host.0),
+                    };
+                    return Err(Refusal::for_good(why));
+                }
+                if next < heard {
+                    let why = format!(
+                        "the log of job managers {} holds {next} entries and had {heard}: it was lost, or --work-dir \
+                         is another one than before. Bring it back; or end their jobs with `amalgam cancel --force`, and give this process a --number that \
+                         was not used before",
+                        host.0
+                    );
+                    return Err(Refusal::for_good(why));
+                }
+                let terms = Terms::JobHost { server: *id, preset: preset.clone(), settings, heard };
+                Ok((PeerId::JobHost(host), format!("job managers {}", host.0), terms))
+            }
+            (Side::JobHost(_), Introduction::NodeOf { node }) => {
+                Ok((PeerId::Node(node), node.to_string(), Terms::NodeOf))
+            }
+            (Side::Server { .. }, Introduction::NodeOf { .. }) => {
+                Err(Refusal::for_good("this is a server, and no process of job managers".to_owned()))
+            }
+            (Side::JobHost(_), _) => {
+                Err(Refusal::for_good("this is a process of job managers, and no server".to_owned()))
+            }
+        }
+    }
+
+    async fn serve(&self, guest: Guest) {
+        match (&self.side, guest.peer) {
+            (Side::Server { remote, .. }, PeerId::Node(node)) => self.serve_agent(guest, node, Some(remote)).await,
+            (Side::JobHost(_), PeerId::Node(node)) => self.serve_agent(guest, node, None).await,
+            (Side::Server { remote, .. }, PeerId::JobHost(host)) => self.serve_job_host(guest, host, remote).await,
+            (Side::JobHost(_), PeerId::JobHost(_)) => {}
+        }
+    }
+
+    /// The server passes files on and says where job managers are.
+    async fn serve_agent(&self, guest: Guest, node: NodeId, remote: Option<&Arc<RemoteNodes>>) {
+        let Guest { name, incarnation, link, parcels, route, .. } = guest;
+        let (wire_in, wire) = mpsc::unbounded_channel();
+        if let Some(remote) = remote {
+            remote.add(node, wire_in.clone());
+        }
+        if self.handle.send(Input::NodeConnected { node, incarnation }).is_err() {
+            return;
+        }
+        tracing::info!(%node, name, "a node's agent connected");
+        let mut hosts = remote.map(|remote| remote.job_hosts.subscribe());
+        hosts.iter_mut().for_each(|hosts| hosts.mark_changed());
+        let passed_on = Arc::new(Semaphore::new(MOST_SERVED));
+        let clock = self.handle.clock();
+        let mut conversation = link.converse(parcels, wire, move || clock.now());
+        let end = loop {
+            let changed = async {
+                match &mut hosts {
+                    Some(hosts) => hosts.changed().await.is_ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            let next = tokio::select! {
+                next = conversation.next() => next,
+                true = changed => {
+                    if let Some(hosts) = &mut hosts {
+                        let all = hosts.borrow_and_update().iter().map(|(host, at)| (*host, at.clone())).collect();
+                        let _ = wire_in.send(Outgoing::from(Wire::Hosts(all)));
+                    }
+                    continue;
+                }
+            };
+            match next {
+                Ok(Wire::Mail(letters)) => {
+                    // A node speaks for itself only.
+                    let own = letters.into_iter().filter(|letter| letter.from == Address::Node(node)).collect();
+                    if self.handle.send(Input::Mail(own)).is_err() {
+                        return;
+                    }
+                }
+                Ok(Wire::Fetched { id, bytes }) => {
+                    if let Some(remote) = remote {
+                        remote.answer(id, bytes);
+                    }
+                }
+                Ok(Wire::FilePiece { id, piece }) => {
+                    if let Some(remote) = remote {
+                        remote.answer_piece(id, piece);
+                    }
+                }
+                Ok(Wire::AskFile { id, ask }) => {
+                    let Some(remote) = remote else { continue };
+                    // Passed on while others speak; the answer finds its way by the number.
+                    let (remote, answers, places) = (Arc::clone(remote), wire_in.clone(), Arc::clone(&passed_on));
+                    tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
+                }
+                Ok(
+                    Wire::Fetch { .. } | Wire::Hosts(_) | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. },
+                ) => {}
+                Err(error) => break error,
+            }
+        };
+        tracing::info!(%node, name, %end, "a node's agent left");
+        if let Some(remote) = remote {
+            remote.remove(node);
+        }
+        let _ = self.handle.send(Input::NodeDisconnected { node });
+        drop(route);
+    }
+
+    async fn serve_job_host(&self, guest: Guest, host: HostId, remote: &RemoteNodes) {
+        let Guest { name, address, incarnation, link, parcels, route, .. } = guest;
+        // Not before it is the only one of its number.
+        remote.job_hosts.send_modify(|hosts| hosts.extend(address.map(|address| (host, address))));
+        if self.handle.send(Input::HostConnected { host, incarnation }).is_err() {
+            return;
+        }
+        tracing::info!("{name} connected");
+        // It is told nothing but mail; the end would be taken for that of the connection.
+        let (_wire_in, wire) = mpsc::unbounded_channel();
+        let clock = self.handle.clock();
+        let mut conversation = link.converse(parcels, wire, move || clock.now());
+        let end = loop {
+            let input = match conversation.next().await {
+                Ok(Wire::Mail(letters)) => {
+                    let is_own =
+                        |from: Address| matches!(from, Address::JobManager(_)) || from == Address::JobHost(host);
+                    Input::Mail(letters.into_iter().filter(|letter| is_own(letter.from)).collect())
+                }
+                Ok(Wire::Log { now, first, entries }) => {
+                    match facts(&entries, ClockOffset::between(self.handle.clock().now(), now)) {
+                        Ok(facts) => Input::HostTells { host, first, facts },
+                        Err(error) => break io::Error::new(io::ErrorKind::InvalidData, error),
+                    }
+                }
+                Ok(Wire::Present { now, mut present }) => {
+                    let offset = ClockOffset::between(self.handle.clock().now(), now);
+                    present.starts.iter_mut().for_each(|(_, at)| *at = at.by_clock(offset));
+                    Input::HostPresent { host, present }
+                }
+                Ok(Wire::All { now, next, mut changes }) => {
+                    let offset = ClockOffset::between(self.handle.clock().now(), now);
+                    changes.iter_mut().for_each(|change| change.set_clock(offset));
+                    Input::HostTellsAll { host, next, changes }
+                }
+                Ok(_) => continue,
+                Err(error) => break error,
+            };
+            if self.handle.send(input).is_err() {
+                return;
+            }
+        };
+        tracing::info!(%end, "{name} left");
+        let _ = self.handle.send(Input::HostDisconnected { host });
+        drop(route);
+    }
+}
+
+fn are_connected(HostId(host): HostId) -> String {
+    format!("job managers {host} are connected already; give each process of job managers a --number of its own")
+}
+
+/// What the server knows of a process of job managers.
+struct Known {
+    is_wanted: bool,
+    /// The greatest number that the configuration names.
+    most: u8,
+    heard: u64,
+    settings: JobManagerSettings,
+}
+
+impl Known {
+    fn of(roles: &Roles, host: HostId) -> Known {
+        let (most, settings) = (roles.dispatch().map_or(0, |dispatch| dispatch.settings.hosts), roles.of_managers());
+        // One that the configuration names no longer may still have jobs.
+        let has_jobs = || roles.dispatch().is_some_and(|dispatch| dispatch.has_jobs_at(host));
+        let is_wanted = host != HostId::SERVER && (host.0 <= most || roles.heard(host) > 0 || has_jobs());
+        Known { is_wanted, most, heard: roles.heard(host), settings }
+    }
+}
+
+async fn refuse(mut link: Link, Refusal { why, is_passing }: Refusal) -> io::Error {
+    let told = link.write(&Answer::Refused { why: why.clone(), is_passing }).await;
+    told.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// With the instants of this process.
+fn facts(entries: &[Entry], offset: ClockOffset) -> Result<Vec<(Instant, Fact)>, String> {
+    let fact = |entry: &Entry| {
+        let mut fact = decode(entry.as_ref())?;
+        if let Fact::Change(change) = &mut fact {
+            change.set_clock(offset);
+        }
+        Ok((Instant(entry.at_micros).by_clock(offset), fact))
+    };
+    entries.iter().map(fact).collect()
+}

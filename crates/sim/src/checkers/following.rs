@@ -1,0 +1,134 @@
+//! What the server knows of job managers in other processes, from what these write down, is what they know: whatever it is told
+//! twice, and also after it has started again with what it had kept.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::places::{self, Place};
+use crate::simulation::{Simulation, roles};
+use amalgam_core::hosting::{Fact, Roles};
+use amalgam_core::job_manager::JobManager;
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::vocabulary::{Epoch, Instant, JobId, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The copies decide nothing and launch nothing, so any life will do.
+const LIFE: Epoch = Epoch(1);
+/// Every so many facts some are told again.
+const AGAIN: u64 = 64;
+
+#[derive(Default)]
+pub struct Following {
+    /// The copies; made when there is something to copy.
+    copies: Option<Roles>,
+    /// What each process of job managers has told, from the beginning.
+    told: BTreeMap<usize, Vec<(Instant, Fact)>>,
+    facts: u64,
+}
+
+impl Following {
+    fn follow(&mut self, world: &Simulation, number: usize, fact: Fact) -> Result<(), Breach> {
+        let copies = self.copies.get_or_insert_with(|| roles(world.settings(), LIFE));
+        let told = self.told.entry(number).or_default();
+        told.push((world.now(), fact));
+        self.facts += 1;
+        let again = if self.facts.is_multiple_of(AGAIN) { AGAIN as usize / 2 } else { 1 };
+        let first = told.len().saturating_sub(again);
+        let news = copies.follow(places::host(number), first as u64, told[first..].to_vec());
+        match news.map(|news| news.len()) {
+            Ok(1) => Ok(()),
+            other => Err(Breach::new(format!("of {again} facts of which one is new it took {other:?}"))),
+        }
+    }
+
+    /// The server has what it had kept.
+    fn restart(&mut self, world: &Simulation) {
+        if let Some(copies) = &self.copies {
+            let mut again = roles(world.settings(), LIFE);
+            again.recover(Default::default(), QueueTree::single(), copies.durable());
+            self.copies = Some(again);
+        }
+    }
+}
+
+impl Checker for Following {
+    fn rule(&self) -> &'static str {
+        "what the server knows of job managers elsewhere is what they know"
+    }
+
+    /// Facts that job managers elsewhere wrote down.
+    fn subjects(&self) -> u64 {
+        self.facts
+    }
+
+    fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        for happening in happened {
+            match happening {
+                Happening::Told(Place::Managers(number), fact) => self.follow(world, *number, fact.clone())?,
+                Happening::Started(Place::Server) => self.restart(world),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_end(&mut self, world: &Simulation) -> Result<(), Breach> {
+        let Some(copies) = &self.copies else { return Ok(()) };
+        let elsewhere = world.job_managers().filter(|(place, _)| *place != Place::Server);
+        let managers: BTreeMap<JobId, _> = elsewhere.map(|(_, manager)| (manager.job().id, manager)).collect();
+        let known: BTreeSet<JobId> = copies.jobs.keys().copied().collect();
+        if !known.iter().eq(managers.keys()) {
+            return Err(Breach::new(format!("there are {:?}, and it knows {known:?}", managers.keys())));
+        }
+        for (job, manager) in managers {
+            let copy = &copies.jobs[&job];
+            let running = |manager: &JobManager| manager.running().collect::<Vec<_>>();
+            if running(copy) != running(manager) {
+                let what = format!("of job {job} there run {:?}, and it knows {:?}", running(manager), running(copy));
+                return Err(Breach::of_job(job, what));
+            }
+            let stages = 0..manager.dag().stages.len() as u32;
+            let tasks = stages.flat_map(|stage| (0..manager.dag().stage(stage).total).map(move |index| (stage, index)));
+            for (stage, index) in tasks {
+                let state = |manager: &JobManager| {
+                    let status = manager.dag().stage(stage).status(index)?;
+                    let record = status.record.filter(|record| record.attempts > 0);
+                    Some((status.state, record.map(|record| (record.attempt(job), record.failures))))
+                };
+                if state(copy) != state(manager) {
+                    let task = TaskId { job, stage, index };
+                    let what = format!("{task} is {:?}, and it knows {:?}", state(manager), state(copy));
+                    return Err(Breach::of_task(task, what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{run, simulation_of};
+    use amalgam_core::preset::Preset;
+    use amalgam_core::role::Change;
+
+    #[test]
+    fn a_change_that_is_not_told_is_noticed() {
+        let settings = Settings { preset: Preset::APOLLO, manager_processes: 1, ..Settings::default() };
+        let mut world = simulation_of(settings, 4, &[]);
+        let happened = run(&mut world, 40_000_000);
+        let mut all = Following::default();
+        assert_eq!(all.check(&world, &happened), Ok(()));
+        assert!(all.subjects() > 10);
+        all.check(&world, &[Happening::Started(Place::Server)]).unwrap();
+        assert_eq!(all.check_end(&world), Ok(()));
+        let is_end = |happening: &&Happening| matches!(happening.change(), Some(Change::Finished { .. }));
+        let last = happened.iter().rposition(|happening| is_end(&happening)).unwrap();
+        let mut without = Following::default();
+        let told: Vec<Happening> =
+            happened.iter().enumerate().filter(|(at, _)| *at != last).map(|(_, told)| told.clone()).collect();
+        without.check(&world, &told).unwrap();
+        assert!(without.check_end(&world).is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! What was sent as opportunistic and has waited for too long is the next that its job gets guaranteed: nothing of the job that was
+//! not sent yet, and nothing that waits for less long, is guaranteed before it.
+//!
+//! A job manager is judged by its own words, in their order: that an attempt started, or that its job may hold more, counts once the
+//! manager knows of it.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::places::{self, Place};
+use crate::simulation::Simulation;
+use amalgam_core::preset::Preset;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{AttemptId, Duration, HostId, Instant, JobId, Resources, TaskId, Totals};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub struct Starvation {
+    preset: Preset,
+    jobs: BTreeMap<JobId, Rules>,
+    /// What a job's guaranteed tasks may hold together, as far as its present manager has said.
+    most: BTreeMap<JobId, Totals>,
+    /// The attempts of each task that have not ended.
+    open: BTreeMap<TaskId, BTreeSet<AttemptId>>,
+    /// Opportunistic attempts that may wait.
+    waiting: BTreeMap<AttemptId, Waiting>,
+    /// Those of them of whose start their managers have heard in this turn: before a change or after it, which nobody tells.
+    started: BTreeSet<AttemptId>,
+    looks: u64,
+}
+
+struct Waiting {
+    task: TaskId,
+    since: Instant,
+    /// Its manager would say if it had started: of what an earlier life of it launched it does not.
+    is_known: bool,
+}
+
+struct Rules {
+    /// Where its manager is.
+    host: HostId,
+    starved_after: Duration,
+    /// Of a task of each stage.
+    resources: Vec<Resources>,
+}
+
+impl Starvation {
+    pub fn new(preset: Preset) -> Starvation {
+        let (jobs, most, open, waiting) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Starvation { preset, jobs, most, open, waiting, started: BTreeSet::new(), looks: 0 }
+    }
+
+    fn on_change(&mut self, change: &Change) -> Result<(), Breach> {
+        match change {
+            Change::JobAdmitted { job, .. } => {
+                if let Some(queueing) = self.preset.of_job(job).queueing {
+                    let starved_after = queueing.allowance.starved_after;
+                    let (host, resources) = (job.host, job.resources.clone());
+                    self.jobs.insert(job.id, Rules { host, starved_after, resources });
+                }
+            }
+            Change::Launched { attempt, task, grant: None, opportunistic, rule, at, .. } => {
+                let is_next = !opportunistic && !rule.is_second();
+                let checked = if is_next { self.check_next(*attempt, *task, *at) } else { Ok(()) };
+                self.open.entry(*task).or_default().insert(*attempt);
+                if *opportunistic {
+                    let (task, since, is_known) = (*task, *at, true);
+                    self.waiting.insert(*attempt, Waiting { task, since, is_known });
+                }
+                return checked;
+            }
+            Change::Promoted { attempt, task, grant, at, .. } => {
+                let was_starved = self.waiting.remove(attempt).is_some_and(|waiting| {
+                    self.jobs.get(&task.job).is_some_and(|rules| at.since(waiting.since) >= rules.starved_after)
+                });
+                self.looks += u64::from(was_starved);
+                if grant.is_none() && !was_starved {
+                    return self.check_next(*attempt, *task, *at);
+                }
+            }
+            Change::Finished { attempt, task, .. } | Change::Lost { attempt, task, .. } => {
+                self.waiting.remove(attempt);
+                if let Some(open) = self.open.get_mut(task) {
+                    open.remove(attempt);
+                }
+            }
+            // The manager that runs it again has been told nothing yet.
+            Change::Rerun { job, .. } | Change::JobEnded { job, .. } | Change::JobReopened { job, .. } => {
+                self.most.remove(job);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The managers that are there have been told nothing, and do not say of what earlier lives of theirs launched that it started.
+    fn begin_anew(&mut self, place: Place) {
+        let host = match place {
+            Place::Managers(number) => places::host(number),
+            _ => HostId::SERVER,
+        };
+        self.most.retain(|job, _| self.jobs.get(job).is_none_or(|rules| rules.host != host));
+        let theirs = self.waiting.iter_mut().filter(|(attempt, _)| attempt.epoch.host() == host);
+        theirs.for_each(|(_, waiting)| waiting.is_known = false);
+    }
+
+    /// This attempt is guaranteed from now on, and has not waited for too long itself.
+    fn check_next(&self, attempt: AttemptId, task: TaskId, now: Instant) -> Result<(), Breach> {
+        let (Some(rules), Some(most)) = (self.jobs.get(&task.job), self.most.get(&task.job)) else { return Ok(()) };
+        let waits = |other: &AttemptId| other.job == task.job && !self.started.contains(other);
+        let mut of_job = self.waiting.iter().filter(|(other, _)| waits(other));
+        let is_starved = |waiting: &Waiting| {
+            waiting.is_known
+                && now.since(waiting.since) >= rules.starved_after
+                && most.holds(&rules.resources[waiting.task.stage as usize]) > 0
+                && self.open.get(&waiting.task).is_some_and(|open| open.len() == 1)
+        };
+        let Some((first, _)) = of_job.find(|(_, waiting)| is_starved(waiting)) else {
+            return Ok(());
+        };
+        let what = format!("{attempt} is guaranteed, and {first} has waited for {} and longer", rules.starved_after);
+        Err(Breach::of_task(task, what))
+    }
+}
+
+impl Checker for Starvation {
+    fn rule(&self) -> &'static str {
+        "what has waited for too long as opportunistic work is the next of its job that is guaranteed"
+    }
+
+    /// Attempts that were promoted when they had waited for too long.
+    fn subjects(&self) -> u64 {
+        self.looks
+    }
+
+    fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        // A turn's records come after its changes, and tell what these were made by.
+        let mut allowed = BTreeMap::new();
+        for record in happened.iter().filter_map(Happening::record) {
+            match record {
+                Record::Allowed { job, most } => {
+                    self.most.entry(*job).and_modify(|before| *before = before.smaller_of(most)).or_insert(**most);
+                    allowed.insert(*job, **most);
+                }
+                Record::Started { attempt, .. } => drop(self.started.insert(*attempt)),
+                _ => {}
+            }
+        }
+        for happening in happened {
+            if let Happening::Started(place @ (Place::Server | Place::Managers(_))) = happening {
+                self.begin_anew(*place);
+            }
+            if let Some(change) = happening.change() {
+                self.on_change(change)?;
+            }
+        }
+        self.most.extend(allowed);
+        for attempt in std::mem::take(&mut self.started) {
+            self.waiting.remove(&attempt);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::testing::{admitted, attempt, launched_under, quiet_world, told};
+    use amalgam_core::hosting::Fact;
+    use amalgam_core::protocol::Rule;
+    use amalgam_core::vocabulary::{ExecutionType, NodeId};
+
+    const TASK: TaskId = TaskId { job: JobId(1), stage: 0, index: 0 };
+    const STARVED: Instant = Instant(Preset::APOLLO.queueing.unwrap().allowance.starved_after.0);
+
+    fn allowed(cores: u64) -> Happening {
+        let mut most = Totals::ZERO;
+        most.add_times(&Resources::new(1_000, 0), cores);
+        let record = Record::Allowed { job: TASK.job, most: Box::new(most) };
+        Happening::Told(Place::Server, Fact::Record(record))
+    }
+
+    fn started(attempt: AttemptId) -> Happening {
+        let (waited, node) = (Duration::ZERO, NodeId(0));
+        let (expected, opportunistic, promoted) = (None, true, false);
+        let record = Record::Started { task: TASK, attempt, node, waited, expected, opportunistic, promoted };
+        Happening::Told(Place::Server, Fact::Record(record))
+    }
+
+    /// Of another task.
+    fn guaranteed(number: u32, rule: Rule, at: Instant) -> Happening {
+        let (task, attempt, node) = (TaskId { index: number, ..TASK }, attempt(number), NodeId(0));
+        let (grant, opportunistic, weight, passed_over) = (None, false, 1, 0);
+        told(Change::Launched { attempt, task, node, grant, opportunistic, weight, rule, passed_over, at })
+    }
+
+    fn promoted(number: u32, at: Instant) -> Happening {
+        told(Change::Promoted { attempt: attempt(number), task: TASK, node: NodeId(0), grant: None, at })
+    }
+
+    /// After an opportunistic attempt was sent.
+    fn check(happened: &[Happening]) -> Result<(), Breach> {
+        let begin = [admitted(ExecutionType::Auto), allowed(1), launched_under(attempt(1), None)];
+        Starvation::new(Preset::APOLLO).check(&quiet_world(), &[&begin, happened].concat())
+    }
+
+    #[test]
+    fn what_is_guaranteed_before_an_attempt_that_has_waited_for_too_long_is_noticed() {
+        let next = |at| guaranteed(2, Rule::Completion, at);
+        assert!(check(&[next(STARVED)]).is_err());
+        assert_eq!(check(&[next(Instant(STARVED.0 - 1))]), Ok(()), "not for so long");
+        assert_eq!(check(&[started(attempt(1)), next(STARVED)]), Ok(()), "it runs");
+        assert_eq!(check(&[promoted(1, STARVED), next(STARVED)]), Ok(()), "it was first");
+        let at_once = [promoted(1, STARVED), next(STARVED), started(attempt(1))];
+        assert_eq!(check(&at_once), Ok(()), "and has started in the same turn");
+        assert_eq!(check(&[allowed(0), next(STARVED)]), Ok(()), "the job may have none so large");
+        assert_eq!(check(&[guaranteed(2, Rule::Straggler, STARVED)]), Ok(()), "the duplicate of another");
+    }
+
+    #[test]
+    fn a_promotion_before_it_is_noticed() {
+        let younger = Change::Launched {
+            attempt: attempt(2),
+            task: TaskId { index: 2, ..TASK },
+            node: NodeId(0),
+            grant: None,
+            opportunistic: true,
+            weight: 1,
+            rule: Rule::Completion,
+            passed_over: 0,
+            at: STARVED,
+        };
+        assert!(check(&[told(younger), promoted(2, STARVED)]).is_err());
+    }
+}
