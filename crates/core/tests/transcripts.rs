@@ -174,6 +174,24 @@ fn a_node_that_stays_away_loses_its_attempts_and_its_late_results_are_refused() 
 }
 
 #[test]
+fn the_end_of_an_attempt_that_was_given_up_is_told_when_its_node_returns() {
+    let mut world = listening(Preset::FIFO, 2);
+    world.verbose = false;
+    let id = world.submit(job(vec![stage("only", 1, "23s", 1_000)]));
+    world.run_for(seconds(1));
+    world.unlink(0);
+    world.run_for(seconds(23));
+    world.verbose = true;
+    world.link(0);
+    world.settle();
+    world.verbose = false;
+    world.run_for(seconds(30));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!((world.losses().len(), world.launches().values().map(|attempts| attempts.len()).sum::<usize>()), (1, 2));
+    check("end_of_a_lost_attempt", &world);
+}
+
+#[test]
 fn a_launch_that_is_lost_with_the_connection_is_issued_anew() {
     let mut world = listening(Preset::FIFO, 1);
     let id = world.submit_without_delivery(job(vec![stage("only", 1, "1s", 1_000)]));

@@ -691,7 +691,9 @@ impl NodeAgent {
                 out.send(job, ToJobManager::Promoted { attempt, grant });
             }
         }
-        let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id)).collect();
+        // An end is told until its owner has it, also where that wants nothing of it any more: so it is told that it came late.
+        let has_ended = |id: &AttemptId| matches!(self.attempts[id].state, State::Ended(_));
+        let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id) && !has_ended(id)).collect();
         self.stop_orphans(now, &foreign, out);
     }
 
