@@ -1,12 +1,16 @@
 //! Which policies a cluster uses, by name. A paper's system is a preset: its policies, in the places where it hosts
 //! them.
 
+use crate::dispatch::DispatchSettings;
+use crate::global_master::GlobalMaster;
 use crate::job_manager::{
     AllowanceRules, CorrectionRules, ExplorationRules, JobManager, JobManagerSettings, OwnPlacement,
 };
 use crate::master::{Master, MasterSettings, OpportunisticLimit, Publish, Steering};
 use crate::node::{NodeAgent, NodeSettings, OpportunisticRules, TellWaits};
-use crate::policy::inter_job::{Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, Sjf, Srtf, Tetris, Within};
+use crate::policy::inter_job::{
+    Capacity, Drf, Entitlement, Fifo, Layered, QueueTree, RoundRobin, Sjf, Srtf, Tetris, Within,
+};
 use crate::policy::intra_job::{Order, PlanOrder};
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{
@@ -14,7 +18,7 @@ use crate::policy::{
 };
 use crate::protocol::AdmittedJob;
 use crate::scheduling::{Delays, Scheduler, SchedulerSettings};
-use crate::vocabulary::{Chance, Duration, Epoch, Mac, NodeId, Sealing};
+use crate::vocabulary::{Chance, Duration, Epoch, Federation, GlobalId, Mac, NodeId, Sealing};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
@@ -71,6 +75,8 @@ pub enum InterJob {
     /// Nobody's: job managers place all tasks, and are told what their jobs are entitled to and may have now: so many
     /// hundredths of the cluster may be guaranteed.
     Entitlement { guaranteed: u32 },
+    /// Queues take turns.
+    RoundRobin,
 }
 
 /// What a job asks for, and in which order its stages use what it gets.
@@ -113,6 +119,11 @@ pub enum Placement {
     EarliestCompletion(CompletionSettings),
     /// Where the input is and, the longer a task waits, farther away. Only job managers try node after node.
     RelaxedLocality,
+    /// First the own partitions, then others', each from its first node on or, scattered, from one that is drawn. Only global
+    /// masters have partitions; elsewhere it is the next node, cyclically.
+    Partitions {
+        scattered: bool,
+    },
 }
 
 /// Who places tasks.
@@ -124,6 +135,8 @@ pub enum Places {
     JobManagers,
     /// Guaranteed tasks by the master, opportunistic ones by their job managers.
     ByKind,
+    /// Global masters, over all clusters of a federation, whose masters let it through.
+    GlobalMasters,
 }
 
 /// Jobs plan by their shares and say what could wait; the order of jobs is for what cannot.
@@ -197,7 +210,7 @@ impl Placement {
     pub fn policy(self, seed: u64, component: &str, delays: &Delays) -> Box<dyn PlacementPolicy> {
         let chance = Chance::new(seed, component);
         match self {
-            Placement::NextFit => Box::new(placement::NextFit::default()),
+            Placement::NextFit | Placement::Partitions { .. } => Box::new(placement::NextFit::default()),
             Placement::BestFit => Box::new(placement::BestFit),
             Placement::WorstFit => Box::new(placement::WorstFit),
             Placement::Random => Box::new(placement::Random::new(chance)),
@@ -220,6 +233,7 @@ impl InterJob {
             InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
+            InterJob::RoundRobin => Box::new(RoundRobin::new(queues)),
             InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
             InterJob::Entitlement { guaranteed } => Box::new(Entitlement::new(queues, guaranteed, Within::FairShares)),
         }
@@ -397,6 +411,20 @@ impl Preset {
         ..Preset::APOLLO
     };
 
+    /// Megha (Narayanan et al.): global masters over clusters, queues by turns.
+    pub const MEGHA: Preset = Preset {
+        placement: Placement::Partitions { scattered: false },
+        places: Places::GlobalMasters,
+        ..Preset::of("megha", InterJob::RoundRobin)
+    };
+
+    /// One step beyond it: global masters that search the same partition begin at different nodes.
+    pub const MEGHA_PLUS: Preset =
+        Preset { name: Name("megha-plus"), placement: Placement::Partitions { scattered: true }, ..Preset::MEGHA };
+
+    /// Those for federations.
+    pub const FEDERATED: [Preset; 2] = [Preset::MEGHA, Preset::MEGHA_PLUS];
+
     /// Those in which nodes queue what nobody booked.
     pub const QUEUEING: [Preset; 3] = [Preset::APOLLO, Preset::APOLLO_PLUS, Preset::APOLLO_BASELINE];
 
@@ -418,7 +446,12 @@ impl Preset {
     pub const DISTRIBUTED: [Preset; 3] = [Preset::SPARROW, Preset::SPARROW_RANDOM, Preset::SPARROW_POWER_OF_TWO];
 
     pub fn all() -> impl Iterator<Item = Preset> {
-        Preset::CENTRAL.into_iter().chain(Preset::DISTRIBUTED).chain(Preset::HYBRID).chain(Preset::QUEUEING)
+        Preset::CENTRAL
+            .into_iter()
+            .chain(Preset::DISTRIBUTED)
+            .chain(Preset::HYBRID)
+            .chain(Preset::QUEUEING)
+            .chain(Preset::FEDERATED)
     }
 
     const fn of(name: &'static str, inter_job: InterJob) -> Preset {
@@ -478,12 +511,39 @@ impl Preset {
         Scheduler::new(self.inter_job(queues), self.placement.policy(self.seed, "placement", &self.delays), settings)
     }
 
+    /// In a federation.
+    pub fn global_master(
+        self,
+        epoch: Epoch,
+        (federation, own): (Federation, GlobalId),
+        settings: DispatchSettings,
+        queues: QueueTree,
+    ) -> GlobalMaster {
+        let component = format!("placement of {own}");
+        let placement: Box<dyn PlacementPolicy> = match self.placement {
+            Placement::Partitions { scattered } => {
+                let scatter = scattered.then(|| Chance::new(self.seed, &component));
+                Box::new(placement::Partitions::new(federation, own, scatter))
+            }
+            other => other.policy(self.seed, &component, &self.delays),
+        };
+        // Nobody keeps a node free for another.
+        let of_scheduler = SchedulerSettings { reserve_after: None, delays: self.delays };
+        let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
+        GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler)
+    }
+
+    /// Whether it takes a federation.
+    pub fn is_federated(self) -> bool {
+        self.places == Places::GlobalMasters
+    }
+
     /// What its job managers place by themselves.
     fn own_placement(self, component: &str) -> Option<OwnPlacement> {
         let policy =
             |placement: Placement| placement.policy(self.seed, &format!("placement {component}"), &self.delays);
         match self.places {
-            Places::Master => None,
+            Places::Master | Places::GlobalMasters => None,
             Places::JobManagers => Some(OwnPlacement {
                 placement: policy(self.placement),
                 mix: None,
@@ -538,7 +598,7 @@ impl Preset {
 
     fn publishes(self) -> Publish {
         let placement = match self.places {
-            Places::Master => return Publish::Nothing,
+            Places::Master | Places::GlobalMasters => return Publish::Nothing,
             Places::JobManagers => self.placement,
             Places::ByKind => self.opportunistic.placement,
         };
@@ -629,7 +689,9 @@ impl Preset {
                 let rules = OpportunisticRules { keep_freed, yields_for, ..OpportunisticRules::default() };
                 (Box::new(node_queue::GapFilling::new(chance)), rules)
             }
-            (Places::Master | Places::JobManagers, None) => (Box::new(node_queue::Fifo), OpportunisticRules::default()),
+            (Places::Master | Places::JobManagers | Places::GlobalMasters, None) => {
+                (Box::new(node_queue::Fifo), OpportunisticRules::default())
+            }
         };
         let every = self.queueing.and_then(|queueing| queueing.corrections?.progress_every);
         NodeAgent::new(node, settings, queue, rules, mac)

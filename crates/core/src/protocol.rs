@@ -17,10 +17,11 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Age, Allocation, AskId, AttemptId, Attributes, ClientId, Constraint, Digest, Duration, EndReason, Ended, Epoch,
-    Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GrantId, HostId, InputFile, Instant, JobId,
-    JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec,
-    Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId, Wants,
+    Age, Allocation, AskId, AttemptId, Attributes, ClientId, ClusterId, Constraint, Digest, Duration, EndReason, Ended,
+    Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GlobalId, GrantId, HostId,
+    InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId,
+    QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId,
+    Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -29,8 +30,11 @@ use std::sync::Arc;
 /// Everybody who can get a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Address {
+    /// The master of the same cluster; to job managers, whoever admitted their jobs.
     Master,
-    GlobalMaster(u32),
+    /// The master of a cluster, as those away from it call it.
+    ClusterMaster(ClusterId),
+    GlobalMaster(GlobalId),
     JobManager(JobId),
     Node(NodeId),
     /// A process of job managers, for what concerns all of them.
@@ -66,10 +70,6 @@ pub struct TheMaster;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TheExecutor(pub NodeId);
 
-/// A global master, as a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TheGlobalMaster(pub u32);
-
 macro_rules! peers {
     ($($peer:ty => $message:ident, $self:ident => $address:expr;)*) => {$(
         impl Peer for $peer {
@@ -83,7 +83,8 @@ macro_rules! peers {
 
 peers! {
     TheMaster => ToMaster, self => Address::Master;
-    TheGlobalMaster => ToGlobalMaster, self => Address::GlobalMaster(self.0);
+    ClusterId => ToMaster, self => Address::ClusterMaster(self);
+    GlobalId => ToGlobalMaster, self => Address::GlobalMaster(self);
     HostId => ToJobHost, self => Address::JobHost(self);
     JobId => ToJobManager, self => Address::JobManager(self);
     NodeId => ToNode, self => Address::Node(self);
@@ -129,6 +130,11 @@ pub enum ToMaster {
     Wants { job: JobId, wants: Box<Wants> },
     /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
     Claim { job: JobId, placements: Vec<Placement> },
+    /// A job manager of a federation launches an attempt under a grant that its global master proposes: the node's master claims
+    /// the resources and sends the launch on, or answers `NotTaken`.
+    Launch(Box<ProposedLaunch>),
+    /// A global master is connected, and says what it has; answered by `Told` with everything.
+    Introduce(Box<GlobalIntroduction>),
     /// A job manager has no use for a grant.
     Return { grants: Vec<GrantId> },
     /// A job manager asks that an opportunistic attempt which runs be booked, or its node offers it. Where no limit stands
@@ -256,8 +262,101 @@ pub enum JobOutcome {
 /// A global master sees its clusters' nodes through their masters.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToGlobalMaster {
-    /// A master's view of some nodes.
-    State { nodes: Vec<(NodeId, NodeReport)> },
+    /// What a cluster's master knows of its nodes.
+    Told(Box<Told>),
+    /// What a master is told by clients and by the managers of its jobs.
+    OfJobs(Box<ToMaster>),
+}
+
+/// A launch under a proposed grant, which its attempt names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProposedLaunch {
+    pub node: NodeId,
+    /// Whose share it counts towards.
+    pub queue: QueueId,
+    pub launch: Box<Launch>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GlobalIntroduction {
+    /// Those of earlier lives are refused from now on.
+    pub epoch: Epoch,
+    /// Tells this from earlier ones; the answer repeats it.
+    pub number: u64,
+    /// Its jobs that have begun, and their queues.
+    pub jobs: Vec<(JobId, QueueId)>,
+}
+
+/// What changed at a cluster, for one global master.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Told {
+    pub cluster: ClusterId,
+    /// Of the cluster's master.
+    pub life: Epoch,
+    /// All that was told before this version has to be known; what follows leads to `version`.
+    pub since: Since,
+    pub version: u64,
+    /// The last of the global master's proposals that the rooms here take into account.
+    pub seen: u64,
+    /// Grants of its proposals that are free again, and those that were refused.
+    pub freed: Vec<GrantId>,
+    pub refused: Vec<GrantId>,
+    pub nodes: Vec<NodeNews>,
+    /// What each queue's tasks hold in this cluster, of those that hold something.
+    pub usage: Vec<(QueueId, Totals)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Since {
+    Version(u64),
+    /// This is everything, the answer to this introduction: nodes that are not named are not there. With the grants of the global
+    /// master that are held.
+    Nothing {
+        introduction: u64,
+        kinds: Kinds,
+        held: Vec<HeldGrant>,
+    },
+}
+
+/// A grant whose resources are held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldGrant {
+    pub grant: GrantId,
+    pub job: JobId,
+    pub node: NodeId,
+    pub resources: Resources,
+}
+
+/// What changed of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeNews {
+    /// It has registered, and what it has; its room follows.
+    Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
+    /// What is free there, nothing where it takes no work.
+    Room { node: NodeId, free: Resources },
+    /// It cannot be reached; given up, if it is lost.
+    Away { node: NodeId, lost: bool },
+}
+
+/// Why a claim was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ClaimError {
+    UnknownNode,
+    Closed,
+    NoRoom,
+    /// A later proposal of the same global master was looked at before it.
+    Overtaken,
+}
+
+impl fmt::Display for ClaimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClaimError::UnknownNode => "the cluster has no such node",
+            ClaimError::Closed => "the node takes no work",
+            ClaimError::NoRoom => "it has no room",
+            ClaimError::Overtaken => "a later launch came before it",
+        })
+    }
 }
 
 // ---- to a process of job managers ----------------------------------------------------------------------------------
@@ -371,9 +470,9 @@ pub enum ToJobManager {
     Generation {
         generation: Generation,
     },
-    /// A node that was given up is back: claim what is there.
-    NodeReturned {
-        node: NodeId,
+    /// Nodes are back that were given up, or to which something may have been lost: claim what is there.
+    NodesReturned {
+        nodes: Arc<[NodeId]>,
     },
     /// The master gave a node up: its attempts are lost.
     NodeLost {
@@ -404,7 +503,7 @@ impl ToJobManager {
             | ToJobManager::Refused(_)
             | ToJobManager::Forgotten
             | ToJobManager::Generation { .. }
-            | ToJobManager::NodeReturned { .. }
+            | ToJobManager::NodesReturned { .. }
             | ToJobManager::NodeLost { .. } => None,
         }
     }
@@ -526,6 +625,8 @@ pub enum Rule {
     Copy,
     /// The queue that uses the smallest part of its guarantee, then the earlier submission.
     Guarantee,
+    /// The queue that got something longest ago, then the earlier submission.
+    Turn,
     /// The job with the least work.
     ShortestJob,
     /// The job with the least work left.
@@ -593,6 +694,9 @@ pub struct Welcome {
     pub key: Key,
     /// Those of earlier generations are void.
     pub oldest: Generation,
+    /// The master passes on what job managers elsewhere say, and seals what they launch: no other process of theirs is to be
+    /// waited for.
+    pub passes_on: bool,
 }
 
 /// What a node needs to take the launches of a process of job managers.
@@ -836,6 +940,7 @@ impl fmt::Display for Rule {
             Rule::Copy => "its files being needed where they can be had sooner",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
+            Rule::Turn => "its queue's turn, then priority and order of submission",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",
             Rule::ShortestRemaining => "priority, then least work left",

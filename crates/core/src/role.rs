@@ -1,6 +1,6 @@
 //! What every role is: a state machine that takes an event and leaves its effects in an outbox.
 
-use crate::protocol::{Address, AdmittedJob, JobOutcome, Message, Peer, Rule};
+use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
     AttemptId, ClockOffset, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, HostId, Instant, JobId, Kinds,
     NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
@@ -436,6 +436,23 @@ pub enum Record {
         from: Address,
         grant: GrantId,
     },
+    /// A whole message came too late.
+    StaleMessage {
+        from: Address,
+    },
+    /// A global master's launch came to nothing: its view of the node was wrong.
+    LaunchRefused {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        why: ClaimError,
+    },
+    /// A launch got room on a node that is internal to another global master.
+    Repartitioned {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
     NodeJoined {
         node: NodeId,
     },
@@ -611,7 +628,9 @@ impl Record {
             | Record::Preempting { task, .. }
             | Record::Yielding { task, .. }
             | Record::Resumed { task, .. }
-            | Record::TokenRefused { task, .. } => Some(*task),
+            | Record::TokenRefused { task, .. }
+            | Record::LaunchRefused { task, .. }
+            | Record::Repartitioned { task, .. } => Some(*task),
             _ => None,
         }
     }

@@ -74,7 +74,7 @@ impl Model {
 
     fn register(&mut self, number: u32) {
         let name = format!("node-{number}");
-        let node = self.master.name_node(&name, &mut self.out);
+        let node = self.master.name_node(&name, &mut self.out).expect("any number of nodes may come");
         let registration = Registration {
             number: 1,
             node,

@@ -94,6 +94,7 @@ fn welcome(registration: u64) -> ToNode {
         pace: Duration::ZERO,
         key: SEALING.node_key(NODE),
         oldest: Generation(0),
+        passes_on: false,
     }))
 }
 

@@ -55,7 +55,7 @@ impl Model {
             let zone = ["a", "b"][model.below(2) as usize].to_owned();
             model.nodes.push((capacity, Attributes::new([("zone".to_owned(), zone)])));
             model.free.push(capacity);
-            model.master.name_node(&format!("node-{node}"), &mut model.out);
+            model.master.name_node(&format!("node-{node}"), &mut model.out).expect("any number of nodes may come");
             model.register(node as usize);
         }
         for job in 0..JOBS {

@@ -136,6 +136,7 @@ fn welcome(registration: u64, kinds: Kinds) -> ToNode {
         pace: Duration::ZERO,
         key: SEALING.node_key(NODE),
         oldest: Generation(0),
+        passes_on: false,
     }))
 }
 

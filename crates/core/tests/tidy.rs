@@ -48,6 +48,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "master",
             "job_manager",
             "job_host",
+            "global_master",
             "preset",
         ],
     ),

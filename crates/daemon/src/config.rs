@@ -120,6 +120,7 @@ struct QueueEntry {
     #[serde(default, deserialize_with = "duration")]
     default_timeout: Option<At<Duration>>,
     preset: Option<At<String>>,
+    global: Option<u8>,
 }
 
 /// A part of the jobs goes by another preset.
@@ -354,6 +355,7 @@ impl QueueEntry {
             max_running_jobs: self.max_running_jobs,
             default_timeout: self.default_timeout.map(|timeout| timeout.value),
             preset: self.preset.as_ref().map(|name| beside(preset, name)).transpose()?,
+            global: self.global,
             name: self.full_name(),
         })
     }

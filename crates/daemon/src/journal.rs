@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const FORMAT: &[u8] = b"amalgam journal 22\n";
+const FORMAT: &[u8] = b"amalgam journal 23\n";
 const PIECE: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +124,14 @@ mod tests {
 
     fn began(epoch: u32) -> Entry {
         let (settings, root) = (JobManagerSettings::default(), Key([epoch as u8; 32]));
-        Entry::Began { preset: Preset::TETRIS, epoch: Epoch(epoch), settings, root, managers: Managers::WithTheMaster }
+        Entry::Began {
+            preset: Preset::TETRIS,
+            epoch: Epoch(epoch),
+            settings,
+            root,
+            managers: Managers::WithTheMaster,
+            seat: None,
+        }
     }
 
     fn entries(path: &Path) -> Result<Vec<Entry>, JournalError> {

@@ -2,7 +2,7 @@
 
 use crate::network::Direction;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{HostId, NodeId};
+use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, HostId, NodeId};
 
 /// Which process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +11,10 @@ pub enum Place {
     Server,
     /// Job managers.
     Managers(usize),
+    /// The master of a cluster of a federation, which has these instead of a server.
+    Cluster(usize),
+    /// A global master and the managers of its jobs.
+    Global(usize),
     Node(usize),
 }
 
@@ -25,6 +29,7 @@ pub struct Places {
     pub nodes: usize,
     /// Each job's manager is in one of these; in the server if there are none.
     pub managers: usize,
+    pub federation: Option<Federation>,
 }
 
 impl Places {
@@ -33,25 +38,51 @@ impl Places {
         match address {
             Address::Node(NodeId(node)) | Address::Executor(NodeId(node)) => Place::Node(node as usize),
             Address::JobHost(HostId(host)) => Place::Managers(usize::from(host) - 1),
-            Address::Master | Address::GlobalMaster(_) | Address::JobManager(_) | Address::Client(_) => Place::Server,
+            Address::GlobalMaster(GlobalId(global)) => Place::Global(usize::from(global)),
+            Address::ClusterMaster(ClusterId(cluster)) => Place::Cluster(usize::from(cluster)),
+            Address::Master | Address::JobManager(_) | Address::Client(_) => Place::Server,
         }
     }
 
-    /// Every node has one with the server and one with each process of job managers, and so has the server with these.
+    pub fn clusters(&self) -> usize {
+        self.federation.map_or(0, |federation| usize::from(federation.clusters))
+    }
+
+    pub fn globals(&self) -> usize {
+        self.federation.map_or(0, |federation| usize::from(federation.globals))
+    }
+
+    /// The cluster of a node, in a federation.
+    pub fn cluster_of(&self, node: usize) -> Option<usize> {
+        self.federation.map(|federation| usize::from(federation.cluster_of(NodeId(node as u32)).0))
+    }
+
+    /// Who has the node.
+    pub fn master_of(&self, node: usize) -> Place {
+        self.cluster_of(node).map_or(Place::Server, Place::Cluster)
+    }
+
+    /// Every node has one with the server and one with each process of job managers, and so has the server with these. In a
+    /// federation every node has one with the master of its cluster, and so has every global master with each of these.
     pub fn links(&self) -> usize {
-        self.nodes * (1 + self.managers) + self.managers
+        self.nodes * (1 + self.managers) + self.managers + self.clusters() * self.globals()
     }
 
     pub fn all(&self) -> impl Iterator<Item = Place> {
+        let server = self.federation.is_none().then_some(Place::Server);
+        let federated = (0..self.clusters()).map(Place::Cluster).chain((0..self.globals()).map(Place::Global));
         let managers = (0..self.managers).map(Place::Managers);
-        std::iter::once(Place::Server).chain(managers).chain((0..self.nodes).map(Place::Node))
+        server.into_iter().chain(managers).chain(federated).chain((0..self.nodes).map(Place::Node))
     }
 
     /// The processes at the ends of a connection, the inner one first.
     pub fn ends(&self, link: usize) -> (Place, Place) {
         let (inner, outer) = (link / self.nodes, link % self.nodes);
+        if let (Some(between), true) = (link.checked_sub(self.nodes), self.federation.is_some()) {
+            return (Place::Cluster(between / self.globals()), Place::Global(between % self.globals()));
+        }
         match inner {
-            0 => (Place::Server, Place::Node(outer)),
+            0 => (self.master_of(outer), Place::Node(outer)),
             number if number <= self.managers => (Place::Managers(number - 1), Place::Node(outer)),
             _ => (Place::Server, Place::Managers(link - self.nodes * (1 + self.managers))),
         }
@@ -67,7 +98,11 @@ impl Places {
     /// numbers of the nodes.
     pub fn link(&self, from: Place, to: Place) -> Option<(usize, Direction)> {
         let outward = |inner: Place, outer: Place| match (inner, outer) {
-            (Place::Server, Place::Node(node)) => Some(node),
+            (Place::Server, Place::Node(node)) if self.federation.is_none() => Some(node),
+            (Place::Cluster(cluster), Place::Node(node)) => {
+                Some(node).filter(|_| self.cluster_of(node) == Some(cluster))
+            }
+            (Place::Cluster(cluster), Place::Global(global)) => Some(self.nodes + cluster * self.globals() + global),
             (Place::Managers(number), Place::Node(node)) => Some(self.nodes * (1 + number) + node),
             (Place::Server, Place::Managers(number)) => Some(self.nodes * (1 + self.managers) + number),
             _ => None,
@@ -84,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_pair_that_has_something_to_say_has_a_connection_of_its_own() {
-        let places = Places { nodes: 3, managers: 2 };
+        let places = Places { nodes: 3, managers: 2, federation: None };
         let managers = [Place::Managers(0), Place::Managers(1)];
         let nodes = [0, 1, 2].map(Place::Node);
         let with_nodes = std::iter::once(Place::Server).chain(managers);
@@ -105,5 +140,25 @@ mod tests {
         assert_eq!(places.links_of(Place::Node(1)), [1, 4, 7]);
         assert_eq!(places.links_of(Place::Server), [9, 10, 0, 1, 2]);
         assert_eq!(places.link(Place::Node(0), Place::Node(1)), None);
+    }
+
+    #[test]
+    fn in_a_federation_nodes_know_their_master_and_masters_all_global_masters() {
+        let federation = Federation::new(2, 3, 4).unwrap();
+        let places = Places { nodes: 7, managers: 0, federation: Some(federation) };
+        let nodes = (0..7).map(|node| (Place::Cluster(node / 4), Place::Node(node)));
+        let globals =
+            (0..2).flat_map(|cluster| (0..3).map(move |global| (Place::Cluster(cluster), Place::Global(global))));
+        let mut links = BTreeSet::new();
+        for (inner, outer) in nodes.chain(globals) {
+            let (link, direction) = places.link(inner, outer).expect("connected");
+            assert_eq!(direction, Direction::Outward);
+            assert_eq!(places.link(outer, inner), Some((link, Direction::Inward)));
+            assert_eq!(places.ends(link), (inner, outer));
+            assert!(links.insert(link), "{inner:?} {outer:?}");
+        }
+        assert_eq!(links, (0..places.links()).collect());
+        assert_eq!(places.link(Place::Cluster(0), Place::Node(5)), None);
+        assert!(!places.all().any(|place| place == Place::Server));
     }
 }

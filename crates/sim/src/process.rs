@@ -5,7 +5,7 @@ use crate::settings::Costs;
 use amalgam_core::hosting::{Effects, Letter, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{Duration, Epoch, HostId, Instant, NodeId};
+use amalgam_core::vocabulary::{ClusterId, Duration, Epoch, GlobalId, HostId, Instant, NodeId};
 use std::collections::VecDeque;
 
 /// Inputs that one turn takes at most, as in the daemons.
@@ -21,6 +21,10 @@ pub enum Input {
     MasterDisconnected,
     HostConnected { host: HostId, incarnation: u64 },
     HostDisconnected { host: HostId },
+    ClusterConnected { cluster: ClusterId, incarnation: u64 },
+    ClusterDisconnected { cluster: ClusterId },
+    GlobalConnected { global: GlobalId, incarnation: u64 },
+    GlobalDisconnected { global: GlobalId },
     ExecutorConnected { incarnation: u64 },
     ExecutorDisconnected,
 }
@@ -97,7 +101,7 @@ impl Process {
     /// It is busy from now on for as long as this took.
     fn charge(&mut self, now: Instant, received: usize, costs: &Costs, slowness: u64, effects: &Effects) {
         let handled = effects.handled;
-        let events = u64::from(handled.master) * costs.master_event
+        let events = u64::from(handled.master + handled.globals) * costs.master_event
             + u64::from(handled.job_managers) * costs.job_manager_event
             + u64::from(handled.nodes) * costs.node_event
             + u64::from(handled.decisions) * costs.decision;
@@ -119,6 +123,10 @@ fn take(roles: &mut Roles, now: Instant, input: Input, effects: &mut Effects) {
         Input::MasterDisconnected => roles.master_disconnected(now, effects),
         Input::HostConnected { host, incarnation } => roles.host_connected(now, host, incarnation, effects),
         Input::HostDisconnected { host } => roles.host_disconnected(now, host, effects),
+        Input::ClusterConnected { cluster, incarnation } => roles.cluster_connected(now, cluster, incarnation, effects),
+        Input::ClusterDisconnected { cluster } => roles.cluster_disconnected(now, cluster, effects),
+        Input::GlobalConnected { global, incarnation } => roles.global_connected(now, global, incarnation, effects),
+        Input::GlobalDisconnected { global } => roles.global_disconnected(now, global, effects),
         Input::ExecutorConnected { incarnation } => roles.executor_connected(now, incarnation, effects),
         Input::ExecutorDisconnected => roles.executor_disconnected(now, effects),
     }

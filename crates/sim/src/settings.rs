@@ -16,6 +16,8 @@ pub struct Settings {
     pub master: MasterSettings,
     /// Processes among which job managers are shared out; none: they are in the server.
     pub manager_processes: u8,
+    /// In a federation: so many clusters, each with as many of the nodes, and so many global masters.
+    pub federation: Option<(u8, u8)>,
     pub queues: QueueTree,
     pub network: NetworkSettings,
     pub execution: ExecutionSettings,
@@ -110,7 +112,7 @@ pub struct InputSettings {
 /// agreement` compares the waits that follow with real ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
-    /// Of an event at the master, without what it decides.
+    /// Of an event at a master, or a global master, without what it decides.
     pub master_event: u64,
     /// Of an event at a job manager.
     pub job_manager_event: u64,
@@ -150,6 +152,7 @@ impl Default for Settings {
             seed: 1,
             master: MasterSettings { heartbeat: Duration::from_secs(10), ..MasterSettings::default() },
             manager_processes: 0,
+            federation: None,
             queues: QueueTree::single(),
             network: NetworkSettings::default(),
             execution: ExecutionSettings::default(),

@@ -17,13 +17,14 @@ use crate::sealing::of_life;
 use crate::settings::{Costs, NetworkSettings, ONCE_ANOTHER_ENDED, SLOW_FILE, Settings, Understating};
 use crate::slab::{Held, Slab};
 use crate::story::Story;
-use amalgam_core::hosting::{Effects, Egress, Fact, Letter, Managers, Roles};
+use amalgam_core::hosting::{Effects, Egress, Fact, Handled, Letter, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::master::MasterSettings;
 use amalgam_core::protocol::{Address, ExecutorReport, Message, ToClient, ToExecutor, ToMaster, ToNode};
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{
-    AttemptId, Chance, ClientId, Duration, EndReason, Epoch, Fetched, HostId, Instant, JobId, Kinds, LaunchOrder,
-    NodeId, Reads, Resources, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
+    AttemptId, Chance, ClientId, ClusterId, Duration, EndReason, Epoch, Federation, Fetched, GlobalId, HostId, Instant,
+    JobId, Kinds, LaunchOrder, NodeId, Reads, Resources, Seat, StoredFile, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use amalgam_workload::trace::{Node, TraceJob, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +45,9 @@ pub struct Simulation {
     pub(crate) places: Places,
     pub(crate) server: Process,
     pub(crate) managers: Vec<Process>,
+    /// The masters of a federation's clusters, and its global masters.
+    pub(crate) clusters: Vec<Process>,
+    pub(crate) globals: Vec<Process>,
     pub(crate) nodes: Vec<SimulatedNode>,
     pub(crate) network: Network,
     execution: Execution,
@@ -149,7 +153,12 @@ impl Simulation {
     pub fn new(mut settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
         settings.master.dispatch.hosts = settings.manager_processes;
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
-        let places = Places { nodes: nodes.len(), managers: usize::from(settings.manager_processes) };
+        let federation = settings.federation.map(|(clusters, globals)| {
+            let span = nodes.len().div_ceil(usize::from(clusters)).max(1) as u32;
+            Federation { clusters, globals, span }
+        });
+        let managers_apart = usize::from(settings.manager_processes);
+        let places = Places { nodes: nodes.len(), managers: managers_apart, federation };
         let network = Network::new(places.links(), settings.network, settings.seed);
         let mut jobs = workload.jobs.clone();
         let inputs = settings.inputs.map(|inputs| Box::new(Inputs::new(inputs, settings.seed, nodes, &mut jobs)));
@@ -165,7 +174,20 @@ impl Simulation {
             letters: Slab::default(),
             orders: Slab::default(),
             places,
-            server: server(&settings, nodes),
+            server: match federation {
+                None => server(&settings, nodes),
+                Some(_) => Process::dead(settings.preset),
+            },
+            clusters: (0..places.clusters())
+                .map(|number| {
+                    let federation = federation.expect("it has clusters");
+                    let names = named(nodes, federation.nodes_of(ClusterId(number as u8)));
+                    cluster(&settings, federation, number, 1, names)
+                })
+                .collect(),
+            globals: (0..places.globals())
+                .map(|number| global(&settings, federation.expect("it has global masters"), number, 1, Vec::new()))
+                .collect(),
             managers: (0..places.managers).map(|number| managers(&settings, number, 1, Vec::new())).collect(),
             nodes: nodes.iter().map(|node| SimulatedNode::new(&settings, node)).collect(),
             network,
@@ -194,6 +216,11 @@ impl Simulation {
         }
         for number in 0..places.managers {
             let (link, _) = places.link(Place::Server, Place::Managers(number)).expect("the server knows them all");
+            simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
+        }
+        let between = (0..places.clusters()).flat_map(|c| (0..places.globals()).map(move |g| (c, g)));
+        for (cluster, global) in between {
+            let link = places.link(Place::Cluster(cluster), Place::Global(global)).expect("they know each other").0;
             simulation.agenda.note(Instant::ZERO, Occurrence::Connects { link });
         }
         simulation
@@ -331,7 +358,16 @@ impl Simulation {
             faults.submitted(job);
         }
         let message = Message::ToMaster(ToMaster::Submit { spec, key });
-        self.put(Place::Server, Input::Letter(Letter { from, to: Address::Master, message }));
+        let place = self.place_of_client(job);
+        self.put(place, Input::Letter(Letter { from, to: Address::Master, message }));
+    }
+
+    /// Where a job is submitted: of a federation, at the global master of its queue, or else by turns.
+    pub(crate) fn place_of_client(&self, job: u32) -> Place {
+        let Some(federation) = self.places.federation else { return Place::Server };
+        let spec = &self.jobs[job as usize].spec;
+        let home = self.settings.queues.home(&spec.queue);
+        Place::Global(home.unwrap_or(job as usize % usize::from(federation.globals)))
     }
 
     fn connect(&mut self, link: usize) {
@@ -344,7 +380,7 @@ impl Simulation {
             self.agenda.note(arrival, Occurrence::Greeted { link, life, sent: self.now });
         }
         let (inner, outer) = self.places.ends(link);
-        self.put(inner, connected(outer, u64::from(self.network.link(link).life)));
+        self.put(inner, connected(inner, outer, u64::from(self.network.link(link).life)));
         self.repeat(link, Direction::Inward);
     }
 
@@ -352,7 +388,7 @@ impl Simulation {
         if self.network.delivers(self.now, link, Direction::Outward, life, sent) {
             self.network.greeted(link);
             let (inner, outer) = self.places.ends(link);
-            self.put(outer, connected(inner, u64::from(life)));
+            self.put(outer, connected(outer, inner, u64::from(life)));
             self.repeat(link, Direction::Outward);
         }
     }
@@ -371,14 +407,15 @@ impl Simulation {
     // ---- processes -------------------------------------------------------------------------------------------------
 
     pub(crate) fn process(&mut self, place: Place) -> &mut Process {
-        process_at(&mut self.server, &mut self.managers, &mut self.nodes, place)
+        let Simulation { server, managers, clusters, globals, nodes, .. } = self;
+        process_at(server, [managers, clusters, globals], nodes, place)
     }
 
     /// Something is there; it is taken at once or when the process is free.
     pub(crate) fn put(&mut self, place: Place, input: Input) {
         let (now, slowness) = (self.now, self.slowness(place));
-        let Simulation { server, managers, nodes, settings, effects, .. } = self;
-        let process = process_at(server, managers, nodes, place);
+        let Simulation { server, managers, clusters, globals, nodes, settings, effects, .. } = self;
+        let process = process_at(server, [managers, clusters, globals], nodes, place);
         if !process.is_up {
             return;
         }
@@ -431,20 +468,26 @@ impl Simulation {
 
     fn turn(&mut self, place: Place) {
         let (now, slowness) = (self.now, self.slowness(place));
-        let Simulation { server, managers, nodes, settings, effects, .. } = self;
-        process_at(server, managers, nodes, place).take_turn(now, &settings.costs, slowness, effects);
+        let Simulation { server, managers, clusters, globals, nodes, settings, effects, .. } = self;
+        process_at(server, [managers, clusters, globals], nodes, place).take_turn(
+            now,
+            &settings.costs,
+            slowness,
+            effects,
+        );
         self.let_out(place);
     }
 
     /// What a turn led to is told, and leaves when the turn is over.
     pub(crate) fn let_out(&mut self, place: Place) {
         let handled = std::mem::take(&mut self.effects.handled);
-        self.events += u64::from(handled.master) + u64::from(handled.job_managers) + u64::from(handled.nodes);
+        let Handled { master, globals, job_managers, nodes, .. } = handled;
+        self.events += [master, globals, job_managers, nodes].map(u64::from).iter().sum::<u64>();
         self.effects.forgotten.clear();
         self.effects.durable = false;
         self.turns.push(place);
         let over = self.process(place).busy_until;
-        if !self.effects.facts.is_empty() || place == Place::Server {
+        if !self.effects.facts.is_empty() || matches!(place, Place::Server | Place::Global(_)) {
             self.tell_turn(place, over);
         }
         if !self.effects.letters.is_empty() {
@@ -570,17 +613,20 @@ impl Simulation {
 
     /// Where a letter goes that leaves a process.
     fn place_of(&self, from: Place, letter: &Letter) -> Place {
-        if self.places.managers == 0 {
-            return self.places.of(letter.to);
-        }
         let process = match from {
+            Place::Node(node) if self.places.managers == 0 => return self.places.master_of(node),
+            _ if self.places.managers == 0 && self.places.federation.is_none() => return self.places.of(letter.to),
             Place::Server => &self.server,
             Place::Managers(number) => &self.managers[number],
+            Place::Cluster(number) => &self.clusters[number],
+            Place::Global(number) => &self.globals[number],
             Place::Node(node) => &self.nodes[node].agent,
         };
         match process.roles.egress(letter) {
             Egress::JobHost(HostId(host)) => Place::Managers(usize::from(host) - 1),
             Egress::Node(NodeId(node)) => Place::Node(node as usize),
+            Egress::Cluster(ClusterId(cluster)) => Place::Cluster(usize::from(cluster)),
+            Egress::Global(GlobalId(global)) => Place::Global(usize::from(global)),
             Egress::Server | Egress::Client(_) | Egress::Executor => Place::Server,
         }
     }
@@ -610,6 +656,9 @@ impl Simulation {
         self.network.delivered(link, direction, &letter);
         if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
             self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
+        }
+        if let Message::ToMaster(ToMaster::Launch(proposed)) = &letter.message {
+            self.metrics.on_launch_passed(proposed.launch.task, self.now.since(sent));
         }
         if let Message::ToNode(ToNode::Steer(steer)) = &letter.message
             && let Place::Node(node) = place
@@ -801,8 +850,8 @@ impl Simulation {
     fn busy(&self) -> Busy {
         let of = |process: &Process| process.busy as f64 / self.now.0.max(1) as f64;
         Busy {
-            server: of(&self.server),
-            managers: self.managers.iter().map(of).fold(0.0, f64::max),
+            server: self.clusters.iter().map(of).fold(of(&self.server), f64::max),
+            managers: self.managers.iter().chain(&self.globals).map(of).fold(0.0, f64::max),
             nodes: self.nodes.iter().map(|node| of(&node.agent)).fold(0.0, f64::max),
         }
     }
@@ -834,13 +883,15 @@ pub fn capacity(nodes: &[Node]) -> Totals {
 
 fn process_at<'a>(
     server: &'a mut Process,
-    managers: &'a mut [Process],
+    [managers, clusters, globals]: [&'a mut Vec<Process>; 3],
     nodes: &'a mut [SimulatedNode],
     place: Place,
 ) -> &'a mut Process {
     match place {
         Place::Server => server,
         Place::Managers(number) => &mut managers[number],
+        Place::Cluster(number) => &mut clusters[number],
+        Place::Global(number) => &mut globals[number],
         Place::Node(node) => &mut nodes[node].agent,
     }
 }
@@ -850,13 +901,53 @@ fn is_answer(letter: &Letter) -> bool {
 }
 
 pub(crate) fn roles(settings: &Settings, epoch: Epoch) -> Roles {
+    roles_seated(settings, epoch, None)
+}
+
+fn roles_seated(settings: &Settings, epoch: Epoch, seat: Option<Seat>) -> Roles {
+    let federation = seat.map(|(Seat::Cluster(federation, _) | Seat::Global(federation, _))| federation);
     let of_managers = JobManagerSettings {
+        federation,
         token_life: settings.master.token_life,
         node_grace: settings.master.node_grace,
         ..JobManagerSettings::default()
     };
     let managers = if settings.manager_processes > 0 { Managers::Shared } else { Managers::WithTheMaster };
-    Roles::new(settings.preset, epoch, of_managers, of_life(settings.seed, epoch)).with_managers(managers)
+    let roles = Roles::new(settings.preset, epoch, of_managers, of_life(settings.seed, epoch));
+    roles.with_managers(managers).seated(seat)
+}
+
+/// The master of a cluster in this life, with what its log holds.
+pub(crate) fn cluster(
+    settings: &Settings,
+    federation: Federation,
+    number: usize,
+    life: u32,
+    log: Vec<Change>,
+) -> Process {
+    let own = ClusterId(number as u8);
+    // The keys of different masters are different.
+    let seat = Some(Seat::Cluster(federation, own));
+    let settings = Settings { seed: settings.seed.wrapping_add(number as u64), ..settings.clone() };
+    let mut roles = roles_seated(&settings, Epoch(life), seat);
+    let master = MasterSettings { federated: Some((federation, own)), ..settings.master.clone() };
+    roles.recover(master, settings.queues.clone(), log);
+    Process::new(roles)
+}
+
+/// A global master in this life.
+pub(crate) fn global(
+    settings: &Settings,
+    federation: Federation,
+    number: usize,
+    life: u32,
+    log: Vec<Change>,
+) -> Process {
+    let own = GlobalId(number as u8);
+    let epoch = Epoch::of_host(own.host(), life).expect("nobody crashes so often");
+    let mut roles = roles_seated(settings, epoch, Some(Seat::Global(federation, own)));
+    roles.recover_global(settings.master.dispatch.clone(), settings.queues.clone(), log);
+    Process::new(roles)
 }
 
 /// A process of job managers in this life, with what its log holds.
@@ -869,18 +960,26 @@ pub(crate) fn managers(settings: &Settings, number: usize, life: u32, log: Vec<C
 }
 
 /// What a process is told once it is connected with another.
-fn connected(other: Place, incarnation: u64) -> Input {
+fn connected(to: Place, other: Place, incarnation: u64) -> Input {
     match other {
-        Place::Server => Input::MasterConnected { incarnation },
+        Place::Cluster(number) if matches!(to, Place::Global(_)) => {
+            Input::ClusterConnected { cluster: ClusterId(number as u8), incarnation }
+        }
+        Place::Global(number) => Input::GlobalConnected { global: GlobalId(number as u8), incarnation },
+        Place::Server | Place::Cluster(_) => Input::MasterConnected { incarnation },
         Place::Managers(number) => Input::HostConnected { host: places::host(number), incarnation },
         Place::Node(node) => Input::NodeConnected { node: NodeId(node as u32), incarnation },
     }
 }
 
 /// And once it is not any more.
-pub(crate) fn disconnected(other: Place) -> Input {
+pub(crate) fn disconnected(to: Place, other: Place) -> Input {
     match other {
-        Place::Server => Input::MasterDisconnected,
+        Place::Cluster(number) if matches!(to, Place::Global(_)) => {
+            Input::ClusterDisconnected { cluster: ClusterId(number as u8) }
+        }
+        Place::Global(number) => Input::GlobalDisconnected { global: GlobalId(number as u8) },
+        Place::Server | Place::Cluster(_) => Input::MasterDisconnected,
         Place::Managers(number) => Input::HostDisconnected { host: places::host(number) },
         Place::Node(node) => Input::NodeDisconnected { node: NodeId(node as u32) },
     }
@@ -888,9 +987,14 @@ pub(crate) fn disconnected(other: Place) -> Input {
 
 /// The server, which has known the nodes' names for long.
 fn server(settings: &Settings, nodes: &[Node]) -> Process {
-    let named = nodes.iter().enumerate();
-    let named = named.map(|(number, node)| Change::NodeNamed { node: NodeId(number as u32), name: node.name.clone() });
     let mut roles = roles(settings, EPOCH);
-    roles.recover(settings.master.clone(), settings.queues.clone(), named.collect());
+    let named = named(nodes, 0..nodes.len() as u32);
+    roles.recover(settings.master.clone(), settings.queues.clone(), named);
     Process::new(roles)
+}
+
+/// What a log says of the names of these nodes, as far as there are as many.
+fn named(nodes: &[Node], numbers: std::ops::Range<u32>) -> Vec<Change> {
+    let there = numbers.filter_map(|number| Some((number, nodes.get(number as usize)?)));
+    there.map(|(number, node)| Change::NodeNamed { node: NodeId(number), name: node.name.clone() }).collect()
 }

@@ -104,6 +104,8 @@ fn name(place: Place) -> String {
     match place {
         Place::Server => "server".to_owned(),
         Place::Managers(number) => format!("managers {number}"),
+        Place::Cluster(number) => format!("cluster {number}"),
+        Place::Global(number) => format!("global {number}"),
         Place::Node(node) => format!("n{node}"),
     }
 }
@@ -212,6 +214,13 @@ fn describe_record(record: &Record) -> String {
             format!("{node} refuses a launch of {attempt} (task {task}): {why}")
         }
         Record::Stale { from, attempt } => format!("late word about {attempt} from {from:?}"),
+        Record::StaleMessage { from } => format!("late word from {from:?}"),
+        Record::LaunchRefused { task, attempt, node, why } => {
+            format!("task {task}: launch as {attempt} on {node} refused, {why}")
+        }
+        Record::Repartitioned { task, attempt, node } => {
+            format!("task {task}: {attempt} gets room on {node}, which is another's")
+        }
         Record::StaleGrant { from, grant } => format!("late word about {grant} from {from:?}"),
         other => format!("{other:?}"),
     }

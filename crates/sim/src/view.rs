@@ -36,13 +36,15 @@ impl Simulation {
     /// Those of processes that are up, and the place of each.
     pub fn job_managers(&self) -> impl Iterator<Item = (Place, &JobManager)> {
         let managers = (0..).zip(&self.managers).map(|(number, process)| (Place::Managers(number), process));
-        let all = std::iter::once((Place::Server, &self.server)).chain(managers);
+        let globals = (0..).zip(&self.globals).map(|(number, process)| (Place::Global(number), process));
+        let all = std::iter::once((Place::Server, &self.server)).chain(managers).chain(globals);
         let up = all.filter(|(_, process)| process.is_up);
         up.flat_map(|(place, process)| process.roles.jobs.values().map(move |manager| (place, &**manager)))
     }
 
     pub fn job_manager(&self, job: JobId) -> Option<&JobManager> {
-        let up = std::iter::once(&self.server).chain(&self.managers).filter(|process| process.is_up);
+        let all = std::iter::once(&self.server).chain(&self.managers).chain(&self.globals);
+        let up = all.filter(|process| process.is_up);
         up.filter_map(|process| process.roles.jobs.get(&job)).map(|manager| &**manager).next()
     }
 

@@ -34,14 +34,8 @@ impl Dispatcher {
         }
     }
 
-    pub fn on_freed(
-        &mut self,
-        now: Instant,
-        from: Address,
-        grants: &[GrantId],
-        claims: &mut dyn Claims,
-        out: &mut Outbox,
-    ) {
+    /// Takes back what these grants hold. Returns the nodes that have more room for it.
+    pub fn free(&mut self, now: Instant, from: Address, grants: &[GrantId], out: &mut Outbox) -> Vec<NodeId> {
         let mut nodes = Vec::with_capacity(1);
         for &grant in grants {
             let Some(booking) = self.rooms.free(grant) else {
@@ -53,7 +47,7 @@ impl Dispatcher {
                 nodes.push(booking.node);
             }
         }
-        self.decide(now, &nodes, claims, out);
+        nodes
     }
 
     /// Tells job managers what their jobs are entitled to and may have now, where that has changed and they keep to it.

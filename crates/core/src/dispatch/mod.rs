@@ -13,11 +13,11 @@ pub use names::NodeNames;
 
 use crate::policy::Calibration;
 use crate::policy::inter_job::QueueTree;
-use crate::protocol::{AdmittedJob, JobOutcome, Refusal, RefusalKind, ToClient, ToMaster};
+use crate::protocol::{Address, AdmittedJob, JobOutcome, Refusal, RefusalKind, ToClient, ToMaster};
 use crate::role::{Change, Outbox};
 use crate::scheduling::{ClaimError, Granting, Ledger, NodeState, Scheduler};
 use crate::vocabulary::{
-    Chance, ClientId, Duration, GrantId, HostId, Instant, JobId, Kinds, NodeId, NodeViews, QueueId,
+    Chance, ClientId, Duration, GrantId, HostId, Instant, JobId, JobNumbers, Kinds, NodeId, QueueId,
 };
 use crate::why::Why;
 use admission::Admission;
@@ -38,11 +38,20 @@ pub struct DispatchSettings {
     pub hosts: u8,
     /// Users whose estimates are wrong get no opportunistic tasks; where nothing is opportunistic, estimates harm nobody.
     pub judges_users: bool,
+    /// Others may number jobs beside.
+    pub numbers: JobNumbers,
 }
 
 impl Default for DispatchSettings {
     fn default() -> DispatchSettings {
-        DispatchSettings { decide: Decide::OnEvents, kept_jobs: 10_000, beside: None, hosts: 0, judges_users: false }
+        DispatchSettings {
+            decide: Decide::OnEvents,
+            kept_jobs: 10_000,
+            beside: None,
+            hosts: 0,
+            judges_users: false,
+            numbers: JobNumbers::default(),
+        }
     }
 }
 
@@ -139,12 +148,13 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(settings: DispatchSettings, queues: QueueTree, scheduler: Scheduler) -> Dispatcher {
+    /// `rooms` has no nodes yet.
+    pub fn new(settings: DispatchSettings, queues: QueueTree, scheduler: Scheduler, rooms: Ledger) -> Dispatcher {
         Dispatcher {
             settings,
             kinds: Kinds::new(),
             names: NodeNames::default(),
-            rooms: Ledger::new(),
+            rooms,
             scheduler,
             calibration: Calibration::default(),
             hosts: BTreeSet::new(),
@@ -154,11 +164,41 @@ impl Dispatcher {
         }
     }
 
-    pub fn on_client(&mut self, now: Instant, client: ClientId, body: ToMaster, out: &mut Outbox) {
-        match body {
-            ToMaster::Submit { spec, key } => self.on_submit(now, client, spec, key, out),
-            ToMaster::Control { job, action } => self.on_control(now, client, job, action, out),
-            _ => refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out),
+    /// What clients and job managers say to whoever has their jobs. A peer that speaks for somebody else is not believed.
+    pub fn on_message(
+        &mut self,
+        now: Instant,
+        from: Address,
+        body: ToMaster,
+        claims: &mut dyn Claims,
+        out: &mut Outbox,
+    ) {
+        match (from, body) {
+            (Address::Client(client), ToMaster::Submit { spec, key }) => self.on_submit(now, client, spec, key, out),
+            (Address::Client(client), ToMaster::Control { job, action }) => {
+                self.on_control(now, client, job, action, out);
+            }
+            (Address::Client(client), _) => {
+                refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
+            }
+            (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => {
+                let nodes = self.free(now, from, &grants, out);
+                self.decide(now, &nodes, claims, out);
+            }
+            (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
+                self.scheduler.on_wants(job, wants);
+            }
+            (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
+                self.on_demand(now, job, &asks, &work, claims, out);
+            }
+            (Address::JobManager(sender), ToMaster::JobEnded { job, submitted_at, run, outcome, estimated, means })
+                if sender == job && self.is_in_run(job, submitted_at, run) =>
+            {
+                self.judge_estimates(job, estimated, out);
+                self.remember(job, &means, out);
+                self.on_job_ended(now, job, outcome, out);
+            }
+            _ => {}
         }
     }
 
@@ -166,6 +206,14 @@ impl Dispatcher {
         match change {
             Change::KindsNamed { kinds } => self.kinds = kinds.clone(),
             other => self.admission.recover(other),
+        }
+    }
+
+    /// A node is called so; where another one is already, with its number behind it.
+    pub fn name(&mut self, node: NodeId, name: &str) {
+        match self.names.find(name) {
+            Some(other) if other != node => self.names.insert(node, &format!("{name}@{node}")),
+            _ => self.names.insert(node, name),
         }
     }
 
@@ -234,8 +282,7 @@ impl Dispatcher {
     }
 
     pub fn nodes_given_up(&self) -> impl Iterator<Item = NodeId> {
-        let all = (0..self.rooms.len()).map(|index| NodeId(index as u32));
-        all.filter(|node| self.rooms.state(*node) == Some(NodeState::Lost))
+        self.rooms.ids().filter(|node| self.rooms.state(*node) == Some(NodeState::Lost))
     }
 
     pub fn queue_statuses(&self) -> Vec<QueueStatus> {

@@ -7,7 +7,7 @@ use crate::protocol::{AdmittedJob, Holder, JobOutcome, RefusalKind, ToClient};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
 use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, NodeViews, QueueId, Reads, Resources, StageSpec};
+use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl Dispatcher {
             Err((kind, message, remedy)) => return refuse(client, kind, &message, &remedy, out),
         };
         let user = self.admission.user(&spec.user, out);
-        let job = JobId(self.admission.next_job);
+        let job = self.settings.numbers.from(self.admission.next_job);
         let default_timeout = self.admission.queues.spec(queue).default_timeout;
         let tasks = spec.task_count();
         let recalled = self.admission.history.recall(user, &spec);
@@ -189,13 +189,10 @@ impl Dispatcher {
         shape: &Resources,
         constraints: &[crate::vocabulary::Constraint],
     ) -> Result<(), Wrong> {
-        let joined = |index: usize| {
-            matches!(self.rooms.state(NodeId(index as u32)), Some(NodeState::Up | NodeState::Unreachable))
-        };
+        let joined = |node: &NodeId| matches!(self.rooms.state(*node), Some(NodeState::Up | NodeState::Unreachable));
         let (mut any, mut possible) = (false, false);
-        for index in (0..self.rooms.len()).filter(|&index| joined(index)) {
+        for node in self.rooms.ids().filter(joined) {
             any = true;
-            let node = NodeId(index as u32);
             let meets = || constraints.iter().all(|constraint| constraint.is_met_by(self.rooms.attributes(node)));
             if shape.fits_in(&self.rooms.node_capacity(node)) && meets() {
                 possible = true;

@@ -1,46 +1,341 @@
-//! The global master's place: it will place tasks over several clusters on views that their masters send (Megha). Today
-//! it keeps that view.
+//! A global master: it has jobs, and places their tasks over all clusters of a federation by what it believes of them (Megha,
+//! section IV). What it proposes the clusters' masters let through or refuse; they tell it what changes there.
+//!
+//! What it believes is soft: it is told everything when a connection is new. Its jobs are in its log.
 
-use crate::protocol::{Address, ToGlobalMaster};
-use crate::role::{Change, Event, Outbox, Role};
-use crate::scheduling::ClusterView;
-use crate::vocabulary::{Instant, NodeViews};
+mod proposals;
 
-#[derive(Default)]
+use crate::dispatch::{DispatchSettings, Dispatcher, JobStatus, QueueStatus};
+use crate::policy::inter_job::QueueTree;
+use crate::protocol::{Address, GlobalIntroduction, NodeNews, Since, ToGlobalMaster, ToJobManager, ToMaster, Told};
+use crate::role::{Change, Event, Outbox, Record, Role};
+use crate::scheduling::{Booking, Ledger, NodeState, Scheduler};
+use crate::vocabulary::{
+    ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, Kinds, NodeId, QueueId, Totals,
+};
+use proposals::Proposals;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 pub struct GlobalMaster {
-    view: ClusterView,
+    federation: Federation,
+    own: GlobalId,
+    /// Jobs, and what is believed of the room for them.
+    dispatch: Dispatcher,
+    proposals: Proposals,
+    /// By number.
+    clusters: Vec<Cluster>,
+    /// Counts introductions.
+    introductions: u32,
+}
+
+/// A cluster as far as it is known.
+#[derive(Default)]
+struct Cluster {
+    /// Nothing is believed of it before it has told everything on the present connection; with the number of the introduction
+    /// that this answers.
+    awaited: Option<u64>,
+    /// The life and the version that it told last.
+    told: Option<(Epoch, u64)>,
+    usage: BTreeMap<QueueId, Totals>,
+}
+
+/// A global master's state for people and for a simulator that starts from it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GlobalDescription {
+    pub known_nodes: u64,
+    pub queues: Vec<QueueStatus>,
+    pub jobs: Vec<JobStatus>,
+    pub open_tasks: u64,
 }
 
 impl GlobalMaster {
-    pub fn new() -> GlobalMaster {
-        GlobalMaster { view: ClusterView::new() }
+    /// In this life, of which `epoch` says the number of the global master as well.
+    pub fn new(
+        epoch: Epoch,
+        (federation, own): (Federation, GlobalId),
+        settings: DispatchSettings,
+        queues: QueueTree,
+        scheduler: Scheduler,
+    ) -> GlobalMaster {
+        let settings = DispatchSettings { numbers: federation.job_numbers(own), ..settings };
+        GlobalMaster {
+            federation,
+            own,
+            dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new()),
+            proposals: Proposals::new(epoch),
+            clusters: federation.clusters().map(|_| Cluster::default()).collect(),
+            introductions: 0,
+        }
     }
-}
 
-impl Role for GlobalMaster {
-    type Message = ToGlobalMaster;
-    /// Nodes in view.
-    type Description = usize;
+    /// Its jobs, and what it believes of the room for them.
+    pub fn dispatch(&self) -> &Dispatcher {
+        &self.dispatch
+    }
 
-    fn handle(&mut self, now: Instant, event: Event<ToGlobalMaster>, _: &mut Outbox) {
-        if let Event::Message { from: Address::Master, body: ToGlobalMaster::State { nodes } } = event {
-            for (node, report) in nodes {
-                self.view.on_report(now, node, report.free, report);
+    pub fn federation(&self) -> Federation {
+        self.federation
+    }
+
+    /// What the queues' tasks hold in all clusters together, as far as is known.
+    pub fn usage(&self) -> BTreeMap<QueueId, Totals> {
+        let mut usage: BTreeMap<QueueId, Totals> = BTreeMap::new();
+        for (queue, used) in self.clusters.iter().flat_map(|cluster| &cluster.usage) {
+            let sum = usage.entry(*queue).or_default();
+            sum.0.iter_mut().zip(&used.0).for_each(|(sum, more)| *sum += more);
+        }
+        usage
+    }
+
+    fn on_message(&mut self, now: Instant, from: Address, body: ToGlobalMaster, out: &mut Outbox) {
+        match body {
+            ToGlobalMaster::Told(told) => self.on_told(now, *told, out),
+            ToGlobalMaster::OfJobs(body) => match *body {
+                // The nodes' own master counts their failures.
+                ToMaster::NodeFailed { node, suspects } if self.federation.has(node) => {
+                    out.send(self.federation.cluster_of(node), ToMaster::NodeFailed { node, suspects });
+                }
+                body => self.dispatch.on_message(now, from, body, &mut self.proposals, out),
+            },
+        }
+    }
+
+    // ---- clusters --------------------------------------------------------------------------------------------------
+
+    /// Nothing is proposed there before it has told what there is: what was on its way is lost.
+    fn on_connected(&mut self, cluster: ClusterId, out: &mut Outbox) {
+        self.close(cluster);
+        self.introduce(cluster, out);
+    }
+
+    fn introduce(&mut self, cluster: ClusterId, out: &mut Outbox) {
+        self.introductions += 1;
+        let epoch = self.proposals.epoch();
+        let number = u64::from(epoch.0) << 32 | u64::from(self.introductions);
+        if let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) {
+            entry.awaited = Some(number);
+            let jobs = self.dispatch.running().map(|(job, queue)| (job.id, queue)).collect();
+            out.send(cluster, ToMaster::Introduce(Box::new(GlobalIntroduction { epoch, number, jobs })));
+        }
+    }
+
+    fn close(&mut self, cluster: ClusterId) {
+        for node in self.federation.nodes_of(cluster).map(NodeId) {
+            match self.dispatch.rooms.state(node) {
+                Some(NodeState::Up) => self.dispatch.rooms.set_state(node, NodeState::Unreachable),
+                Some(_) => {}
+                None => break,
             }
         }
     }
 
-    fn next_wakeup(&self) -> Option<Instant> {
-        None
+    fn on_told(&mut self, now: Instant, told: Told, out: &mut Outbox) {
+        let Told { cluster, life, since, version, seen, freed, refused, nodes, usage } = told;
+        let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
+        let (mut returned, mut lost) = (Vec::new(), Vec::new());
+        match since {
+            Since::Nothing { introduction, kinds, held } => {
+                let is_answer = entry.awaited == Some(introduction);
+                let is_again =
+                    entry.awaited.is_none() && entry.told.is_some_and(|(of, at)| of == life && at <= version);
+                if !is_answer && !is_again {
+                    return out.record(Record::StaleMessage { from: Address::ClusterMaster(cluster) });
+                }
+                entry.awaited = None;
+                self.learn_kinds(&kinds, out);
+                // Of what was proposed before it was asked, all has been looked at or is lost.
+                let looked_at = if is_answer { u64::MAX } else { seen };
+                self.reconcile(now, cluster, looked_at, &held_grants(held));
+                if is_answer {
+                    let there = nodes.iter().filter_map(|news| match news {
+                        NodeNews::Joined { node, .. } => Some(*node),
+                        _ => None,
+                    });
+                    returned.extend(there);
+                }
+            }
+            Since::Version(since) => {
+                if entry.awaited.is_some() || entry.told.is_none_or(|(of, at)| of != life || version < at) {
+                    return out.record(Record::StaleMessage { from: Address::ClusterMaster(cluster) });
+                }
+                if entry.told != Some((life, since)) {
+                    // Something in between is missing.
+                    return self.introduce(cluster, out);
+                }
+            }
+        }
+        let entry = &mut self.clusters[usize::from(cluster.0)];
+        entry.told = Some((life, version));
+        entry.usage = usage.into_iter().collect();
+        let from = Address::ClusterMaster(cluster);
+        self.dispatch.free(now, from, &refused, out);
+        self.dispatch.free(now, from, &freed, out);
+        let had = *self.dispatch.rooms.capacity();
+        let mut opened = Vec::new();
+        for news in nodes {
+            self.take_news(now, news, seen, &mut opened, &mut returned, &mut lost);
+        }
+        if *self.dispatch.rooms.capacity() != had {
+            self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
+        }
+        self.tell_managers(returned, lost, out);
+        if self.dispatch.scheduler.open_tasks() > 0 {
+            self.dispatch.decide(now, &opened, &mut self.proposals, out);
+        }
     }
 
-    fn recover(&mut self, _: &[Change]) {}
+    /// Kinds of resources are numbered by each cluster as they come: only those in the same order mean the same.
+    fn learn_kinds(&mut self, kinds: &Kinds, out: &mut Outbox) {
+        let (own, others) = (self.dispatch.kinds.custom(), kinds.custom());
+        if others.len() > own.len() && others.starts_with(own) {
+            out.persist(Change::KindsNamed { kinds: kinds.clone() });
+            self.dispatch.kinds = kinds.clone();
+        }
+    }
+
+    /// Of what is held there, as the cluster says, and of nothing else: what was proposed up to `seen` and is not among it is free.
+    fn reconcile(&mut self, now: Instant, cluster: ClusterId, seen: u64, held: &BTreeMap<(Epoch, u64), Booking>) {
+        let epoch = self.proposals.epoch();
+        let span = self.federation.nodes_of(cluster).map(NodeId);
+        let rooms = &mut self.dispatch.rooms;
+        if let Some(last) = span.clone().next_back() {
+            rooms.expect_node(last);
+        }
+        let booked: Vec<Booking> = span.flat_map(|node| self.dispatch.rooms.bookings_on(node)).collect();
+        let is_known = |grant: &GrantId| grant.epoch != epoch || grant.number <= seen;
+        for booking in booked.iter().filter(|booking| is_known(&booking.grant)) {
+            if !held.contains_key(&(booking.grant.epoch, booking.grant.number)) {
+                self.dispatch.rooms.free(booking.grant);
+                self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+            }
+        }
+        let booked: BTreeSet<(Epoch, u64)> =
+            booked.iter().map(|booking| (booking.grant.epoch, booking.grant.number)).collect();
+        for (_, booking) in held.iter().filter(|(grant, _)| !booked.contains(grant)) {
+            self.dispatch.rooms.adopt(*booking);
+            self.dispatch.scheduler.on_adopted(booking.job, booking.resources);
+        }
+    }
+
+    fn take_news(
+        &mut self,
+        now: Instant,
+        news: NodeNews,
+        seen: u64,
+        opened: &mut Vec<NodeId>,
+        returned: &mut Vec<NodeId>,
+        lost: &mut Vec<NodeId>,
+    ) {
+        let rooms = &mut self.dispatch.rooms;
+        match news {
+            NodeNews::Joined { node, name, capacity, attributes } if self.federation.has(node) => {
+                rooms.join(node, capacity, Arc::unwrap_or_clone(attributes));
+                rooms.set_open(node, true);
+                self.dispatch.name(node, &name);
+                self.dispatch.scheduler.on_room_opened();
+                if !returned.contains(&node) {
+                    returned.push(node);
+                }
+            }
+            NodeNews::Room { node, free } if rooms.state(node).is_some() => {
+                if rooms.state(node) == Some(NodeState::Unreachable) {
+                    rooms.set_state(node, NodeState::Up);
+                    self.dispatch.scheduler.on_room_opened();
+                }
+                let epoch = self.proposals.epoch();
+                self.dispatch.rooms.believe(node, &free, |grant| grant.epoch != epoch || grant.number <= seen);
+                opened.push(node);
+            }
+            NodeNews::Away { node, lost: false } if rooms.state(node) == Some(NodeState::Up) => {
+                rooms.set_state(node, NodeState::Unreachable);
+            }
+            NodeNews::Away { node, lost: true } if rooms.state(node).is_some_and(|state| state != NodeState::Lost) => {
+                rooms.set_state(node, NodeState::Lost);
+                let booked: Vec<Booking> = rooms.bookings_on(node).collect();
+                for booking in booked {
+                    self.dispatch.rooms.free(booking.grant);
+                    self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+                }
+                lost.push(node);
+            }
+            NodeNews::Joined { .. } | NodeNews::Room { .. } | NodeNews::Away { .. } => {}
+        }
+    }
+
+    /// What is at nodes that come back is claimed, and what was at nodes that are given up is lost.
+    fn tell_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, out: &mut Outbox) {
+        let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
+        if !returned.is_empty() {
+            returned.sort_unstable();
+            let nodes: Arc<[NodeId]> = returned.into();
+            running.iter().for_each(|job| out.send(*job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) }));
+        }
+        for node in lost {
+            running.iter().for_each(|job| out.send(*job, ToJobManager::NodeLost { node }));
+        }
+    }
+
+    /// In tests and debug builds, after every event.
+    fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.dispatch.rooms.check_invariants();
+        }
+    }
+}
+
+fn held_grants(held: Vec<crate::protocol::HeldGrant>) -> BTreeMap<(Epoch, u64), Booking> {
+    let booking = |held: crate::protocol::HeldGrant| {
+        let crate::protocol::HeldGrant { grant, job, node, resources } = held;
+        ((grant.epoch, grant.number), Booking { grant, job, node, resources })
+    };
+    held.into_iter().map(booking).collect()
+}
+
+impl Role for GlobalMaster {
+    type Message = ToGlobalMaster;
+    type Description = GlobalDescription;
+
+    fn handle(&mut self, now: Instant, event: Event<ToGlobalMaster>, out: &mut Outbox) {
+        match event {
+            Event::Message { from, body } => self.on_message(now, from, body, out),
+            Event::Connected { peer: Address::ClusterMaster(cluster), .. } => self.on_connected(cluster, out),
+            Event::Disconnected { peer: Address::ClusterMaster(cluster) } => self.close(cluster),
+            Event::Connected { peer: Address::GlobalMaster(own), .. } if own == self.own => {
+                self.dispatch.on_recovered(now, out);
+            }
+            Event::Connected { .. } | Event::Disconnected { .. } => {}
+            Event::Wakeup => self.dispatch.on_delays(now, &mut self.proposals, out),
+        }
+        self.dispatch.begun.clear();
+        self.dispatch.tell_shares(out);
+        self.check_invariants();
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        self.dispatch.scheduler.next_widening()
+    }
+
+    fn recover(&mut self, changes: &[Change]) {
+        changes.iter().for_each(|change| self.dispatch.recover(change));
+        self.dispatch.recovered();
+    }
 
     fn durable(&self) -> Vec<Change> {
-        Vec::new()
+        self.dispatch.durable()
     }
 
-    fn describe(&self, _: Instant) -> usize {
-        self.view.len()
+    fn describe(&self, now: Instant) -> GlobalDescription {
+        let known = self
+            .dispatch
+            .rooms
+            .ids()
+            .filter(|node| !matches!(self.dispatch.rooms.state(*node), None | Some(NodeState::Expected)));
+        GlobalDescription {
+            known_nodes: known.count() as u64,
+            queues: self.dispatch.queue_statuses(),
+            jobs: self.dispatch.job_statuses(now),
+            open_tasks: self.dispatch.scheduler.open_tasks(),
+        }
     }
 }

@@ -4,14 +4,15 @@
 //! effect that differs comes from a clock, a random source or an order of memory that has crept into core.
 
 use super::{Managers, Roles};
+use crate::dispatch::DispatchSettings;
 use crate::job_manager::JobManagerSettings;
 use crate::master::MasterSettings;
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{ToJobHost, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox};
-use crate::vocabulary::{Epoch, Instant, JobId, Key, Mac, NodeId, Sealing};
+use crate::vocabulary::{Epoch, Instant, JobId, Key, Mac, NodeId, Sealing, Seat};
 use serde::{Deserialize, Serialize};
 
 /// A line of a journal.
@@ -20,9 +21,18 @@ use serde::{Deserialize, Serialize};
 #[allow(clippy::large_enum_variant)]
 pub enum Entry {
     /// A process began. It has no roles yet. With the root, whoever reads the journal can make this life's tokens.
-    Began { preset: Preset, epoch: Epoch, settings: JobManagerSettings, root: Key, managers: Managers },
+    Began {
+        preset: Preset,
+        epoch: Epoch,
+        settings: JobManagerSettings,
+        root: Key,
+        managers: Managers,
+        seat: Option<Seat>,
+    },
     /// It has a master, and job managers, which took in what its log held.
     Recovered { settings: MasterSettings, queues: QueueTree, changes: Vec<Change> },
+    /// It has a global master, and the managers of its jobs, which took in what its log held.
+    GlobalRecovered { settings: DispatchSettings, queues: QueueTree, changes: Vec<Change> },
     /// It has job managers and no master; they took in what their log held.
     JobsRecovered { changes: Vec<Change> },
     /// It has a node.
@@ -37,6 +47,7 @@ pub enum Entry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RoleEvent {
     Master(Event<ToMaster>),
+    Global(Event<ToGlobalMaster>),
     JobManager(JobId, Event<ToJobManager>),
     JobHost(Event<ToJobHost>),
     Node(NodeId, Event<ToNode>),
@@ -69,11 +80,14 @@ impl Replay {
     /// When the roles do not do what the journal says they did.
     pub fn take(&mut self, entry: Entry) -> Result<(), Difference> {
         match entry {
-            Entry::Began { preset, epoch, settings, root, managers } => {
+            Entry::Began { preset, epoch, settings, root, managers, seat } => {
                 let roles = Roles::new(preset, epoch, settings, Sealing { root, mac: self.mac });
-                self.roles = Some(roles.with_managers(managers));
+                self.roles = Some(roles.with_managers(managers).seated(seat));
             }
             Entry::Recovered { settings, queues, changes } => self.roles()?.recover(settings, queues, changes),
+            Entry::GlobalRecovered { settings, queues, changes } => {
+                self.roles()?.recover_global(settings, queues, changes);
+            }
             Entry::JobsRecovered { changes } => self.roles()?.recover_job_managers(changes),
             Entry::NodeAdded { node, settings } => self.roles()?.add_local_node(node, settings),
             Entry::Named { name, left } => {
@@ -100,6 +114,7 @@ impl Replay {
         let roles = self.roles.as_mut().ok_or(Difference::Nobody)?;
         let is_there = match event {
             RoleEvent::Master(event) => roles.hand_to_master(now, event, &mut self.outbox),
+            RoleEvent::Global(event) => roles.hand_to_global(now, event, &mut self.outbox),
             RoleEvent::JobManager(job, event) => roles.hand_to_manager(now, job, event, &mut self.outbox).is_none(),
             RoleEvent::JobHost(event) => roles.hand_to_job_host(now, event, &mut self.outbox),
             RoleEvent::Node(node, event) => roles.hand_to_node(now, node, event, &mut self.outbox),

@@ -12,16 +12,19 @@ pub use following::{Followed, Gap, Present};
 pub use journal::{Difference, Entry, Replay, RoleEvent};
 pub use nodes::Nodes;
 
-use crate::dispatch::{Dispatcher, JobState};
+use crate::dispatch::{DispatchSettings, Dispatcher, JobState};
+use crate::global_master::GlobalMaster;
 use crate::job_host::{JobHost, JobHostSettings};
 use crate::job_manager::{JobManager, JobManagerSettings};
 use crate::master::{Master, MasterSettings};
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{Address, Message, ToJobHost, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{Address, AdmittedJob, Message, ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
 use crate::role::{Change, Event, Outbox, Record, Role};
-use crate::vocabulary::{ClientId, Epoch, Generation, HostId, Instant, JobId, NodeId, Sealing};
+use crate::vocabulary::{
+    ClientId, ClusterId, Epoch, Generation, GlobalId, HostId, Instant, JobId, NodeId, Sealing, Seat,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wakeups::Wakeups;
@@ -37,6 +40,7 @@ pub struct Roles {
     /// Where one is kept.
     journal: Option<Box<Journal>>,
     pub master: Option<Box<Master>>,
+    pub global: Option<Box<GlobalMaster>>,
     /// Where it has job managers, and not the master.
     pub job_host: Option<Box<JobHost>>,
     pub nodes: Nodes,
@@ -60,12 +64,13 @@ struct Life {
     settings: JobManagerSettings,
     sealing: Sealing,
     managers: Managers,
+    seat: Option<Seat>,
 }
 
 /// Where job managers are, as seen from a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum Managers {
-    /// All are with the master.
+    /// All are with the master, or the global master, that has their jobs.
     WithTheMaster,
     /// Here, and the master is not.
     Here,
@@ -81,6 +86,8 @@ pub enum Egress {
     Server,
     JobHost(HostId),
     Node(NodeId),
+    Cluster(ClusterId),
+    Global(GlobalId),
 }
 
 /// A message on its way.
@@ -165,10 +172,37 @@ pub fn decisions(left: &Outbox) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Handled {
     pub master: u32,
+    pub globals: u32,
     pub job_managers: u32,
     pub nodes: u32,
     /// What was decided for a task: grants of the master, and probes and launches of job managers that place themselves.
     pub decisions: u32,
+}
+
+/// Whose attempt or probe it is about, if it is for a job manager.
+fn message_issuer(message: &Message) -> Option<Epoch> {
+    match message {
+        Message::ToJobManager(body) => body.issuer(),
+        _ => None,
+    }
+}
+
+/// The manager of a job as its changes leave it; one that waits to begin again has one, which knows what is done.
+fn recovered_manager(
+    preset: Preset,
+    epoch: Epoch,
+    settings: JobManagerSettings,
+    sealing: Sealing,
+    job: &Arc<AdmittedJob>,
+    state: &JobState,
+    own: &[Change],
+) -> Option<(JobId, Box<JobManager>)> {
+    if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
+        return None;
+    }
+    let mut manager = preset.job_manager(Arc::clone(job), epoch, settings, sealing);
+    manager.recover(own);
+    Some((job.id, Box::new(manager)))
 }
 
 impl Roles {
@@ -178,10 +212,11 @@ impl Roles {
             wakeups: Wakeups::default(),
             journal: None,
             master: None,
+            global: None,
             job_host: None,
             nodes: Nodes::default(),
             jobs: BTreeMap::new(),
-            life: Box::new(Life { preset, epoch, settings, sealing, managers: Managers::WithTheMaster }),
+            life: Box::new(Life { preset, epoch, settings, sealing, managers: Managers::WithTheMaster, seat: None }),
             heard: BTreeMap::new(),
         }
     }
@@ -192,9 +227,20 @@ impl Roles {
         self
     }
 
+    /// Its place in a federation. Call it before there are roles.
+    pub fn seated(mut self, seat: Option<Seat>) -> Roles {
+        self.life.seat = seat;
+        self
+    }
+
     /// It has roles whose changes must survive it.
     pub fn keeps_log(&self) -> bool {
         self.master.is_some() || self.has_managers()
+    }
+
+    /// It passes on what is between its nodes and the managers of their jobs.
+    fn passes_on(&self) -> bool {
+        matches!(self.life.seat, Some(Seat::Cluster(..)))
     }
 
     /// The jobs whose managers take events here.
@@ -230,19 +276,25 @@ impl Roles {
         match (letter.to, &letter.message) {
             (Address::Executor(_), _) => Egress::Executor,
             (Address::Client(client), _) => Egress::Client(client),
-            (Address::Node(node), _) => Egress::Node(node),
+            (Address::Node(node), _) => match self.life.seat {
+                Some(Seat::Global(federation, _)) => Egress::Cluster(federation.cluster_of(node)),
+                _ => Egress::Node(node),
+            },
+            (Address::ClusterMaster(cluster), _) => Egress::Cluster(cluster),
+            (Address::GlobalMaster(global), _) => Egress::Global(global),
             (Address::JobHost(host), _) => Egress::JobHost(host),
             (Address::JobManager(job), message) => {
-                let said = match message {
-                    Message::ToJobManager(body) => body.issuer().map(Epoch::host),
-                    _ => None,
-                };
+                let said = message_issuer(message).map(Epoch::host);
+                if let Some(Seat::Cluster(federation, _)) = self.life.seat {
+                    let issuer = message_issuer(message).and_then(|epoch| federation.issuer(epoch));
+                    return Egress::Global(issuer.unwrap_or_else(|| federation.admitted_by(job)));
+                }
                 match said.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
                     HostId::SERVER => Egress::Server,
                     host => Egress::JobHost(host),
                 }
             }
-            (Address::Master | Address::GlobalMaster(_), _) => Egress::Server,
+            (Address::Master, _) => Egress::Server,
         }
     }
 
@@ -252,14 +304,17 @@ impl Roles {
 
     fn has_managers(&self) -> bool {
         match self.life.managers {
-            Managers::WithTheMaster | Managers::Shared => self.master.is_some(),
+            Managers::WithTheMaster | Managers::Shared => {
+                self.global.is_some() || self.master.is_some() && !self.passes_on()
+            }
             Managers::Here => true,
         }
     }
 
     /// Which jobs there are, where this process admits them.
     pub fn dispatch(&self) -> Option<&Dispatcher> {
-        self.master.as_ref().map(|master| master.dispatch())
+        let by_master = self.master.as_ref().map(|master| master.dispatch());
+        by_master.or_else(|| self.global.as_ref().map(|global| global.dispatch()))
     }
 
     pub fn preset(&self) -> &Preset {
@@ -273,8 +328,8 @@ impl Roles {
 
     /// Notes from here on what the roles are given and what they leave. Call it before there are roles.
     pub fn keep_journal(&mut self) {
-        let Life { preset, epoch, settings, sealing: Sealing { root, .. }, managers } = *self.life;
-        let began = Entry::Began { preset, epoch, settings, root, managers };
+        let Life { preset, epoch, settings, sealing: Sealing { root, .. }, managers, seat } = *self.life;
+        let began = Entry::Began { preset, epoch, settings, root, managers, seat };
         self.journal = Some(Box::new(Journal { entries: vec![began] }));
     }
 
@@ -316,15 +371,36 @@ impl Roles {
         let jobs = master.dispatch().jobs_from(JobId(0)).filter(|(job, _)| job.host == HostId::SERVER);
         for (job, state) in jobs {
             let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
-            // One that waits to begin again has a manager, which knows what is done.
-            if *state == JobState::Pending && !own.iter().any(Change::is_job_managers) {
-                continue;
-            }
-            let mut manager = preset.job_manager(Arc::clone(job), epoch, of_managers, sealing);
-            manager.recover(own);
-            self.jobs.insert(job.id, Box::new(manager));
+            self.jobs.extend(recovered_manager(preset, epoch, of_managers, sealing, job, state, own));
         }
         self.master = Some(Box::new(master));
+    }
+
+    /// Makes the global master that its seat names, and the managers of its jobs, and brings them to where the log ends.
+    ///
+    /// # Panics
+    /// Without such a seat.
+    pub fn recover_global(&mut self, settings: DispatchSettings, queues: QueueTree, changes: Vec<Change>) {
+        self.note(|| Entry::GlobalRecovered {
+            settings: settings.clone(),
+            queues: queues.clone(),
+            changes: changes.clone(),
+        });
+        let Life { preset, epoch, settings: of_managers, sealing, seat, .. } = *self.life;
+        let Some(Seat::Global(federation, own)) = seat else { panic!("{seat:?} is no seat of a global master") };
+        let mut global = preset.global_master(epoch, (federation, own), settings, queues);
+        global.recover(&changes);
+        let mut by_job: BTreeMap<JobId, Vec<Change>> = BTreeMap::new();
+        for change in changes {
+            if let Some(job) = change.job() {
+                by_job.entry(job).or_default().push(change);
+            }
+        }
+        for (job, state) in global.dispatch().jobs_from(JobId(0)) {
+            let own = by_job.get(&job.id).map_or(&[][..], Vec::as_slice);
+            self.jobs.extend(recovered_manager(preset, epoch, of_managers, sealing, job, state, own));
+        }
+        self.global = Some(Box::new(global));
     }
 
     /// Makes this the process of job managers that its epoch names, and brings these to where their log ends.
@@ -347,6 +423,31 @@ impl Roles {
         // What ended before is told first: a job that begins again now would seem to end with its earlier run.
         self.deliver_mail(now, effects);
         self.at_master(now, Event::Connected { peer: Address::Master, incarnation }, effects);
+        if let Some(Seat::Global(_, own)) = self.life.seat {
+            self.at_global(now, Event::Connected { peer: Address::GlobalMaster(own), incarnation }, effects);
+        }
+        self.deliver_mail(now, effects);
+    }
+
+    /// A cluster's master and this process, which has a global master, have each other.
+    pub fn cluster_connected(&mut self, now: Instant, cluster: ClusterId, incarnation: u64, effects: &mut Effects) {
+        self.at_global(now, Event::Connected { peer: Address::ClusterMaster(cluster), incarnation }, effects);
+        self.deliver_mail(now, effects);
+    }
+
+    pub fn cluster_disconnected(&mut self, now: Instant, cluster: ClusterId, effects: &mut Effects) {
+        self.at_global(now, Event::Disconnected { peer: Address::ClusterMaster(cluster) }, effects);
+        self.deliver_mail(now, effects);
+    }
+
+    /// A global master and this process, which has the master of a cluster, have each other.
+    pub fn global_connected(&mut self, now: Instant, global: GlobalId, incarnation: u64, effects: &mut Effects) {
+        self.at_master(now, Event::Connected { peer: Address::GlobalMaster(global), incarnation }, effects);
+        self.deliver_mail(now, effects);
+    }
+
+    pub fn global_disconnected(&mut self, now: Instant, global: GlobalId, effects: &mut Effects) {
+        self.at_master(now, Event::Disconnected { peer: Address::GlobalMaster(global) }, effects);
         self.deliver_mail(now, effects);
     }
 
@@ -438,7 +539,8 @@ impl Roles {
                 Address::JobManager(job) => self.at_manager(now, job, Event::Wakeup, effects),
                 Address::Node(node) => self.at_node(now, node, Event::Wakeup, effects),
                 Address::JobHost(_) => self.at_job_host(now, Event::Wakeup, effects),
-                Address::GlobalMaster(_) | Address::Executor(_) | Address::Client(_) => {}
+                Address::GlobalMaster(_) => self.at_global(now, Event::Wakeup, effects),
+                Address::ClusterMaster(_) | Address::Executor(_) | Address::Client(_) => {}
             }
             self.deliver_mail(now, effects);
         }
@@ -457,8 +559,22 @@ impl Roles {
 
     fn deliver_letter(&mut self, now: Instant, Letter { from, to, message }: Letter, effects: &mut Effects) {
         match (to, message) {
-            (Address::Master, Message::ToMaster(body)) => {
+            // Whoever has jobs is the master of their managers, and of clients.
+            (Address::Master, Message::ToMaster(body)) if self.global.is_some() => {
+                let body = ToGlobalMaster::OfJobs(Box::new(body));
+                self.at_global(now, Event::Message { from, body }, effects);
+            }
+            (Address::GlobalMaster(_), Message::ToGlobalMaster(body)) if self.global.is_some() => {
+                self.at_global(now, Event::Message { from, body }, effects);
+            }
+            (Address::Master | Address::ClusterMaster(_), Message::ToMaster(body)) => {
                 self.at_master(now, Event::Message { from, body }, effects);
+            }
+            (Address::JobManager(_), message @ Message::ToJobManager(_)) if self.passes_on() => {
+                effects.letters.push(Letter { from, to, message });
+            }
+            (Address::Node(node), message @ Message::ToNode(_)) if self.passes_on() && !self.nodes.contains(node) => {
+                effects.letters.push(Letter { from, to, message });
             }
             (Address::JobManager(_), Message::ToJobManager(_)) if from == Address::Master && !self.hears_master() => {}
             (Address::JobManager(job), Message::ToJobManager(body)) => {
@@ -481,6 +597,17 @@ impl Roles {
             effects.handled.decisions += decisions(&effects.passing.outbox);
             self.note_handled(now, noted, effects);
             self.take_effects(Address::Master, effects);
+        }
+    }
+
+    fn at_global(&mut self, now: Instant, event: Event<ToGlobalMaster>, effects: &mut Effects) {
+        let noted = self.noted(|| RoleEvent::Global(event.clone()));
+        if self.hand_to_global(now, event, &mut effects.passing.outbox) {
+            effects.handled.globals += 1;
+            effects.handled.decisions += decisions(&effects.passing.outbox);
+            self.note_handled(now, noted, effects);
+            let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("it was made for its seat") };
+            self.take_effects(Address::GlobalMaster(own), effects);
         }
     }
 
@@ -550,6 +677,14 @@ impl Roles {
         true
     }
 
+    fn hand_to_global(&mut self, now: Instant, event: Event<ToGlobalMaster>, outbox: &mut Outbox) -> bool {
+        let Some(global) = &mut self.global else { return false };
+        global.handle(now, event, outbox);
+        let Some(Seat::Global(_, own)) = self.life.seat else { unreachable!("it was made for its seat") };
+        self.wakeups.set(Address::GlobalMaster(own), global.next_wakeup());
+        true
+    }
+
     fn hand_to_job_host(&mut self, now: Instant, event: Event<ToJobHost>, outbox: &mut Outbox) -> bool {
         let Some(job_host) = &mut self.job_host else { return false };
         job_host.handle(now, event, outbox);
@@ -602,8 +737,8 @@ impl Roles {
     fn answer_for_nobody(&mut self, job: JobId, event: Event<ToJobManager>, effects: &mut Effects) {
         let Event::Message { from: Address::Node(node), body } = event else { return };
         // Where there is no master, every job that nodes know of has had its manager.
-        let may_come = |master: &Master| master.dispatch().job(job).is_some();
-        if !self.has_managers() || self.master.as_deref().is_some_and(may_come) {
+        let may_come = |dispatch: &Dispatcher| dispatch.job(job).is_some();
+        if !self.has_managers() || self.dispatch().is_some_and(may_come) {
             return;
         }
         match body {
@@ -635,10 +770,13 @@ impl Roles {
             facts.extend(others.map(Fact::Record));
         }
         let (has_master, has_job_host) = (self.master.is_some(), self.job_host.is_some());
+        let has_global = self.global.is_some();
         for (to, message) in outbox.sends.drain(..) {
             let letter = Letter { from, to, message };
             let is_local = match to {
-                Address::Master => has_master,
+                Address::Master => has_master || has_global,
+                Address::ClusterMaster(_) => has_master,
+                Address::GlobalMaster(_) => has_global,
                 Address::JobManager(job) => self.manages(job),
                 Address::JobHost(_) => has_job_host,
                 Address::Node(node) => self.nodes.contains(node),
@@ -658,7 +796,7 @@ impl Roles {
     /// The name of a new node is made durable with this turn's effects.
     pub fn name_node(&mut self, name: &str, effects: &mut Effects) -> Option<NodeId> {
         let outbox = &mut effects.passing.outbox;
-        let node = self.master.as_mut()?.name_node(name, outbox);
+        let node = self.master.as_mut()?.name_node(name, outbox)?;
         self.note(|| Entry::Named { name: name.to_owned(), left: outbox.clone() });
         self.take_effects(Address::Master, effects);
         Some(node)
@@ -682,6 +820,7 @@ impl Roles {
     /// What a snapshot of the store holds.
     pub fn durable(&self) -> Vec<Change> {
         let mut changes = self.master.as_ref().map(|master| master.durable()).unwrap_or_default();
+        changes.extend(self.global.iter().flat_map(|global| global.durable()));
         changes.extend(self.job_host.iter().flat_map(|job_host| job_host.durable()));
         changes.extend(self.jobs.values().flat_map(|manager| manager.durable()));
         changes.extend(self.heard.iter().map(|(&host, &next)| Change::Heard { host, next }));

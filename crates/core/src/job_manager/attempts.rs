@@ -2,7 +2,7 @@
 
 use super::correction::counts_as_failure;
 use super::{Basis, JobManager, Life, Room, RunningAttempt};
-use crate::protocol::{Address, Launch, Rule, ToNode};
+use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
@@ -60,12 +60,22 @@ impl JobManager {
         let mut launch = self.launch_message(attempt, task, execution, basis);
         launch.weight = weight;
         launch.foretold = self.foretell(now, basis, task.stage, opportunistic, expected_wait);
-        launch.token = self.sealing.token(node, self.generation, &launch.allocation());
+        let master = self.settings.federation.filter(|_| booked).map(|federation| federation.cluster_of(node));
+        if master.is_none() {
+            launch.token = self.sealing.token(node, self.generation, &launch.allocation());
+        }
         if self.tell_awaited(&launch, node, out) {
             // Another node would only fetch the same.
             self.exploration.forget(task);
         }
-        out.send(node, ToNode::Launch(Box::new(launch)));
+        let launch = Box::new(launch);
+        match master {
+            Some(master) => {
+                let queue = self.job.queue;
+                out.send(master, ToMaster::Launch(Box::new(ProposedLaunch { node, queue, launch })));
+            }
+            None => out.send(node, ToNode::Launch(launch)),
+        }
     }
 
     pub(super) fn launch_message(
@@ -197,8 +207,9 @@ impl JobManager {
     }
 
     pub(super) fn on_not_taken(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
-        // Of an attempt that it was never asked to run, a node can say nothing.
-        let running = self.running.get(&attempt).filter(|running| from == Address::Node(running.node));
+        // Of an attempt that it was never asked to run, a node can say nothing. A master may not have passed it on.
+        let may_say = |running: &&RunningAttempt| [Address::Node(running.node), Address::Master].contains(&from);
+        let running = self.running.get(&attempt).filter(may_say);
         if let Some(running) = running {
             // The node does not take work now, and would not at once.
             let (node, booked) = (running.node, running.booked);

@@ -43,8 +43,8 @@ use crate::protocol::{
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Epoch, Estimated, ExecutionType, Foretold, Generation, GrantId, HostId,
-    Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
+    AskId, AttemptId, Duration, EndReason, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation, GrantId,
+    HostId, Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
 };
 use crate::why::Why;
 use allowance::Allowance;
@@ -74,6 +74,8 @@ pub struct JobManagerSettings {
     pub token_life: Duration,
     /// After how long without a node what was launched there is given up, where their own process counts that.
     pub node_grace: Duration,
+    /// Where grants are what a global master proposes, and the nodes' masters let launches through.
+    pub federation: Option<Federation>,
 }
 
 impl Default for JobManagerSettings {
@@ -83,6 +85,7 @@ impl Default for JobManagerSettings {
             repeat_claims: Duration::from_secs(5),
             token_life: Duration::from_secs(600),
             node_grace: Duration::from_secs(30),
+            federation: None,
         }
     }
 }
@@ -350,7 +353,7 @@ impl JobManager {
             }
             ToJobManager::Forgotten => self.on_forgotten(out),
             ToJobManager::Generation { generation } => self.generation = generation,
-            ToJobManager::NodeReturned { node } => self.claim(now, node, out),
+            ToJobManager::NodesReturned { nodes } => self.on_nodes_returned(now, &nodes, out),
             ToJobManager::NodeLost { node } => self.on_node_lost(now, node, out),
         }
     }
@@ -511,6 +514,16 @@ impl JobManager {
             let steps = scheduler.set_reached(node, false);
             self.take(now, steps, out);
             self.place(now, out);
+        }
+    }
+
+    fn on_nodes_returned(&mut self, now: Instant, nodes: &[NodeId], out: &mut Outbox) {
+        let running = self.running.values().map(|running| running.node);
+        let mut concerned: Vec<NodeId> = running.chain(self.estranged.iter().copied()).collect();
+        concerned.sort_unstable();
+        concerned.dedup();
+        for node in concerned.into_iter().filter(|node| nodes.binary_search(node).is_ok()) {
+            self.claim(now, node, out);
         }
     }
 

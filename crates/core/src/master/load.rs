@@ -28,6 +28,8 @@ const LONGEST_QUEUE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 /// What is known of every node beside its resources.
 #[derive(Default)]
 pub(super) struct Nodes {
+    /// The number of the first one.
+    first: u32,
     entries: Vec<NodeEntry>,
     queues: Queues,
     /// Nodes with queues, by what they last said of them.
@@ -133,9 +135,25 @@ pub struct PauseStatus {
 }
 
 impl Nodes {
+    pub(super) fn from_node(first: NodeId) -> Nodes {
+        Nodes { first: first.0, ..Nodes::default() }
+    }
+
     /// The number of the next node that is new.
     pub(super) fn next(&self) -> NodeId {
-        NodeId(self.entries.len() as u32)
+        NodeId(self.first + self.entries.len() as u32)
+    }
+
+    fn index(&self, node: NodeId) -> usize {
+        (node.0 - self.first) as usize
+    }
+
+    fn get(&self, node: NodeId) -> Option<&NodeEntry> {
+        self.entries.get(node.0.checked_sub(self.first)? as usize)
+    }
+
+    fn by_number(&self) -> impl Iterator<Item = (NodeId, &NodeEntry)> {
+        (self.first..).map(NodeId).zip(&self.entries)
     }
 
     pub(super) fn recover(&mut self, node: NodeId) {
@@ -145,7 +163,7 @@ impl Nodes {
     }
 
     fn entry(&mut self, node: NodeId) -> &mut NodeEntry {
-        let index = node.0 as usize;
+        let index = self.index(node);
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, NodeEntry::default);
         }
@@ -158,8 +176,7 @@ impl Nodes {
 
     pub(super) fn durable(&self, names: &NodeNames) -> Vec<Change> {
         let mut changes = Vec::new();
-        for (index, entry) in self.entries.iter().enumerate() {
-            let node = NodeId(index as u32);
+        for (node, entry) in self.by_number() {
             changes.extend(names.of(node).map(|name| Change::NodeNamed { node, name: name.to_owned() }));
             if entry.drained {
                 changes.push(Change::NodeDrained { node, drained: true });
@@ -169,16 +186,16 @@ impl Nodes {
     }
 
     pub(super) fn is_drained(&self, node: NodeId) -> bool {
-        self.entries.get(node.0 as usize).is_some_and(|entry| entry.drained)
+        self.get(node).is_some_and(|entry| entry.drained)
     }
 
     pub(super) fn report(&self, node: NodeId) -> Option<&NodeReport> {
-        self.entries.get(node.0 as usize).map(|entry| &entry.report)
+        self.get(node).map(|entry| &entry.report)
     }
 
     /// How long tasks would wait there, as far as it said so.
     pub(super) fn waits(&self, now: Instant, node: NodeId) -> Option<ListedWaits> {
-        let entry = self.entries.get(node.0 as usize)?;
+        let entry = self.get(node)?;
         let (said_at, waits) = entry.waits.as_deref()?;
         let silent_for = now.since(entry.last_heard.unwrap_or(*said_at));
         Some(ListedWaits { waits: Arc::clone(waits), age: now.since(*said_at), silent_for })
@@ -305,12 +322,13 @@ impl Master {
             pace: self.settings.pace(self.dispatch.rooms.len()),
             key: self.claims.tokens.node_key(node),
             oldest,
+            passes_on: self.federated.is_some(),
         };
         out.send(node, ToNode::Welcome(Box::new(welcome)));
         if was_lost {
             let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
             for job in running {
-                out.send(job, ToJobManager::NodeReturned { node });
+                out.send(job, ToJobManager::NodesReturned { nodes: Arc::new([node]) });
             }
         }
         self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
@@ -333,7 +351,8 @@ impl Master {
         let mut without_owner = BTreeSet::new();
         for attempt in live {
             let mut job = attempt.attempt.job;
-            if !self.dispatch.is_running(job) {
+            // Jobs of a federation are not known here.
+            if self.federated.is_none() && !self.dispatch.is_running(job) {
                 without_owner.insert(job);
                 // Booked for nobody until the node has ended it.
                 job = JobId(0);
@@ -441,7 +460,7 @@ impl Master {
         self.nodes.review_at = Some(now + self.heartbeat());
         let silence = Duration(self.heartbeat().0 * u64::from(self.settings.missed_heartbeats));
         for index in 0..self.nodes.entries.len() {
-            let node = NodeId(index as u32);
+            let node = self.dispatch.rooms.node(index);
             self.review_pause(now, node, out);
             match self.dispatch.rooms.state(node) {
                 Some(NodeState::Up) => {
@@ -516,8 +535,7 @@ impl Master {
 
     pub fn node_statuses(&self, now: Instant) -> Vec<NodeStatus> {
         let usual = self.reliability.usual(now);
-        let status = |(index, entry): (usize, &NodeEntry)| {
-            let node = NodeId(index as u32);
+        let status = |(node, entry): (NodeId, &NodeEntry)| {
             let doubt = self.reliability.doubt(now, node, usual);
             Some(NodeStatus {
                 node,
@@ -537,6 +555,6 @@ impl Master {
                 is_avoided: doubt.is_some() && self.publishes_odds(),
             })
         };
-        self.nodes.entries.iter().enumerate().filter_map(status).collect()
+        self.nodes.by_number().filter_map(status).collect()
     }
 }

@@ -1,16 +1,18 @@
 //! The master of a cluster: it owns the nodes and keeps the only ledger of them.
 //!
-//! Its four duties: it admits jobs and schedules them centrally, as whoever has jobs does ([`Dispatcher`]); [`load`] knows which nodes are there ([`publish`] tells of them,
+//! Its duties: it admits jobs and schedules them centrally, as whoever has jobs does ([`Dispatcher`]); [`load`] knows which nodes are there ([`publish`] tells of them,
 //! [`steer`] limits what is done there without the master, [`faults`] knows which of them fail), [`claims`] confirms placements against the ledger ([`tokens`]
-//! lets nodes tell what may be launched).
+//! lets nodes tell what may be launched). In a federation ([`federation`]) it has no jobs: global masters propose launches, and are told of its nodes.
 
 mod claims;
 mod faults;
+mod federation;
 mod load;
 mod publish;
 mod steer;
 mod tokens;
 
+use federation::{Federated, refuse_jobs};
 pub use load::{NodeStatus, PauseStatus};
 pub use publish::Publish;
 pub use steer::{OpportunisticLimit, Steering};
@@ -21,7 +23,7 @@ use crate::policy::reliability::{Reliability, ReliabilitySettings};
 use crate::protocol::{Address, ToMaster};
 use crate::role::{Change, Event, Outbox, Role};
 use crate::scheduling::{Ledger, Scheduler};
-use crate::vocabulary::{Duration, Epoch, Instant, Kinds, NodeId, Sealing};
+use crate::vocabulary::{ClusterId, Duration, Epoch, Federation, Instant, Kinds, NodeId, Sealing};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -44,6 +46,8 @@ pub struct MasterSettings {
     pub steer: Option<Steering>,
     /// How failures of nodes are counted.
     pub reliability: ReliabilitySettings,
+    /// Its cluster is this one of a federation.
+    pub federated: Option<(Federation, ClusterId)>,
     /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
     pub token_life: Duration,
 }
@@ -79,6 +83,7 @@ impl Default for MasterSettings {
             publish_every: None,
             steer: None,
             reliability: ReliabilitySettings::USUAL,
+            federated: None,
             token_life: Duration::from_secs(600),
         }
     }
@@ -94,6 +99,8 @@ pub struct Master {
     successes: u64,
     publication: publish::Publication,
     claims: claims::Claims,
+    /// Where its cluster is one of a federation.
+    federated: Option<Box<federation::Federated>>,
 }
 
 /// A master's state for people and for a simulator that starts from it.
@@ -115,14 +122,21 @@ impl Master {
     ) -> Master {
         let judges_users = settings.steer.is_some();
         let dispatch = DispatchSettings { judges_users, ..settings.dispatch.clone() };
+        let federated = settings.federated.map(|(federation, cluster)| Box::new(Federated::new(federation, cluster)));
+        let first = federated.as_ref().map_or(NodeId(0), |federated| federated.first_node());
+        let mut rooms = Ledger::from_node(first);
+        if federated.is_some() {
+            rooms.keep_news();
+        }
         Master {
             reliability: reliability(&settings),
             successes: 0,
-            dispatch: Dispatcher::new(dispatch, queues, scheduler),
+            dispatch: Dispatcher::new(dispatch, queues, scheduler, rooms),
             settings,
-            nodes: load::Nodes::default(),
+            nodes: load::Nodes::from_node(first),
             publication: publish::Publication::default(),
             claims: claims::Claims::new(epoch, sealing),
+            federated,
         }
     }
 
@@ -147,19 +161,10 @@ impl Master {
                 self.on_moved(node, to, *left, load::Waiting::new(expected_wait, queued), out);
             }
             (Address::Node(node), ToMaster::CannotLaunch { why }) => self.on_cannot_launch(now, node, why, out),
-            (Address::JobManager(_), ToMaster::NodeFailed { node, suspects }) => {
+            (Address::JobManager(_) | Address::GlobalMaster(_), ToMaster::NodeFailed { node, suspects }) => {
                 self.on_node_failed(now, node, suspects)
             }
             (Address::JobManager(_), ToMaster::TaskFails { at }) => self.on_task_fails(now, &at),
-            (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => {
-                self.dispatch.on_freed(now, from, &grants, &mut self.claims, out);
-            }
-            (Address::JobManager(sender), ToMaster::Wants { job, wants }) if sender == job => {
-                self.dispatch.scheduler.on_wants(job, wants);
-            }
-            (Address::JobManager(sender), ToMaster::Demand { job, asks, work }) if sender == job => {
-                self.dispatch.on_demand(now, job, &asks, &work, &mut self.claims, out);
-            }
             (Address::JobManager(sender), ToMaster::Claim { job, placements }) if sender == job => {
                 self.on_claim(job, &placements, out);
             }
@@ -173,16 +178,14 @@ impl Master {
                     self.on_promote(attempt, node, &resources, out);
                 }
             }
-            (Address::JobManager(sender), ToMaster::JobEnded { job, submitted_at, run, outcome, estimated, means })
-                if sender == job && self.dispatch.is_in_run(job, submitted_at, run) =>
-            {
-                self.dispatch.judge_estimates(job, estimated, out);
-                self.dispatch.remember(job, &means, out);
-                self.dispatch.on_job_ended(now, job, outcome, out);
+            (Address::JobManager(sender), ToMaster::Launch(proposed)) if sender == proposed.launch.attempt.job => {
+                self.on_proposed(*proposed, out);
             }
-            (Address::Client(client), body) => self.dispatch.on_client(now, client, body, out),
-            // A peer that speaks for somebody else is not believed.
-            _ => {}
+            (Address::GlobalMaster(global), ToMaster::Introduce(introduction)) => {
+                self.on_introduced(global, *introduction, out);
+            }
+            (Address::Client(client), ToMaster::Submit { .. }) if self.federated.is_some() => refuse_jobs(client, out),
+            (from, body) => self.dispatch.on_message(now, from, body, &mut self.claims, out),
         }
     }
 
@@ -205,15 +208,18 @@ impl Master {
         &self.dispatch.rooms
     }
 
-    /// The number of a node of this name; a new name gets the next number.
-    pub fn name_node(&mut self, name: &str, out: &mut Outbox) -> NodeId {
+    /// The number of a node of this name; a new name gets the next number. `None` where the cluster may not have as many.
+    pub fn name_node(&mut self, name: &str, out: &mut Outbox) -> Option<NodeId> {
         if let Some(known) = self.dispatch.names.find(name) {
-            return known;
+            return Some(known);
         }
         let node = self.nodes.next();
+        if self.federated.as_ref().is_some_and(|federated| !federated.has(node)) {
+            return None;
+        }
         self.know_node(node, name);
         out.persist(Change::NodeNamed { node, name: name.to_owned() });
-        node
+        Some(node)
     }
 
     fn know_node(&mut self, node: NodeId, name: &str) {
@@ -237,23 +243,28 @@ impl Role for Master {
                 self.dispatch.on_host_connected(host, incarnation, out);
             }
             Event::Disconnected { peer: Address::JobHost(host) } => drop(self.dispatch.hosts.remove(&host)),
+            Event::Connected { peer: Address::GlobalMaster(global), .. }
+            | Event::Disconnected { peer: Address::GlobalMaster(global) } => self.forget_global(global),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
                 self.dispatch.on_delays(now, &mut self.claims, out);
                 self.on_wakeup(now, out);
                 self.advance_when_due(now);
                 self.publish_when_due(now, out);
+                self.beat_when_due(now);
             }
         }
         let begun = std::mem::take(&mut self.dispatch.begun);
         self.publish_to(now, &begun, out);
         self.dispatch.tell_shares(out);
         self.review_publication(now);
+        self.tell_globals(now, out);
         self.check_invariants();
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        let reviews = [self.nodes.next_review(), self.dispatch.scheduler.next_widening(), self.publication.due];
+        let beat = self.federated.as_ref().and_then(|federated| federated.next_beat());
+        let reviews = [self.nodes.next_review(), self.dispatch.scheduler.next_widening(), self.publication.due, beat];
         reviews.into_iter().flatten().min()
     }
 

@@ -113,7 +113,7 @@ impl Master {
             return;
         }
         let (mut crowd, succeeded) = (Crowd::default(), self.successes);
-        let nodes = (0..self.dispatch.rooms.len()).map(|index| NodeId(index as u32));
+        let nodes = self.dispatch.rooms.ids();
         let there = nodes
             .filter(|node| self.dispatch.rooms.state(*node) == Some(NodeState::Up) && !self.nodes.is_drained(*node));
         for report in there.filter_map(|node| self.nodes.report(node)) {
@@ -133,7 +133,7 @@ impl Master {
 
     fn make_list(&mut self, now: Instant) {
         (self.publication.made_at, self.publication.changes) = (now, self.dispatch.rooms.node_changes());
-        let nodes = (0..self.dispatch.rooms.len()).map(|index| self.listed(now, NodeId(index as u32)));
+        let nodes = self.dispatch.rooms.ids().map(|node| self.listed(now, node));
         let nodes: Vec<ListedNode> = nodes.collect();
         let best = match self.settings.publish {
             Publish::Nothing | Publish::Nodes | Publish::Load => Vec::new(),

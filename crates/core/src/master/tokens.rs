@@ -6,7 +6,7 @@
 use super::Master;
 use crate::protocol::ToNode;
 use crate::role::Outbox;
-use crate::vocabulary::{Generation, Instant, Key, NodeId, Sealing};
+use crate::vocabulary::{Allocation, Generation, Instant, Key, NodeId, Sealing, Token};
 
 pub(super) struct Tokens {
     sealing: Sealing,
@@ -22,6 +22,11 @@ impl Tokens {
 
     pub(super) fn node_key(&self, node: NodeId) -> Key {
         self.sealing.node_key(node)
+    }
+
+    /// For a launch that somebody proposed and the ledger took.
+    pub(super) fn seal(&self, node: NodeId, allocation: &Allocation) -> Token {
+        self.sealing.token(node, self.generation, allocation)
     }
 
     pub(super) fn generation(&self) -> Generation {

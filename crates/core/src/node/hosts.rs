@@ -10,7 +10,11 @@ use std::sync::Arc;
 
 /// Those that have been connected, by their numbers.
 #[derive(Default)]
-pub(super) struct JobHosts(Vec<HostLink>);
+pub(super) struct JobHosts {
+    links: Vec<HostLink>,
+    /// The master passes on what they say: they are there while it is.
+    are_passed_on: bool,
+}
 
 struct HostLink {
     host: HostId,
@@ -29,15 +33,15 @@ enum LinkState {
 
 impl JobHosts {
     fn link(&mut self, host: HostId) -> &mut LinkState {
-        let at = self.0.binary_search_by_key(&host, |link| link.host).unwrap_or_else(|at| {
-            self.0.insert(at, HostLink { host, state: LinkState::Down { orphans_at: None } });
+        let at = self.links.binary_search_by_key(&host, |link| link.host).unwrap_or_else(|at| {
+            self.links.insert(at, HostLink { host, state: LinkState::Down { orphans_at: None } });
             at
         });
-        &mut self.0[at].state
+        &mut self.links[at].state
     }
 
     fn has_greeted(&self, host: HostId) -> bool {
-        self.0.iter().any(|link| link.host == host && matches!(link.state, LinkState::Greeted))
+        self.links.iter().any(|link| link.host == host && matches!(link.state, LinkState::Greeted))
     }
 
     pub(super) fn next_due(&self) -> Option<Instant> {
@@ -45,12 +49,12 @@ impl JobHosts {
             LinkState::Down { orphans_at } => orphans_at,
             LinkState::Connected | LinkState::Greeted => None,
         };
-        self.0.iter().filter_map(due).min()
+        self.links.iter().filter_map(due).min()
     }
 
     /// One that has been away for too long, once.
     fn take_due(&mut self, now: Instant) -> Option<HostId> {
-        self.0.iter_mut().find_map(|HostLink { host, state }| match state {
+        self.links.iter_mut().find_map(|HostLink { host, state }| match state {
             LinkState::Down { orphans_at } => orphans_at.take_if(|at| *at <= now).map(|_| *host),
             LinkState::Connected | LinkState::Greeted => None,
         })
@@ -60,7 +64,11 @@ impl JobHosts {
 impl NodeAgent {
     /// Whether launches of this process of job managers, or of the server's, are taken on the present connection.
     pub fn serves(&self, host: HostId) -> bool {
-        if host == HostId::SERVER { self.is_welcomed() } else { self.hosts.has_greeted(host) }
+        if host == HostId::SERVER || self.hosts.are_passed_on {
+            self.is_welcomed()
+        } else {
+            self.hosts.has_greeted(host)
+        }
     }
 
     /// Where the manager of a job is that has attempts here.
@@ -110,6 +118,28 @@ impl NodeAgent {
             self.on_kinds(kinds);
             self.start_what_fits(now, out);
         }
+    }
+
+    /// A master is there again: whether it passes on what processes of job managers say, who are there with it then.
+    pub(super) fn on_passed_on(&mut self, are_passed_on: bool, out: &mut Outbox) {
+        self.hosts.are_passed_on = are_passed_on;
+        if are_passed_on {
+            self.hosts.links.clear();
+            self.issuers().into_iter().for_each(|host| self.say_ends_again(host, out));
+        }
+    }
+
+    /// Its master is gone, and with it those whose words it passed on.
+    pub(super) fn on_passed_on_no_more(&mut self, now: Instant) {
+        if self.hosts.are_passed_on {
+            self.begin_leases(now);
+        }
+    }
+
+    /// Processes of job managers, without the server, of which there are attempts here.
+    fn issuers(&self) -> BTreeSet<HostId> {
+        let hosts = self.attempts.keys().map(|attempt| attempt.epoch.host());
+        hosts.filter(|host| *host != HostId::SERVER).collect()
     }
 
     pub(super) fn say_ends_again(&self, host: HostId, out: &mut Outbox) {

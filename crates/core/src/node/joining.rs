@@ -128,12 +128,13 @@ impl NodeAgent {
     }
 
     pub(super) fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
-        let Welcome { epoch, first_grant, kinds, heartbeat, pace, key, oldest, .. } = welcome;
+        let Welcome { epoch, first_grant, kinds, heartbeat, pace, key, oldest, passes_on, .. } = welcome;
         self.tokens.on_issuer(key, oldest, epoch);
         if kinds != self.kinds {
             self.on_kinds(kinds);
         }
         self.master = MasterLink::Welcomed { first_grant, heartbeat, next_report: now + heartbeat };
+        self.on_passed_on(passes_on, out);
         self.say_ends_again(HostId::SERVER, out);
         self.answer_early_launches(now, out);
         // A probe that came before may want kinds that were not known.

@@ -693,6 +693,14 @@ impl NodeAgent {
         }
         // An end is told until its owner has it, also where that wants nothing of it any more: so it is told that it came late.
         let has_ended = |id: &AttemptId| matches!(self.attempts[id].state, State::Ended(_));
+        if epoch.host() != HostId::SERVER {
+            // Where a master passes words on, only it knows when some were lost on the way.
+            let ended = here.iter().filter(|id| id.epoch.host() == epoch.host() && has_ended(id));
+            for attempt in ended.copied() {
+                let State::Ended(ended) = &self.attempts[&attempt].state else { continue };
+                out.send(job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });
+            }
+        }
         let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id) && !has_ended(id)).collect();
         self.stop_orphans(now, &foreign, out);
     }
@@ -787,6 +795,7 @@ impl Role for NodeAgent {
                 self.tokens.forget_early();
                 let orphans_at = Some(now + self.settings.orphan_lease);
                 self.master = MasterLink::Down { orphans_at };
+                self.on_passed_on_no_more(now);
                 self.drop_probes(now, HostId::SERVER, out);
             }
             Event::Connected { peer: Address::JobHost(host), .. } => self.on_host_connected(now, host, out),

@@ -33,6 +33,8 @@ struct Issuer {
 struct Seen {
     job: JobId,
     last: (Epoch, u32),
+    /// Whose generations count for it.
+    sealed_by: HostId,
     generation: Generation,
 }
 
@@ -79,7 +81,8 @@ impl Tokens {
             issuer.oldest = oldest;
         }
         let newest = issuer.newest;
-        self.seen.retain(|seen| seen.last.0.host() != newest.host() || seen.last.0 >= newest);
+        let is_older = |seen: &Seen| seen.last.0.host() == newest.host() && seen.last.0 < newest;
+        self.seen.retain(|seen| !is_older(seen));
         self.expire(newest.host(), oldest);
     }
 
@@ -87,7 +90,7 @@ impl Tokens {
     pub(super) fn on_claim(&mut self, claim: &Claim) {
         let Claim { job, epoch, next_attempt, generation, .. } = *claim;
         if let Some(number) = next_attempt.checked_sub(1) {
-            self.see(AttemptId { job, epoch, number }, generation);
+            self.see(AttemptId { job, epoch, number }, epoch.host(), generation);
         }
     }
 
@@ -95,7 +98,7 @@ impl Tokens {
         let issuer = self.issuer_mut(host);
         issuer.oldest = issuer.oldest.max(before);
         let oldest = issuer.oldest;
-        self.seen.retain(|seen| seen.last.0.host() != host || seen.generation >= oldest);
+        self.seen.retain(|seen| seen.sealed_by != host || seen.generation >= oldest);
     }
 
     /// What came on an earlier connection was lost with it.
@@ -103,16 +106,17 @@ impl Tokens {
         self.early.clear();
     }
 
-    fn judge(&mut self, launch: &Launch) -> Verdict {
+    /// `sealed_by` made its token.
+    fn judge(&mut self, launch: &Launch, sealed_by: HostId) -> Verdict {
         let Launch { attempt, token, .. } = launch;
-        let issuer = self.issuer(attempt.epoch.host());
+        let issuer = self.issuer(sealed_by);
         let key = issuer.and_then(|issuer| issuer.key);
         let is_authentic = key.is_some_and(|key| self.mac.verifies(&key, token, &launch.allocation()));
         if !is_authentic {
             Verdict::Refused(TokenFault::NotAuthentic)
         } else if issuer.is_some_and(|issuer| token.generation < issuer.oldest) {
             Verdict::Refused(TokenFault::Expired)
-        } else if self.see(*attempt, token.generation) {
+        } else if self.see(*attempt, sealed_by, token.generation) {
             Verdict::Good
         } else {
             Verdict::Repeated
@@ -120,7 +124,7 @@ impl Tokens {
     }
 
     /// From now on the attempt and those before it have been seen; false if they had been already.
-    fn see(&mut self, attempt: AttemptId, generation: Generation) -> bool {
+    fn see(&mut self, attempt: AttemptId, sealed_by: HostId, generation: Generation) -> bool {
         let last = (attempt.epoch, attempt.number);
         match self.seen.binary_search_by_key(&attempt.job, |seen| seen.job) {
             Ok(at) => {
@@ -130,7 +134,7 @@ impl Tokens {
                 is_new
             }
             Err(at) => {
-                self.seen.insert(at, Seen { job: attempt.job, last, generation });
+                self.seen.insert(at, Seen { job: attempt.job, last, sealed_by, generation });
                 true
             }
         }
@@ -141,6 +145,11 @@ impl Issuer {
     fn new(host: HostId) -> Issuer {
         Issuer { host, newest: Epoch::default(), key: None, oldest: Generation::default() }
     }
+}
+
+/// A master seals what it passes on, and every other launch its own process of job managers.
+fn sealed_by(from: Address, launch: &Launch) -> HostId {
+    if from == Address::Master { HostId::SERVER } else { launch.attempt.epoch.host() }
 }
 
 impl NodeAgent {
@@ -157,7 +166,7 @@ impl NodeAgent {
     /// Before the welcome nothing can be checked, and nothing is taken: such launches are answered once it is there. Before its
     /// greeting nothing new comes from any other host.
     pub(super) fn on_launch(&mut self, now: Instant, from: Address, launch: Box<Launch>, out: &mut Outbox) {
-        let (attempt, host) = (launch.attempt, launch.attempt.epoch.host());
+        let (attempt, host) = (launch.attempt, sealed_by(from, &launch));
         if !self.serves(host) && !self.is_outdated(attempt.epoch) {
             if host == HostId::SERVER {
                 self.tokens.early.push((from, launch));
@@ -194,7 +203,7 @@ impl NodeAgent {
             out.send(attempt.job, ToJobManager::NotTaken { attempt });
             return false;
         }
-        match self.tokens.judge(launch) {
+        match self.tokens.judge(launch, sealed_by(from, launch)) {
             Verdict::Good => return true,
             Verdict::Repeated => out.record(Record::Stale { from, attempt }),
             Verdict::Refused(why) => {

@@ -5,8 +5,10 @@
 //! part of a cluster without visiting it. The maxima are upper bounds, kind by kind; only the node itself decides.
 
 use super::room_order::RoomOrder;
+pub use crate::protocol::ClaimError;
 use crate::vocabulary::{
-    Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Resources, Totals,
+    Attributes, ClassTable, Constraint, Duration, Epoch, GrantId, JobId, NodeId, NodeView, NodeViews, Partition,
+    Resources, Totals,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Default)]
 pub struct Ledger {
+    /// The number of the first node; vectors by node begin with it.
+    first: u32,
     nodes: Vec<LedgerNode>,
     /// Free resources of open nodes, apart from the rest for the sake of the search.
     room: Vec<Resources>,
@@ -32,8 +36,8 @@ pub struct Ledger {
     growths: u64,
     bookings: Slots,
     free_slots: Vec<u32>,
-    /// Where bookings are kept whose grants come from an earlier life of the master.
-    adopted: BTreeMap<(Epoch, u64), GrantId>,
+    /// Where bookings are kept whose grants were numbered in an earlier life or by somebody else: their ids say another place.
+    adopted: BTreeMap<(Epoch, u64), u32>,
     classes: ClassTable,
     class_constraints: Vec<Arc<Vec<Constraint>>>,
     /// The nodes that a class is narrowed to, sorted; such a class belongs to one ask.
@@ -44,12 +48,27 @@ pub struct Ledger {
     node_changes: u64,
     /// For placements that compare rooms.
     by_room: Option<RoomOrder>,
+    /// What has changed since it was asked, for whoever passes it on.
+    news: Option<Box<LedgerNews>>,
+}
+
+/// What has changed in a ledger; a node may be named several times.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LedgerNews {
+    /// With other capacities or attributes perhaps.
+    pub joined: Vec<NodeId>,
+    /// Their room or their state is another.
+    pub changed: Vec<NodeId>,
+    pub freed: Vec<Booking>,
+    pub booked: Vec<Booking>,
 }
 
 struct LedgerNode {
     state: NodeState,
     capacity: Resources,
     booked: Resources,
+    /// What others hold there as far as is known; nothing where this ledger is the owner's.
+    elsewhere: Resources,
     attributes: Arc<Attributes>,
     first_booking: u32,
     bookings: u32,
@@ -62,6 +81,10 @@ struct LedgerNode {
 impl LedgerNode {
     fn takes_work(&self) -> bool {
         self.open && self.state == NodeState::Up
+    }
+
+    fn free(&self) -> Resources {
+        self.capacity.saturating_sub(&self.booked).saturating_sub(&self.elsewhere)
     }
 }
 
@@ -125,30 +148,54 @@ impl Slots {
     }
 }
 
-/// Why a claim was not accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ClaimError {
-    UnknownNode,
-    Closed,
-    NoRoom,
-}
-
 impl Ledger {
     pub fn new() -> Ledger {
-        let mut ledger = Ledger::default();
+        Ledger::from_node(NodeId(0))
+    }
+
+    /// Of nodes with numbers from this one on.
+    pub fn from_node(first: NodeId) -> Ledger {
+        let mut ledger = Ledger { first: first.0, ..Ledger::default() };
         ledger.class(&Arc::new(Vec::new()));
         ledger
+    }
+
+    /// The dense index of a node, which views and policies know it by.
+    ///
+    /// # Panics
+    /// For a node before the first: nobody asks for one that is not ours.
+    #[inline]
+    pub fn index(&self, node: NodeId) -> usize {
+        assert!(node.0 >= self.first, "{node} is of another cluster");
+        (node.0 - self.first) as usize
+    }
+
+    /// The node of a dense index.
+    #[inline]
+    pub fn node(&self, index: usize) -> NodeId {
+        NodeId(self.first + index as u32)
+    }
+
+    /// All nodes by number, those among them that have not joined.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (self.first..self.first + self.nodes.len() as u32).map(NodeId)
+    }
+
+    fn get(&self, node: NodeId) -> Option<&LedgerNode> {
+        self.nodes.get(node.0.checked_sub(self.first)? as usize)
     }
 
     // ---- nodes -----------------------------------------------------------------------------------------------------
 
     /// Makes sure that a node is known under this number.
     pub fn expect_node(&mut self, node: NodeId) {
-        while self.nodes.len() <= node.0 as usize {
+        let index = self.index(node);
+        while self.nodes.len() <= index {
             self.nodes.push(LedgerNode {
                 state: NodeState::Expected,
                 capacity: Resources::ZERO,
                 booked: Resources::ZERO,
+                elsewhere: Resources::ZERO,
                 attributes: Arc::default(),
                 first_booking: NONE,
                 bookings: 0,
@@ -167,7 +214,7 @@ impl Ledger {
     /// A node is there, with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
     pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: Attributes) {
         self.expect_node(node);
-        let index = node.0 as usize;
+        let index = self.index(node);
         let entry = &mut self.nodes[index];
         self.capacity.sub(&entry.capacity);
         self.capacity.add(&capacity);
@@ -179,6 +226,9 @@ impl Ledger {
         entry.state = NodeState::Up;
         self.node_changes += 1;
         self.classify(index);
+        if let Some(news) = &mut self.news {
+            news.joined.push(node);
+        }
         // With other attributes it may suit whom it did not suit: what was known of its room is void.
         self.growths += GROWN as u64 + 1;
     }
@@ -193,7 +243,7 @@ impl Ledger {
     fn meets(&self, class: u32, index: usize) -> bool {
         let attributes = &self.nodes[index].attributes;
         let members = self.class_members[class as usize].as_ref();
-        if members.is_some_and(|members| members.binary_search(&NodeId(index as u32)).is_err()) {
+        if members.is_some_and(|members| members.binary_search(&self.node(index)).is_err()) {
             return false;
         }
         self.class_constraints[class as usize].iter().all(|constraint| constraint.is_met_by(attributes))
@@ -201,7 +251,7 @@ impl Ledger {
 
     /// Opens a node to claims, or closes it.
     pub fn set_open(&mut self, node: NodeId, open: bool) {
-        let index = node.0 as usize;
+        let index = self.index(node);
         self.node_changes += u64::from(self.nodes[index].open != open);
         self.nodes[index].open = open;
         self.show_room(index);
@@ -210,22 +260,29 @@ impl Ledger {
     fn show_room(&mut self, index: usize) {
         let entry = &self.nodes[index];
         let shown = entry.open && !entry.reserved;
-        let room = if shown { entry.capacity.saturating_sub(&entry.booked) } else { Resources::ZERO };
+        let room = if shown { entry.free() } else { Resources::ZERO };
         self.set_room(index, room);
+        if let Some(news) = &mut self.news {
+            news.changed.push(NodeId(self.first + index as u32));
+        }
     }
 
     pub fn set_state(&mut self, node: NodeId, state: NodeState) {
-        let entry = &mut self.nodes[node.0 as usize];
+        let index = self.index(node);
+        let entry = &mut self.nodes[index];
         if state == NodeState::Lost {
             let capacity = std::mem::take(&mut entry.capacity);
             self.capacity.sub(&capacity);
         }
-        self.nodes[node.0 as usize].state = state;
+        self.nodes[index].state = state;
         self.node_changes += 1;
+        if let Some(news) = &mut self.news {
+            news.changed.push(node);
+        }
     }
 
     pub fn state(&self, node: NodeId) -> Option<NodeState> {
-        self.nodes.get(node.0 as usize).map(|entry| entry.state)
+        self.get(node).map(|entry| entry.state)
     }
 
     /// The capacity of all nodes that are not lost.
@@ -234,16 +291,15 @@ impl Ledger {
     }
 
     pub fn node_capacity(&self, node: NodeId) -> Resources {
-        self.nodes[node.0 as usize].capacity
+        self.nodes[self.index(node)].capacity
     }
 
     pub fn node_free(&self, node: NodeId) -> Resources {
-        let entry = &self.nodes[node.0 as usize];
-        entry.capacity.saturating_sub(&entry.booked)
+        self.nodes[self.index(node)].free()
     }
 
     pub fn node_bookings(&self, node: NodeId) -> u32 {
-        self.nodes[node.0 as usize].bookings
+        self.nodes[self.index(node)].bookings
     }
 
     pub fn node_changes(&self) -> u64 {
@@ -251,39 +307,37 @@ impl Ledger {
     }
 
     pub fn attributes(&self, node: NodeId) -> &Arc<Attributes> {
-        &self.nodes[node.0 as usize].attributes
+        &self.nodes[self.index(node)].attributes
     }
 
     /// Shows the room of a reserved node again.
     pub fn unreserve(&mut self, node: NodeId) {
-        self.nodes[node.0 as usize].reserved = false;
-        self.show_room(node.0 as usize);
+        let index = self.index(node);
+        self.nodes[index].reserved = false;
+        self.show_room(index);
     }
 
     /// Whether the node takes nothing at all now: unreachable, lost, drained or paused.
     pub fn offer_is_closed(&self, node: NodeId) -> bool {
-        !self.nodes.get(node.0 as usize).is_some_and(LedgerNode::takes_work)
+        !self.get(node).is_some_and(LedgerNode::takes_work)
     }
 
     /// Hides a node's room from searches, so that it can fill up for one ask.
     pub fn reserve(&mut self, node: NodeId) {
-        self.nodes[node.0 as usize].reserved = true;
-        self.show_room(node.0 as usize);
+        let index = self.index(node);
+        self.nodes[index].reserved = true;
+        self.show_room(index);
     }
 
     pub fn is_open(&self, node: NodeId) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|entry| entry.open)
+        self.get(node).is_some_and(|entry| entry.open)
     }
 
     /// What an offer of this node may give away; nothing where it is closed.
     #[inline]
     pub fn offer(&self, node: NodeId) -> Resources {
-        let entry = &self.nodes[node.0 as usize];
-        if entry.open && entry.state == NodeState::Up {
-            entry.capacity.saturating_sub(&entry.booked)
-        } else {
-            Resources::ZERO
-        }
+        let entry = &self.nodes[self.index(node)];
+        if entry.takes_work() { entry.free() } else { Resources::ZERO }
     }
 
     // ---- classes of constraints ------------------------------------------------------------------------------------
@@ -313,9 +367,12 @@ impl Ledger {
             self.class_members.push(None);
             self.classes.add_class()
         });
-        for node in nodes.iter().map(|node| node.0 as usize).filter(|&node| node < self.nodes.len()) {
-            let met = self.classes.meets(class, node);
-            self.classes.set(narrow, node, met);
+        for &node in &nodes {
+            if self.get(node).is_some() {
+                let index = self.index(node);
+                let met = self.classes.meets(class, index);
+                self.classes.set(narrow, index, met);
+            }
         }
         self.class_constraints[narrow as usize] = constraints;
         self.class_members[narrow as usize] = Some(nodes);
@@ -349,29 +406,73 @@ impl Ledger {
     /// # Errors
     /// When the node is not known, is closed, or has no room. Nothing has changed then.
     pub fn claim(&mut self, booking: Booking) -> Result<(), ClaimError> {
-        let index = booking.node.0 as usize;
-        let entry = self.nodes.get(index).ok_or(ClaimError::UnknownNode)?;
-        if entry.state != NodeState::Up || !entry.open {
-            return Err(ClaimError::Closed);
-        }
-        if !booking.resources.fits_in(&entry.capacity.saturating_sub(&entry.booked)) {
-            return Err(ClaimError::NoRoom);
-        }
+        self.check_room(&booking)?;
+        assert_eq!(booking.grant.slot, self.next_slot(), "a grant is booked where its id says");
         self.book(booking);
         Ok(())
     }
 
+    fn check_room(&self, booking: &Booking) -> Result<(), ClaimError> {
+        let entry = self.get(booking.node).ok_or(ClaimError::UnknownNode)?;
+        if !entry.takes_work() {
+            return Err(ClaimError::Closed);
+        }
+        if !booking.resources.fits_in(&entry.free()) {
+            return Err(ClaimError::NoRoom);
+        }
+        Ok(())
+    }
+
+    /// Books, under a grant that somebody else numbered, what he proposes. Where the grant says that it is kept means nothing here.
+    ///
+    /// # Errors
+    /// As for [`Ledger::claim`].
+    pub fn claim_proposed(&mut self, booking: Booking) -> Result<(), ClaimError> {
+        self.check_room(&booking)?;
+        self.adopt(booking);
+        Ok(())
+    }
+
+    /// What the owner of a node says is free there, in which bookings count that `is_counted` names and no others of this ledger's.
+    pub fn believe(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) {
+        let mut own = Resources::ZERO;
+        for booking in self.bookings_on(node).filter(|booking| is_counted(&booking.grant)) {
+            own = own.saturating_add(&booking.resources);
+        }
+        let index = self.index(node);
+        let entry = &mut self.nodes[index];
+        entry.elsewhere = entry.capacity.saturating_sub(free).saturating_sub(&own);
+        self.show_room(index);
+    }
+
+    /// From now on what changes is kept for [`Ledger::take_news`].
+    pub fn keep_news(&mut self) {
+        self.news = Some(Box::default());
+    }
+
+    pub fn news(&self) -> Option<&LedgerNews> {
+        self.news.as_deref()
+    }
+
+    /// Of the news that were seen nothing is kept.
+    pub fn forget_news(&mut self) {
+        if let Some(LedgerNews { joined, changed, freed, booked }) = self.news.as_deref_mut() {
+            joined.clear();
+            changed.clear();
+            freed.clear();
+            booked.clear();
+        }
+    }
+
     /// Books what runs already, whether it fits or not.
     pub fn adopt(&mut self, booking: Booking) {
-        let grant = GrantId { slot: self.next_slot(), ..booking.grant };
-        self.adopted.insert((grant.epoch, grant.number), grant);
-        self.book(Booking { grant, ..booking });
+        self.adopted.insert((booking.grant.epoch, booking.grant.number), self.next_slot());
+        self.book(booking);
     }
 
     fn book(&mut self, booking: Booking) {
         let slot = self.next_slot();
-        assert_eq!(slot, booking.grant.slot, "a grant is booked where its id says");
-        let index = booking.node.0 as usize;
+        let index = self.index(booking.node);
         let entry = &mut self.nodes[index];
         let next = entry.first_booking;
         let content = Slot { booking: Some(booking), previous: NONE, next };
@@ -387,18 +488,22 @@ impl Ledger {
         entry.bookings += 1;
         entry.booked = entry.booked.saturating_add(&booking.resources);
         self.show_room(index);
+        if let Some(news) = &mut self.news {
+            news.booked.push(booking);
+        }
     }
 
     /// Frees what a grant holds; `None` for a grant that holds nothing (any more).
     pub fn free(&mut self, grant: GrantId) -> Option<Booking> {
-        let booking = self.booking(grant)?;
-        let grant = booking.grant;
-        self.adopted.remove(&(grant.epoch, grant.number));
-        let slot = self.bookings.at_mut(grant.slot);
+        let (at, booking) = self.find_booking(grant)?;
+        if !self.adopted.is_empty() {
+            self.adopted.remove(&(grant.epoch, grant.number));
+        }
+        let slot = self.bookings.at_mut(at);
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
-        self.free_slots.push(grant.slot);
-        let index = booking.node.0 as usize;
+        self.free_slots.push(at);
+        let index = self.index(booking.node);
         match previous {
             NONE => self.nodes[index].first_booking = next,
             _ => self.bookings.at_mut(previous).next = next,
@@ -410,18 +515,25 @@ impl Ledger {
         entry.bookings -= 1;
         entry.booked = entry.booked.saturating_sub(&booking.resources);
         self.show_room(index);
+        if let Some(news) = &mut self.news {
+            news.freed.push(booking);
+        }
         Some(booking)
     }
 
-    /// What a grant holds, also one that was adopted under the id of an earlier life.
+    /// What a grant holds, also one that was adopted.
     pub fn booking(&self, grant: GrantId) -> Option<Booking> {
-        let at = |grant: GrantId| self.bookings.get(grant.slot)?.booking.filter(|held| held.grant == grant);
-        at(grant).or_else(|| at(*self.adopted.get(&(grant.epoch, grant.number))?))
+        self.find_booking(grant).map(|(_, booking)| booking)
+    }
+
+    fn find_booking(&self, grant: GrantId) -> Option<(u32, Booking)> {
+        let at = |slot: u32| Some((slot, self.bookings.get(slot)?.booking.filter(|held| held.grant == grant)?));
+        at(grant.slot).or_else(|| at(*self.adopted.get(&(grant.epoch, grant.number))?))
     }
 
     /// All bookings on a node, the newest first.
     pub fn bookings_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
-        let mut next = self.nodes.get(node.0 as usize).map_or(NONE, |entry| entry.first_booking);
+        let mut next = self.get(node).map_or(NONE, |entry| entry.first_booking);
         std::iter::from_fn(move || {
             let slot = self.bookings.get(next)?;
             next = slot.next;
@@ -500,7 +612,16 @@ impl Ledger {
         }
     }
 
-    fn find_in(&self, class: u32, shape: &Resources, from: usize, to: usize) -> Option<usize> {
+    /// The first node from `from` on and before `to` that has room, of those whose bits `word` shows of 64 nodes at a time.
+    #[inline]
+    fn find_in(
+        &self,
+        class: u32,
+        shape: &Resources,
+        from: usize,
+        to: usize,
+        word: impl Fn(usize) -> u64,
+    ) -> Option<usize> {
         let mut index = from;
         while index < to {
             let block = index / BLOCK;
@@ -510,7 +631,7 @@ impl Ledger {
             }
             let end = ((block + 1) * BLOCK).min(to);
             if shape.fits_in(&self.block_room[block]) {
-                let mut candidates = self.classes.word(class, block) & (u64::MAX << (index % BLOCK));
+                let mut candidates = self.classes.word(class, block) & word(block) & (u64::MAX << (index % BLOCK));
                 while candidates != 0 {
                     let at = block * BLOCK + candidates.trailing_zeros() as usize;
                     if at >= end {
@@ -547,8 +668,8 @@ impl Ledger {
         for (index, entry) in self.nodes.iter().enumerate().take(to).skip(from) {
             let mut booked = Totals::ZERO;
             let mut count = 0;
-            for booking in self.bookings_on(NodeId(index as u32)) {
-                assert_eq!(booking.node.0 as usize, index, "a booking in the list of another node");
+            for booking in self.bookings_on(self.node(index)) {
+                assert_eq!(self.index(booking.node), index, "a booking in the list of another node");
                 booked.add(&booking.resources);
                 count += 1;
             }
@@ -574,7 +695,7 @@ impl NodeViews for Ledger {
     fn view(&self, index: usize) -> NodeView {
         let entry = &self.nodes[index];
         NodeView {
-            node: NodeId(index as u32),
+            node: self.node(index),
             capacity: entry.capacity,
             free: self.room[index],
             open: entry.state == NodeState::Up,
@@ -586,6 +707,14 @@ impl NodeViews for Ledger {
 
     fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
         shape.fits_in(&self.room[index]) && self.nodes[index].state == NodeState::Up && self.classes.meets(class, index)
+    }
+
+    fn find_in_partition(&self, class: u32, shape: &Resources, partition: &Partition, start: usize) -> Option<usize> {
+        let to = partition.to.min(self.nodes.len());
+        let start = start.clamp(partition.from, to.max(partition.from));
+        let word = |block| partition.word(block);
+        let before = || self.find_in(class, shape, partition.from, start, word);
+        self.find_in(class, shape, start, to, word).or_else(before)
     }
 
     fn least_room(&self, class: u32, shape: &Resources) -> Option<usize> {
@@ -604,7 +733,8 @@ impl NodeViews for Ledger {
             return None;
         }
         let start = start % len;
-        self.find_in(class, shape, start, len).or_else(|| self.find_in(class, shape, 0, start))
+        let all = |_| u64::MAX;
+        self.find_in(class, shape, start, len, all).or_else(|| self.find_in(class, shape, 0, start, all))
     }
 }
 

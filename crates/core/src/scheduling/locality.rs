@@ -68,7 +68,7 @@ pub(super) fn local_nodes(holders: &[Holder]) -> Vec<NodeId> {
 /// The nodes themselves, and all that share a rack with one of them.
 fn rack_of(nodes: &[NodeId], ledger: &Ledger) -> Vec<NodeId> {
     let rack = |node: NodeId| ledger.attributes(node).get("rack");
-    let known = nodes.iter().filter(|node| (node.0 as usize) < ledger.len());
+    let known = nodes.iter().filter(|node| ledger.state(**node).is_some());
     let racks: Vec<&str> = known.filter_map(|&node| rack(node)).collect();
     let all = (0..ledger.len() as u32).map(NodeId);
     all.filter(|&node| nodes.contains(&node) || rack(node).is_some_and(|rack| racks.contains(&rack))).collect()

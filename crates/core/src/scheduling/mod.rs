@@ -11,7 +11,7 @@ mod room_order;
 mod scheduler;
 mod view;
 
-pub use ledger::{Booking, ClaimError, Ledger, NodeState};
+pub use ledger::{Booking, ClaimError, Ledger, LedgerNews, NodeState};
 pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTask, Step};
 pub use locality::Delays;
 pub use node_queue::NodeQueue;

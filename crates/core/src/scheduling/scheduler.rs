@@ -313,7 +313,7 @@ impl Scheduler {
                 return;
             }
             let capacity = ledger.node_capacity(node);
-            let offer = Offer::Node { node: node.0 as usize, room, capacity, classes: ledger.classes() };
+            let offer = Offer::Node { node: ledger.index(node), room, capacity, classes: ledger.classes() };
             let Some(choice) = self.inter_job.next(&offer) else { return };
             let rule = self.inter_job.rule();
             if self.grant(now, choice, node, rule, ledger, confirm).is_err() {
@@ -356,7 +356,7 @@ impl Scheduler {
             let mut started = false;
             for decision in &decisions {
                 if let Decision::Start { node, .. } = *decision {
-                    let (node, rule) = (NodeId(node as u32), self.inter_job.rule());
+                    let (node, rule) = (ledger.node(node), self.inter_job.rule());
                     started |= self.grant(now, choice, node, rule, ledger, confirm).is_ok();
                 }
             }
@@ -378,7 +378,7 @@ impl Scheduler {
             return RoomSince::Unknown;
         };
         match grown.find(|&index| ledger.has_room(index, request.class, &request.shape)) {
-            Some(index) => RoomSince::On(NodeId(index as u32)),
+            Some(index) => RoomSince::On(ledger.node(index)),
             None => RoomSince::None,
         }
     }
@@ -495,7 +495,7 @@ impl Scheduler {
 
     /// Whether the ask takes the node; it may hold out for room near its input again.
     fn reaches(&self, kept: Reservation, ledger: &Ledger) -> bool {
-        ledger.classes().meets(self.queue.ask(kept.ask).class, kept.node.0 as usize)
+        ledger.classes().meets(self.queue.ask(kept.ask).class, ledger.index(kept.node))
     }
 
     fn try_reservation(
@@ -617,7 +617,7 @@ pub fn explain_fit(class: u32, shape: &Resources, ledger: &Ledger) -> Option<Why
         return Some(Why::Occupied { closest: node, short: shape.shortage(&ledger.offer(node)) });
     }
     if let Some(closest) = closest(ledger, class, shape, &large_enough) {
-        let others_are_open = (0..ledger.len()).any(|index| ledger.is_open(NodeId(index as u32)));
+        let others_are_open = ledger.ids().any(|node| ledger.is_open(node));
         return Some(if others_are_open { Why::Closed { closest } } else { Why::NoNode { known } });
     }
     let node = largest(ledger, class, shape)?;
@@ -630,7 +630,7 @@ fn unmet_constraints(class: u32, ledger: &Ledger) -> Vec<crate::vocabulary::Cons
     let nodes = || (0..ledger.len()).filter(|&index| ledger.view(index).open);
     let met_by_none = all
         .iter()
-        .filter(|constraint| !nodes().any(|index| constraint.is_met_by(ledger.attributes(NodeId(index as u32)))));
+        .filter(|constraint| !nodes().any(|index| constraint.is_met_by(ledger.attributes(ledger.node(index)))));
     let unmet: Vec<_> = met_by_none.cloned().collect();
     if unmet.is_empty() { all.to_vec() } else { unmet }
 }

@@ -150,6 +150,9 @@ pub struct QueueSpec {
     pub default_timeout: Option<Duration>,
     /// The name of the preset that its jobs go by, and those of queues below it that name none; without it the cluster's own.
     pub preset: Option<String>,
+    /// In a federation, the number of the global master that takes its jobs, and those of queues below it that name none; without it
+    /// any does, and none of its tasks is made room for.
+    pub global: Option<u8>,
 }
 
 impl JobSpec {

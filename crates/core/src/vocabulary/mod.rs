@@ -5,6 +5,7 @@ pub mod clashes;
 pub mod constraints;
 pub mod exchange;
 pub mod execution;
+pub mod federation;
 pub mod files;
 pub mod fingerprint;
 pub mod foretold;
@@ -27,6 +28,7 @@ pub use exchange::{Exchange, ResourceTime};
 pub use execution::{
     Devices, EndReason, Ended, Estimated, LaunchOrder, OUTPUT_UNWRITTEN, Stream, TaskShape, TaskTemplate, Usage,
 };
+pub use federation::{ClusterId, Federation, GlobalId, JobNumbers, Partition, Seat};
 pub use files::{Digest, EndedFiles, Fetched, InputFile, InputSpec, OutputFile, StoredFile};
 pub use fingerprint::Fingerprint;
 pub use foretold::{Crowd, Foretold, ForetoldStart, Late, Line, Margins, Way};

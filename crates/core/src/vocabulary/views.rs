@@ -1,7 +1,7 @@
 //! Read-only pictures that policies are shown: of nodes, and of a node's queue.
 
 use super::resources::WIDTH;
-use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, Load, NodeId, Resources, TaskShape};
+use super::{AttemptId, Duration, EntryId, ExecutionType, Instant, Load, NodeId, Partition, Resources, TaskShape};
 use std::sync::Arc;
 
 /// What a scheduler believes of one node.
@@ -106,6 +106,14 @@ pub trait NodeViews {
     fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize> {
         let len = self.len();
         (0..len).map(|offset| (start + offset) % len).find(|&index| self.has_room(index, class, shape))
+    }
+
+    /// The first node of a partition that has room, at `start` or after it, or else before it.
+    fn find_in_partition(&self, class: u32, shape: &Resources, partition: &Partition, start: usize) -> Option<usize> {
+        let all = || (partition.from..partition.to.min(self.len())).filter(|index| partition.has(*index));
+        let has_room = |index: &usize| self.has_room(*index, class, shape);
+        let after = all().filter(|index| *index >= start).find(has_room);
+        after.or_else(|| all().take_while(|index| *index < start).find(has_room))
     }
 
     /// Of the nodes that have room the one with the least, by [`RoomScale`].

@@ -217,7 +217,7 @@ impl World {
         }
         let Some(server) = &mut self.server else { return };
         let mut out = Outbox::default();
-        let named = server.master.name_node(&self.nodes[node].name, &mut out);
+        let named = server.master.name_node(&self.nodes[node].name, &mut out).expect("any number of nodes may come");
         assert_eq!(named, id, "nodes keep their numbers");
         self.take_effects(Address::Master, out);
         // A node hears its number only when that is durable.

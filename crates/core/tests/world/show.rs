@@ -5,7 +5,8 @@ use super::*;
 pub fn show_address(address: &Address) -> String {
     match address {
         Address::Master => "master".to_owned(),
-        Address::GlobalMaster(number) => format!("global-{number}"),
+        Address::GlobalMaster(number) => format!("global-{}", number.0),
+        Address::ClusterMaster(number) => format!("cluster-{}", number.0),
         Address::JobManager(job) => format!("job-{job}"),
         Address::Node(node) => node.to_string(),
         Address::JobHost(host) => format!("host-{}", host.0),

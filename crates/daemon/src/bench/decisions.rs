@@ -182,6 +182,7 @@ impl Cluster {
     fn register(&mut self, number: u32) {
         let (capacity, attributes) = random_node(&mut self.chance);
         let node = self.master.name_node(&format!("node-{number}"), &mut self.out);
+        let node = node.expect("a cluster of its own has any number of nodes");
         self.capacity.add(&capacity);
         let registration = Registration {
             number: 1,

@@ -134,7 +134,7 @@ impl Publisher {
 
     fn join(&mut self, number: u32) {
         let name = format!("n{number}");
-        let node = self.master.name_node(&name, &mut self.out);
+        let node = self.master.name_node(&name, &mut self.out).expect("a cluster of its own has any number of nodes");
         let connected = Event::Connected { peer: Address::Node(node), incarnation: 0 };
         self.master.handle(self.now, connected, &mut self.out);
         let registration = Registration {

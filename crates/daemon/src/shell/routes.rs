@@ -123,7 +123,8 @@ impl Routes {
                 Egress::Node(node) => by_peer.entry(PeerId::Node(node)).or_default().push(letter),
                 Egress::JobHost(host) => by_peer.entry(PeerId::JobHost(host)).or_default().push(letter),
                 Egress::Server => up.push(letter),
-                Egress::Executor => {}
+                // No daemon has a seat in a federation.
+                Egress::Cluster(_) | Egress::Global(_) | Egress::Executor => {}
             }
         }
         if !by_peer.is_empty() {

@@ -38,7 +38,8 @@ impl Scenario {
         let files = &mut Chance::new(seed, "chaos files");
         jobs::hand_on_files(&mut workload, files);
         let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
-        let hosts = places::Places { nodes: nodes.len(), managers: usize::from(settings.manager_processes) };
+        let hosts =
+            places::Places { nodes: nodes.len(), managers: usize::from(settings.manager_processes), federation: None };
         let mut plan = misfortune::plan(&hosts, workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
         // Drawn by itself: whatever else goes wrong in a seed stays the same.
         plan.extend(misfortune::intrusions(&mut Chance::new(seed, "chaos intruder")));
@@ -211,7 +212,7 @@ fn replace_parts(preset: &mut Preset, chance: &mut Chance) {
         (Places::JobManagers, Placement::BatchSampling { .. }) => {
             preset.placement = Placement::BatchSampling { ratio: one_of(chance, &[1, 2, 4]) };
         }
-        (Places::JobManagers, _) => {}
+        (Places::JobManagers | Places::GlobalMasters, _) => {}
         (Places::ByKind, _) => {
             preset.opportunistic = opportunistic(chance);
             preset.inter_job = one_of(chance, &[InterJob::Capacity, InterJob::Drf { strict: false }]);

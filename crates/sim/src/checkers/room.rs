@@ -33,7 +33,7 @@ impl Room {
             Places::ByKind => Some(preset.opportunistic.reorder),
             // Of what is opportunistic chance decides: the first starts, too, as long as there is room.
             Places::JobManagers => preset.queueing.map(|_| false),
-            Places::Master => None,
+            Places::Master | Places::GlobalMasters => None,
         };
         Room { by_kind, ..Room::default() }
     }

@@ -88,16 +88,21 @@ impl Fault {
             Fault::Crash { place: Place::Server, .. } => "server crashes",
             Fault::Act { action: JobAction::Abandon, .. } => "user abandons",
             Fault::Crash { place: Place::Managers(_), .. } => "job managers crash",
+            Fault::Crash { place: Place::Cluster(_), .. } => "master of a cluster crashes",
+            Fault::Crash { place: Place::Global(_), .. } => "global master crashes",
             Fault::Crash { place: Place::Node(_), .. } => "agent crashes",
             Fault::ExecutorDies { .. } => "executor dies",
             Fault::DiskFails { .. } => "log cannot be written",
             Fault::DiskSlow { place: Place::Server, .. } => "server's disk is slow",
             Fault::DiskSlow { place: Place::Managers(_), .. } => "job managers' disk is slow",
+            Fault::DiskSlow { place: Place::Cluster(_) | Place::Global(_), .. } => "a master's disk is slow",
             Fault::DiskSlow { place: Place::Node(_), .. } => "node's disk is slow",
             Fault::CannotLaunch { .. } => "node cannot launch",
             Fault::Break { .. } => "connection breaks",
             Fault::Pause { place: Place::Server, .. } => "server hangs",
             Fault::Pause { place: Place::Managers(_), .. } => "job managers hang",
+            Fault::Pause { place: Place::Cluster(_), .. } => "master of a cluster hangs",
+            Fault::Pause { place: Place::Global(_), .. } => "global master hangs",
             Fault::Pause { place: Place::Node(_), .. } => "agent hangs",
             Fault::Act { action: JobAction::Cancel, .. } => "user cancels",
             Fault::Act { action: JobAction::Hold, .. } => "user holds",
@@ -194,6 +199,8 @@ pub struct Faults {
     /// Those of the plan that wait for a moment.
     armed: Vec<(Moment, Duration, u32)>,
     /// The server and the processes of job managers, in this order.
+    /// Whose log each writer's is.
+    written_by: Vec<Place>,
     writers: Vec<Writer>,
     /// Until when a connection does not come about.
     parted_until: Vec<Instant>,
@@ -230,15 +237,6 @@ pub struct Turn {
 /// How many times as long a slow disk takes.
 const SLOW: u64 = 100;
 
-/// Its place among those that have a log.
-fn writer(place: Place) -> Option<usize> {
-    match place {
-        Place::Server => Some(0),
-        Place::Managers(number) => Some(number + 1),
-        Place::Node(_) => None,
-    }
-}
-
 impl Turn {
     fn changes_something(&self) -> bool {
         self.facts.iter().any(Fact::is_change)
@@ -256,13 +254,15 @@ enum Answer {
 impl Faults {
     pub fn new(plan: Vec<Planned>, places: &Places, jobs: usize) -> Faults {
         let writer = || Writer { life: 1, log: Vec::new(), turn: None };
+        let written_by: Vec<Place> = places.all().filter(|place| !matches!(place, Place::Node(_))).collect();
         Faults {
             plan,
             armed: Vec::new(),
-            writers: std::iter::repeat_with(writer).take(places.managers + 1).collect(),
+            writers: written_by.iter().map(|_| writer()).collect(),
             parted_until: vec![Instant::ZERO; places.links()],
             faulty_until: vec![Instant::ZERO; places.nodes],
-            slow_until: vec![Instant::ZERO; places.managers + 1 + places.nodes],
+            slow_until: vec![Instant::ZERO; written_by.len() + places.nodes],
+            written_by,
             answers: vec![Answer::NotAsked; jobs],
             overheard: Vec::new(),
             happened: Vec::new(),
@@ -281,13 +281,19 @@ impl Faults {
     }
 
     fn writer(&mut self, place: Place) -> &mut Writer {
-        &mut self.writers[writer(place).expect("a node writes nothing")]
+        let number = self.number_of(place).expect("a node writes nothing");
+        &mut self.writers[number]
+    }
+
+    /// Its place among those that have a log.
+    fn number_of(&self, place: Place) -> Option<usize> {
+        self.written_by.iter().position(|other| *other == place)
     }
 
     fn disk_of(&self, place: Place) -> usize {
         match place {
             Place::Node(node) => self.writers.len() + node,
-            Place::Server | Place::Managers(_) => writer(place).expect("it has a log"),
+            _ => self.number_of(place).expect("it has a log"),
         }
     }
 
@@ -316,12 +322,11 @@ impl Faults {
         let over = |writer: &Writer| writer.turn.as_ref().map(|turn| turn.over).filter(|over| *over <= now);
         let ended = (0..).zip(&self.writers).filter_map(|(number, writer)| Some((over(writer)?, number)));
         let (_, number) = ended.min()?;
-        let place = if number == 0 { Place::Server } else { Place::Managers(number - 1) };
-        Some((place, self.writers[number].turn.take()?))
+        Some((self.written_by[number], self.writers[number].turn.take()?))
     }
 
     pub fn tell(&mut self, place: Place, fact: &Fact) {
-        if let (Fact::Change(change), Some(writer)) = (fact, writer(place)) {
+        if let (Fact::Change(change), Some(writer)) = (fact, self.number_of(place)) {
             self.writers[writer].log.push(change.clone());
         }
         self.happened.push(Happening::Told(place, fact.clone()));

@@ -4,11 +4,11 @@ use super::{Answer, Fault, Faults, Happening, Moment, Planned, Turn};
 use crate::network::Direction;
 use crate::places::Place;
 use crate::process::{Input, Process};
-use crate::simulation::{Occurrence, Simulation, disconnected, managers, roles};
+use crate::simulation::{Occurrence, Simulation, cluster, disconnected, global, managers, roles};
 use amalgam_core::hosting::{Fact, Letter};
 use amalgam_core::protocol::{Address, JobAction, Message, ToMaster};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Epoch, Instant, JobId, NodeId};
+use amalgam_core::vocabulary::{ClientId, Duration, EndReason, Epoch, Federation, Instant, JobId, NodeId};
 
 /// Who asks for things beside the submitters.
 const OPERATOR: Address = Address::Client(ClientId(u64::MAX));
@@ -22,7 +22,10 @@ impl Simulation {
             self.agenda.note(planned.at, Occurrence::Strikes { fault: number as u32 });
         }
         let mut faults = Faults::new(plan, &self.places, self.jobs.len());
-        faults.writer(Place::Server).log = self.server.roles.durable();
+        let writers: Vec<Place> = self.places.all().filter(|place| !matches!(place, Place::Node(_))).collect();
+        for place in writers {
+            faults.writer(place).log = self.process(place).roles.durable();
+        }
         self.faults = Some(Box::new(faults));
     }
 
@@ -79,7 +82,7 @@ impl Simulation {
             }
             Fault::Act { job, action } => {
                 if let Some(job) = self.faults().id_of(job) {
-                    self.ask_master(ToMaster::Control { job, action });
+                    self.ask_about_job(job, action);
                 }
             }
             Fault::SubmitAgain { job } => {
@@ -88,7 +91,7 @@ impl Simulation {
                 }
             }
             Fault::Drain { node, drained } => {
-                self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained });
+                self.drain(node, drained);
             }
             Fault::Intrude { how, which } => {
                 if let Some(intruding) = self.intrusion(how, which) {
@@ -104,6 +107,8 @@ impl Simulation {
         let is_up = |place: Place| match place {
             Place::Server => self.server.is_up,
             Place::Managers(number) => self.managers[number].is_up,
+            Place::Cluster(number) => self.clusters[number].is_up,
+            Place::Global(number) => self.globals[number].is_up,
             Place::Node(node) => self.nodes[node].agent.is_up,
         };
         let faults = self.faults.as_ref().expect("only a simulation with faults has faults on its agenda");
@@ -135,9 +140,19 @@ impl Simulation {
         }
     }
 
-    fn ask_master(&mut self, body: ToMaster) {
+    fn ask(&mut self, place: Place, body: ToMaster) {
         let letter = Letter { from: OPERATOR, to: Address::Master, message: Message::ToMaster(body) };
-        self.put(Place::Server, Input::Letter(letter));
+        self.put(place, Input::Letter(letter));
+    }
+
+    fn ask_about_job(&mut self, job: JobId, action: JobAction) {
+        let admitted_by = |federation: Federation| Place::Global(usize::from(federation.admitted_by(job).0));
+        let place = self.places.federation.map_or(Place::Server, admitted_by);
+        self.ask(place, ToMaster::Control { job, action });
+    }
+
+    fn drain(&mut self, node: usize, drained: bool) {
+        self.ask(self.places.master_of(node), ToMaster::Drain { node: NodeId(node as u32), drained });
     }
 
     // ---- processes -------------------------------------------------------------------------------------------------
@@ -212,6 +227,8 @@ impl Simulation {
         match place {
             Place::Server => self.start_server(),
             Place::Managers(number) => self.start_managers(number),
+            Place::Cluster(number) => self.start_cluster(number),
+            Place::Global(number) => self.start_global(number),
             Place::Node(node) => self.start_agent(node),
         }
     }
@@ -228,6 +245,35 @@ impl Simulation {
         self.await_connections(Place::Server);
         for job in self.faults().awaited() {
             self.submit(job);
+        }
+    }
+
+    fn start_cluster(&mut self, number: usize) {
+        let place = Place::Cluster(number);
+        let (life, log) = self.next_life(place);
+        let federation = self.places.federation.expect("it has clusters");
+        let mut process = cluster(&self.settings, federation, number, life, log);
+        process.roles.announce_master(self.now, &mut self.effects);
+        self.clusters[number] = process;
+        self.clusters[number].busy_until = self.now;
+        self.let_out(place);
+        self.await_connections(place);
+    }
+
+    fn start_global(&mut self, number: usize) {
+        let place = Place::Global(number);
+        let (life, log) = self.next_life(place);
+        let federation = self.places.federation.expect("it has global masters");
+        let mut process = global(&self.settings, federation, number, life, log);
+        process.roles.announce_master(self.now, &mut self.effects);
+        self.globals[number] = process;
+        self.globals[number].busy_until = self.now;
+        self.let_out(place);
+        self.await_connections(place);
+        for job in self.faults().awaited() {
+            if self.place_of_client(job) == place {
+                self.submit(job);
+            }
         }
     }
 
@@ -299,10 +345,10 @@ impl Simulation {
         let (inner, outer) = self.places.ends(link);
         if end == inner {
             self.network.give_up(self.now, link, Direction::Inward);
-            self.put(inner, disconnected(outer));
+            self.put(inner, disconnected(inner, outer));
         } else {
             self.network.give_up(self.now, link, Direction::Outward);
-            self.put(outer, disconnected(inner));
+            self.put(outer, disconnected(outer, inner));
             self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
         }
     }
@@ -338,7 +384,7 @@ impl Simulation {
             self.agenda.note(self.now + self.until_retry(link), Occurrence::Connects { link });
         }
         for node in 0..self.nodes.len() {
-            self.ask_master(ToMaster::Drain { node: NodeId(node as u32), drained: false });
+            self.drain(node, false);
         }
         for job in self.faults().awaited() {
             self.submit(job);
@@ -350,6 +396,6 @@ impl Simulation {
     }
 
     pub(crate) fn release(&mut self, job: JobId) {
-        self.ask_master(ToMaster::Control { job, action: JobAction::Release });
+        self.ask_about_job(job, JobAction::Release);
     }
 }

@@ -100,8 +100,16 @@ struct StageMeasure {
 #[derive(Clone, Copy)]
 enum TaskState {
     Waiting,
-    Launched { at: Instant },
-    Delivered { launched: Instant, at: Instant, travelled: Duration },
+    /// Under way for so long up to whoever passed it on.
+    Launched {
+        at: Instant,
+        travelled: Duration,
+    },
+    Delivered {
+        launched: Instant,
+        at: Instant,
+        travelled: Duration,
+    },
     HasStarted,
 }
 
@@ -227,7 +235,7 @@ impl Metrics {
                 if let Some(state) = self.state(*task)
                     && !matches!(state, TaskState::HasStarted)
                 {
-                    *state = TaskState::Launched { at: now };
+                    *state = TaskState::Launched { at: now, travelled: Duration::ZERO };
                 }
             }
             Change::Finished { attempt, task, ended, .. } => {
@@ -264,8 +272,9 @@ impl Metrics {
             Change::Lost { attempt, cause, .. } => {
                 self.chain.forget(*attempt);
                 self.forecast.on_ended(*attempt, None);
-                self.counters.lost += 1;
-                self.counters.refused += u64::from(*cause == LostCause::NotTaken);
+                let is_refused = *cause == LostCause::NotTaken;
+                self.counters.lost += u64::from(!is_refused);
+                self.counters.refused += u64::from(is_refused);
             }
             _ => {}
         }
@@ -304,6 +313,7 @@ impl Metrics {
             Record::Overtaken { .. } => self.queueing.on_overtaken(),
             Record::SlowInput { .. } => self.queueing.on_slow_input(),
             Record::Retried { .. } => self.counters.retried += 1,
+            Record::Repartitioned { .. } => self.counters.repartitioned += 1,
             Record::Stale { .. } | Record::StaleGrant { .. } => self.counters.stale += 1,
             Record::NodeLost { .. } => self.counters.nodes_lost += 1,
             _ => {}
@@ -328,9 +338,17 @@ impl Metrics {
     /// A launch came to its node and was under way for so long.
     pub fn on_launch_delivered(&mut self, now: Instant, task: TaskId, travelled: Duration) {
         if let Some(state) = self.state(task)
-            && let TaskState::Launched { at: launched } = *state
+            && let TaskState::Launched { at: launched, travelled: before } = *state
         {
+            let travelled = before + travelled;
             *state = TaskState::Delivered { launched, at: now, travelled };
+        }
+    }
+
+    /// A launch came to the master of its node, which passes it on, and was under way for so long.
+    pub fn on_launch_passed(&mut self, task: TaskId, way: Duration) {
+        if let Some(TaskState::Launched { travelled, .. }) = self.state(task) {
+            *travelled += way;
         }
     }
 

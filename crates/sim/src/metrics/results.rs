@@ -115,7 +115,6 @@ pub struct Jain {
     pub min: Option<f64>,
 }
 
-/// `repartitioned` counts what no preset of today does.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counters {
     pub launched: u64,

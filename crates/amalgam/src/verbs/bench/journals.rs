@@ -150,6 +150,7 @@ pub fn work(entries: &[Entry]) -> Result<WorkByRole> {
             continue;
         };
         let of_role = match event {
+            RoleEvent::Global(_) => continue,
             RoleEvent::Master(_) => &mut work.master,
             RoleEvent::JobManager(..) | RoleEvent::JobHost(_) => &mut work.job_managers,
             RoleEvent::Node(..) => &mut work.nodes,

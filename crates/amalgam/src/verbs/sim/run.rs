@@ -140,6 +140,12 @@ struct ClusterArgs {
     /// In so many racks, of equally many nodes
     #[arg(long, value_name = "N")]
     racks: Option<u32>,
+    /// For presets of federations: in so many clusters, of equally many nodes and each with a master of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
+    clusters: Option<u8>,
+    /// And so many global masters over them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=200))]
+    globals: Option<u8>,
     /// An option of the nodes, such as shares=0.4,0.1; repeatable
     #[arg(long = "node-option", value_name = "KEY=VALUE", value_parser = parse_option)]
     node_options: Vec<(String, String)>,
@@ -273,9 +279,16 @@ fn number(text: &str) -> std::result::Result<f64, String> {
     text.parse().map_err(|_| format!("`{text}` is no number"))
 }
 
+impl ClusterArgs {
+    /// How many clusters and global masters.
+    fn federation(&self) -> (u8, u8) {
+        (self.clusters.unwrap_or(1), self.globals.unwrap_or(1))
+    }
+}
+
 impl RunArgs {
     fn nodes(&self, seed: u64) -> Result<Vec<Node>> {
-        let ClusterArgs { nodes, cpus, memory, racks, node_options } = &self.cluster;
+        let ClusterArgs { nodes, cpus, memory, racks, node_options, .. } = &self.cluster;
         let source = match nodes.parse::<u32>() {
             Ok(count) => format!("drawn:{count}"),
             Err(_) => nodes.clone(),
@@ -328,6 +341,7 @@ impl RunArgs {
             preset,
             seed,
             manager_processes,
+            federation: preset.is_federated().then(|| self.cluster.federation()),
             queues: config.queues.clone(),
             master: MasterSettings {
                 heartbeat,
@@ -419,6 +433,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     if let Some(BesideArg { preset: other, .. }) = &args.beside {
         check_shares(&presets, *other)?;
     }
+    check_federation(&args.cluster, &presets, first.nodes.len())?;
     if args.against_selfish {
         let yields = |preset: &Preset| selfish(*preset).is_some();
         let what = "in which they do, with altruism above 0";
@@ -464,6 +479,21 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     }
     if args.strict { runs.iter().try_for_each(check_ends) } else { Ok(()) }
+}
+
+/// Clusters and global masters mean something only in a federation, and no cluster is empty.
+fn check_federation(args: &ClusterArgs, presets: &[Preset], nodes: usize) -> Result<()> {
+    let names = || Preset::FEDERATED.map(Preset::name).join(" or ");
+    if (args.clusters.is_some() || args.globals.is_some()) && !presets.iter().any(|preset| preset.is_federated()) {
+        let what = "--clusters and --globals are for presets of federations";
+        return Err(Failure::usage(what, format!("choose one with --preset: {}", names())));
+    }
+    let clusters = usize::from(args.federation().0);
+    if nodes.div_ceil(clusters) * (clusters - 1) >= nodes {
+        let what = format!("{nodes} nodes in {clusters} clusters of equally many leave one without any");
+        return Err(Failure::usage(what, "give fewer clusters, or more nodes"));
+    }
+    Ok(())
 }
 
 /// Every preset in every world, in the order of the presets and then of the seeds.

@@ -25,6 +25,7 @@ pub struct Accounts {
     only_ask: Vec<AskSlot>,
     /// Parked asks that only a limit kept from the present offer: there may be room for them from now on.
     limited: Vec<AskSlot>,
+    starts: u64,
 }
 
 /// Instead of a job's only ask.
@@ -35,6 +36,8 @@ pub struct QueueAccount {
     pub used: Totals,
     /// In millionths of the cluster.
     pub share: u64,
+    /// When it last got something, counted in starts of all.
+    pub served_at: u64,
     maximum: Totals,
     user_maximum: Totals,
     users: BTreeMap<UserId, Totals>,
@@ -97,6 +100,7 @@ impl Accounts {
             narrowed: false,
             only_ask: Vec::new(),
             limited: Vec::new(),
+            starts: 0,
         };
         accounts.on_capacity(Totals::ZERO);
         accounts
@@ -312,6 +316,9 @@ impl Accounts {
         let (job, shape, open) = (account.job, account.shape, account.open);
         self.set_open(ask, open.saturating_sub(1));
         self.take(job, &shape);
+        self.starts += 1;
+        let (starts, leaf) = (self.starts, self.job(job).queue);
+        self.up_from(leaf, |queue, _| queue.served_at = starts);
     }
 
     fn take(&mut self, job: JobSlot, resources: &Resources) {

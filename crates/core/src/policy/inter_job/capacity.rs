@@ -5,7 +5,7 @@
 //! before whoever is above; those without a guarantee come last, the smallest dominant share for its weight first.
 //! Leaves out: preemption. What was borrowed returns as its tasks end.
 
-use super::accounts::JobAccount;
+use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
 use crate::protocol::Rule;
 use crate::vocabulary::QueueSpec;
@@ -17,7 +17,8 @@ pub struct ByGuarantee;
 impl QueueOrder for ByGuarantee {
     const RULE: Rule = Rule::Guarantee;
 
-    fn queue_key(spec: &QueueSpec, share: u64) -> QueueKey {
+    fn queue_key(spec: &QueueSpec, account: &QueueAccount) -> QueueKey {
+        let share = account.share;
         if spec.guaranteed > 0 {
             (false, share * 1_000_000 / u64::from(spec.guaranteed))
         } else {

@@ -10,7 +10,7 @@
 //! among siblings with jobs, divided by the jobs there; guarantees do not count. The shares are found anew when a
 //! demand has changed, at the cost of one step for each job.
 
-use super::accounts::JobAccount;
+use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
 use crate::protocol::Rule;
 use crate::vocabulary::QueueSpec;
@@ -22,7 +22,8 @@ pub struct ByDominantShare;
 impl QueueOrder for ByDominantShare {
     const RULE: Rule = Rule::DominantShare;
 
-    fn queue_key(spec: &QueueSpec, share: u64) -> QueueKey {
+    fn queue_key(spec: &QueueSpec, account: &QueueAccount) -> QueueKey {
+        let share = account.share;
         if share < u64::from(spec.guaranteed) {
             (false, share * 1_000_000 / u64::from(spec.guaranteed))
         } else {

@@ -121,6 +121,23 @@ impl QueueTree {
         }
     }
 
+    /// The global master of the leaf that a job file means.
+    pub fn home(&self, name: &str) -> Option<usize> {
+        self.global_of(self.leaf(name).ok()?).map(usize::from)
+    }
+
+    /// Its own, or that of a queue above it.
+    pub fn global_of(&self, queue: QueueId) -> Option<u8> {
+        let mut next = Some(queue);
+        while let Some(queue) = next {
+            if let Some(global) = self.spec(queue).global {
+                return Some(global);
+            }
+            next = self.parent(queue);
+        }
+        None
+    }
+
     fn leaves(&self) -> impl Iterator<Item = QueueId> {
         (0..self.specs.len()).filter(|&index| self.children[index].is_empty()).map(|index| QueueId(index as u32))
     }
@@ -187,6 +204,7 @@ impl QueueSpec {
             max_running_jobs: None,
             default_timeout: None,
             preset: None,
+            global: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Jobs in the leaves of a tree of queues. What siblings, and the jobs of a leaf, go by is a [`QueueOrder`]. Maximum
 //! shares and user limits hold at every start. Whoever does not fit is passed over.
 
-use super::accounts::JobAccount;
+use super::accounts::{JobAccount, QueueAccount};
 use super::{Accounts, QueueTree};
 use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
@@ -14,9 +14,8 @@ use std::marker::PhantomData;
 /// By what sibling queues are ordered, and by what the jobs of equal priority in a leaf.
 pub trait QueueOrder: Send {
     const RULE: Rule;
-    /// The smaller goes first; where it is equal, the queue whose name comes first. `share` is the dominant share that
-    /// the queue uses, in millionths of the cluster.
-    fn queue_key(spec: &QueueSpec, share: u64) -> QueueKey;
+    /// The smaller goes first; where it is equal, the queue whose name comes first.
+    fn queue_key(spec: &QueueSpec, account: &QueueAccount) -> QueueKey;
     /// The smaller goes first; where it is equal, the job that was submitted earlier.
     fn job_rank(job: &JobAccount) -> u64;
 }
@@ -146,7 +145,7 @@ impl<O: QueueOrder> TreeLine<O> {
     }
 
     fn queue_key(&self, queue: u32) -> QueueKey {
-        O::queue_key(self.accounts.tree.spec(QueueId(queue)), self.accounts.queues[queue as usize].share)
+        O::queue_key(self.accounts.tree.spec(QueueId(queue)), &self.accounts.queues[queue as usize])
     }
 
     fn descend(&mut self, queue: u32, offer: &Offer<'_>, passed_over: &mut u32) -> Option<AskSlot> {

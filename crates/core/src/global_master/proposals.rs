@@ -1,0 +1,45 @@
+//! What a global master gives room to: booked in what it believes, and launched under at once. Numbers grow in the order in
+//! which the launches leave.
+
+use crate::dispatch::Claims;
+use crate::protocol::{ClaimError, Grant, ToJobManager};
+use crate::role::Outbox;
+use crate::scheduling::{Booking, Granting, Ledger};
+use crate::vocabulary::{Epoch, Generation, GrantId};
+
+pub(super) struct Proposals {
+    epoch: Epoch,
+    next: u64,
+    made: Vec<Grant>,
+}
+
+impl Proposals {
+    pub(super) fn new(epoch: Epoch) -> Proposals {
+        Proposals { epoch, next: 1, made: Vec::new() }
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl Claims for Proposals {
+    fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
+        let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
+        let grant = GrantId { epoch: self.epoch, number: self.next, slot: rooms.next_slot() };
+        rooms.claim(Booking { grant, job: ask.job, node, resources })?;
+        self.next += 1;
+        // The node's master seals what it lets through.
+        let generation = Generation::default();
+        self.made.push(Grant { id: grant, ask, node, rule, passed_over, generation, foretold });
+        Ok(grant)
+    }
+
+    /// In the order of the numbers: a cluster's master takes none that is below one which it has seen.
+    fn announce(&mut self, out: &mut Outbox) {
+        for grants in self.made.chunk_by(|a, b| a.ask.job == b.ask.job) {
+            out.send(grants[0].ask.job, ToJobManager::Granted { grants: grants.to_vec() });
+        }
+        self.made.clear();
+    }
+}

@@ -1,0 +1,344 @@
+//! Duty in a federation: let through the launches that global masters propose, as far as there is room, and tell these what
+//! changes here (Megha, section IV-B6).
+//!
+//! Whatever an event concerned a global master with is answered with all that changed since it was told last; and all are told at
+//! each heartbeat.
+
+use super::Master;
+use crate::dispatch::{NodeNames, refuse};
+use crate::protocol::{
+    Address, ClaimError, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, RefusalKind, Since, ToGlobalMaster,
+    ToJobManager, ToNode, Told,
+};
+use crate::role::{Outbox, Record};
+use crate::scheduling::{Booking, Ledger, NodeState};
+use crate::vocabulary::{
+    AttemptId, ClientId, ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, Kinds, NodeId, QueueId,
+    Totals,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Of so many changes at least it is known which node they were of; whoever lacks more is told everything.
+const LEAST_CHANGES: usize = 4_096;
+
+pub(super) struct Federated {
+    federation: Federation,
+    cluster: ClusterId,
+    /// By number.
+    globals: Vec<Global>,
+    jobs: BTreeMap<JobId, JobHeld>,
+    /// The queues of jobs that had begun when their global masters introduced themselves.
+    announced: BTreeMap<JobId, QueueId>,
+    /// What the queues' tasks hold here.
+    usage: BTreeMap<QueueId, Totals>,
+    /// Counts changes of nodes.
+    version: u64,
+    /// The nodes of the last changes.
+    changes: VecDeque<NodeId>,
+    /// The version at which each node registered last.
+    joined_at: Vec<u64>,
+    /// Attempts of refused launches; told after what their global masters are to know before they try again.
+    not_taken: Vec<AttemptId>,
+    beat_at: Option<Instant>,
+}
+
+/// A global master as seen from here.
+#[derive(Clone, Default)]
+struct Global {
+    /// It has introduced itself on the present connection, by this number.
+    introduction: Option<u64>,
+    /// Its newest life.
+    epoch: Epoch,
+    /// The last of this life's proposals that was looked at.
+    seen: u64,
+    /// Up to which version it was told.
+    told: u64,
+    /// To be told everything.
+    lacks_all: bool,
+    /// To be told what there is at the end of the event.
+    is_due: bool,
+    freed: Vec<GrantId>,
+    refused: Vec<GrantId>,
+}
+
+/// A job with tasks here.
+#[derive(Default)]
+struct JobHeld {
+    /// Unknown of what runs since before this life, until its global master says so.
+    queue: Option<QueueId>,
+    bookings: u32,
+}
+
+impl Federated {
+    pub(super) fn new(federation: Federation, cluster: ClusterId) -> Federated {
+        Federated {
+            federation,
+            cluster,
+            globals: vec![Global::default(); usize::from(federation.globals)],
+            jobs: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            version: 0,
+            changes: VecDeque::new(),
+            joined_at: Vec::new(),
+            not_taken: Vec::new(),
+            beat_at: None,
+        }
+    }
+
+    pub(super) fn first_node(&self) -> NodeId {
+        NodeId(self.federation.nodes_of(self.cluster).start)
+    }
+
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.federation.has(node) && self.federation.cluster_of(node) == self.cluster
+    }
+
+    pub(super) fn next_beat(&self) -> Option<Instant> {
+        self.beat_at
+    }
+
+    /// One that this federation has.
+    fn global(&mut self, global: GlobalId) -> Option<&mut Global> {
+        self.globals.get_mut(usize::from(global.0))
+    }
+
+    /// Counts what has changed in the ledger since this was done last.
+    fn take_news(&mut self, ledger: &mut Ledger) {
+        let Some(news) = ledger.news() else { return };
+        for &node in &news.joined {
+            self.note_change(node);
+            let index = ledger.index(node);
+            if self.joined_at.len() <= index {
+                self.joined_at.resize(index + 1, 0);
+            }
+            self.joined_at[index] = self.version;
+        }
+        for &node in &news.changed {
+            if self.changes.back() != Some(&node) {
+                self.note_change(node);
+            }
+        }
+        for booking in &news.booked {
+            let queue = self.announced.get(&booking.job).copied();
+            let entry = self.jobs.entry(booking.job).or_insert(JobHeld { queue, bookings: 0 });
+            entry.bookings += 1;
+            if let Some(queue) = entry.queue {
+                self.usage.entry(queue).or_default().add(&booking.resources);
+            }
+        }
+        for booking in &news.freed {
+            self.note_freed(booking);
+        }
+        ledger.forget_news();
+        let most = LEAST_CHANGES.max(2 * ledger.ids().count());
+        self.changes.drain(..self.changes.len().saturating_sub(most));
+    }
+
+    fn note_change(&mut self, node: NodeId) {
+        self.version += 1;
+        self.changes.push_back(node);
+    }
+
+    fn note_freed(&mut self, booking: &Booking) {
+        if let Some(entry) = self.jobs.get_mut(&booking.job) {
+            entry.bookings -= 1;
+            if let Some(queue) = entry.queue {
+                let used = self.usage.entry(queue).or_default();
+                used.sub(&booking.resources);
+                if *used == Totals::ZERO {
+                    self.usage.remove(&queue);
+                }
+            }
+            if entry.bookings == 0 {
+                self.jobs.remove(&booking.job);
+            }
+        }
+        let owner = self.federation.issuer(booking.grant.epoch);
+        if let Some(global) = owner.and_then(|owner| self.global(owner)).filter(|global| global.introduction.is_some())
+        {
+            global.freed.push(booking.grant);
+            global.is_due = true;
+        }
+    }
+
+    /// What is held of jobs counts towards the shares of their queues from now on.
+    fn learn_queues(&mut self, global: GlobalId, jobs: &[(JobId, QueueId)]) {
+        let federation = self.federation;
+        self.announced.retain(|job, _| federation.admitted_by(*job) != global);
+        for (job, queue) in jobs {
+            self.announced.insert(*job, *queue);
+            if let Some(entry) = self.jobs.get_mut(job) {
+                entry.queue = Some(*queue);
+            }
+        }
+    }
+
+    fn count_usage(&mut self, ledger: &Ledger) {
+        self.usage.clear();
+        for booking in ledger.ids().flat_map(|node| ledger.bookings_on(node)) {
+            if let Some(queue) = self.jobs.get(&booking.job).and_then(|entry| entry.queue) {
+                self.usage.entry(queue).or_default().add(&booking.resources);
+            }
+        }
+    }
+
+    /// What is to be said of a node to somebody who was told up to this version.
+    fn news_of(&self, node: NodeId, told: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
+        let Rooms { ledger, names } = rooms;
+        let Some(state) = ledger.state(node).filter(|state| *state != NodeState::Expected) else { return };
+        let joined_at = self.joined_at.get(ledger.index(node)).copied().unwrap_or(0);
+        if joined_at > told && state != NodeState::Lost {
+            let name = names.of(node).unwrap_or_default().to_owned();
+            let (capacity, attributes) = (ledger.node_capacity(node), ledger.attributes(node).clone());
+            news.push(NodeNews::Joined { node, name, capacity, attributes });
+        }
+        news.push(match state {
+            NodeState::Up => NodeNews::Room { node, free: ledger.offer(node) },
+            NodeState::Unreachable => NodeNews::Away { node, lost: false },
+            NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },
+        });
+    }
+
+    /// All that this global master has not been told.
+    fn tell(&mut self, global: GlobalId, life: Epoch, rooms: &Rooms<'_>, kinds: &Kinds, out: &mut Outbox) {
+        let Federated { cluster, version, .. } = *self;
+        let entry = &mut self.globals[usize::from(global.0)];
+        let Some(introduction) = entry.introduction else { return };
+        entry.is_due = false;
+        let (freed, refused) = (std::mem::take(&mut entry.freed), std::mem::take(&mut entry.refused));
+        let (seen, told, epoch) = (entry.seen, entry.told, entry.epoch);
+        let first = version - self.changes.len() as u64;
+        let lacks_all = std::mem::take(&mut entry.lacks_all) || told < first;
+        entry.told = version;
+        let mut nodes = Vec::new();
+        let since = if lacks_all {
+            rooms.ledger.ids().for_each(|node| self.news_of(node, 0, rooms, &mut nodes));
+            let bookings = rooms.ledger.ids().flat_map(|node| rooms.ledger.bookings_on(node));
+            let own = bookings.filter(|booking| booking.grant.epoch.host() == epoch.host());
+            let held = own.map(|Booking { grant, job, node, resources }| HeldGrant { grant, job, node, resources });
+            Since::Nothing { introduction, kinds: kinds.clone(), held: held.collect() }
+        } else {
+            let skipped = (told - first) as usize;
+            let mut changed: Vec<NodeId> = self.changes.range(skipped..).copied().collect();
+            changed.sort_unstable();
+            changed.dedup();
+            changed.into_iter().for_each(|node| self.news_of(node, told, rooms, &mut nodes));
+            Since::Version(told)
+        };
+        let usage = self.usage.iter().map(|(queue, used)| (*queue, *used)).collect();
+        let told = Told { cluster, life, since, version, seen, freed, refused, nodes, usage };
+        out.send(global, ToGlobalMaster::Told(Box::new(told)));
+    }
+}
+
+/// What is known of nodes, and what they are called.
+struct Rooms<'a> {
+    ledger: &'a Ledger,
+    names: &'a NodeNames,
+}
+
+impl Master {
+    /// The launch is let through if there is room; then it is on its way to the node.
+    pub(super) fn on_proposed(&mut self, proposed: ProposedLaunch, out: &mut Outbox) {
+        let ProposedLaunch { node, queue, mut launch } = proposed;
+        let Some(federated) = &mut self.federated else { return };
+        let attempt = launch.attempt;
+        let stale = Record::Stale { from: Address::JobManager(attempt.job), attempt };
+        let Some(grant) = launch.grant else { return out.record(stale) };
+        let owner = federated.federation.issuer(grant.epoch);
+        let Some(global) = owner.and_then(|owner| federated.global(owner)) else { return out.record(stale) };
+        // One of an earlier life or connection was given up when this one began.
+        if global.introduction.is_none() || grant.epoch != global.epoch || self.dispatch.rooms.booking(grant).is_some()
+        {
+            return out.record(stale);
+        }
+        let is_overtaken = grant.number <= global.seen;
+        global.seen = global.seen.max(grant.number);
+        global.is_due = true;
+        let (job, task, resources) = (attempt.job, launch.task, launch.template.shape.resources);
+        // What was told since says that there is no such booking.
+        let claimed = match is_overtaken {
+            true => Err(ClaimError::Overtaken),
+            false => self.dispatch.rooms.claim_proposed(Booking { grant, job, node, resources }),
+        };
+        if let Err(why) = claimed {
+            global.refused.push(grant);
+            federated.not_taken.push(attempt);
+            return out.record(Record::LaunchRefused { task, attempt, node, why });
+        }
+        let entry = federated.jobs.entry(job).or_default();
+        // What was found to run before counts from now on, too.
+        let is_news = entry.queue.replace(queue) != Some(queue) && entry.bookings > 0;
+        if is_news {
+            federated.take_news(&mut self.dispatch.rooms);
+            federated.count_usage(&self.dispatch.rooms);
+        }
+        if federated.federation.internal_to(node).host() != grant.epoch.host() {
+            out.record(Record::Repartitioned { task, attempt, node });
+        }
+        launch.token = self.claims.tokens.seal(node, &launch.allocation());
+        out.send(node, ToNode::Launch(launch));
+    }
+
+    pub(super) fn on_introduced(&mut self, global: GlobalId, introduction: GlobalIntroduction, out: &mut Outbox) {
+        let GlobalIntroduction { epoch, number, jobs } = introduction;
+        let Some(federated) = &mut self.federated else { return };
+        federated.take_news(&mut self.dispatch.rooms);
+        federated.learn_queues(global, &jobs);
+        federated.count_usage(&self.dispatch.rooms);
+        let Some(entry) = federated.global(global) else { return };
+        if epoch < entry.epoch || epoch.host() != global.host() {
+            return out.record(Record::StaleMessage { from: Address::GlobalMaster(global) });
+        }
+        if epoch > entry.epoch {
+            (entry.epoch, entry.seen) = (epoch, 0);
+        }
+        entry.introduction = Some(number);
+        (entry.lacks_all, entry.is_due) = (true, true);
+        // Whatever it was to be told is part of everything.
+        entry.freed.clear();
+        entry.refused.clear();
+    }
+
+    /// What it is told comes with its next introduction.
+    pub(super) fn forget_global(&mut self, global: GlobalId) {
+        if let Some(entry) = self.federated.as_mut().and_then(|federated| federated.global(global)) {
+            entry.introduction = None;
+        }
+    }
+
+    pub(super) fn beat_when_due(&mut self, now: Instant) {
+        let every = self.settings.heartbeat;
+        let Some(federated) = &mut self.federated else { return };
+        let beat_at = federated.beat_at.get_or_insert(now + every);
+        if *beat_at <= now {
+            *beat_at = now + every;
+            federated.globals.iter_mut().for_each(|global| global.is_due = true);
+        }
+    }
+
+    /// At the end of an event.
+    pub(super) fn tell_globals(&mut self, now: Instant, out: &mut Outbox) {
+        let life = self.claims.epoch();
+        let every = self.settings.heartbeat;
+        let Some(federated) = &mut self.federated else { return };
+        federated.beat_at.get_or_insert(now + every);
+        federated.take_news(&mut self.dispatch.rooms);
+        let rooms = Rooms { ledger: &self.dispatch.rooms, names: &self.dispatch.names };
+        for global in federated.federation.globals() {
+            if federated.globals[usize::from(global.0)].is_due {
+                federated.tell(global, life, &rooms, &self.dispatch.kinds, out);
+            }
+        }
+        // Now that their global master knows better.
+        for attempt in std::mem::take(&mut federated.not_taken) {
+            out.send(attempt.job, ToJobManager::NotTaken { attempt });
+        }
+    }
+}
+
+pub(super) fn refuse_jobs(client: ClientId, out: &mut Outbox) {
+    let message = "this is the master of one cluster of a federation, which takes no jobs itself";
+    refuse(client, RefusalKind::Conflict, message, "submit to one of the federation's global masters", out);
+}
