@@ -645,6 +645,8 @@ pub enum ToNode {
     Welcome(Box<Welcome>),
     /// A process of job managers introduces itself, first thing on every connection.
     Greeting(Box<Greeting>),
+    /// The master hears this process again, to which it passes on: what that has not acknowledged may be lost.
+    SayEndsAgain { host: HostId },
     /// The master gave the node up and hears it again: register once more.
     IntroduceYourself,
     /// How much opportunistic work the node is to take from now on, until it is told otherwise.

@@ -2,8 +2,8 @@
 
 use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AttemptId, ClockOffset, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, HostId, Instant, JobId, Kinds,
-    NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
+    AttemptId, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, HostId, Instant,
+    JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -439,6 +439,10 @@ pub enum Record {
     /// A whole message came too late.
     StaleMessage {
         from: Address,
+    },
+    /// A cluster goes by other numbers of kinds of resources than the global master that this is told by, which places nothing there.
+    OtherKinds {
+        cluster: ClusterId,
     },
     /// A global master's launch came to nothing: its view of the node was wrong.
     LaunchRefused {

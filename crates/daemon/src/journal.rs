@@ -16,7 +16,7 @@ const PIECE: usize = 1 << 20;
 pub enum JournalError {
     #[error("cannot {what} {path}: {error}", path = path.display())]
     Io { what: &'static str, path: PathBuf, error: io::Error },
-    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 22`", path = path.display())]
+    #[error("{path} is not a journal of this version: it does not begin with `amalgam journal 23`", path = path.display())]
     Foreign { path: PathBuf },
     #[error("{path}, entry {entry}: {error}", path = path.display())]
     Damaged { path: PathBuf, entry: u64, error: FrameError },

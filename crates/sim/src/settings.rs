@@ -6,7 +6,7 @@ use amalgam_core::master::MasterSettings;
 use amalgam_core::policy::completion::Rates;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::Duration;
+use amalgam_core::vocabulary::{Duration, Federation};
 use std::fmt;
 
 #[derive(Clone, Debug)]
@@ -142,6 +142,16 @@ impl fmt::Display for Costs {
         let mut costs = *self;
         let parts = costs.parts().map(|(name, nanos)| format!("{name}={}us", *nanos as f64 / 1e3));
         f.write_str(&parts.join(","))
+    }
+}
+
+impl Settings {
+    /// The federation of which so many nodes are, if there is one.
+    pub fn federation_of(&self, nodes: usize) -> Option<Federation> {
+        self.federation.map(|(clusters, globals)| {
+            let span = nodes.div_ceil(usize::from(clusters)).max(1) as u32;
+            Federation { clusters, globals, span }
+        })
     }
 }
 

@@ -152,11 +152,13 @@ const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence is o
 impl Simulation {
     pub fn new(mut settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
         settings.master.dispatch.hosts = settings.manager_processes;
+        if settings.federation.is_some() {
+            let custom = nodes.iter().flat_map(|node| &node.resources.custom);
+            // More than there is place for are offered by nobody.
+            custom.for_each(|(name, _)| drop(settings.master.dispatch.kinds.add(name)));
+        }
         let capacities: Vec<Resources> = nodes.iter().map(|node| node.resources.basic).collect();
-        let federation = settings.federation.map(|(clusters, globals)| {
-            let span = nodes.len().div_ceil(usize::from(clusters)).max(1) as u32;
-            Federation { clusters, globals, span }
-        });
+        let federation = settings.federation_of(nodes.len());
         let managers_apart = usize::from(settings.manager_processes);
         let places = Places { nodes: nodes.len(), managers: managers_apart, federation };
         let network = Network::new(places.links(), settings.network, settings.seed);
@@ -195,7 +197,7 @@ impl Simulation {
             inputs,
             to_arrive: jobs.len(),
             jobs,
-            kinds: Kinds::new(),
+            kinds: settings.master.dispatch.kinds.clone(),
             metrics,
             last_progress: Instant::ZERO,
             events: 0,

@@ -116,9 +116,11 @@ fn describe_fault(fault: &Fault) -> String {
             format!("{} crashes, is back after {down} and is missed after {noticed}", name(*place))
         }
         Fault::ExecutorDies { node } => format!("the executor of n{node} dies with its tasks"),
-        Fault::DiskFails { reached, down, .. } => format!(
-            "the server cannot write its log and ends; {reached} thousandths of it are on disk; it is back after {down}"
+        Fault::DiskFails { place, reached, down, .. } => format!(
+            "{} cannot write its log and ends; {reached} thousandths of it are on disk; it is back after {down}",
+            name(*place)
         ),
+
         Fault::DiskSlow { place, lasts } => format!("the disk of {} is slow for {lasts}", name(*place)),
         Fault::CannotLaunch { node, lasts } => format!("n{node} cannot make processes for {lasts}"),
         Fault::Break { link, lasts, noticed_outside, noticed_inside } => format!(

@@ -5,11 +5,12 @@ use crate::places::Place;
 use crate::process::Process;
 use crate::settings::Settings;
 use crate::simulation::Simulation;
-use amalgam_core::dispatch::JobState;
+use amalgam_core::dispatch::{Dispatcher, JobState};
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::master::Master;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::role::Change;
+use amalgam_core::scheduling::{Ledger, NodeState};
 use amalgam_core::vocabulary::{AttemptId, Digest, Duration, Instant, JobId, Kinds, NodeId, Resources};
 use amalgam_workload::trace::TraceJob;
 
@@ -50,6 +51,29 @@ impl Simulation {
 
     pub fn master(&self) -> Option<&Master> {
         self.server.roles.master.as_deref().filter(|_| self.server.is_up)
+    }
+
+    /// Those of the processes that are up and take jobs: the server, or the global masters.
+    pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> {
+        let up = self.globals.iter().filter(|process| process.is_up);
+        let globals = up.filter_map(|process| process.roles.global.as_deref()).map(|global| global.dispatch());
+        self.master().map(|master| master.dispatch()).into_iter().chain(globals)
+    }
+
+    /// That of the job.
+    pub fn dispatcher(&self, job: JobId) -> Option<&Dispatcher> {
+        self.dispatchers().find(|dispatcher| dispatcher.job(job).is_some())
+    }
+
+    /// What the master of a node has booked, while it is up.
+    pub fn ledger_of(&self, node: usize) -> Option<&Ledger> {
+        let process = self.process_at(self.places.master_of(node));
+        process.roles.master.as_deref().filter(|_| process.is_up).map(|master| master.ledger())
+    }
+
+    /// Whether its master counts on the node.
+    pub fn is_counted_on(&self, node: usize) -> bool {
+        self.ledger_of(node).is_some_and(|ledger| ledger.state(NodeId(node as u32)) == Some(NodeState::Up))
     }
 
     /// The agent of a node; `None` while it is down.
@@ -98,7 +122,7 @@ impl Simulation {
         self.turns.contains(&place)
     }
 
-    /// Whether those of the server did, or of a process of job managers.
+    /// Whether those of any process did that is no node's.
     pub fn server_moved(&self) -> bool {
         self.turns.iter().any(|place| !matches!(place, Place::Node(_)))
     }
@@ -110,23 +134,24 @@ impl Simulation {
         self.nodes().filter(move |&node| moved(node) && self.is_quiet(node))
     }
 
-    /// Whether a node, the server and the processes of job managers have told each other everything: no message between them is
-    /// on its way or waits to be taken.
+    /// Whether a node, its master, global masters and the processes of job managers have told each other everything: no message
+    /// between them is on its way or waits to be taken.
     pub fn is_quiet(&self, node: usize) -> bool {
         let has_taken_all = |process: &Process| process.is_up && !process.has_mail();
         let is_quiet = |link: &usize| self.network.link(*link).is_quiet();
         is_quiet(&node)
-            && has_taken_all(&self.server)
+            && has_taken_all(self.process_at(self.places.master_of(node)))
             && has_taken_all(&self.nodes[node].agent)
-            && self.managers.iter().all(has_taken_all)
-            && self.inner_links().chain(self.links_with_managers(node)).all(|link| is_quiet(&link))
+            && self.managers.iter().chain(&self.globals).all(has_taken_all)
+            && self.inner_links(node).chain(self.links_with_managers(node)).all(|link| is_quiet(&link))
     }
 
-    /// Those of the server with the processes of job managers.
-    fn inner_links(&self) -> impl Iterator<Item = usize> {
-        (0..self.places.managers)
-            .filter_map(|number| self.places.link(Place::Server, Place::Managers(number)))
-            .map(|(link, _)| link)
+    /// Those of the node's master with the processes of job managers, or with global masters.
+    fn inner_links(&self, node: usize) -> impl Iterator<Item = usize> {
+        let master = self.places.master_of(node);
+        let managers = (0..self.places.managers).map(Place::Managers);
+        let outer = managers.chain((0..self.places.globals()).map(Place::Global));
+        outer.filter_map(move |place| self.places.link(master, place)).map(|(link, _)| link)
     }
 
     fn links_with_managers(&self, node: usize) -> impl Iterator<Item = usize> {
@@ -141,12 +166,27 @@ impl Simulation {
     /// Every client has its answer, and every job that was taken has ended.
     pub fn is_done(&self) -> bool {
         let all_answered = self.faults.as_deref().is_some_and(Faults::all_answered);
-        all_answered && self.master().is_some_and(|master| unended(master).next().is_none())
+        all_answered && self.all_dispatch() && self.unended().next().is_none()
     }
-}
 
-/// The jobs that have not ended.
-pub fn unended(master: &Master) -> impl Iterator<Item = JobId> {
-    let jobs = master.dispatch().jobs_from(JobId(0));
-    jobs.filter(|(_, state)| !matches!(state, JobState::Ended(_))).map(|(job, _)| job.id)
+    /// Whether every process that takes jobs is up.
+    pub fn all_dispatch(&self) -> bool {
+        self.dispatchers().count() == self.places.globals().max(1)
+    }
+
+    /// The jobs that have not ended, as far as the processes are up that know of them.
+    pub fn unended(&self) -> impl Iterator<Item = JobId> {
+        let jobs = self.dispatchers().flat_map(|dispatcher| dispatcher.jobs_from(JobId(0)));
+        jobs.filter(|(_, state)| !matches!(state, JobState::Ended(_))).map(|(job, _)| job.id)
+    }
+
+    fn process_at(&self, place: Place) -> &Process {
+        match place {
+            Place::Server => &self.server,
+            Place::Managers(number) => &self.managers[number],
+            Place::Cluster(number) => &self.clusters[number],
+            Place::Global(number) => &self.globals[number],
+            Place::Node(node) => &self.nodes[node].agent,
+        }
+    }
 }

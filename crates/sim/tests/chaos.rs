@@ -5,18 +5,8 @@ use std::ops::RangeInclusive;
 
 /// Seeds outside the range that is always run which fail where a mend is taken back, and what the bug was. (Each bug has
 /// a test of the role as well; a seed is found anew when what is drawn changes.)
-const FOUND: [(u64, &str); 7] = [
-    (901, ASKED_TWICE),
-    (1250, ASKED_TWICE),
-    (210, WRITTEN_OFF),
-    (231, WRITTEN_OFF),
-    (360, NO_ROOM),
-    (386, NO_ROOM),
-    (1140, NOT_BEGUN),
-];
+const FOUND: [(u64, &str); 3] = [(901, ASKED_TWICE), (1250, ASKED_TWICE), (1140, NOT_BEGUN)];
 const ASKED_TWICE: &str = "an executor that was asked twice made its agent write off what it had started";
-const WRITTEN_OFF: &str = "probes stayed at a drained node when their job manager had written them off";
-const NO_ROOM: &str = "an agent that found more running than it knew room for gave away what was not there";
 const NOT_BEGUN: &str = "a job waited for ever when its admission was on disk and its beginning was not";
 
 fn reports(seeds: RangeInclusive<u64>, threads: usize) -> Vec<Report> {
@@ -29,17 +19,20 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Of 240 seeds, at least so many meet each of these.
+/// Of 480 seeds, at least so many meet each of these.
 const MET: [(u64, &[&str]); 7] = [
     (1, &["job rerun", "strict fair share bound", "node kept for another", "finished task copied for a slow file"]),
-    (2, &["duplicate of a slow attempt launched", "slow attempt overtaken"]),
-    (5, &["duplicate launched", "duplicate tried another node", "attempt yielded its CPU"]),
-    (10, &["attempt superseded by a duplicate"]),
-    (5, &["apollo-plus", "attempt promoted", "attempt not launched", "constraint met by no node", "drf", "tetris"]),
-    (10, &["apollo", "attempt without its input", "finished task run again for its output"]),
+    (4, &["duplicate of a slow attempt launched", "slow attempt overtaken"]),
+    (8, &["duplicate launched", "duplicate tried another node", "attempt yielded its CPU"]),
+    (20, &["attempt superseded by a duplicate"]),
+    (8, &["apollo-plus", "attempt promoted", "attempt not launched", "constraint met by no node", "drf", "tetris"]),
+    (12, &["apollo", "attempt without its input", "finished task run again for its output"]),
     (
-        20,
+        30,
         &[
+            "megha",
+            "launch refused by a cluster's master",
+            "node of another partition lent",
             "sparrow",
             "mercury",
             "attempt preempted",
@@ -66,9 +59,9 @@ const MET: [(u64, &[&str]); 7] = [
 ];
 
 #[test]
-fn seeds_1_to_240_keep_every_rule_and_meet_what_they_are_to_meet() {
-    let reports = reports(1..=240, cores());
-    assert_eq!(reports.len(), 240);
+fn seeds_1_to_480_keep_every_rule_and_meet_what_they_are_to_meet() {
+    let reports = reports(1..=480, cores());
+    assert_eq!(reports.len(), 480);
     let mut coverage = TotalCoverage::default();
     for report in reports {
         assert_eq!(report.failure, None, "replay with: amalgam sim chaos --seed {} --story", report.seed);

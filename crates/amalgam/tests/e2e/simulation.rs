@@ -175,6 +175,43 @@ fn several_presets_make_one_table_and_one_page() {
 }
 
 #[test]
+fn a_federation_places_everything_on_stale_views_and_refusals_are_counted() {
+    let scene = Scene::new();
+    let jobs = ["-w", "jobs=40", "-w", "run-time=lognormal:20s:1.2", "-w", "arrival=poisson:4s"];
+    let run = |more: &[&str]| result(&scene, &small(&[&jobs, more].concat()));
+    let central = run(&["--preset", "fifo"]);
+    for preset in ["megha", "megha-plus"] {
+        let alone = run(&["--preset", preset]);
+        assert_eq!(alone["counters"]["repartitioned"], 0, "one global master has all partitions");
+        assert_eq!(alone["counters"]["refused"], 0, "nobody else changes what it believes");
+        let many = run(&["--preset", preset, "--clusters", "2", "--globals", "3"]);
+        for federation in [&alone, &many] {
+            assert_eq!(federation["succeeded_jobs"], central["succeeded_jobs"]);
+            assert_eq!(federation["unfinished_jobs"], 0);
+            assert_eq!(federation["counters"]["lost"], 0);
+        }
+        let count = |counter: &str| many["counters"][counter].as_u64().unwrap();
+        assert!(count("repartitioned") > 0 && count("refused") > 0, "{}", many["counters"]);
+        // A refused launch is an attempt more, and nothing else is.
+        assert_eq!(count("launched"), central["tasks"].as_u64().unwrap() + count("refused"));
+    }
+}
+
+#[test]
+fn a_federation_that_cannot_be_is_refused() {
+    let scene = Scene::new();
+    let refused = |more: &[&str]| {
+        let told = scene.run(&small(more));
+        assert_eq!(told.code, 2, "{}", told.err);
+        told.err
+    };
+    let clusters = refused(&["--preset", "drf", "--clusters", "2"]);
+    assert!(clusters.contains("choose one with --preset: megha or megha-plus"), "{clusters}");
+    let empty = refused(&["--preset", "megha", "--nodes", "5", "--clusters", "4"]);
+    assert!(empty.contains("give fewer clusters"), "{empty}");
+}
+
+#[test]
 fn jobs_that_yield_are_compared_with_the_same_jobs_without_altruism() {
     let scene = Scene::new();
     let jobs = ["-w", "jobs=40", "-w", "run-time=lognormal:20s:1.2", "-w", "arrival=poisson:4s"];

@@ -99,6 +99,10 @@ impl Dispatcher {
     /// The log may end between a change and what followed from it: a job was admitted, or another's end made room for it,
     /// and it had not begun; or it had begun again, and its manager had not heard of it.
     pub fn on_recovered(&mut self, now: Instant, out: &mut Outbox) {
+        if !self.are_kinds_logged && !self.kinds.custom().is_empty() {
+            self.are_kinds_logged = true;
+            out.persist(Change::KindsNamed { kinds: self.kinds.clone() });
+        }
         self.begin_again(|_| true, out);
         self.begin_what_may(now, out);
     }

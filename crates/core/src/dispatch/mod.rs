@@ -40,6 +40,8 @@ pub struct DispatchSettings {
     pub judges_users: bool,
     /// Others may number jobs beside.
     pub numbers: JobNumbers,
+    /// The kinds of resources that have their numbers from the beginning.
+    pub kinds: Kinds,
 }
 
 impl Default for DispatchSettings {
@@ -51,6 +53,7 @@ impl Default for DispatchSettings {
             hosts: 0,
             judges_users: false,
             numbers: JobNumbers::default(),
+            kinds: Kinds::new(),
         }
     }
 }
@@ -133,6 +136,7 @@ pub struct JobStatus {
 pub struct Dispatcher {
     pub settings: DispatchSettings,
     pub kinds: Kinds,
+    are_kinds_logged: bool,
     pub names: NodeNames,
     /// The nodes: the owner's ledger, or what is believed of them.
     pub rooms: Ledger,
@@ -151,8 +155,9 @@ impl Dispatcher {
     /// `rooms` has no nodes yet.
     pub fn new(settings: DispatchSettings, queues: QueueTree, scheduler: Scheduler, rooms: Ledger) -> Dispatcher {
         Dispatcher {
+            kinds: settings.kinds.clone(),
             settings,
-            kinds: Kinds::new(),
+            are_kinds_logged: false,
             names: NodeNames::default(),
             rooms,
             scheduler,
@@ -204,7 +209,14 @@ impl Dispatcher {
 
     pub fn recover(&mut self, change: &Change) {
         match change {
-            Change::KindsNamed { kinds } => self.kinds = kinds.clone(),
+            // What is in the log goes by the numbers there.
+            Change::KindsNamed { kinds } => {
+                self.are_kinds_logged = kinds.custom() == self.settings.kinds.custom();
+                if !self.settings.kinds.custom().starts_with(kinds.custom()) {
+                    self.kinds = kinds.clone();
+                    self.are_kinds_logged = true;
+                }
+            }
             other => self.admission.recover(other),
         }
     }

@@ -10,9 +10,7 @@ use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, GlobalIntroduction, NodeNews, Since, ToGlobalMaster, ToJobManager, ToMaster, Told};
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Booking, Ledger, NodeState, Scheduler};
-use crate::vocabulary::{
-    ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, Kinds, NodeId, QueueId, Totals,
-};
+use crate::vocabulary::{ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, NodeId, QueueId, Totals};
 use proposals::Proposals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -142,8 +140,10 @@ impl GlobalMaster {
                 if !is_answer && !is_again {
                     return out.record(Record::StaleMessage { from: Address::ClusterMaster(cluster) });
                 }
+                if kinds != self.dispatch.kinds {
+                    return out.record(Record::OtherKinds { cluster });
+                }
                 entry.awaited = None;
-                self.learn_kinds(&kinds, out);
                 // Of what was proposed before it was asked, all has been looked at or is lost.
                 let looked_at = if is_answer { u64::MAX } else { seen };
                 self.reconcile(now, cluster, looked_at, &held_grants(held));
@@ -182,15 +182,6 @@ impl GlobalMaster {
         self.tell_managers(returned, lost, out);
         if self.dispatch.scheduler.open_tasks() > 0 {
             self.dispatch.decide(now, &opened, &mut self.proposals, out);
-        }
-    }
-
-    /// Kinds of resources are numbered by each cluster as they come: only those in the same order mean the same.
-    fn learn_kinds(&mut self, kinds: &Kinds, out: &mut Outbox) {
-        let (own, others) = (self.dispatch.kinds.custom(), kinds.custom());
-        if others.len() > own.len() && others.starts_with(own) {
-            out.persist(Change::KindsNamed { kinds: kinds.clone() });
-            self.dispatch.kinds = kinds.clone();
         }
     }
 

@@ -1,8 +1,8 @@
 //! Duty in a federation: let through the launches that global masters propose, as far as there is room, and tell these what
 //! changes here (Megha, section IV-B6).
 //!
-//! Whatever an event concerned a global master with is answered with all that changed since it was told last; and all are told at
-//! each heartbeat.
+//! Whatever an event concerned a global master with is answered with all that changed since it was told last; and all are told
+//! when a node joins and at each heartbeat.
 
 use super::Master;
 use crate::dispatch::{NodeNames, refuse};
@@ -106,6 +106,9 @@ impl Federated {
     /// Counts what has changed in the ledger since this was done last.
     fn take_news(&mut self, ledger: &mut Ledger) {
         let Some(news) = ledger.news() else { return };
+        // Job managers ask at once for what may be at a node that is back.
+        let has_joined = !news.joined.is_empty();
+        self.globals.iter_mut().for_each(|global| global.is_due |= has_joined);
         for &node in &news.joined {
             self.note_change(node);
             let index = ledger.index(node);
@@ -115,7 +118,8 @@ impl Federated {
             self.joined_at[index] = self.version;
         }
         for &node in &news.changed {
-            if self.changes.back() != Some(&node) {
+            let is_untold = self.globals.iter().all(|global| global.told < self.version);
+            if !is_untold || self.changes.back() != Some(&node) {
                 self.note_change(node);
             }
         }
@@ -301,6 +305,14 @@ impl Master {
         entry.refused.clear();
     }
 
+    /// What nodes said to it may have been lost on the way.
+    pub(super) fn on_global_connected(&mut self, global: GlobalId, out: &mut Outbox) {
+        self.forget_global(global);
+        for node in self.dispatch.rooms.ids().filter(|node| self.dispatch.rooms.state(*node) == Some(NodeState::Up)) {
+            out.send(node, ToNode::SayEndsAgain { host: global.host() });
+        }
+    }
+
     /// What it is told comes with its next introduction.
     pub(super) fn forget_global(&mut self, global: GlobalId) {
         if let Some(entry) = self.federated.as_mut().and_then(|federated| federated.global(global)) {
@@ -341,4 +353,112 @@ impl Master {
 pub(super) fn refuse_jobs(client: ClientId, out: &mut Outbox) {
     let message = "this is the master of one cluster of a federation, which takes no jobs itself";
     refuse(client, RefusalKind::Conflict, message, "submit to one of the federation's global masters", out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Message;
+    use crate::vocabulary::{Attributes, Resources};
+
+    const NODE: NodeId = NodeId(0);
+    const GLOBAL: GlobalId = GlobalId(0);
+
+    struct Cluster {
+        federated: Federated,
+        ledger: Ledger,
+        names: NodeNames,
+    }
+
+    impl Cluster {
+        /// One node of two cores, and a global master that has introduced itself.
+        fn new() -> Cluster {
+            let federation = Federation::new(1, 1, 4).unwrap();
+            let mut federated = Federated::new(federation, ClusterId(0));
+            let mut ledger = Ledger::from_node(NODE);
+            ledger.keep_news();
+            ledger.join(NODE, Resources::new(2_000, 0), Attributes::default());
+            ledger.set_open(NODE, true);
+            let global = &mut federated.globals[0];
+            (global.introduction, global.lacks_all) = (Some(1), true);
+            Cluster { federated, ledger, names: NodeNames::default() }
+        }
+
+        fn tell(&mut self) -> Told {
+            let mut out = Outbox::default();
+            self.federated.take_news(&mut self.ledger);
+            let rooms = Rooms { ledger: &self.ledger, names: &self.names };
+            self.federated.tell(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
+            match out.sends.pop() {
+                Some((Address::GlobalMaster(GLOBAL), Message::ToGlobalMaster(ToGlobalMaster::Told(told)))) => *told,
+                other => panic!("told nothing but {other:?}"),
+            }
+        }
+
+        fn book(&mut self, number: u64) -> GrantId {
+            let grant = GrantId { epoch: Epoch::of_host(GLOBAL.host(), 1).unwrap(), number, slot: 77 };
+            let booking = Booking { grant, job: JobId(1), node: NODE, resources: Resources::new(1_500, 0) };
+            self.ledger.claim_proposed(booking).unwrap();
+            grant
+        }
+    }
+
+    fn free_of(told: &Told) -> Vec<Resources> {
+        let room = |news: &NodeNews| match news {
+            NodeNews::Room { free, .. } => Some(*free),
+            _ => None,
+        };
+        told.nodes.iter().filter_map(room).collect()
+    }
+
+    #[test]
+    fn whatever_changes_after_it_was_told_is_told_again_also_of_the_same_node() {
+        let mut cluster = Cluster::new();
+        let whole = cluster.tell();
+        assert!(matches!(whole.since, Since::Nothing { introduction: 1, .. }), "{whole:?}");
+        assert_eq!(free_of(&whole), [Resources::new(2_000, 0)]);
+        let mut version = whole.version;
+        for number in 1..4 {
+            let grant = cluster.book(number);
+            for free in [500, 2_000] {
+                let told = cluster.tell();
+                assert!(matches!(told.since, Since::Version(since) if since == version), "{told:?}");
+                assert_eq!(free_of(&told), [Resources::new(free, 0)]);
+                version = told.version;
+                if free == 500 {
+                    assert_eq!(cluster.ledger.free(grant).map(|booking| booking.grant), Some(grant));
+                } else {
+                    assert_eq!(told.freed, [grant]);
+                }
+            }
+            assert_eq!(free_of(&cluster.tell()), [], "nothing is news twice");
+        }
+    }
+
+    #[test]
+    fn whoever_lacks_more_changes_than_are_kept_is_told_everything() {
+        let mut cluster = Cluster::new();
+        cluster.tell();
+        for number in 0..LEAST_CHANGES as u64 + 1 {
+            let grant = cluster.book(1 + number);
+            cluster.ledger.free(grant);
+            cluster.federated.take_news(&mut cluster.ledger);
+            // As if others had been told in between.
+            cluster.federated.note_change(NODE);
+        }
+        assert!(matches!(cluster.tell().since, Since::Nothing { .. }));
+        assert!(matches!(cluster.tell().since, Since::Version(_)));
+    }
+
+    #[test]
+    fn what_the_tasks_of_a_queue_hold_is_told_with_every_word() {
+        let mut cluster = Cluster::new();
+        cluster.federated.learn_queues(GLOBAL, &[(JobId(1), QueueId(3))]);
+        let grant = cluster.book(1);
+        let mut held = Totals::ZERO;
+        held.add(&Resources::new(1_500, 0));
+        assert_eq!(cluster.tell().usage, [(QueueId(3), held)]);
+        cluster.ledger.free(grant);
+        assert_eq!(cluster.tell().usage, []);
+    }
 }

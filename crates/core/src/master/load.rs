@@ -281,7 +281,14 @@ impl Master {
         let mut kinds = self.dispatch.kinds.clone();
         let mut enforcement = registration.enforcement;
         for (name, _) in &registration.capacity.custom {
-            if let Err(why) = kinds.add(name) {
+            let added = match self.federated {
+                // All clusters go by the same numbers.
+                Some(_) if kinds.index(name).is_none() => {
+                    Err(format!("`{name}` is not among the kinds of resources of the federation"))
+                }
+                _ => kinds.add(name).map(drop),
+            };
+            if let Err(why) = added {
                 enforcement.push(format!("not offered: {why}"));
             }
         }

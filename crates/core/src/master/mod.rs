@@ -243,8 +243,8 @@ impl Role for Master {
                 self.dispatch.on_host_connected(host, incarnation, out);
             }
             Event::Disconnected { peer: Address::JobHost(host) } => drop(self.dispatch.hosts.remove(&host)),
-            Event::Connected { peer: Address::GlobalMaster(global), .. }
-            | Event::Disconnected { peer: Address::GlobalMaster(global) } => self.forget_global(global),
+            Event::Connected { peer: Address::GlobalMaster(global), .. } => self.on_global_connected(global, out),
+            Event::Disconnected { peer: Address::GlobalMaster(global) } => self.forget_global(global),
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => {
                 self.dispatch.on_delays(now, &mut self.claims, out);

@@ -327,6 +327,7 @@ impl NodeAgent {
                 self.register(now, out);
                 self.drop_probes(now, HostId::SERVER, out);
             }
+            ToNode::SayEndsAgain { host } => self.say_ends_again(host, out),
             ToNode::Greeting(greeting) => self.on_greeting(now, from, *greeting, out),
             ToNode::Steer(steer) => self.on_steer(now, *steer, out),
             ToNode::Move { to, room } => self.on_move(now, to, *room, out),
@@ -693,14 +694,6 @@ impl NodeAgent {
         }
         // An end is told until its owner has it, also where that wants nothing of it any more: so it is told that it came late.
         let has_ended = |id: &AttemptId| matches!(self.attempts[id].state, State::Ended(_));
-        if epoch.host() != HostId::SERVER {
-            // Where a master passes words on, only it knows when some were lost on the way.
-            let ended = here.iter().filter(|id| id.epoch.host() == epoch.host() && has_ended(id));
-            for attempt in ended.copied() {
-                let State::Ended(ended) = &self.attempts[&attempt].state else { continue };
-                out.send(job, ToJobManager::Finished { attempt, ended: Arc::clone(ended), instead: None });
-            }
-        }
         let foreign: Vec<AttemptId> = here.into_iter().filter(|id| !claimed.contains(id) && !has_ended(id)).collect();
         self.stop_orphans(now, &foreign, out);
     }

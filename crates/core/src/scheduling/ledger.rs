@@ -259,7 +259,7 @@ impl Ledger {
 
     fn show_room(&mut self, index: usize) {
         let entry = &self.nodes[index];
-        let shown = entry.open && !entry.reserved;
+        let shown = entry.takes_work() && !entry.reserved;
         let room = if shown { entry.free() } else { Resources::ZERO };
         self.set_room(index, room);
         if let Some(news) = &mut self.news {
@@ -276,9 +276,7 @@ impl Ledger {
         }
         self.nodes[index].state = state;
         self.node_changes += 1;
-        if let Some(news) = &mut self.news {
-            news.changed.push(node);
-        }
+        self.show_room(index);
     }
 
     pub fn state(&self, node: NodeId) -> Option<NodeState> {

@@ -150,6 +150,9 @@ fn of_record(record: &Record) -> Option<&'static str> {
         Record::Yielding { .. } => Some("attempt yielded its CPU"),
         Record::Resumed { .. } => Some("attempt had its CPU again"),
         Record::NodePaused { .. } => Some("node paused"),
+        Record::LaunchRefused { .. } => Some("launch refused by a cluster's master"),
+        Record::Repartitioned { .. } => Some("node of another partition lent"),
+        Record::StaleMessage { .. } => Some("stale view of a cluster dropped"),
         _ => None,
     }
 }

@@ -39,14 +39,14 @@ const KINDS: [Kind; 11] = [
     Kind::LaunchFault,
 ];
 
-/// Where job managers have processes of their own.
+/// Where job managers have processes of their own, or those of global masters.
 const OF_HOSTS: [Kind; 3] = [Kind::HostCrash, Kind::HostPause, Kind::HostSlowDisk];
 
 /// Faults, the last of which heals everything.
 pub fn plan(places: &Places, jobs: usize, chance: &mut Chance) -> Vec<Planned> {
     // Each seed has its own few kinds: where all kinds come at once, one hides what another brings about.
     let mut kinds: Vec<Kind> = KINDS.into_iter().filter(|_| is_one_in(3, chance)).collect();
-    if places.managers > 0 {
+    if places.managers > 0 || places.federation.is_some() {
         kinds.extend(OF_HOSTS.into_iter().filter(|_| is_one_in(2, chance)));
     }
     let count = if kinds.is_empty() { 0 } else { 1 + chance.below(30_u64) };
@@ -84,14 +84,22 @@ fn moment(kind: Kind, chance: &mut Chance) -> Option<(Moment, Duration)> {
 fn fault(kind: Kind, places: &Places, jobs: usize, chance: &mut Chance) -> Fault {
     let node = chance.below(places.nodes as u64) as usize;
     let job = chance.below(jobs as u64) as u32;
-    let place = one_of(chance, &[Place::Server, Place::Node(node)]);
-    let (mut link, mut host) = (node, Place::Server);
+    let one_in = |count: usize, chance: &mut Chance| chance.below(count as u64) as usize;
+    let (mut server, mut link, mut host) = (Place::Server, node, Place::Server);
+    if places.federation.is_some() {
+        server = Place::Cluster(one_in(places.clusters(), chance));
+    }
+    let place = one_of(chance, &[server, Place::Node(node)]);
+    if places.managers > 0 || places.federation.is_some() {
+        link = one_in(places.links(), chance);
+    }
     if places.managers > 0 {
-        link = chance.below(places.links() as u64) as usize;
-        host = Place::Managers(chance.below(places.managers as u64) as usize);
+        host = Place::Managers(one_in(places.managers, chance));
+    } else if places.federation.is_some() {
+        host = Place::Global(one_in(places.globals(), chance));
     }
     match kind {
-        Kind::ServerCrash => crash(Place::Server, chance),
+        Kind::ServerCrash => crash(server, chance),
         Kind::HostCrash => crash(host, chance),
         Kind::AgentCrash => crash(Place::Node(node), chance),
         Kind::ExecutorDeath => Fault::ExecutorDies { node },
@@ -110,7 +118,9 @@ fn fault(kind: Kind, places: &Places, jobs: usize, chance: &mut Chance) -> Fault
         Kind::SubmitAgain => Fault::SubmitAgain { job },
         Kind::Drain => Fault::Drain { node, drained: is_one_in(2, chance) },
         Kind::DiskFailure => {
-            Fault::DiskFails { reached: chance.below(1_001_u32), down: length(chance), noticed: length(chance) }
+            let reached = chance.below(1_001_u32);
+            let place = if places.federation.is_some() { one_of(chance, &[server, host]) } else { server };
+            Fault::DiskFails { place, reached, down: length(chance), noticed: length(chance) }
         }
         Kind::SlowDisk => Fault::DiskSlow { place, lasts: length(chance) },
         Kind::HostSlowDisk => Fault::DiskSlow { place: host, lasts: length(chance) },

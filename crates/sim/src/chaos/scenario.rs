@@ -16,6 +16,7 @@ use amalgam_core::preset::{InterJob, IntraJob, Opportunistic, Placement, Places,
 use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 use amalgam_workload::trace::{Node, Workload};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 /// Jobs arrive and things go wrong within this time; then all is healed.
 pub const UNSAFE_FOR: Duration = Duration::from_secs(120);
@@ -38,8 +39,9 @@ impl Scenario {
         let files = &mut Chance::new(seed, "chaos files");
         jobs::hand_on_files(&mut workload, files);
         let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
-        let hosts =
-            places::Places { nodes: nodes.len(), managers: usize::from(settings.manager_processes), federation: None };
+        federate(&mut settings, &mut workload, nodes.len(), &mut Chance::new(seed, "chaos federation"));
+        let managers = usize::from(settings.manager_processes);
+        let hosts = places::Places { nodes: nodes.len(), managers, federation: settings.federation_of(nodes.len()) };
         let mut plan = misfortune::plan(&hosts, workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));
         // Drawn by itself: whatever else goes wrong in a seed stays the same.
         plan.extend(misfortune::intrusions(&mut Chance::new(seed, "chaos intruder")));
@@ -93,6 +95,37 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
         strict: false,
         story: None,
         ..Settings::default()
+    }
+}
+
+/// In a fifth of all, the nodes are those of several clusters, over which global masters place. Drawn by itself: other seeds stay
+/// as they were.
+fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chance: &mut Chance) {
+    if !is_one_in(5, chance) {
+        return;
+    }
+    let seed = settings.preset.seed;
+    settings.preset = one_of(chance, &Preset::FEDERATED);
+    settings.preset.seed = seed;
+    settings.preset.intra_job = one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]);
+    settings.manager_processes = 0;
+    let clusters = 1 + chance.below(nodes.min(3) as u64) as u8;
+    let globals = 1 + chance.below(3_u64) as u8;
+    settings.federation = Some((clusters, globals));
+    settings.master.dispatch =
+        DispatchSettings { kept_jobs: settings.master.dispatch.kept_jobs, ..DispatchSettings::default() };
+    let all = (0..settings.queues.len() as u32).map(|number| settings.queues.spec(QueueId(number)).clone());
+    let at_home = all.map(|spec| {
+        let global = is_one_in(3, chance).then(|| chance.below(u64::from(globals)) as u8);
+        QueueSpec { preset: None, global, ..spec }
+    });
+    settings.queues = QueueTree::new(at_home.collect()).expect("the tree is the same");
+    // The jobs of a global master have every so many'th number.
+    for job in &mut workload.jobs {
+        let spec = Arc::make_mut(&mut job.spec);
+        for after in &mut spec.after_jobs {
+            after.0 = 1 + (after.0 - 1) / u64::from(globals) * u64::from(globals) + chance.below(u64::from(globals));
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use crate::faults::Happening;
 use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::role::{Change, LostCause, Record};
-use amalgam_core::scheduling::NodeState;
 use amalgam_core::vocabulary::{AttemptId, Epoch, GrantId, NodeId};
 use std::collections::BTreeSet;
 
@@ -20,8 +19,8 @@ pub struct Agreement {
 impl Agreement {
     /// What is booked on a node is what it holds.
     fn check_ledger(world: &Simulation, node: usize, agent: &NodeAgent) -> Result<(), Breach> {
-        let Some(master) = world.master() else { return Ok(()) };
-        let bookings = master.ledger().bookings_on(NodeId(node as u32));
+        let Some(ledger) = world.ledger_of(node) else { return Ok(()) };
+        let bookings = ledger.bookings_on(NodeId(node as u32));
         let booked: BTreeSet<(Epoch, u64)> = bookings.map(|booking| key(booking.grant)).collect();
         let held: BTreeSet<(Epoch, u64)> = agent.live().filter_map(|live| live.grant).map(key).collect();
         if booked == held {
@@ -83,9 +82,8 @@ impl Checker for Agreement {
             }
         }
         for node in world.quiet_nodes() {
-            let is_up =
-                world.master().is_some_and(|master| master.ledger().state(NodeId(node as u32)) == Some(NodeState::Up));
-            if let Some(agent) = world.agent(node).filter(|agent| is_up && agent.is_welcomed()) {
+            let is_counted_on = world.is_counted_on(node);
+            if let Some(agent) = world.agent(node).filter(|agent| is_counted_on && agent.is_welcomed()) {
                 self.compared += u64::from(agent.live().next().is_some());
                 Agreement::check_ledger(world, node, agent)?;
                 self.check_job_managers(world, node, agent)?;

@@ -108,7 +108,7 @@ impl Checker for Endings {
 
     fn check_end(&mut self, world: &Simulation) -> Result<(), Breach> {
         for node in world.nodes() {
-            let bookings = world.master().map_or(0, |master| master.ledger().node_bookings(NodeId(node as u32)));
+            let bookings = world.ledger_of(node).map_or(0, |ledger| ledger.node_bookings(NodeId(node as u32)));
             let live = world.agent(node).map_or(0, |agent| agent.live().count());
             let ends = world.unacknowledged(node);
             if (bookings, live, ends) != (0, 0, 0) {

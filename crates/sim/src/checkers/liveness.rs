@@ -3,7 +3,6 @@
 use super::{Breach, Checker};
 use crate::faults::{Fault, Happening};
 use crate::simulation::Simulation;
-use crate::view::unended;
 use amalgam_core::job_manager::JobManager;
 use amalgam_core::vocabulary::{Duration, Instant, JobId};
 
@@ -32,14 +31,16 @@ impl Checker for Liveness {
     fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
         if happened.iter().any(|happening| matches!(happening, Happening::Fault(Fault::Heal))) {
             self.is_healed = true;
-            self.left = world.master().map_or(0, |master| unended(master).count() as u64);
+            self.left = world.unended().count() as u64;
         }
         if world.now() <= self.healed_by + ALL_END_WITHIN || (self.is_healed && world.is_done()) {
             return Ok(());
         }
         let healed = if self.is_healed { "" } else { "nothing was healed; " };
-        let Some(master) = world.master() else { return Err(Breach::new(format!("{healed}the server is down"))) };
-        let left: Vec<JobId> = unended(master).collect();
+        if !world.all_dispatch() {
+            return Err(Breach::new(format!("{healed}a process that takes jobs is down")));
+        }
+        let left: Vec<JobId> = world.unended().collect();
         let told: Vec<String> = left.iter().map(|job| format!("job {job} waits: {}", why(world, *job))).collect();
         let what = format!("{healed}{}", if told.is_empty() { "a client waits".to_owned() } else { told.join("; ") });
         Err(left.first().map_or_else(|| Breach::new(what.clone()), |job| Breach::of_job(*job, what.clone())))
@@ -50,9 +51,9 @@ impl Checker for Liveness {
     }
 }
 
-/// What master and job manager say of it.
+/// What its dispatcher and its job manager say of it.
 fn why(world: &Simulation, job: JobId) -> String {
-    let whys = world.master().map(|master| master.dispatch().explain(job)).unwrap_or_default();
+    let whys = world.dispatcher(job).map(|dispatcher| dispatcher.explain(job)).unwrap_or_default();
     let mut said: Vec<String> = whys.iter().map(|why| why.describe(world.kinds(), |node| node.to_string())).collect();
     let manager = world.job_manager(job);
     said.extend(manager.map(progress));
@@ -108,6 +109,6 @@ mod tests {
     fn a_server_that_never_comes_back_is_noticed() {
         let gone = Fault::Crash { place: Place::Server, down: Duration::from_secs(1_000_000), noticed: Duration::ZERO };
         let breach = check(&[(2_000_000, gone)]).unwrap_err();
-        assert_eq!(breach.what, "nothing was healed; the server is down");
+        assert_eq!(breach.what, "nothing was healed; a process that takes jobs is down");
     }
 }

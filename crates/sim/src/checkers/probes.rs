@@ -8,7 +8,7 @@ use crate::simulation::Simulation;
 use amalgam_core::node::NodeAgent;
 use amalgam_core::preset::{Placement, Places};
 use amalgam_core::protocol::{Message, ToNode};
-use amalgam_core::scheduling::{AskState, NodeState};
+use amalgam_core::scheduling::AskState;
 use amalgam_core::vocabulary::{NodeId, ProbeId};
 use std::collections::BTreeSet;
 
@@ -87,9 +87,8 @@ impl Checker for Probes {
             states.try_for_each(|state| if is_surplus(&state) { Ok(()) } else { check_count(&state, ratio) })?;
         }
         for node in world.quiet_nodes() {
-            let is_up =
-                world.master().is_some_and(|master| master.ledger().state(NodeId(node as u32)) == Some(NodeState::Up));
-            if let Some(agent) = world.agent(node).filter(|agent| is_up && agent.is_welcomed()) {
+            let is_counted_on = world.is_counted_on(node);
+            if let Some(agent) = world.agent(node).filter(|agent| is_counted_on && agent.is_welcomed()) {
                 self.compared += u64::from(agent.probes().next().is_some());
                 self.check_node(world, node, agent)?;
             }

@@ -29,9 +29,10 @@ pub enum Fault {
     ExecutorDies {
         node: usize,
     },
-    /// The log cannot be written any more, so the server ends itself, as the daemon does. Of what it was writing, this
+    /// The log cannot be written any more, so the process ends itself, as the daemon does. Of what it was writing, this
     /// part, in thousandths, is on disk all the same; nobody was told of it.
     DiskFails {
+        place: Place,
         reached: u32,
         down: Duration,
         noticed: Duration,

@@ -54,9 +54,9 @@ impl Simulation {
         match fault {
             Fault::Crash { place: Place::Node(node), down, noticed } => self.crash_agent(node, down, noticed),
             Fault::Crash { place, down, noticed } => self.crash_writer(place, down, noticed),
-            Fault::DiskFails { reached, down, noticed } => {
-                self.save_part_of_turn(reached);
-                self.crash_writer(Place::Server, down, noticed);
+            Fault::DiskFails { place, reached, down, noticed } => {
+                self.save_part_of_turn(place, reached);
+                self.crash_writer(place, down, noticed);
             }
             Fault::DiskSlow { place, lasts } => {
                 let end = self.now + lasts;
@@ -113,8 +113,7 @@ impl Simulation {
         };
         let faults = self.faults.as_ref().expect("only a simulation with faults has faults on its agenda");
         match *fault {
-            Fault::Crash { place, .. } | Fault::Pause { place, .. } => is_up(place),
-            Fault::DiskFails { .. } => self.server.is_up,
+            Fault::Crash { place, .. } | Fault::Pause { place, .. } | Fault::DiskFails { place, .. } => is_up(place),
             Fault::Act { job, .. } => faults.id_of(job).is_some(),
             Fault::SubmitAgain { job } => faults.answers[job as usize] != Answer::NotAsked,
             Fault::Intrude { how, which } => self.intrusion(how, which).is_some(),
@@ -185,12 +184,12 @@ impl Simulation {
     }
 
     /// The first changes of the turn that is being written have reached the disk.
-    fn save_part_of_turn(&mut self, thousandths: u32) {
-        let Some(turn) = &mut self.faults().writer(Place::Server).turn else { return };
+    fn save_part_of_turn(&mut self, place: Place, thousandths: u32) {
+        let Some(turn) = &mut self.faults().writer(place).turn else { return };
         let reached = turn.facts.len() * thousandths as usize / 1_000;
         // Records are told when they are durable, and until then to nobody.
         let reached: Vec<Fact> = turn.facts.drain(..reached).filter(Fact::is_change).collect();
-        self.tell(Place::Server, &reached, &[]);
+        self.tell(place, &reached, &[]);
     }
 
     /// How many times as long as usual the disk of this place takes now.

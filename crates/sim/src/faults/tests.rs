@@ -77,7 +77,8 @@ fn a_broken_connection_costs_no_attempt_that_runs() {
 fn of_a_log_that_cannot_be_written_the_first_part_is_there_after_the_restart() {
     for (reached, is_admitted) in [(0, false), (600, true)] {
         let (down, noticed) = (Duration::from_secs(2), Duration::ZERO);
-        let mut simulation = simulation(&[(1_000_100, Fault::DiskFails { reached, down, noticed })]);
+        let mut simulation =
+            simulation(&[(1_000_100, Fault::DiskFails { place: Place::Server, reached, down, noticed })]);
         run(&mut simulation, 2_000_000);
         let has = |wanted: fn(&Change) -> bool| simulation.log().any(wanted);
         assert_eq!(has(|change| matches!(change, Change::JobAdmitted { .. })), is_admitted, "{reached} thousandths");
