@@ -81,7 +81,8 @@ pub struct JournalArgs {
 }
 
 fn which_presets() -> String {
-    let names: Vec<&str> = Preset::all().map(|preset| preset.name()).collect();
+    let of_one_cluster = Preset::all().filter(|preset| !preset.is_federated());
+    let names: Vec<&str> = of_one_cluster.map(|preset| preset.name()).collect();
     format!("Which policies decide: {} [default: that of --config, or drf]", names.join(", "))
 }
 
@@ -110,6 +111,14 @@ pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
 impl ServerSettings {
     pub fn read(self) -> Result<Config> {
         let mut config = configured(self.config.as_deref(), self.preset)?;
+        if config.preset.is_federated() {
+            let name = config.preset.name();
+            let what = format!("{name} is for federations of clusters, and this is the server of one");
+            return Err(Failure::usage(
+                what,
+                format!("choose another preset, or simulate: amalgam sim run --preset {name}"),
+            ));
+        }
         config.listen = self.listen.unwrap_or(config.listen);
         Ok(config)
     }

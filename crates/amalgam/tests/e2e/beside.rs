@@ -103,6 +103,14 @@ fn a_server_refuses_presets_that_cannot_share_it() {
 }
 
 #[test]
+fn a_server_refuses_presets_of_federations_and_names_what_runs_them() {
+    let scene = Scene::new();
+    let told = scene.run(&["server", "--preset", "megha"]);
+    assert_eq!(told.code, 2, "{}", told.err);
+    assert!(told.err.contains("amalgam sim run --preset megha"), "{}", told.err);
+}
+
+#[test]
 fn a_simulation_tells_of_the_jobs_of_each_preset() {
     let scene = Scene::new();
     let run = |preset: &'static str, beside: &'static str| {
