@@ -192,6 +192,8 @@ fn a_federation_places_everything_on_stale_views_and_refusals_are_counted() {
         }
         let count = |counter: &str| many["counters"][counter].as_u64().unwrap();
         assert!(count("repartitioned") > 0 && count("refused") > 0, "{}", many["counters"]);
+        let part = |run: &serde_json::Value, part: &str| run["allocation_s"]["parts"][part].as_f64().unwrap();
+        assert!(part(&many, "communication") > part(&central, "communication"), "two hops are longer than one");
         // A refused launch is an attempt more, and nothing else is.
         assert_eq!(count("launched"), central["tasks"].as_u64().unwrap() + count("refused"));
     }

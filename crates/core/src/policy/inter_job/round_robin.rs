@@ -1,6 +1,5 @@
 //! Queues take turns (Megha, section IV-C): of siblings, the one that got something longest ago goes first, and in each the
-//! job that was submitted first. Shares play no part while there is room: whoever lacks his own and finds none has others
-//! give way (`global_master/fairness.rs`).
+//! job that was submitted first. Shares play no part, for nobody gives way yet to whoever lacks his own.
 
 use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
