@@ -202,7 +202,7 @@ impl Shell {
         }
         loop {
             let Awake { inputs, ready, deserted } = self.wait();
-            if ready {
+            if ready || self.committer.executor.due().is_some_and(|at| at <= self.clock.now()) {
                 self.hear_executor();
             }
             for input in inputs {
@@ -226,15 +226,16 @@ impl Shell {
 
     fn wait(&self) -> Awake {
         let now = self.clock.now();
-        let wakeup = self.roles.next_wakeup();
+        let executor = &self.committer.executor;
+        let wakeup = self.roles.next_wakeup().into_iter().chain(executor.due()).min();
         let wakeup = wakeup.map(|at| Duration::from_micros(at.since(now).as_micros()));
         let patience = wakeup.into_iter().chain(self.committer.due_in(now)).min();
-        self.inputs.wait(patience, self.committer.executor.watch(), TURN)
+        self.inputs.wait(patience, executor.watch(), TURN)
     }
 
     fn hear_executor(&mut self) {
         let now = self.clock.now();
-        let (letters, outcome) = self.committer.executor.exchange();
+        let (letters, outcome) = self.committer.executor.exchange(now);
         for letter in letters {
             self.roles.deliver(now, letter, &mut self.effects);
         }
