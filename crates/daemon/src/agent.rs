@@ -189,7 +189,7 @@ async fn stay(
     let mut joined = first;
     loop {
         if let Some(joined) = joined.take() {
-            let end = serve_server(joined, node, &handle, &files, &others, &hosts).await;
+            let end = serve_server(joined, node, &handle, Some(&files), &others, &hosts).await;
             tracing::warn!(%end, "the connection to the server broke");
             tokio::time::sleep(RETRY.0).await;
         }
