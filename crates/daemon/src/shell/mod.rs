@@ -22,7 +22,7 @@ pub use clock::Clock;
 pub use committer::Committer;
 use committer::Turn;
 pub use event_ring::EventRing;
-pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
+pub use executor_link::{Executor, ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, decode_numbered, encode, encode_followed};
 pub use metrics::Metrics;
 pub use observe::outcome_words;
