@@ -102,6 +102,14 @@ pub fn run(
     // Before anything else: a second agent must not touch the executor of the first.
     let _lock = executor::claim(&options.executor.config.state)?;
     let executor = ExecutorLink::open(options.executor.clone())?;
+    run_until_stopped(until_stopped, async |started| stay(options, executor, joined_as, started).await)
+}
+
+/// Runs what stays, or a signal to stop comes first; the loop that it started has done what it was sent then.
+pub(crate) fn run_until_stopped<E: From<AgentError>>(
+    until_stopped: impl FnOnce() + Send + 'static,
+    stay: impl AsyncFnOnce(&mut Option<Handle>) -> Result<(), E>,
+) -> Result<(), E> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("network")
@@ -117,7 +125,7 @@ pub fn run(
     let ended = runtime.block_on(async {
         let mut started = None;
         let ended = tokio::select! {
-            ended = stay(options, executor, joined_as, &mut started) => ended,
+            ended = stay(&mut started) => ended,
             _ = stopped => Ok(()),
         };
         let (done, is_done) = oneshot::channel();
@@ -186,33 +194,72 @@ async fn stay(
     let hosts = HostLinks::new(handle.clone(), secrets.clone(), node, keep);
     known.keep(&files);
     hosts.know(job_hosts.clone());
-    let mut joined = first;
-    loop {
-        if let Some(joined) = joined.take() {
-            let end = serve_server(joined, node, &handle, &files, &others, &hosts).await;
-            tracing::warn!(%end, "the connection to the server broke");
-            tokio::time::sleep(RETRY.0).await;
+    let member = Member { server, secrets, name, node, preset, files: Some(files), others, hosts, handle };
+    Err(member.stay(first).await.into())
+}
+
+/// A node of this process as the server knows it.
+pub(crate) struct Member {
+    pub server: String,
+    pub secrets: Secrets,
+    pub name: String,
+    pub node: NodeId,
+    pub preset: Preset,
+    /// The executor's state directory; none where tasks are pretended.
+    pub files: Option<PathBuf>,
+    pub others: Arc<OtherNodes>,
+    pub hosts: HostLinks,
+    pub handle: Handle,
+}
+
+impl Member {
+    /// Serves the server, which may be joined already, for as long as it takes this node for the one that it was.
+    pub async fn stay(&self, mut joined: Option<Joined>) -> JoinError {
+        let Member { server, secrets, name, node, preset, files, others, hosts, handle } = self;
+        loop {
+            if let Some(joined) = joined.take() {
+                let end = serve_server(joined, *node, handle, files.as_deref(), others, hosts).await;
+                tracing::warn!(name, %end, "the connection to the server broke");
+                tokio::time::sleep(RETRY.0).await;
+            }
+            let introduction = || Introduction::Node { name: name.clone() };
+            let (again, number, rules) = match join_again(server, secrets, introduction).await {
+                Ok(again) => again,
+                Err(error) => return error,
+            };
+            tracing::warn!(name, "connected with the server again");
+            if number != *node {
+                let why = format!(
+                    "this node was {node} before and would be {number} now: the server has lost its state; start the \
+                     agent again"
+                );
+                if let Some(files) = files {
+                    // So that the next life does not go by it.
+                    let _ = fs::remove_file(files.join(Known::FILE));
+                }
+                return JoinError::Refused { address: server.clone(), why, is_passing: false };
+            }
+            if rules != *preset {
+                tracing::warn!(
+                    "the server schedules by other rules than before; start this agent again to follow them"
+                );
+            }
+            joined = Some(again);
         }
-        let again = join_patiently(&server, &secrets, introduction, None).await?;
-        tracing::warn!("connected with the server again");
-        let (number, rules) = numbered(&again, &server)?;
-        if number != node {
-            let why = format!(
-                "this node was {node} before and would be {number} now: the server has lost its state; start the \
-                 agent again"
-            );
-            // So that the next life does not go by it.
-            let _ = fs::remove_file(files.join(Known::FILE));
-            return Err(JoinError::Refused { address: server, why, is_passing: false }.into());
-        }
-        if rules != preset {
-            tracing::warn!("the server schedules by other rules than before; start this agent again to follow them");
-        }
-        joined = Some(again);
     }
 }
 
-fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset), JoinError> {
+async fn join_again(
+    server: &str,
+    secrets: &Secrets,
+    introduction: impl Fn() -> Introduction,
+) -> Result<(Joined, NodeId, Preset), JoinError> {
+    let joined = join_patiently(server, secrets, introduction, None).await?;
+    let (node, preset) = numbered(&joined, server)?;
+    Ok((joined, node, preset))
+}
+
+pub(crate) fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset), JoinError> {
     match &joined.terms {
         Terms::Node { node, preset } => Ok((*node, **preset)),
         Terms::NodeOf | Terms::JobHost { .. } => {

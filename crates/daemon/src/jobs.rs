@@ -2,6 +2,7 @@
 //! (ADR 49).
 
 use crate::auth::AuthError;
+use crate::descriptors;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
@@ -121,6 +122,8 @@ pub fn run(
     let is_new = !log_dir.exists();
     make_private_dir(&options.state_dir).map_err(JobsError::io(format!("make {}", options.state_dir.display())))?;
     let log = Store::open(&log_dir, Options::default())?;
+    // Each agent has a connection.
+    descriptors::raise();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("network")

@@ -25,6 +25,15 @@ pub struct NodeOptions {
 pub const DEFAULT_CACHE: u64 = 10 << 30;
 
 impl NodeOptions {
+    /// Without what this machine is: nothing runs there that could tell.
+    pub fn hollow_settings(&self, host: &Host) -> NodeSettings {
+        let hollow = ("hollow".to_owned(), "true".to_owned());
+        let options = NodeOptions { attributes: [self.attributes.clone(), vec![hollow]].concat(), ..self.clone() };
+        let notes = vec!["tasks are only pretended: nothing runs, and everything succeeds".to_owned()];
+        let (enforces_memory, enforces_cpu) = (false, false);
+        options.settings(host, &Enforcement { mechanism: Mechanism::None, enforces_memory, enforces_cpu, notes })
+    }
+
     pub fn settings(&self, host: &Host, enforcement: &Enforcement) -> NodeSettings {
         let cpu_millis = self.cpu_millis.unwrap_or(host.cpus.saturating_mul(1_000));
         let memory_mib = self.memory_mib.unwrap_or(host.memory_mib);

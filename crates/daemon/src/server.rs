@@ -4,6 +4,7 @@ use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::backend::ServerBackend;
 use crate::config::Config;
+use crate::descriptors;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{FileStore, fetcher};
@@ -133,6 +134,10 @@ impl Server {
         let ServerOptions { state_dir, config, user, nodes, executor, takes_agents, journal } = options;
         if config.master.dispatch.hosts > 0 && !takes_agents {
             return Err(ServerError::Unhosted);
+        }
+        if takes_agents && executor.is_none() {
+            // Each agent has a connection.
+            descriptors::raise();
         }
         let address = resolve(&config.listen)?;
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;

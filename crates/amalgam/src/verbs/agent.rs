@@ -5,6 +5,7 @@ use crate::cluster::{self, JournalArgs, Offer};
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
+use amalgam_daemon::hollow::{self, HollowError, HollowOptions};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
 use amalgam_daemon::transport::JoinError;
@@ -19,12 +20,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Args)]
 #[command(after_help = "Example:
   amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml --name rack1-node3
-Tasks go on while the agent is away, and are taken over when it returns.")]
+Tasks go on while the agent is away, and are taken over when it returns.
+
+To measure a scheduler at the size of thousands of nodes on one machine:
+  amalgam agent --hollow 3000 --cpus 16 --memory 64GiB --name hollow
+These are nodes hollow-0 to hollow-2999, each with a node agent and connections of its own. Their tasks are only
+pretended: nothing runs, is read or written, and every task succeeds after as long as the first `sleep` in its command
+says, or at once. They have the attribute hollow=true, and are lost with the process.")]
 pub struct AgentArgs {
     /// Where the server listens for agents, as its first line says
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
-    /// The node's name, one for each agent [default: the host's name]
+    /// Be so many nodes at once, whose tasks are only pretended: each succeeds after as long as its command sleeps
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with_all = ["work_dir", "cache", "enforcement"])]
+    hollow: Option<u32>,
+    /// The node's name, one for each agent; hollow nodes append a dash and a number [default: the host's name]
     #[arg(long)]
     name: Option<String>,
     /// CPUs to offer [default: those of this machine]
@@ -46,37 +57,56 @@ pub struct AgentArgs {
 pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     cluster::log_to_stderr();
     let state_dir = discovery::state_dir(connection)?;
+    let name = args.name.unwrap_or_else(|| amalgam_daemon::executor::host::Host::inspect().hostname);
     let mut node = NodeOptions {
-        name: Some(args.name.unwrap_or_else(|| amalgam_daemon::executor::host::Host::inspect().hostname)),
+        name: Some(name.clone()),
         cpu_millis: args.cpus,
         memory_mib: args.memory,
         ..NodeOptions::default()
     };
     args.offer.apply(&mut node);
-    let name = node.name.clone().unwrap_or_default();
+    let secrets = cluster::secrets(connection, &state_dir)?;
+    let server = cluster::agents_address(&args.server);
+    let (journal, patience) = (args.journal.journal, PATIENCE);
+    if let Some(count) = args.hollow {
+        return be_hollow(HollowOptions { server, secrets, node, count, journal, patience }, &name);
+    }
     let work_dir = args.work_dir.unwrap_or_else(|| state_dir.join(format!("agent-{name}")));
     make_private_dir(&work_dir).map_err(|error| {
         Failure::new(format!("cannot make {}: {error}", work_dir.display()), "name another --work-dir")
     })?;
-    let secrets = cluster::secrets(connection, &state_dir)?;
-    let server = cluster::agents_address(&args.server);
-    let options = AgentOptions {
-        server: server.clone(),
-        secrets,
-        node,
-        executor: cluster::executor_setup(&work_dir, args.offer.enforcement)?,
-        journal: args.journal.journal,
-        patience: PATIENCE,
-    };
-    let mut signals = cluster::stop_signals()?;
+    let executor = cluster::executor_setup(&work_dir, args.offer.enforcement)?;
+    let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
     let joined_as = |name: &str| {
         let _ = show::print(&format!("ready: node {name}, server {server}\n"));
     };
-    let until_stopped = move || {
-        signals.forever().next();
-    };
-    agent::run(options, joined_as, until_stopped).map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
+    agent::run(options, joined_as, until_stopped()?)
+        .map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn be_hollow(options: HollowOptions, name: &str) -> Result<ExitCode> {
+    let (server, last) = (options.server.clone(), options.count - 1);
+    let ready = || {
+        let _ = show::print(&format!("ready: hollow nodes {name}-0 to {name}-{last}, server {server}\n"));
+    };
+    hollow::run(options, ready, until_stopped()?).map_err(|error| {
+        let remedy = match &error {
+            HollowError::Agent(error) => remedy(error),
+            HollowError::Descriptors { .. } => {
+                "raise the hard limit (`ulimit -Hn`), or start several of these with fewer nodes and names of their own"
+            }
+        };
+        Failure::new(error.to_string(), remedy)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn until_stopped() -> Result<impl FnOnce() + Send + 'static> {
+    let mut signals = cluster::stop_signals()?;
+    Ok(move || {
+        signals.forever().next();
+    })
 }
 
 fn remedy(error: &AgentError) -> &'static str {

@@ -7,6 +7,7 @@ mod crashes;
 mod examples;
 mod files;
 mod guarantees;
+mod hollow;
 mod job_hosts;
 mod jobs;
 mod kill_loop;

@@ -812,8 +812,25 @@ impl Roles {
     pub fn connect_local_node(&mut self, now: Instant, node: NodeId, effects: &mut Effects) {
         self.node_connected(now, node, 0, effects);
         let incarnation = u64::from(self.life.epoch.0);
-        let event = Event::Connected { peer: Address::Master, incarnation };
-        self.at_node(now, node, event, effects);
+        self.local_node_connected(now, node, Address::Master, incarnation, effects);
+    }
+
+    /// A node of this process and somebody elsewhere, its master or a process of job managers, or its own executor have each
+    /// other.
+    pub fn local_node_connected(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        peer: Address,
+        incarnation: u64,
+        effects: &mut Effects,
+    ) {
+        self.at_node(now, node, Event::Connected { peer, incarnation }, effects);
+        self.deliver_mail(now, effects);
+    }
+
+    pub fn local_node_disconnected(&mut self, now: Instant, node: NodeId, peer: Address, effects: &mut Effects) {
+        self.at_node(now, node, Event::Disconnected { peer }, effects);
         self.deliver_mail(now, effects);
     }
 

@@ -3,11 +3,13 @@
 use super::executor_routing::ExecutorRouting;
 use super::inbox::Sender;
 use super::{Input, Letter, end_process_on_panic};
-use crate::executor::{Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Link, ensure_running};
+use crate::executor::{
+    Enforcement, ExecutorConfig, ExecutorError, ExecutorFrame, ExecutorReply, Link, PretendedExecutor, ensure_running,
+};
 use crate::files::Fetcher;
 use crate::frames::{self, Decoder};
 use amalgam_core::protocol::Message;
-use amalgam_core::vocabulary::NodeId;
+use amalgam_core::vocabulary::{Instant, NodeId};
 use rustix::event::PollFlags;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -49,10 +51,10 @@ impl ExecutorLink {
     }
 }
 
-/// The executor as the loop has it: connected, or about to be again.
+/// The executor as the loop has it.
 #[derive(Default)]
 pub struct Executor {
-    link: Option<Link>,
+    state: ExecutorState,
     setup: Option<ExecutorSetup>,
     /// Counts the connections.
     incarnation: u64,
@@ -60,6 +62,16 @@ pub struct Executor {
     /// Carries out orders about files, which are for this process.
     files: Option<Fetcher>,
     reconnects: Option<mpsc::Sender<Reconnect>>,
+}
+
+#[derive(Default)]
+enum ExecutorState {
+    /// There is none, or the connection is about to be made again.
+    #[default]
+    Away,
+    Connected(Link),
+    /// In this process, for its nodes are hollow.
+    Pretended(PretendedExecutor),
 }
 
 /// The order to make another connection. The inbox's sender comes with it: one that is kept would keep the loop going.
@@ -71,7 +83,12 @@ struct Reconnect {
 impl Executor {
     #[cfg(test)]
     pub fn over(link: Link) -> Executor {
-        Executor { link: Some(link), ..Executor::default() }
+        Executor { state: ExecutorState::Connected(link), ..Executor::default() }
+    }
+
+    /// Nothing runs, and what is launched ends in time.
+    pub fn pretended() -> Executor {
+        Executor { state: ExecutorState::Pretended(PretendedExecutor::default()), ..Executor::default() }
     }
 
     /// Goes on with this connection, and returns its number.
@@ -79,7 +96,7 @@ impl Executor {
         let ExecutorLink { setup, stream, decoder, .. } = fresh;
         self.setup = Some(setup);
         self.incarnation += 1;
-        self.link = Some(Link::new(stream, decoder)?);
+        self.state = ExecutorState::Connected(Link::new(stream, decoder)?);
         Ok(self.incarnation)
     }
 
@@ -90,19 +107,34 @@ impl Executor {
 
     /// What the loop is to watch.
     pub fn watch(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        let link = self.link.as_ref()?;
+        let ExecutorState::Connected(link) = &self.state else { return None };
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, link.unsent() > 0);
         Some((link.as_fd(), interest))
+    }
+
+    /// When it is to be heard although nothing can be watched.
+    pub fn due(&self) -> Option<Instant> {
+        match &self.state {
+            ExecutorState::Pretended(executor) => executor.due(),
+            ExecutorState::Away | ExecutorState::Connected(_) => None,
+        }
     }
 
     /// Takes in what the executor has reported, as letters to the nodes, and sends what waited for room.
     ///
     /// With the letters that came before it, an error says that the connection broke; [`Executor::reconnect`] makes
     /// another.
-    pub fn exchange(&mut self) -> (Vec<Letter>, io::Result<()>) {
-        let Some(link) = &mut self.link else { return (Vec::new(), Ok(())) };
+    pub fn exchange(&mut self, now: Instant) -> (Vec<Letter>, io::Result<()>) {
         let mut letters = Vec::new();
+        let link = match &mut self.state {
+            ExecutorState::Away => return (letters, Ok(())),
+            ExecutorState::Pretended(executor) => {
+                letters.extend(executor.reports(now).into_iter().filter_map(|report| self.routing.letter(report)));
+                return (letters, Ok(()));
+            }
+            ExecutorState::Connected(link) => link,
+        };
         // What arrived before a connection broke is taken in.
         let received = link.receive();
         let outcome = take_in(link, &mut self.routing, &mut letters).and(received).and_then(|is_open| match is_open {
@@ -128,7 +160,7 @@ impl Executor {
 
     /// Makes another connection in the background, which comes in as an input.
     pub fn reconnect(&mut self, inputs: Sender) {
-        self.link = None;
+        self.state = ExecutorState::Away;
         self.routing.forget_lists();
         if let (Some(reconnects), Some(setup)) = (&self.reconnects, &self.setup) {
             // The thread lives for as long as this does.
@@ -146,22 +178,25 @@ impl Executor {
         let orders = letters.into_iter().filter_map(|letter| match letter.message {
             Message::ToExecutor(order) => {
                 self.routing.note(&order);
-                let order = match &self.files {
-                    Some(files) => files.take(order)?,
-                    None => order,
-                };
-                Some(ExecutorFrame::Order(order))
+                match &self.files {
+                    Some(files) => files.take(order),
+                    None => Some(order),
+                }
             }
             _ => None,
         });
-        let orders: Vec<ExecutorFrame> = orders.collect();
+        if let ExecutorState::Pretended(executor) = &mut self.state {
+            orders.for_each(|order| executor.take(order));
+            return;
+        }
+        let orders: Vec<ExecutorFrame> = orders.map(ExecutorFrame::Order).collect();
         if !orders.is_empty() {
             self.tell(&orders);
         }
     }
 
     fn tell(&mut self, frames: &[ExecutorFrame]) {
-        let Some(link) = &mut self.link else { return };
+        let ExecutorState::Connected(link) = &mut self.state else { return };
         for frame in frames {
             if let Err(error) = link.queue(frame) {
                 tracing::error!(%error, "a frame for the executor cannot be written");
@@ -248,7 +283,7 @@ mod tests {
         frames.extend([0xff; 8]);
         theirs.write_all(&frames).unwrap();
         drop(theirs);
-        let (letters, outcome) = executor.exchange();
+        let (letters, outcome) = executor.exchange(Instant::ZERO);
         assert_eq!((letters.len(), outcome.unwrap_err().kind()), (1, io::ErrorKind::InvalidData));
     }
 }

@@ -22,7 +22,7 @@ pub use clock::Clock;
 pub use committer::Committer;
 use committer::Turn;
 pub use event_ring::EventRing;
-pub use executor_link::{ExecutorLink, ExecutorSetup, shut_down};
+pub use executor_link::{Executor, ExecutorLink, ExecutorSetup, shut_down};
 pub use log_entries::{decode, decode_numbered, encode, encode_followed};
 pub use metrics::Metrics;
 pub use observe::outcome_words;
@@ -63,7 +63,7 @@ pub enum Input {
     NodeDisconnected {
         node: NodeId,
     },
-    /// A process of job managers came in, or this agent reached one.
+    /// A process of job managers came in.
     HostConnected {
         host: HostId,
         incarnation: u64,
@@ -90,11 +90,21 @@ pub enum Input {
     },
     /// What a snapshot would hold, and the number of the next entry. All of it is durable.
     TellAll(oneshot::Sender<(u64, Vec<Change>)>),
-    /// This agent reached its server.
+    /// This process of job managers reached its server.
     MasterConnected {
         incarnation: u64,
     },
     MasterDisconnected,
+    /// A node of this agent reached its server, or a process of job managers.
+    LocalNodeConnected {
+        node: NodeId,
+        peer: Address,
+        incarnation: u64,
+    },
+    LocalNodeDisconnected {
+        node: NodeId,
+        peer: Address,
+    },
     ExecutorConnected(Box<ExecutorLink>),
     /// Which number has the node of this name? The answer is durable.
     NameNode {
@@ -103,6 +113,11 @@ pub enum Input {
     },
     /// A node of this process begins; it has connected to the master in this process.
     LocalNode(Box<NodeSettings>),
+    /// One whose executor is pretended begins, with the number that its server gave it.
+    HollowNode {
+        node: NodeId,
+        settings: Box<NodeSettings>,
+    },
     Ask(Question),
     /// Everything before this is to be durable, then the loop ends.
     Stop(oneshot::Sender<()>),
@@ -202,7 +217,7 @@ impl Shell {
         }
         loop {
             let Awake { inputs, ready, deserted } = self.wait();
-            if ready {
+            if ready || self.committer.executor.due().is_some_and(|at| at <= self.clock.now()) {
                 self.hear_executor();
             }
             for input in inputs {
@@ -226,15 +241,16 @@ impl Shell {
 
     fn wait(&self) -> Awake {
         let now = self.clock.now();
-        let wakeup = self.roles.next_wakeup();
+        let executor = &self.committer.executor;
+        let wakeup = self.roles.next_wakeup().into_iter().chain(executor.due()).min();
         let wakeup = wakeup.map(|at| Duration::from_micros(at.since(now).as_micros()));
         let patience = wakeup.into_iter().chain(self.committer.due_in(now)).min();
-        self.inputs.wait(patience, self.committer.executor.watch(), TURN)
+        self.inputs.wait(patience, executor.watch(), TURN)
     }
 
     fn hear_executor(&mut self) {
         let now = self.clock.now();
-        let (letters, outcome) = self.committer.executor.exchange();
+        let (letters, outcome) = self.committer.executor.exchange(now);
         for letter in letters {
             self.roles.deliver(now, letter, &mut self.effects);
         }
@@ -297,6 +313,10 @@ impl Shell {
             }
             Input::MasterConnected { incarnation } => roles.master_connected(now, incarnation, effects),
             Input::MasterDisconnected => roles.master_disconnected(now, effects),
+            Input::LocalNodeConnected { node, peer, incarnation } => {
+                roles.local_node_connected(now, node, peer, incarnation, effects);
+            }
+            Input::LocalNodeDisconnected { node, peer } => roles.local_node_disconnected(now, node, peer, effects),
             Input::ExecutorConnected(link) => match self.committer.executor.connect(*link) {
                 Ok(incarnation) => {
                     self.committer.executor.serve_nodes(roles.nodes.ids().collect());
@@ -319,6 +339,10 @@ impl Shell {
                     roles.add_local_node(node, *settings);
                     roles.connect_local_node(now, node, effects);
                 }
+            }
+            Input::HollowNode { node, settings } => {
+                roles.add_local_node(node, *settings);
+                roles.local_node_connected(now, node, Address::Executor(node), 0, effects);
             }
             Input::Ask(question) => question(roles, now),
             Input::Stop(_) => unreachable!("handled by the loop"),

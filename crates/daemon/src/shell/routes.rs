@@ -2,7 +2,7 @@
 
 use crate::store::Entry;
 use amalgam_core::hosting::{Egress, Letter};
-use amalgam_core::protocol::{Message, ToClient};
+use amalgam_core::protocol::{Address, Message, ToClient};
 use amalgam_core::vocabulary::{ClientId, HostId, NodeId};
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -41,11 +41,15 @@ const MOST_UNTOLD: usize = 64 << 20;
 /// Parcels for one peer, in order.
 pub type PeerSender = mpsc::UnboundedSender<Parcel>;
 
-/// A peer that many processes of its kind are beside.
+/// The far end of a connection of which this process may have many.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PeerId {
     Node(NodeId),
     JobHost(HostId),
+    /// The server, as this node of an agent reaches it: each has a connection of its own.
+    ServerOf(NodeId),
+    /// And a process of job managers.
+    JobHostOf(NodeId, HostId),
 }
 
 /// The one connection of a peer. Dropping it makes room for the next, which must not begin before the loop was told
@@ -65,7 +69,7 @@ impl Drop for PeerRoute {
 pub struct Routes {
     /// `None`: its connection is to end.
     peers: Mutex<HashMap<PeerId, Option<PeerSender>>>,
-    /// Where this process is not the server.
+    /// Of a process of job managers.
     server: Mutex<Option<PeerSender>>,
     /// Bytes of the log that it was sent and that are not written to it.
     untold: Arc<AtomicUsize>,
@@ -97,7 +101,7 @@ impl Routes {
     pub fn job_hosts(&self) -> Vec<HostId> {
         let hosts = |peer: &PeerId| match peer {
             PeerId::JobHost(host) => Some(*host),
-            PeerId::Node(_) => None,
+            PeerId::Node(_) | PeerId::ServerOf(_) | PeerId::JobHostOf(..) => None,
         };
         lock(&self.peers).keys().filter_map(hosts).collect()
     }
@@ -114,17 +118,23 @@ impl Routes {
         let mut by_peer: HashMap<PeerId, Vec<Letter>> = HashMap::new();
         let mut up = Vec::new();
         for (egress, letter) in letters {
-            match egress {
-                Egress::Client(client) => {
+            match (egress, letter.from) {
+                (Egress::Client(client), _) => {
                     if let Message::ToClient(answer) = letter.message {
                         self.answer(client, answer);
                     }
                 }
-                Egress::Node(node) => by_peer.entry(PeerId::Node(node)).or_default().push(letter),
-                Egress::JobHost(host) => by_peer.entry(PeerId::JobHost(host)).or_default().push(letter),
-                Egress::Server => up.push(letter),
+                (Egress::Node(node), _) => by_peer.entry(PeerId::Node(node)).or_default().push(letter),
+                (Egress::JobHost(host), Address::Node(own)) => {
+                    by_peer.entry(PeerId::JobHostOf(own, host)).or_default().push(letter);
+                }
+                (Egress::JobHost(host), _) => by_peer.entry(PeerId::JobHost(host)).or_default().push(letter),
+                (Egress::Server, Address::Node(own)) => {
+                    by_peer.entry(PeerId::ServerOf(own)).or_default().push(letter);
+                }
+                (Egress::Server, _) => up.push(letter),
                 // No daemon has a seat in a federation.
-                Egress::Cluster(_) | Egress::Global(_) | Egress::Executor => {}
+                (Egress::Cluster(_) | Egress::Global(_) | Egress::Executor, _) => {}
             }
         }
         if !by_peer.is_empty() {

@@ -13,20 +13,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
-/// Passes letters between this agent's loop and the server until the connection breaks.
+/// Passes letters between a node in this agent's loop and the server until the connection breaks. A hollow node has no
+/// directory of files: its tasks leave nothing.
 pub async fn serve_server(
     joined: Joined,
     node: NodeId,
     handle: &Handle,
-    files: &Path,
+    files: Option<&Path>,
     others: &OtherNodes,
     hosts: &HostLinks,
 ) -> io::Error {
     let Joined { incarnation, link, .. } = joined;
     let (parcels_in, parcels) = mpsc::unbounded_channel();
     let (wire_in, wire) = mpsc::unbounded_channel();
-    handle.routes().set_server(Some(parcels_in));
-    if handle.send(Input::MasterConnected { incarnation }).is_err() {
+    let Some(route) = handle.routes().add(PeerId::ServerOf(node), parcels_in) else {
+        return io::Error::other("there is another connection to it");
+    };
+    let peer = Address::Master;
+    if handle.send(Input::LocalNodeConnected { node, peer, incarnation }).is_err() {
         return io::Error::other("the agent is stopping");
     }
     let clock = handle.clock();
@@ -36,6 +40,10 @@ pub async fn serve_server(
         match conversation.next().await {
             Ok(Wire::FilePiece { id, piece }) => others.answer(id, piece),
             Ok(Wire::AskFile { id, ask }) => {
+                let Some(files) = files else {
+                    let _ = wire_in.send(Wire::FilePiece { id, piece: Piece::Absent }.into());
+                    continue;
+                };
                 let (store, answers) = (FileStore::of(files, node), wire_in.clone());
                 let served = Arc::clone(&others.served);
                 let read = async move {
@@ -50,6 +58,10 @@ pub async fn serve_server(
                 }
             }
             Ok(Wire::Fetch { id, attempt, stream, offset, limit }) => {
+                let Some(files) = files else {
+                    let _ = wire_in.send(Wire::Fetched { id, bytes: Ok(Vec::new()) }.into());
+                    continue;
+                };
                 let (files, answers): (PathBuf, _) = (files.to_owned(), wire_in.clone());
                 tokio::task::spawn_blocking(move || {
                     let bytes = read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
@@ -61,13 +73,13 @@ pub async fn serve_server(
             Err(error) => break error,
         }
     };
-    handle.routes().set_server(None);
     others.reach_through(None);
-    let _ = handle.send(Input::MasterDisconnected);
+    let _ = handle.send(Input::LocalNodeDisconnected { node, peer });
+    drop(route);
     end
 }
 
-/// The processes of job managers that this agent has heard of. It stays connected with each, whether the server is there
+/// The processes of job managers that a node of this agent has heard of. It stays connected with each, whether the server is there
 /// or not.
 pub struct HostLinks {
     handle: Handle,
@@ -152,10 +164,11 @@ async fn serve_host(
 ) -> io::Error {
     let Joined { incarnation, link, .. } = joined;
     let (parcels_in, parcels) = mpsc::unbounded_channel();
-    let Some(route) = handle.routes().add(PeerId::JobHost(host), parcels_in) else {
+    let Some(route) = handle.routes().add(PeerId::JobHostOf(node, host), parcels_in) else {
         return io::Error::other("there is another connection to it");
     };
-    if handle.send(Input::HostConnected { host, incarnation }).is_err() {
+    let peer = Address::JobHost(host);
+    if handle.send(Input::LocalNodeConnected { node, peer, incarnation }).is_err() {
         return io::Error::other("the agent is stopping");
     }
     tracing::warn!("connected with job managers {}", host.0);
@@ -185,7 +198,7 @@ async fn serve_host(
             Err(error) => break error,
         }
     };
-    let _ = handle.send(Input::HostDisconnected { host });
+    let _ = handle.send(Input::LocalNodeDisconnected { node, peer });
     drop(route);
     end
 }

@@ -34,7 +34,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -368,16 +368,27 @@ impl Drop for Conversation {
 }
 
 async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &mut Decoder) -> io::Result<T> {
-    let mut bytes = vec![0; 64 * 1024];
     loop {
         let frame = decoder.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if let Some(frame) = frame {
             return Ok(frame);
         }
-        match reader.read(&mut bytes).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => decoder.push(&bytes[..count]),
+        reader.readable().await?;
+        fill(reader, decoder)?;
+    }
+}
+
+/// Takes in what has arrived. The buffer is there for as long as this takes: of thousands of connections most are silent.
+fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
+    let mut bytes = [0; 64 * 1024];
+    match reader.try_read(&mut bytes) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => {
+            decoder.push(&bytes[..count]);
+            Ok(())
         }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -126,6 +126,7 @@ impl Gate {
                     format!("a node named `{name}` is connected already; give each agent a --name of its own")
                 }
                 PeerId::JobHost(host) => are_connected(host),
+                PeerId::ServerOf(_) | PeerId::JobHostOf(..) => unreachable!("nobody is admitted as one"),
             };
             return Err(refuse(link, Refusal { why, is_passing: true }).await);
         };
@@ -190,7 +191,7 @@ impl Gate {
             (Side::Server { remote, .. }, PeerId::Node(node)) => self.serve_agent(guest, node, Some(remote)).await,
             (Side::JobHost(_), PeerId::Node(node)) => self.serve_agent(guest, node, None).await,
             (Side::Server { remote, .. }, PeerId::JobHost(host)) => self.serve_job_host(guest, host, remote).await,
-            (Side::JobHost(_), PeerId::JobHost(_)) => {}
+            (Side::JobHost(_), PeerId::JobHost(_)) | (_, PeerId::ServerOf(_) | PeerId::JobHostOf(..)) => {}
         }
     }
 

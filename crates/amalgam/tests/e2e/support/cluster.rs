@@ -74,6 +74,16 @@ impl Cluster {
         command
     }
 
+    /// One process that is so many hollow nodes of this name.
+    pub fn hollow_command(&self, name: &str, count: u32) -> Command {
+        let tokens = self.scene.state().join("tokens.toml");
+        let mut command = self.scene.command(&["agent", "--server", &self.listen_agents, "--name", name]);
+        command.args(["--hollow", &count.to_string(), "--cpus", &self.cpus, "--memory", "1GiB"]);
+        command.arg("--token-file").arg(tokens);
+        command.arg("--journal").arg(self.scene.journals());
+        command
+    }
+
     /// A process of job managers.
     pub fn start_jobs(&self, number: u8) {
         let daemon = Daemon::start(self.jobs_command(number)).unwrap_or_else(|said| panic!("no job managers: {said}"));

@@ -1,0 +1,174 @@
+//! Many nodes in one process, to measure a scheduler by: each has a real node agent and connections of its own, and tasks
+//! that are only pretended.
+//!
+//! One loop has all node agents and the pretended executor, and one thread all connections. Nothing is kept on disk: when
+//! the process ends, so do its tasks, as those of nodes whose machines break.
+
+use crate::agent::{AgentError, Member, numbered, run_until_stopped};
+use crate::descriptors;
+use crate::executor::host::Host;
+use crate::journal::JournalWriter;
+use crate::node_setup::NodeOptions;
+use crate::sealing::new_sealing;
+use crate::server::spawn_loop;
+use crate::shell::{Clock, Committer, EventRing, Executor, Handle, Input, Shell};
+use crate::transport::{HostLinks, Introduction, JoinError, Joined, OtherNodes, Secrets, join_patiently};
+use amalgam_core::hosting::Roles;
+use amalgam_core::job_manager::JobManagerSettings;
+use amalgam_core::node::NodeSettings;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Epoch, Instant};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+/// So many nodes join at a time: a server lets in who introduces himself within seconds.
+const JOINING: usize = 64;
+/// File descriptors of a process without nodes.
+const OWN_DESCRIPTORS: u64 = 64;
+
+pub struct HollowOptions {
+    /// Where the server listens for agents.
+    pub server: String,
+    pub secrets: Secrets,
+    /// What each node offers. Their names are the one given here, a dash and a number.
+    pub node: NodeOptions,
+    pub count: u32,
+    /// A directory in which what the roles take and leave is written down.
+    pub journal: Option<PathBuf>,
+    /// How long the first connection of each may take; later ones are tried for ever.
+    pub patience: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HollowError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("{count} hollow nodes need {needed} file descriptors, and this process may have {allowed}")]
+    Descriptors { count: u32, needed: u64, allowed: u64 },
+}
+
+impl From<JoinError> for HollowError {
+    fn from(error: JoinError) -> HollowError {
+        HollowError::Agent(error.into())
+    }
+}
+
+/// Runs until the server refuses one of the nodes or `until_stopped` returns. `ready` is called when all have joined.
+///
+/// # Errors
+/// When a node is refused, or the process may not have a connection for each.
+pub fn run(
+    options: HollowOptions,
+    ready: impl FnOnce(),
+    until_stopped: impl FnOnce() + Send + 'static,
+) -> Result<(), HollowError> {
+    let needed = OWN_DESCRIPTORS + u64::from(options.count);
+    let allowed = descriptors::raise();
+    if allowed < needed {
+        return Err(HollowError::Descriptors { count: options.count, needed, allowed });
+    }
+    run_until_stopped(until_stopped, async |started| stay(options, ready, started).await)
+}
+
+/// What all nodes of the process share.
+struct Hollow {
+    server: String,
+    secrets: Secrets,
+    patience: Duration,
+    /// Of each, but for its name.
+    settings: NodeSettings,
+    preset: Preset,
+    handle: Handle,
+    /// To join one after the other would take long, and all at once too.
+    joining: Semaphore,
+}
+
+/// All nodes join, and stay for as long as the server takes them for those that they were.
+async fn stay(options: HollowOptions, ready: impl FnOnce(), started: &mut Option<Handle>) -> Result<(), HollowError> {
+    let HollowOptions { server, secrets, node, count, journal, patience } = options;
+    let settings = node.hollow_settings(&Host::inspect());
+    // The first one learns the rules, which are part of the roles.
+    let name = hollow_name(&settings.name, 0);
+    let first = join_patiently(&server, &secrets, || Introduction::Node { name: name.clone() }, Some(patience)).await?;
+    let (_, preset) = numbered(&first, &server)?;
+    let journal = journal.map(|directory| JournalWriter::create(&directory, &settings.name)).transpose();
+    let handle = started.insert(start_loop(preset, journal.map_err(AgentError::Journal)?)?).clone();
+    let joining = Semaphore::new(JOINING);
+    let hollow = Arc::new(Hollow { server, secrets, patience, settings, preset, handle, joining });
+    let (joined, mut joins) = mpsc::unbounded_channel();
+    let mut nodes = JoinSet::new();
+    let mut first = Some(first);
+    for number in 0..count {
+        nodes.spawn(live(Arc::clone(&hollow), number, first.take(), joined.clone()));
+    }
+    let mut absent = count;
+    let mut ready = Some(ready);
+    loop {
+        tokio::select! {
+            Some(ended) = nodes.join_next() => match ended {
+                Ok(error) => return Err(error.into()),
+                Err(defect) => std::panic::resume_unwind(defect.into_panic()),
+            },
+            Some(()) = joins.recv() => absent -= 1,
+        }
+        if absent == 0
+            && let Some(ready) = ready.take()
+        {
+            ready();
+        }
+    }
+}
+
+/// One node's life, which ends when the server refuses it.
+async fn live(
+    hollow: Arc<Hollow>,
+    number: u32,
+    joined: Option<Joined>,
+    tell_joined: mpsc::UnboundedSender<()>,
+) -> JoinError {
+    let Hollow { server, secrets, patience, settings, preset, handle, joining } = &*hollow;
+    let settings = NodeSettings { name: hollow_name(&settings.name, number), ..settings.clone() };
+    let name = settings.name.clone();
+    let joined = match joined {
+        Some(joined) => Ok(joined),
+        None => {
+            let _place = joining.acquire().await;
+            join_patiently(server, secrets, || Introduction::Node { name: name.clone() }, Some(*patience)).await
+        }
+    };
+    let numbered = joined.and_then(|joined| numbered(&joined, server).map(|(node, _)| (joined, node)));
+    let (joined, node) = match numbered {
+        Ok(numbered) => numbered,
+        Err(error) => return error,
+    };
+    // A loop that has stopped needs no nodes.
+    let _ = handle.send(Input::HollowNode { node, settings: Box::new(settings) });
+    let _ = tell_joined.send(());
+    drop(tell_joined);
+    let hosts = HostLinks::new(handle.clone(), secrets.clone(), node, |_| {});
+    let (server, secrets, handle, preset) = (server.clone(), secrets.clone(), handle.clone(), *preset);
+    let others = Arc::new(OtherNodes::default());
+    let member = Member { server, secrets, name, node, preset, files: None, others, hosts, handle };
+    member.stay(Some(joined)).await
+}
+
+fn hollow_name(name: &str, number: u32) -> String {
+    format!("{name}-{number}")
+}
+
+fn start_loop(preset: Preset, journal: Option<JournalWriter>) -> Result<Handle, HollowError> {
+    let sealing = new_sealing().map_err(AgentError::Auth)?;
+    let mut roles = Roles::new(preset, Epoch(0), JobManagerSettings::default(), sealing);
+    if journal.is_some() {
+        roles.keep_journal();
+    }
+    let clock = Clock::starting_at_least(Instant::ZERO);
+    let mut committer = Committer::new(None, Arc::new(EventRing::starting_at(0)), Arc::default());
+    committer.executor = Executor::pretended();
+    let (shell, handle) = Shell::new(roles, clock, committer, journal, None).map_err(AgentError::Runtime)?;
+    spawn_loop(shell).map_err(AgentError::Start)?;
+    Ok(handle)
+}
