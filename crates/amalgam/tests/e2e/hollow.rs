@@ -24,7 +24,7 @@ fn await_nodes(cluster: &Cluster, count: usize) {
 fn all_succeeded(cluster: &Cluster, id: &str, count: u32) {
     cluster.scene.ok(&["wait", id]);
     let job = cluster.scene.job(id).summary;
-    assert_eq!((job.state, job.tasks.succeeded), (JobState::Succeeded, count));
+    assert_eq!((job.state, job.tasks.succeeded), (JobState::Succeeded, count.into()));
 }
 
 #[test]
