@@ -4,6 +4,8 @@
 //! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search passes over the occupied
 //! part of a cluster without visiting it. The maxima are upper bounds, kind by kind; only the node itself decides.
 
+mod giving_way;
+
 use super::room_order::RoomOrder;
 pub use crate::protocol::ClaimError;
 use crate::vocabulary::{
@@ -46,6 +48,8 @@ pub struct Ledger {
     capacity: Totals,
     /// Counts changes to which nodes there are and which of them are open.
     node_changes: u64,
+    /// Nodes that were not seen in this life, and not given up.
+    expected: u32,
     /// For placements that compare rooms.
     by_room: Option<RoomOrder>,
     /// What has changed since it was asked, for whoever passes it on.
@@ -59,8 +63,21 @@ pub struct LedgerNews {
     pub joined: Vec<NodeId>,
     /// Their room or their state is another.
     pub changed: Vec<NodeId>,
-    pub freed: Vec<Booking>,
-    pub booked: Vec<Booking>,
+    /// In the order in which it was done.
+    pub bookings: Vec<(Booking, BookingChange)>,
+}
+
+/// What became of a booking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BookingChange {
+    Booked,
+    /// Somebody else is to have what it holds.
+    GivesWay,
+    /// It gives way no more, for nobody wants it to.
+    Stays,
+    Freed {
+        gave_way: bool,
+    },
 }
 
 struct LedgerNode {
@@ -72,6 +89,8 @@ struct LedgerNode {
     attributes: Arc<Attributes>,
     first_booking: u32,
     bookings: u32,
+    /// Those of them that give way.
+    giving_way: u32,
     /// Whether it takes new work.
     open: bool,
     /// Kept free for one ask only.
@@ -113,6 +132,8 @@ struct Slot {
     booking: Option<Booking>,
     previous: u32,
     next: u32,
+    /// The slot of the booking that is to have what this one holds.
+    gives_way_to: u32,
 }
 
 /// A growing list whose entries stay where they are: with a million of them, moving all takes half a second.
@@ -199,6 +220,7 @@ impl Ledger {
                 attributes: Arc::default(),
                 first_booking: NONE,
                 bookings: 0,
+                giving_way: 0,
                 open: false,
                 reserved: false,
             });
@@ -208,7 +230,13 @@ impl Ledger {
             self.is_loose.resize(self.block_room.len(), false);
             let index = self.nodes.len() - 1;
             self.classify(index);
+            self.expected += 1;
         }
+    }
+
+    /// Whether it is not known of some node what it runs.
+    pub fn expects_nodes(&self) -> bool {
+        self.expected > 0
     }
 
     /// A node is there, with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
@@ -223,9 +251,11 @@ impl Ledger {
             by_room.on_capacity(&capacity, &self.room);
         }
         entry.attributes = Arc::new(attributes);
-        entry.state = NodeState::Up;
+        self.expected -= u32::from(std::mem::replace(&mut entry.state, NodeState::Up) == NodeState::Expected);
         self.node_changes += 1;
         self.classify(index);
+        // Whether it was told who is to give way there is not known.
+        self.let_stay(index, |_| true);
         if let Some(news) = &mut self.news {
             news.joined.push(node);
         }
@@ -274,7 +304,8 @@ impl Ledger {
             let capacity = std::mem::take(&mut entry.capacity);
             self.capacity.sub(&capacity);
         }
-        self.nodes[index].state = state;
+        let before = std::mem::replace(&mut self.nodes[index].state, state);
+        self.expected -= u32::from(before == NodeState::Expected && state != NodeState::Expected);
         self.node_changes += 1;
         self.show_room(index);
     }
@@ -454,11 +485,10 @@ impl Ledger {
 
     /// Of the news that were seen nothing is kept.
     pub fn forget_news(&mut self) {
-        if let Some(LedgerNews { joined, changed, freed, booked }) = self.news.as_deref_mut() {
+        if let Some(LedgerNews { joined, changed, bookings }) = self.news.as_deref_mut() {
             joined.clear();
             changed.clear();
-            freed.clear();
-            booked.clear();
+            bookings.clear();
         }
     }
 
@@ -468,12 +498,18 @@ impl Ledger {
         self.book(booking);
     }
 
+    fn note_booking(&mut self, booking: Booking, change: BookingChange) {
+        if let Some(news) = &mut self.news {
+            news.bookings.push((booking, change));
+        }
+    }
+
     fn book(&mut self, booking: Booking) {
         let slot = self.next_slot();
         let index = self.index(booking.node);
         let entry = &mut self.nodes[index];
         let next = entry.first_booking;
-        let content = Slot { booking: Some(booking), previous: NONE, next };
+        let content = Slot { booking: Some(booking), previous: NONE, next, gives_way_to: NONE };
         if self.free_slots.pop().is_some() {
             *self.bookings.at_mut(slot) = content;
         } else {
@@ -486,9 +522,7 @@ impl Ledger {
         entry.bookings += 1;
         entry.booked = entry.booked.saturating_add(&booking.resources);
         self.show_room(index);
-        if let Some(news) = &mut self.news {
-            news.booked.push(booking);
-        }
+        self.note_booking(booking, BookingChange::Booked);
     }
 
     /// Frees what a grant holds; `None` for a grant that holds nothing (any more).
@@ -500,6 +534,7 @@ impl Ledger {
         let slot = self.bookings.at_mut(at);
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
+        let gave_way = std::mem::replace(&mut slot.gives_way_to, NONE) != NONE;
         self.free_slots.push(at);
         let index = self.index(booking.node);
         match previous {
@@ -511,11 +546,11 @@ impl Ledger {
         }
         let entry = &mut self.nodes[index];
         entry.bookings -= 1;
+        entry.giving_way -= u32::from(gave_way);
         entry.booked = entry.booked.saturating_sub(&booking.resources);
         self.show_room(index);
-        if let Some(news) = &mut self.news {
-            news.freed.push(booking);
-        }
+        self.note_booking(booking, BookingChange::Freed { gave_way });
+        self.let_stay(index, |successor| successor == at);
         Some(booking)
     }
 
@@ -531,11 +566,20 @@ impl Ledger {
 
     /// All bookings on a node, the newest first.
     pub fn bookings_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
+        self.slots_of(node).filter_map(|(_, slot)| slot.booking)
+    }
+
+    /// Those of them that do not give way.
+    pub fn staying_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
+        self.slots_of(node).filter(|(_, slot)| slot.gives_way_to == NONE).filter_map(|(_, slot)| slot.booking)
+    }
+
+    fn slots_of(&self, node: NodeId) -> impl Iterator<Item = (u32, &Slot)> {
         let mut next = self.get(node).map_or(NONE, |entry| entry.first_booking);
         std::iter::from_fn(move || {
-            let slot = self.bookings.get(next)?;
+            let (at, slot) = (next, self.bookings.get(next)?);
             next = slot.next;
-            slot.booking
+            Some((at, slot))
         })
     }
 
@@ -665,13 +709,15 @@ impl Ledger {
     fn check_nodes(&self, from: usize, to: usize) {
         for (index, entry) in self.nodes.iter().enumerate().take(to).skip(from) {
             let mut booked = Totals::ZERO;
-            let mut count = 0;
-            for booking in self.bookings_on(self.node(index)) {
+            let (mut count, mut giving_way) = (0, 0);
+            for (_, slot) in self.slots_of(self.node(index)) {
+                let booking = slot.booking.expect("a slot in a node's list is booked");
                 assert_eq!(self.index(booking.node), index, "a booking in the list of another node");
                 booked.add(&booking.resources);
                 count += 1;
+                giving_way += u32::from(slot.gives_way_to != NONE);
             }
-            assert_eq!(count, entry.bookings, "bookings of n{index}");
+            assert_eq!((count, giving_way), (entry.bookings, entry.giving_way), "bookings of n{index}");
             assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
             assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");
             assert!(self.room[index].fits_in(&self.block_room[index / BLOCK]), "n{index} is hidden from searches");

@@ -1,5 +1,5 @@
 //! Queues take turns (Megha, section IV-C): of siblings, the one that got something longest ago goes first, and in each the
-//! job that was submitted first. Shares play no part, for nobody gives way yet to whoever lacks his own.
+//! job that was submitted first. Shares play no part before nothing is free.
 
 use super::accounts::{JobAccount, QueueAccount};
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
