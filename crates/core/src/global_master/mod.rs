@@ -151,13 +151,6 @@ impl GlobalMaster {
                 let looked_at = if is_answer { u64::MAX } else { seen };
                 self.reconcile(now, cluster, looked_at, &held_grants(held));
                 self.sharing.on_seen(usize::from(cluster.0), looked_at);
-                if is_answer {
-                    let there = nodes.iter().filter_map(|news| match news {
-                        NodeNews::Joined { node, .. } => Some(*node),
-                        _ => None,
-                    });
-                    returned.extend(there);
-                }
             }
             Since::Version(since) => {
                 if entry.awaited.is_some() || entry.told.is_none_or(|(of, at)| of != life || version < at) {
@@ -177,10 +170,13 @@ impl GlobalMaster {
         let from = Address::ClusterMaster(cluster);
         self.dispatch.free(now, from, &refused, out);
         self.dispatch.free(now, from, &freed, out);
-        let had = *self.dispatch.rooms.capacity();
+        let (had, changes) = (*self.dispatch.rooms.capacity(), self.dispatch.rooms.node_changes());
         let mut opened = Vec::new();
         for news in nodes {
             self.take_news(now, news, seen, &mut opened, &mut returned, &mut lost);
+        }
+        if self.dispatch.rooms.node_changes() != changes {
+            self.dispatch.scheduler.on_room_opened();
         }
         if *self.dispatch.rooms.capacity() != had {
             self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
@@ -227,18 +223,14 @@ impl GlobalMaster {
         let rooms = &mut self.dispatch.rooms;
         match news {
             NodeNews::Joined { node, name, capacity, attributes } if self.federation.has(node) => {
-                rooms.join(node, capacity, Arc::unwrap_or_clone(attributes));
+                rooms.join(node, capacity, attributes);
                 rooms.set_open(node, true);
                 self.dispatch.name(node, &name);
-                self.dispatch.scheduler.on_room_opened();
-                if !returned.contains(&node) {
-                    returned.push(node);
-                }
+                returned.push(node);
             }
             NodeNews::Room { node, free, held } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
-                    self.dispatch.scheduler.on_room_opened();
                 }
                 let epoch = self.proposals.epoch();
                 self.dispatch.rooms.believe(node, &free, |grant| grant.epoch != epoch || grant.number <= seen);
@@ -267,6 +259,7 @@ impl GlobalMaster {
         let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
         if !returned.is_empty() {
             returned.sort_unstable();
+            returned.dedup();
             let nodes: Arc<[NodeId]> = returned.into();
             running.iter().for_each(|job| out.send(*job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) }));
         }
@@ -313,7 +306,7 @@ impl Role for GlobalMaster {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.dispatch.scheduler.next_widening()
+        self.dispatch.scheduler.next_widening().into_iter().chain(self.sharing.next_retry()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

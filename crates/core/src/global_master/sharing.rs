@@ -33,7 +33,8 @@ pub(super) struct Sharing {
 
 struct OwnQueue {
     queue: QueueId,
-    paused_until: Instant,
+    /// A search found nobody; then the next one.
+    retry_at: Option<Instant>,
     /// The node that others gave way on last.
     last: NodeId,
 }
@@ -56,7 +57,7 @@ struct Place {
 
 impl Sharing {
     pub(super) fn new(own: impl Iterator<Item = QueueId>, clusters: usize) -> Sharing {
-        let own = own.map(|queue| OwnQueue { queue, paused_until: Instant::ZERO, last: NodeId(0) }).collect();
+        let own = own.map(|queue| OwnQueue { queue, retry_at: None, last: NodeId(0) }).collect();
         let unseen = std::iter::repeat_with(VecDeque::new).take(clusters).collect();
         Sharing { own, on_nodes: Vec::new(), nodes_of: BTreeMap::new(), unseen }
     }
@@ -64,6 +65,10 @@ impl Sharing {
     /// Whether anybody here could have others give way.
     pub(super) fn is_wanted(&self) -> bool {
         !self.own.is_empty()
+    }
+
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.own.iter().filter_map(|own| own.retry_at).min()
     }
 
     pub(super) fn on_held(&mut self, node: NodeId, held: Box<[(QueueId, Resources)]>) {
@@ -152,14 +157,19 @@ impl GlobalMaster {
     /// For tasks that found no room.
     pub(super) fn have_others_give_way(&mut self, now: Instant, out: &mut Outbox) {
         self.note_proposals();
-        if !self.sharing.is_wanted() || self.dispatch.scheduler.open_tasks() == 0 || !self.knows_all() {
+        if !self.sharing.is_wanted() {
+            return;
+        }
+        if self.dispatch.scheduler.open_tasks() == 0 || !self.knows_all() {
+            self.sharing.own.iter_mut().for_each(|own| own.retry_at = None);
             return;
         }
         for number in 0..self.sharing.own.len() {
-            let OwnQueue { queue, paused_until, .. } = self.sharing.own[number];
-            if now < paused_until {
+            let OwnQueue { queue, retry_at, .. } = self.sharing.own[number];
+            if retry_at.is_some_and(|at| now < at) {
                 continue;
             }
+            self.sharing.own[number].retry_at = None;
             loop {
                 let standings = self.standings();
                 let asks = self.who_lacks(queue, &standings);
@@ -167,7 +177,7 @@ impl GlobalMaster {
                     break;
                 }
                 let Some(place) = self.find_place(number, asks, &standings) else {
-                    self.sharing.own[number].paused_until = now + PAUSE;
+                    self.sharing.own[number].retry_at = Some(now + PAUSE);
                     break;
                 };
                 if !self.give(now, &place) {

@@ -6,6 +6,7 @@
 
 mod giving_way;
 
+use super::classes::Classes;
 use super::room_order::RoomOrder;
 pub use crate::protocol::ClaimError;
 use crate::vocabulary::{
@@ -28,6 +29,8 @@ pub struct Ledger {
     nodes: Vec<LedgerNode>,
     /// Free resources of open nodes, apart from the rest for the sake of the search.
     room: Vec<Resources>,
+    /// Their CPU once more: most searches pass over a node for its sake, and find it in few lines of the cache.
+    cpu: Vec<u32>,
     block_room: Vec<Resources>,
     super_room: Vec<Resources>,
     /// Blocks whose maxima may be too high.
@@ -40,11 +43,7 @@ pub struct Ledger {
     free_slots: Vec<u32>,
     /// Where bookings are kept whose grants were numbered in an earlier life or by somebody else: their ids say another place.
     adopted: BTreeMap<(Epoch, u64), u32>,
-    classes: ClassTable,
-    class_constraints: Vec<Arc<Vec<Constraint>>>,
-    /// The nodes that a class is narrowed to, sorted; such a class belongs to one ask.
-    class_members: Vec<Option<Vec<NodeId>>>,
-    free_classes: Vec<u32>,
+    classes: Classes,
     capacity: Totals,
     /// Counts changes to which nodes there are and which of them are open.
     node_changes: u64,
@@ -176,9 +175,7 @@ impl Ledger {
 
     /// Of nodes with numbers from this one on.
     pub fn from_node(first: NodeId) -> Ledger {
-        let mut ledger = Ledger { first: first.0, ..Ledger::default() };
-        ledger.class(&Arc::new(Vec::new()));
-        ledger
+        Ledger { first: first.0, classes: Classes::new(), ..Ledger::default() }
     }
 
     /// The dense index of a node, which views and policies know it by.
@@ -225,6 +222,7 @@ impl Ledger {
                 reserved: false,
             });
             self.room.push(Resources::ZERO);
+            self.cpu.push(0);
             self.block_room.resize(self.nodes.len().div_ceil(BLOCK), Resources::ZERO);
             self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
             self.is_loose.resize(self.block_room.len(), false);
@@ -240,8 +238,9 @@ impl Ledger {
     }
 
     /// A node is there, with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
-    pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: Attributes) {
+    pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: impl Into<Arc<Attributes>>) {
         self.expect_node(node);
+        let attributes = attributes.into();
         let index = self.index(node);
         let entry = &mut self.nodes[index];
         self.capacity.sub(&entry.capacity);
@@ -250,10 +249,13 @@ impl Ledger {
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);
         }
-        entry.attributes = Arc::new(attributes);
+        let is_other = entry.attributes != attributes;
+        entry.attributes = attributes;
         self.expected -= u32::from(std::mem::replace(&mut entry.state, NodeState::Up) == NodeState::Expected);
         self.node_changes += 1;
-        self.classify(index);
+        if is_other {
+            self.classify(index);
+        }
         // Whether it was told who is to give way there is not known.
         self.let_stay(index, |_| true);
         if let Some(news) = &mut self.news {
@@ -264,19 +266,7 @@ impl Ledger {
     }
 
     fn classify(&mut self, index: usize) {
-        for class in 0..self.classes.classes() {
-            let met = self.meets(class, index);
-            self.classes.set(class, index, met);
-        }
-    }
-
-    fn meets(&self, class: u32, index: usize) -> bool {
-        let attributes = &self.nodes[index].attributes;
-        let members = self.class_members[class as usize].as_ref();
-        if members.is_some_and(|members| members.binary_search(&self.node(index)).is_err()) {
-            return false;
-        }
-        self.class_constraints[class as usize].iter().all(|constraint| constraint.is_met_by(attributes))
+        self.classes.classify(index, &self.nodes[index].attributes);
     }
 
     /// Opens a node to claims, or closes it.
@@ -373,54 +363,27 @@ impl Ledger {
 
     /// The class of asks with these constraints; made when it is new.
     pub fn class(&mut self, constraints: &Arc<Vec<Constraint>>) -> u32 {
-        let shared = self.class_constraints.iter().zip(&self.class_members);
-        let mut known = shared.map(|(known, members)| known == constraints && members.is_none());
-        if let Some(class) = known.position(|is_it| is_it) {
-            return class as u32;
-        }
-        let class = self.classes.add_class();
-        self.class_constraints.push(Arc::clone(constraints));
-        self.class_members.push(None);
-        for index in 0..self.nodes.len() {
-            let met = self.meets(class, index);
-            self.classes.set(class, index, met);
-        }
-        class
+        let Ledger { classes, nodes, .. } = self;
+        classes.class(constraints, |index| &nodes[index].attributes)
     }
 
     /// A class of its own for one ask: of the nodes that meet `class` only these, which are sorted.
-    pub fn narrow_class(&mut self, class: u32, nodes: Vec<NodeId>) -> u32 {
-        let constraints = Arc::clone(&self.class_constraints[class as usize]);
-        let narrow = self.free_classes.pop().unwrap_or_else(|| {
-            self.class_constraints.push(Arc::default());
-            self.class_members.push(None);
-            self.classes.add_class()
-        });
-        for &node in &nodes {
-            if self.get(node).is_some() {
-                let index = self.index(node);
-                let met = self.classes.meets(class, index);
-                self.classes.set(narrow, index, met);
-            }
-        }
-        self.class_constraints[narrow as usize] = constraints;
-        self.class_members[narrow as usize] = Some(nodes);
-        narrow
+    pub fn narrow_class(&mut self, class: u32, nodes: &[NodeId]) -> u32 {
+        let members = nodes.iter().filter_map(|node| Some(node.0.checked_sub(self.first)? as usize)).collect();
+        self.classes.narrow(class, members)
     }
 
     /// Nobody needs the narrow class any more.
     pub fn release_class(&mut self, narrow: u32) {
-        self.classes.clear(narrow);
-        self.class_members[narrow as usize] = Some(Vec::new());
-        self.free_classes.push(narrow);
+        self.classes.release(narrow);
     }
 
     pub fn classes(&self) -> &ClassTable {
-        &self.classes
+        self.classes.table()
     }
 
     pub fn class_constraints(&self, class: u32) -> &Arc<Vec<Constraint>> {
-        &self.class_constraints[class as usize]
+        self.classes.constraints(class)
     }
 
     // ---- claims ----------------------------------------------------------------------------------------------------
@@ -598,6 +561,7 @@ impl Ledger {
 
     fn set_room(&mut self, index: usize, room: Resources) {
         let old = std::mem::replace(&mut self.room[index], room);
+        self.cpu[index] = room.cpu_millis();
         if let Some(by_room) = &mut self.by_room {
             by_room.move_node(index, &old, &room);
         }
@@ -664,6 +628,7 @@ impl Ledger {
         to: usize,
         word: impl Fn(usize) -> u64,
     ) -> Option<usize> {
+        let cpu = shape.cpu_millis();
         let mut index = from;
         while index < to {
             let block = index / BLOCK;
@@ -673,13 +638,18 @@ impl Ledger {
             }
             let end = ((block + 1) * BLOCK).min(to);
             if shape.fits_in(&self.block_room[block]) {
-                let mut candidates = self.classes.word(class, block) & word(block) & (u64::MAX << (index % BLOCK));
+                let mut candidates =
+                    self.classes.table().word(class, block) & word(block) & (u64::MAX << (index % BLOCK));
                 while candidates != 0 {
                     let at = block * BLOCK + candidates.trailing_zeros() as usize;
                     if at >= end {
                         break;
                     }
-                    if shape.fits_in(&self.room[at]) && self.nodes[at].takes_work() && !self.nodes[at].reserved {
+                    if cpu <= self.cpu[at]
+                        && shape.fits_in(&self.room[at])
+                        && self.nodes[at].takes_work()
+                        && !self.nodes[at].reserved
+                    {
                         return Some(at);
                     }
                     candidates &= candidates - 1;
@@ -720,6 +690,7 @@ impl Ledger {
             assert_eq!((count, giving_way), (entry.bookings, entry.giving_way), "bookings of n{index}");
             assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
             assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");
+            assert_eq!(self.room[index].cpu_millis(), self.cpu[index], "n{index} shows two rooms");
             assert!(self.room[index].fits_in(&self.block_room[index / BLOCK]), "n{index} is hidden from searches");
             let above = &self.super_room[index / BLOCK / BLOCK];
             assert!(self.block_room[index / BLOCK].fits_in(above), "the block of n{index} is hidden from searches");
@@ -750,7 +721,9 @@ impl NodeViews for Ledger {
     }
 
     fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
-        shape.fits_in(&self.room[index]) && self.nodes[index].state == NodeState::Up && self.classes.meets(class, index)
+        shape.fits_in(&self.room[index])
+            && self.nodes[index].state == NodeState::Up
+            && self.classes.table().meets(class, index)
     }
 
     fn find_in_partition(&self, class: u32, shape: &Resources, partition: &Partition, start: usize) -> Option<usize> {

@@ -1,5 +1,6 @@
 //! The parts that roles own: what waits, what is believed, what is known, and the scheduler over them.
 
+mod classes;
 mod foretelling;
 mod ledger;
 mod local;

@@ -469,7 +469,7 @@ impl Scheduler {
             ledger.release_class(request.class);
         }
         request.class = match reach.nodes(&request.locality, ledger) {
-            Some(nodes) => ledger.narrow_class(request.widest_class, nodes),
+            Some(nodes) => ledger.narrow_class(request.widest_class, &nodes),
             None => request.widest_class,
         };
         (request.reach, request.no_room_at) = (reach, None);
