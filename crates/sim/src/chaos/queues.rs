@@ -30,10 +30,10 @@ pub fn queues(least: u32, chance: &mut Chance) -> QueueTree {
     QueueTree::new(specs).expect("drawn queues keep to the rules")
 }
 
-/// The same queues, each with a global master of its own and most with a share: of all of them together it is the whole cluster at
-/// most, as it is without limits on them.
+/// The same queues without limits, each with a global master of its own, and most with a share: half or all of what those before it
+/// left of the cluster.
 pub fn with_shares(queues: &QueueTree, globals: u8, chance: &mut Chance) -> QueueTree {
-    let part = WHOLE / leaves(queues).len() as u32;
+    let mut left = WHOLE;
     let mut specs: Vec<QueueSpec> =
         (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)).clone()).collect();
     let is_leaf = |number: &usize| queues.children(QueueId(*number as u32)).is_empty();
@@ -41,8 +41,12 @@ pub fn with_shares(queues: &QueueTree, globals: u8, chance: &mut Chance) -> Queu
         let children = queues.children(QueueId(number as u32));
         let of_children: u32 = children.iter().map(|child| specs[*child as usize].guaranteed).sum();
         let spec = &mut specs[number];
-        let drawn = if is_leaf(&number) { one_of(chance, &[0, part / 2, part]) } else { of_children };
-        spec.guaranteed = if number == 0 { WHOLE } else { drawn };
+        if is_leaf(&number) {
+            spec.guaranteed = one_of(chance, &[0, left / 2, left / 2, left]);
+            left -= spec.guaranteed;
+        } else {
+            spec.guaranteed = if number == 0 { WHOLE } else { of_children };
+        }
         spec.maximum = WHOLE;
         spec.user_limit = WHOLE;
         spec.global = is_leaf(&number).then(|| chance.below(u64::from(globals)) as u8);

@@ -121,7 +121,7 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
     });
     settings.queues = QueueTree::new(at_home.collect()).expect("the tree is the same");
     let shares = &mut Chance::new(seed, "chaos shares");
-    if is_one_in(2, shares) {
+    if !is_one_in(8, shares) {
         settings.queues = queues::with_shares(&settings.queues, globals, shares);
     }
     // The jobs of a global master have every so many'th number.

@@ -102,8 +102,7 @@ impl Shares {
             }
             self.looks += 1;
             let since = *self.lacking.entry(queue).or_insert(world.now());
-            let most = Duration(2 * world.settings().master.heartbeat.0) + STOP_GRACE + HAND_OVER;
-            if world.now().since(since) > most {
+            if world.now().since(since) > longest_lack(world) {
                 let name = &world.settings().queues.spec(queue).name;
                 let lacks = booked.iter().flat_map(|booked| {
                     world.dispatchers().filter_map(|dispatcher| booked.lacks(queue, share, dispatcher))
@@ -170,6 +169,15 @@ impl<'a> Booked<'a> {
     }
 }
 
+/// Two heartbeats, and as long as it takes until those have ended who give way, with the ways of launches, ends and words of these.
+fn longest_lack(world: &Simulation) -> Duration {
+    const WAYS: u64 = 6;
+    let network = &world.settings().network;
+    let again = if network.loss > 0.0 { network.retransmission } else { Duration::ZERO };
+    let way = network.delay + network.jitter + again;
+    Duration(2 * world.settings().master.heartbeat.0 + WAYS * way.0) + STOP_GRACE + HAND_OVER
+}
+
 fn is_open(ledger: &Ledger, node: usize) -> bool {
     !ledger.offer_is_closed(NodeId(node as u32))
 }
@@ -207,5 +215,114 @@ impl Checker for Shares {
             self.look_for_lack(world)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{job, run};
+    use amalgam_core::preset::Preset;
+    use amalgam_core::role::Record;
+    use amalgam_core::vocabulary::{Attributes, QueueSpec, ResourceSpec};
+    use amalgam_workload::trace::{MalformedLines, Node, Workload};
+
+    /// The paper's four users and their shares of 48 cores, of which each global master has one or two; and somebody without any.
+    const USERS: [(&str, u32, Option<u8>); 5] = [
+        ("root.a", 100_000, Some(0)),
+        ("root.b", 250_000, Some(1)),
+        ("root.c", 150_000, Some(1)),
+        ("root.d", 500_000, Some(2)),
+        ("root.e", 0, None),
+    ];
+    const SECOND: u64 = 1_000_000;
+
+    /// Three clusters of four nodes with four cores. The one without a share has it all before the others come, at 100 s.
+    fn world(preset: Preset) -> Simulation {
+        let queue = |(name, guaranteed, global): (&str, u32, Option<u8>)| QueueSpec {
+            guaranteed,
+            global,
+            ..QueueSpec::named(name)
+        };
+        let queues = QueueTree::new(USERS.map(queue).to_vec()).unwrap();
+        let settings = Settings { preset, federation: Some((3, 3)), queues, ..Settings::default() };
+        let of_user = |(name, _, _): (&str, u32, Option<u8>)| {
+            let arrives = if name == "root.e" { 1 } else { 100 };
+            job(name, 48, Duration::from_secs(arrives), Duration::from_secs(3_600))
+        };
+        let jobs = USERS.map(of_user).to_vec();
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+        let resources = ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() };
+        let node = |number| Node {
+            name: format!("host{number}"),
+            resources: resources.clone(),
+            attributes: Attributes::default(),
+        };
+        let mut world = Simulation::new(settings, &(0..12).map(node).collect::<Vec<_>>(), &workload);
+        world.open();
+        world.plan(Vec::new());
+        world
+    }
+
+    /// Cores that each user's tasks have at the nodes.
+    fn cores(world: &Simulation) -> [u32; 5] {
+        let mut cores = [0; 5];
+        for live in world.nodes().filter_map(|node| world.agent(node)).flat_map(|agent| agent.live()) {
+            let queue = world.dispatcher(live.attempt.job).and_then(|it| it.queue_name(live.attempt.job));
+            let user = USERS.iter().position(|(name, _, _)| Some(*name) == queue).unwrap();
+            cores[user] += live.resources.cpu_millis() / 1_000;
+        }
+        cores
+    }
+
+    #[test]
+    fn within_two_heartbeats_every_user_has_its_share_less_one_task_and_nobody_loses_his_again() {
+        for preset in Preset::FEDERATED {
+            let mut world = world(preset);
+            run(&mut world, 99 * SECOND);
+            assert_eq!(cores(&world), [0, 0, 0, 0, 48]);
+            let is_preempting = |happening: &Happening| matches!(happening.record(), Some(Record::Preempting { .. }));
+            let until = 100 * SECOND + 2 * world.settings().master.heartbeat.0;
+            let begun = run(&mut world, until);
+            assert_eq!(cores(&world), [4, 12, 7, 24, 1], "{}", preset.name());
+            assert_eq!(begun.iter().filter(|happening| is_preempting(happening)).count(), 47);
+            let later = run(&mut world, until + 600 * SECOND);
+            assert_eq!(later.iter().filter(|happening| is_preempting(happening)).count(), 0);
+            assert_eq!(cores(&world), [4, 12, 7, 24, 1]);
+        }
+    }
+
+    #[test]
+    fn a_task_for_which_others_give_way_beyond_its_share_is_noticed() {
+        let mut world = world(Preset::MEGHA);
+        let mut happened = run(&mut world, 200 * SECOND);
+        assert_eq!(Shares::default().check(&world, &happened), Ok(()));
+        let is_of_a = |happening: &Happening| match happening.change() {
+            Some(Change::Launched { task, rule: Rule::Share { .. }, .. }) => {
+                world.dispatcher(task.job).and_then(|it| it.queue_name(task.job)) == Some("root.a")
+            }
+            _ => false,
+        };
+        // It has four cores by now, and may have 4.8.
+        let again = happened.iter().rfind(|happening| is_of_a(happening)).cloned().unwrap();
+        happened.push(again);
+        let breach = Shares::default().check(&world, &happened).unwrap_err();
+        assert!(breach.what.contains("root.a has 104166 of 100000 millionths"), "{}", breach.what);
+    }
+
+    #[test]
+    fn who_lacks_some_of_its_share_for_too_long_is_noticed() {
+        // At its beginning the others' tasks wait, and the one without a share has everything.
+        let mut world = world(Preset::MEGHA);
+        run(&mut world, 100 * SECOND + 1_000);
+        let mut checker = Shares::default();
+        let looks = (0..40).try_for_each(|_| checker.look_for_lack(&world));
+        assert_eq!(looks, Ok(()), "no time passes");
+        assert!(checker.looks > 0, "somebody lacks something");
+        let too_long = longest_lack(&world) + Duration(1);
+        checker.lacking.values_mut().for_each(|since| *since = since.before(too_long));
+        let breach = checker.look_for_lack(&world).unwrap_err();
+        assert!(breach.what.contains(" lacks some of its share for "), "{}", breach.what);
     }
 }
