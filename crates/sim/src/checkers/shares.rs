@@ -11,8 +11,10 @@ use amalgam_core::dispatch::Dispatcher;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::protocol::{AdmittedJob, Rule};
 use amalgam_core::role::Change;
-use amalgam_core::scheduling::{Blocked, Ledger};
-use amalgam_core::vocabulary::{AttemptId, Duration, Instant, JobId, NodeId, QueueId, Resources, TaskId, Totals};
+use amalgam_core::scheduling::{Blocked, Booking, Ledger};
+use amalgam_core::vocabulary::{
+    AttemptId, Duration, GrantId, Instant, JobId, NodeId, QueueId, Resources, TaskId, Totals,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,8 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Shares {
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
-    running: BTreeMap<AttemptId, (QueueId, Resources)>,
-    held: BTreeMap<QueueId, Totals>,
+    grants: BTreeMap<AttemptId, GrantId>,
+    running: BTreeMap<AttemptId, Running>,
     /// Of each queue's global master, as it was when that was looked at last.
     capacity: BTreeMap<QueueId, Totals>,
     looked_at: Instant,
@@ -32,6 +34,24 @@ pub struct Shares {
     /// Launches for which others give way, and looks at queues that lack something.
     given_way: u64,
     looks: u64,
+}
+
+struct Running {
+    node: usize,
+    queue: QueueId,
+    resources: Resources,
+    grant: GrantId,
+}
+
+impl Running {
+    /// Its master has it give way to another: it counts no more, how long ever it takes to end.
+    fn gives_way(&self, world: &Simulation) -> bool {
+        world.ledger_of(self.node).is_some_and(|ledger| {
+            let is_it = |booking: Booking| booking.grant == self.grant;
+            let node = NodeId(self.node as u32);
+            ledger.bookings_on(node).any(is_it) && !ledger.staying_on(node).any(is_it)
+        })
+    }
 }
 
 /// What the clusters' masters have booked.
@@ -44,30 +64,29 @@ struct Booked<'a> {
 impl Shares {
     fn take_in(&mut self, world: &Simulation, happening: &Happening) -> Result<(), Breach> {
         match happening {
-            Happening::Began { attempt, resources, .. } => {
-                if let Some(job) = self.jobs.get(&attempt.job) {
-                    self.running.insert(*attempt, (job.queue, *resources));
-                    self.held.entry(job.queue).or_default().add(resources);
+            Happening::Began { node, attempt, resources, .. } => {
+                if let (Some(job), Some(grant)) = (self.jobs.get(&attempt.job), self.grants.get(attempt)) {
+                    let running = Running { node: *node, queue: job.queue, resources: *resources, grant: *grant };
+                    self.running.insert(*attempt, running);
                 }
             }
-            Happening::Ended { attempt, .. } => self.forget(attempt),
+            Happening::Ended { attempt, .. } => drop(self.running.remove(attempt)),
             _ => {}
         }
         match happening.change() {
             Some(Change::JobAdmitted { job, .. }) => {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
-            Some(Change::Lost { attempt, .. }) => self.forget(attempt),
-            Some(Change::Launched { task, rule: Rule::Share { .. }, .. }) => self.check_launch(world, *task)?,
+            Some(Change::Lost { attempt, .. }) => drop(self.running.remove(attempt)),
+            Some(Change::Launched { attempt, task, grant: Some(grant), rule, .. }) => {
+                self.grants.insert(*attempt, *grant);
+                if let Rule::Share { .. } = rule {
+                    self.check_launch(world, *task)?;
+                }
+            }
             _ => {}
         }
         Ok(())
-    }
-
-    fn forget(&mut self, attempt: &AttemptId) {
-        if let Some((queue, resources)) = self.running.remove(attempt) {
-            self.held.entry(queue).or_default().sub(&resources);
-        }
     }
 
     fn check_launch(&mut self, world: &Simulation, task: TaskId) -> Result<(), Breach> {
@@ -75,8 +94,10 @@ impl Shares {
             return Ok(());
         };
         self.given_way += 1;
-        let mut held = self.held.get(&job.queue).copied().unwrap_or_default();
+        let mut held = Totals::ZERO;
         held.add(&job.resources[task.stage as usize]);
+        let of_queue = self.running.values().filter(|running| running.queue == job.queue);
+        of_queue.filter(|running| !running.gives_way(world)).for_each(|running| held.add(&running.resources));
         // Nodes may have left since, within one turn.
         let now = *dispatcher.rooms.capacity();
         let before = self.capacity.get(&job.queue).copied().unwrap_or_default();
