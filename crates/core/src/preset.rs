@@ -34,6 +34,9 @@ pub struct Preset {
     pub yielding: Option<Yielding>,
     /// Whether tasks wait at nodes that nobody booked, and how much of a job may be sent there.
     pub queueing: Option<Queueing>,
+    /// Of a federation: global masters are told of changes after so long at most; without it with the next heartbeat, unless they ask
+    /// for something before.
+    pub tell_changes_after: Option<Duration>,
     /// Means something where opportunistic tasks have a place of their own.
     pub opportunistic: Opportunistic,
     /// How long asks hold out for room near their input.
@@ -418,9 +421,14 @@ impl Preset {
         ..Preset::of("megha", InterJob::RoundRobin)
     };
 
-    /// One step beyond it: global masters that search the same partition begin at different nodes.
-    pub const MEGHA_PLUS: Preset =
-        Preset { name: Name("megha-plus"), placement: Placement::Partitions { scattered: true }, ..Preset::MEGHA };
+    /// One step beyond it: global masters that search the same partition begin at different nodes, leave those alone for a while
+    /// where they were refused, and hear of changes before the next heartbeat.
+    pub const MEGHA_PLUS: Preset = Preset {
+        name: Name("megha-plus"),
+        placement: Placement::Partitions { scattered: true },
+        tell_changes_after: Some(Duration::from_millis(50)),
+        ..Preset::MEGHA
+    };
 
     /// Those for federations.
     pub const FEDERATED: [Preset; 2] = [Preset::MEGHA, Preset::MEGHA_PLUS];
@@ -463,6 +471,7 @@ impl Preset {
             places: Places::Master,
             yielding: None,
             queueing: None,
+            tell_changes_after: None,
             opportunistic: OPPORTUNISTIC,
             delays: DELAYS,
             reserve_after: Duration::from_secs(30),
@@ -581,7 +590,7 @@ impl Preset {
         let others = queues.presets().chain(settings.dispatch.beside.iter().map(|beside| &*beside.preset));
         let all = others.filter_map(|name| self.beside(name).ok()).chain([self]);
         let publish = all.map(Preset::publishes).max().unwrap_or(Publish::Nothing);
-        let settings = MasterSettings { publish, steer, ..settings };
+        let settings = MasterSettings { publish, steer, tell_changes_after: self.tell_changes_after, ..settings };
         Master::new(epoch, settings, queues, scheduler, sealing)
     }
 

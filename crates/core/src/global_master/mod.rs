@@ -168,6 +168,9 @@ impl GlobalMaster {
         entry.is_settled = is_settled;
         self.sharing.on_seen(usize::from(cluster.0), seen);
         let from = Address::ClusterMaster(cluster);
+        for booking in refused.iter().filter_map(|grant| self.dispatch.rooms.booking(*grant)) {
+            self.dispatch.scheduler.on_refused(now, self.dispatch.rooms.index(booking.node));
+        }
         self.dispatch.free(now, from, &refused, out);
         self.dispatch.free(now, from, &freed, out);
         let (had, changes) = (*self.dispatch.rooms.capacity(), self.dispatch.rooms.node_changes());

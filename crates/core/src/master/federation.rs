@@ -34,6 +34,8 @@ pub(super) struct Federated {
     /// Attempts of refused launches; told after what their global masters are to know before they try again.
     not_taken: Vec<AttemptId>,
     beat_at: Option<Instant>,
+    /// When those are told who were not told of changes.
+    tell_at: Option<Instant>,
 }
 
 /// A global master as seen from here.
@@ -68,6 +70,7 @@ impl Federated {
             joined_at: Vec::new(),
             not_taken: Vec::new(),
             beat_at: None,
+            tell_at: None,
         }
     }
 
@@ -80,7 +83,12 @@ impl Federated {
     }
 
     pub(super) fn next_beat(&self) -> Option<Instant> {
-        self.beat_at
+        self.beat_at.into_iter().chain(self.tell_at).min()
+    }
+
+    /// Somebody has not been told of what changed.
+    fn is_behind(global: &Global, version: u64) -> bool {
+        global.introduction.is_some() && global.told < version
     }
 
     /// One that this federation has.
@@ -291,6 +299,11 @@ impl Master {
             *beat_at = now + every;
             federated.globals.iter_mut().for_each(|global| global.is_due = true);
         }
+        if federated.tell_at.is_some_and(|at| at <= now) {
+            federated.tell_at = None;
+            let version = federated.version;
+            federated.globals.iter_mut().for_each(|global| global.is_due |= Federated::is_behind(global, version));
+        }
     }
 
     /// At the end of an event.
@@ -305,6 +318,10 @@ impl Master {
             if federated.globals[usize::from(global.0)].is_due {
                 federated.tell(global, life, &rooms, &self.dispatch.kinds, out);
             }
+        }
+        if let Some(after) = self.settings.tell_changes_after {
+            let is_behind = federated.globals.iter().any(|global| Federated::is_behind(global, federated.version));
+            federated.tell_at = is_behind.then(|| federated.tell_at.unwrap_or(now + after));
         }
         // Now that their global master knows better.
         for attempt in std::mem::take(&mut federated.not_taken) {

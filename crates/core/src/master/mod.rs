@@ -47,6 +47,8 @@ pub struct MasterSettings {
     pub steer: Option<Steering>,
     /// How failures of nodes are counted.
     pub reliability: ReliabilitySettings,
+    /// Global masters are told of changes after so long at most, where they are not told before; `None`: with each heartbeat.
+    pub tell_changes_after: Option<Duration>,
     /// Its cluster is this one of a federation.
     pub federated: Option<(Federation, ClusterId)>,
     /// How long a generation of tokens takes. A token counts in its own and in the next one, and up to some heartbeats more.
@@ -84,6 +86,7 @@ impl Default for MasterSettings {
             publish_every: None,
             steer: None,
             reliability: ReliabilitySettings::USUAL,
+            tell_changes_after: None,
             federated: None,
             token_life: Duration::from_secs(600),
         }

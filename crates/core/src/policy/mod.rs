@@ -338,6 +338,9 @@ pub trait PlacementPolicy: Send {
 
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 
+    /// The owner of a node had no room for what was placed there.
+    fn on_refused(&mut self, _now: Instant, _node: usize) {}
+
     /// A guaranteed task started that was expected to wait for so long when it was sent, and waited.
     fn on_started(&mut self, _expected: Duration, _waited: Duration) {}
 

@@ -402,6 +402,11 @@ impl Scheduler {
         self.grant(now, Choice { ask, passed_over: 0, parked: true }, node, rule, ledger, confirm).is_ok()
     }
 
+    /// The owner of a node had no room for what was given there.
+    pub fn on_refused(&mut self, now: Instant, node: usize) {
+        self.placement.on_refused(now, node);
+    }
+
     /// Where an ask can find room that found none before: only where room grew since.
     fn room_since(&self, ask: AskSlot, ledger: &Ledger) -> RoomSince {
         let request = self.queue.ask(ask);
