@@ -5,35 +5,58 @@ use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
-use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId};
+use amalgam_core::vocabulary::{
+    AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, TaskId,
+};
 use amalgam_core::why::{Why, counted};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What the lines call things by.
 pub struct Names {
     job: Arc<AdmittedJob>,
-    nodes: Vec<String>,
+    nodes: BTreeMap<NodeId, String>,
+    /// Of the global master that tells it.
+    federation: Option<(Federation, GlobalId)>,
     kinds: Kinds,
     /// Whether it matters that a task is guaranteed or opportunistic.
     tells_guarantees: bool,
 }
 
 impl Names {
-    pub fn of(roles: &Roles, job: JobId, now: Instant) -> Option<Names> {
-        let master = roles.master.as_ref()?;
-        let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
+    pub fn of(roles: &Roles, job: JobId) -> Option<Names> {
+        let dispatch = roles.dispatch()?;
+        let nodes = dispatch.names.by_number().map(|(node, name)| (node, name.to_owned())).collect();
         let preset = roles.preset();
         let tells_guarantees = preset.has_kinds() || preset.queueing.is_some();
         Some(Names {
-            job: Arc::clone(master.dispatch().job(job)?.0),
+            job: Arc::clone(dispatch.job(job)?.0),
             nodes,
-            kinds: master.kinds().clone(),
+            federation: roles.global.as_ref().map(|global| (global.federation(), global.own())),
+            kinds: dispatch.kinds.clone(),
             tells_guarantees,
         })
     }
 
+    fn plain(&self, node: NodeId) -> String {
+        self.nodes.get(&node).cloned().unwrap_or_else(|| node.to_string())
+    }
+
     fn node(&self, node: NodeId) -> String {
-        self.nodes.get(node.0 as usize).cloned().unwrap_or_else(|| node.to_string())
+        let name = self.plain(node);
+        match self.federation {
+            Some((federation, _)) => format!("{name} of {}", federation.cluster_of(node)),
+            None => name,
+        }
+    }
+
+    /// Whose partition of its cluster a node is in, if not this global master's.
+    fn partition(&self, node: NodeId) -> String {
+        let Some((federation, own)) = self.federation else { return String::new() };
+        match federation.internal_to(node) {
+            whose if whose == own => String::new(),
+            whose => format!(", which is in the partition of {whose},"),
+        }
     }
 
     fn task(&self, task: TaskId) -> String {
@@ -84,7 +107,7 @@ pub fn story_line(sequence: u64, at: u64, fact: &Fact, task: Option<TaskId>, nam
         text: told.text,
         task: told.task.map(|task| task.to_string()),
         attempt: told.attempt.map(|attempt| attempt.to_string()),
-        node: told.node.map(|node| names.node(node)),
+        node: told.node.map(|node| names.plain(node)),
     })
 }
 
@@ -127,7 +150,8 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             };
             let how = names.guarantee(*grant, *opportunistic);
             let place = if grant.is_some() { "on" } else { "to" };
-            let text = format!("{} {how} {place} {} by {rule}{passed}", names.task(*task), names.node(*node));
+            let whose = names.partition(*node);
+            let text = format!("{} {how} {place} {}{whose} by {rule}{passed}", names.task(*task), names.node(*node));
             of_attempt("launched", *task, *attempt, *node, text)
         }
         Change::Finished { attempt, task, node, ended, last, .. } => {
@@ -215,6 +239,10 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let (least, most) = (foretold.least, foretold.most);
             let text = format!("it waited {}; {least} to {most} had been foretold", start.waited);
             of_attempt("foretold", *task, *attempt, *node, text)
+        }
+        Record::LaunchRefused { task, attempt, node, why } => {
+            let text = format!("a launch of {} on {} is refused: {why}", names.task(*task), names.node(*node));
+            of_attempt("refused", *task, *attempt, *node, text)
         }
         Record::Adopted { task, attempt, node } => {
             let text = format!("{} found running on {} and taken over", names.task(*task), names.node(*node));

@@ -25,6 +25,10 @@ impl NodeNames {
         self.names.get(&node).map(String::as_str)
     }
 
+    pub fn by_number(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        self.names.iter().map(|(node, name)| (*node, name.as_str()))
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(String::as_str)
     }

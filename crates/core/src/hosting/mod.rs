@@ -289,6 +289,10 @@ impl Roles {
                     let issuer = message_issuer(message).and_then(|epoch| federation.issuer(epoch));
                     return Egress::Global(issuer.unwrap_or_else(|| federation.admitted_by(job)));
                 }
+                if self.life.preset.is_federated() {
+                    // The node's master passes on.
+                    return Egress::Server;
+                }
                 match said.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
                     HostId::SERVER => Egress::Server,
                     host => Egress::JobHost(host),
@@ -319,6 +323,11 @@ impl Roles {
 
     pub fn preset(&self) -> &Preset {
         &self.life.preset
+    }
+
+    /// Its place in a federation, if it has one.
+    pub fn seat(&self) -> Option<Seat> {
+        self.life.seat
     }
 
     /// What job managers go by.

@@ -181,12 +181,10 @@ impl Metrics {
 
     /// Everything in Prometheus' text format; the gauges are as the roles stand now.
     pub fn render(&self, roles: &Roles, now: Instant) -> String {
-        use amalgam_core::role::Role;
-        if let Some(master) = &roles.master {
-            let description = master.describe(now);
-            self.open_tasks.set(description.open_tasks as i64);
+        if let Some(dispatch) = roles.dispatch() {
+            self.open_tasks.set(dispatch.scheduler.open_tasks() as i64);
             self.jobs.clear();
-            for job in &description.jobs {
+            for job in &dispatch.job_statuses(now) {
                 let state = match &job.state {
                     JobState::Pending => "pending",
                     JobState::Begun => "running",
@@ -195,9 +193,8 @@ impl Metrics {
                 self.jobs.get_or_create(&vec![("state", state)]).inc();
             }
             self.nodes.clear();
-            for node in &description.nodes {
-                let state = crate::views::node_state(node).word();
-                self.nodes.get_or_create(&vec![("state", state)]).inc();
+            for node in crate::views::nodes(roles, now) {
+                self.nodes.get_or_create(&vec![("state", node.state.word())]).inc();
             }
         }
         self.running_attempts.set(roles.jobs.values().map(|manager| manager.running().count() as i64).sum());

@@ -34,7 +34,7 @@ use amalgam_core::hosting::{Effects, Fact, Followed, Letter, Present, Roles};
 use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{ClientId, HostId, Instant, JobId, NodeId};
+use amalgam_core::vocabulary::{ClientId, ClusterId, GlobalId, HostId, Instant, JobId, NodeId};
 use inbox::{Awake, Inbox, inbox};
 use std::io;
 use std::path::PathBuf;
@@ -70,6 +70,22 @@ pub enum Input {
     },
     HostDisconnected {
         host: HostId,
+    },
+    /// This master of a cluster and a global master have each other.
+    GlobalConnected {
+        global: GlobalId,
+        incarnation: u64,
+    },
+    GlobalDisconnected {
+        global: GlobalId,
+    },
+    /// This global master and the master of a cluster have each other.
+    ClusterConnected {
+        cluster: ClusterId,
+        incarnation: u64,
+    },
+    ClusterDisconnected {
+        cluster: ClusterId,
     },
     /// What the log of a process of job managers holds from this entry on, with the instants of this process.
     HostTells {
@@ -211,7 +227,7 @@ impl Shell {
     /// When the log cannot be written; the process must end then.
     pub fn run(mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
-        if self.roles.master.is_some() {
+        if self.roles.dispatch().is_some() {
             self.roles.announce_master(now, &mut self.effects);
             self.finish_turn(now)?;
         }
@@ -291,6 +307,14 @@ impl Shell {
             Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
             Input::HostConnected { host, incarnation } => roles.host_connected(now, host, incarnation, effects),
             Input::HostDisconnected { host } => roles.host_disconnected(now, host, effects),
+            Input::GlobalConnected { global, incarnation } => {
+                roles.global_connected(now, global, incarnation, effects);
+            }
+            Input::GlobalDisconnected { global } => roles.global_disconnected(now, global, effects),
+            Input::ClusterConnected { cluster, incarnation } => {
+                roles.cluster_connected(now, cluster, incarnation, effects);
+            }
+            Input::ClusterDisconnected { cluster } => roles.cluster_disconnected(now, cluster, effects),
             Input::HostTells { host, first, facts } => match roles.follow(host, first, facts) {
                 Ok(news) => {
                     effects.durable |= news.iter().any(|followed| followed.fact.is_change());
