@@ -5,6 +5,7 @@ mod beside;
 mod conformance;
 mod crashes;
 mod examples;
+mod federations;
 mod files;
 mod guarantees;
 mod hollow;
