@@ -168,6 +168,21 @@ wire! {
         task: Option<String>,
         attempt: Option<String>,
         node: Option<String>,
+        /// Of the start of a task, its first: what its allocation took.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allocation: Option<AllocationParts>,
+    }
+
+    /// The time from when a task could run to its start, in seconds, by what it was spent on.
+    pub struct AllocationParts {
+        /// Until the launch that led to its start was decided on.
+        queue: f64,
+        /// Work for it alone: what was decided was made durable, and its process was made.
+        processing: f64,
+        /// The launch on its way to the node, as half of its way and that of the news of the start, with whoever passed them on.
+        communication: f64,
+        /// At the node, for its turn and for files.
+        node: f64,
     }
 
     pub struct NodeSummary {

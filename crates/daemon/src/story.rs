@@ -1,12 +1,12 @@
 //! Facts as lines of a story, for people.
 
-use crate::api::{StoryLine, Timestamp};
+use crate::api::{AllocationParts, StoryLine, Timestamp};
 use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{
-    AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, TaskId,
+    AllocationTime, AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, TaskId,
 };
 use amalgam_core::why::{Why, counted};
 use std::collections::BTreeMap;
@@ -89,6 +89,7 @@ struct Told {
     task: Option<TaskId>,
     attempt: Option<AttemptId>,
     node: Option<NodeId>,
+    allocation: Option<AllocationTime>,
 }
 
 /// The line that a fact adds to the story of a job, or of one of its tasks; `None` if it adds none.
@@ -108,15 +109,16 @@ pub fn story_line(sequence: u64, at: u64, fact: &Fact, task: Option<TaskId>, nam
         task: told.task.map(|task| task.to_string()),
         attempt: told.attempt.map(|attempt| attempt.to_string()),
         node: told.node.map(|node| names.plain(node)),
+        allocation: told.allocation.as_ref().map(allocation_parts),
     })
 }
 
 fn of_job(kind: &'static str, text: impl Into<String>) -> Option<Told> {
-    Some(Told { kind, text: text.into(), task: None, attempt: None, node: None })
+    Some(Told { kind, text: text.into(), task: None, attempt: None, node: None, allocation: None })
 }
 
 fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Told> {
-    Some(Told { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node) })
+    Some(Told { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node), allocation: None })
 }
 
 fn of_change(change: &Change, names: &Names) -> Option<Told> {
@@ -182,7 +184,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::OutputLost { task, file, .. } => {
             let text =
                 format!("{} runs again: nobody has its output `{file}` any more, which others read", names.task(*task));
-            Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None })
+            Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         _ => None,
     }
@@ -202,6 +204,25 @@ fn of_end(ended: &Ended, last: bool) -> String {
         _ => format!(" after {}", ended.usage.wall),
     };
     format!("{}{message}{ran}{again}", ended.reason)
+}
+
+fn in_parts(time: &AllocationTime) -> String {
+    let AllocationTime { queue, processing, communication, node } = time;
+    format!(
+        "; of {} since it could run: {queue} in the queue, {processing} processing, {communication} communication, {node} at \
+         the node",
+        time.total()
+    )
+}
+
+fn allocation_parts(time: &AllocationTime) -> AllocationParts {
+    let AllocationTime { queue, processing, communication, node } = time;
+    AllocationParts {
+        queue: queue.as_secs_f64(),
+        processing: processing.as_secs_f64(),
+        communication: communication.as_secs_f64(),
+        node: node.as_secs_f64(),
+    }
 }
 
 fn of_record(record: &Record, names: &Names) -> Option<Told> {
@@ -227,9 +248,11 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text = format!("all that {} reads is at {}", names.task(*task), names.node(*node));
             of_attempt("files-arrived", *task, *attempt, *node, text)
         }
-        Record::Started { task, attempt, node, waited, .. } => {
-            let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));
-            of_attempt("started", *task, *attempt, *node, text)
+        Record::Started { task, attempt, node, waited, allocation, .. } => {
+            let parts = allocation.map(|time| in_parts(&time)).unwrap_or_default();
+            let text =
+                format!("{} started on {}, {waited} after its launch{parts}", names.task(*task), names.node(*node));
+            Some(Told { allocation: *allocation, ..of_attempt("started", *task, *attempt, *node, text)? })
         }
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
             let text = format!("it waited {waited} on {} in vain; {expected} had been expected", names.node(*node));
@@ -333,7 +356,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
                 false => format!("{failures} of {retries} retries used"),
             };
             let text = format!("{} is tried again ({cost})", names.task(*task));
-            Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None })
+            Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         Record::Stale { attempt, .. } => Some(Told {
             kind: "stale",
@@ -343,6 +366,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             task: None,
             attempt: Some(*attempt),
             node: None,
+            allocation: None,
         }),
         _ => None,
     }

@@ -73,6 +73,9 @@ fn an_array_fills_all_clusters_of_a_federation_in_one_process() {
     assert_eq!(said, (0..12).collect(), "from the nodes of all clusters: {logs}");
     let launched = scene.story(&format!("{id}.0.0")).into_iter().find(|line| line.kind == "launched").unwrap();
     assert!(launched.text.contains(" of cluster "), "{launched:?}");
+    let started = scene.story(&format!("{id}.0.0")).into_iter().find(|line| line.kind == "started").unwrap();
+    let parts = started.allocation.expect("it is told what its allocation took");
+    assert!(parts.communication > 0.0 && parts.processing > 0.0, "its launch goes by a master: {parts:?}");
 }
 
 #[test]

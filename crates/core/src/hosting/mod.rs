@@ -306,6 +306,11 @@ impl Roles {
         self.job_host.as_ref().is_none_or(|job_host| job_host.hears_master())
     }
 
+    /// Job managers take events here, where there are any.
+    pub fn manages_jobs(&self) -> bool {
+        self.has_managers()
+    }
+
     fn has_managers(&self) -> bool {
         match self.life.managers {
             Managers::WithTheMaster | Managers::Shared => {
