@@ -94,6 +94,8 @@ pub enum Verb {
     Server(verbs::server::ServerArgs),
     /// Start a node's agent
     Agent(verbs::agent::AgentArgs),
+    /// Start a global master of a federation of clusters
+    Global(verbs::global::GlobalArgs),
     /// Start a process of job managers, whose jobs go on while the server is away
     Jobs(verbs::jobs::JobsArgs),
     #[command(hide = true)]
@@ -111,6 +113,7 @@ impl Verb {
                 | Verb::Dev(_)
                 | Verb::Server(_)
                 | Verb::Agent(_)
+                | Verb::Global(_)
                 | Verb::Jobs(_)
                 | Verb::Executor(_)
                 | Verb::Bench(_)

@@ -81,9 +81,15 @@ pub struct JournalArgs {
 }
 
 fn which_presets() -> String {
-    let of_one_cluster = Preset::all().filter(|preset| !preset.is_federated());
-    let names: Vec<&str> = of_one_cluster.map(|preset| preset.name()).collect();
-    format!("Which policies decide: {} [default: that of --config, or drf]", names.join(", "))
+    let names = |is_federated| {
+        let such = Preset::all().filter(|preset| preset.is_federated() == is_federated);
+        such.map(Preset::name).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "Which policies decide: {} [default: that of --config, or drf]; in a federation {} [default: megha]",
+        names(false),
+        names(true)
+    )
 }
 
 /// What a server goes by. The command line comes before the file.
@@ -110,17 +116,53 @@ pub fn parse_preset(name: &str) -> std::result::Result<Preset, String> {
 
 impl ServerSettings {
     pub fn read(self) -> Result<Config> {
-        let mut config = configured(self.config.as_deref(), self.preset)?;
-        if config.preset.is_federated() {
+        let config = self.read_any()?;
+        if config.preset.is_federated() && config.federation.is_none() {
             let name = config.preset.name();
             let what = format!("{name} is for federations of clusters, and this is the server of one");
-            return Err(Failure::usage(
-                what,
-                format!("choose another preset, or simulate: amalgam sim run --preset {name}"),
-            ));
+            let remedy = format!(
+                "write [federation] into --config, start a federation on this machine with `amalgam dev --clusters 3`, \
+                 choose another preset, or simulate: amalgam sim run --preset {name}"
+            );
+            return Err(Failure::usage(what, remedy));
         }
+        Ok(config)
+    }
+
+    /// Also that of a federation whose size is still to be said.
+    pub fn read_any(self) -> Result<Config> {
+        let mut config = configured(self.config.as_deref(), self.preset)?;
         config.listen = self.listen.unwrap_or(config.listen);
         Ok(config)
+    }
+
+    /// What the command line names, before any file.
+    pub fn preset(&self) -> Option<Preset> {
+        self.preset
+    }
+}
+
+/// Which process of a federation this is.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Numbered {
+    /// In a federation: the number of this server's cluster, or of this global master, from 0 [default: that of --config]
+    #[arg(long, value_name = "N")]
+    number: Option<u8>,
+}
+
+impl Numbered {
+    /// # Errors
+    /// Where there is no federation to be a part of.
+    pub fn apply(self, config: &mut Config) -> Result<()> {
+        match (&mut config.federation, self.number) {
+            (Some(federation), number) => federation.number = number.or(federation.number),
+            (None, None) => {}
+            (None, Some(_)) => {
+                let what = "--number says which part of a federation this is, and the configuration has none";
+                return Err(Failure::usage(what, "write [federation] into --config"));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -89,6 +89,9 @@ impl From<ServerError> for Failure {
             ServerError::Unhosted => {
                 Failure::usage(error.to_string(), "start it with `amalgam server`, or leave out job_hosts")
             }
+            ServerError::Federation(_) => {
+                Failure::usage(error.to_string(), "say it with --number, or mend [federation] in --config")
+            }
             ServerError::Hosted { .. } => Failure::usage(
                 error.to_string(),
                 "start the server with the preset that it had, and let them end, or cancel them",

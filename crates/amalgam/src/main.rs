@@ -79,6 +79,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::Dev(args) => verbs::dev::execute(args, &connection),
         Verb::Server(args) => verbs::server::execute(args, &connection),
         Verb::Agent(args) => verbs::agent::execute(args, &connection),
+        Verb::Global(args) => verbs::global::execute(args, &connection),
         Verb::Jobs(args) => verbs::jobs::execute(args, &connection),
         Verb::Executor(args) => verbs::executor::execute(args),
         Verb::Bench(args) => verbs::bench::execute(args),

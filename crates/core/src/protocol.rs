@@ -17,11 +17,11 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Age, Allocation, AskId, AttemptId, Attributes, ClientId, ClusterId, Constraint, Digest, Duration, EndReason, Ended,
-    Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GlobalId, GrantId, HostId,
-    InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits, ProbeId,
-    QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals, UserId,
-    Wants,
+    Age, Allocation, AskId, AtNode, AttemptId, Attributes, ClientId, ClusterId, Constraint, Digest, Duration,
+    EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GlobalId, GrantId,
+    HostId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits,
+    ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals,
+    UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -432,6 +432,8 @@ pub enum ToJobManager {
     Started {
         attempt: AttemptId,
         running_for: Duration,
+        /// Said the first time.
+        at_node: Option<AtNode>,
     },
     /// How far attempts of the job have come that run at a node. Said now and then, and only where stragglers are looked for.
     Progress {

@@ -2,8 +2,8 @@
 
 use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AttemptId, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId, HostId, Instant,
-    JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
+    AllocationTime, AttemptId, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId,
+    HostId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -327,6 +327,8 @@ pub enum Record {
         opportunistic: bool,
         /// It became guaranteed while it waited.
         promoted: bool,
+        /// Of a task's first start, where its stage was seen to be ready in this life of the job's manager.
+        allocation: Option<AllocationTime>,
     },
     /// A guaranteed attempt was given up for another one of its task while it waited, after so long; expected was this.
     WaitedInVain {

@@ -165,7 +165,7 @@ impl Managed {
     }
 
     fn started(&mut self, attempt: AttemptId) {
-        self.node_says(attempt, ToJobManager::Started { attempt, running_for: Duration::ZERO });
+        self.node_says(attempt, ToJobManager::Started { attempt, running_for: Duration::ZERO, at_node: None });
     }
 
     fn finished(&mut self, attempt: AttemptId, reason: EndReason) {

@@ -856,7 +856,7 @@ mod duplicates {
             for (mut manager, starts, stops) in [(manager, first, second), (again, second, first)] {
                 let mut out = Outbox::default();
                 let from = Address::Node(NodeId(u32::from(starts == second)));
-                let body = ToJobManager::Started { attempt: starts, running_for: Duration::ZERO };
+                let body = ToJobManager::Started { attempt: starts, running_for: Duration::ZERO, at_node: None };
                 manager.handle(whole.world.now, Event::Message { from, body }, &mut out);
                 let superseded = |change: &Change| matches!(change, Change::Lost { attempt, cause: LostCause::Superseded, .. } if *attempt == stops);
                 assert!(out.changes.iter().any(superseded), "after {length} changes");

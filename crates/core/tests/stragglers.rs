@@ -368,7 +368,7 @@ fn a_task_gets_no_third_attempt_while_it_runs() {
             let mut manager = race.world.recovered(race.job, &log);
             let mut out = Outbox::default();
             for body in [
-                ToJobManager::Started { attempt, running_for: seconds(60) },
+                ToJobManager::Started { attempt, running_for: seconds(60), at_node: None },
                 ToJobManager::Progress {
                     samples: Box::new([(
                         attempt,
@@ -500,7 +500,7 @@ fn a_server_that_dies_between_any_two_changes_knows_of_the_race() {
             for mut manager in [manager, again] {
                 let mut out = Outbox::default();
                 for (attempt, node) in [(race.slow, NodeId(0)), (race.rival, race.node)] {
-                    let body = ToJobManager::Started { attempt, running_for: seconds(9) };
+                    let body = ToJobManager::Started { attempt, running_for: seconds(9), at_node: None };
                     manager.handle(race.world.now, Event::Message { from: Address::Node(node), body }, &mut out);
                 }
                 assert_eq!(superseded(&out.changes), [], "both go on");

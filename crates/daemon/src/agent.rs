@@ -262,7 +262,7 @@ async fn join_again(
 pub(crate) fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset), JoinError> {
     match &joined.terms {
         Terms::Node { node, preset } => Ok((*node, **preset)),
-        Terms::NodeOf | Terms::JobHost { .. } => {
+        Terms::NodeOf | Terms::JobHost { .. } | Terms::Global => {
             let why = "it took us for somebody else".to_owned();
             Err(JoinError::Refused { address: server.to_owned(), why, is_passing: false })
         }

@@ -168,11 +168,29 @@ wire! {
         task: Option<String>,
         attempt: Option<String>,
         node: Option<String>,
+        /// Of the start of a task, its first: what its allocation took.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allocation: Option<AllocationParts>,
+    }
+
+    /// The time from when a task could run to its start, in seconds, by what it was spent on.
+    pub struct AllocationParts {
+        /// Until the launch that led to its start was decided on.
+        queue: f64,
+        /// Work for it alone: what was decided was made durable, and its process was made.
+        processing: f64,
+        /// The launch on its way to the node, as half of its way and that of the news of the start, with whoever passed them on.
+        communication: f64,
+        /// At the node, for its turn and for files.
+        node: f64,
     }
 
     pub struct NodeSummary {
         id: u32,
         name: String,
+        /// Its cluster, in a federation. A global master tells what it believes of it, and when it last heard of the cluster.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<u32>,
         state: NodeState,
         /// By kind, in the units of the kinds: cores, MiB, MB/s, devices.
         capacity: BTreeMap<String, f64>,
@@ -276,6 +294,26 @@ wire! {
         /// Processes of job managers beside the server.
         #[serde(default)]
         job_managers: Vec<ManagerPlace>,
+        /// The number of the global master that tells this; what it tells of nodes it believes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        global: Option<u32>,
+        /// The number of the cluster, where a master in a federation tells this.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<u32>,
+        /// The clusters of a global master.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        clusters: Vec<ClusterView>,
+    }
+
+    /// A cluster as a global master sees it.
+    pub struct ClusterView {
+        number: u32,
+        /// Whether its master is connected.
+        connected: bool,
+        nodes_up: u32,
+        nodes_total: u32,
+        /// How long ago its master told something; absent before the first time.
+        told_seconds: Option<f64>,
     }
 
     /// Something that happened.

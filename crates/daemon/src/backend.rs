@@ -22,7 +22,7 @@ use futures_util::stream::{self, BoxStream};
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -39,8 +39,6 @@ pub struct ServerBackend {
     pub history: History,
     pub events: Arc<EventRing>,
     pub metrics: Arc<Metrics>,
-    /// The executor's state directory of the nodes in this process.
-    pub local_files: Option<PathBuf>,
     pub remote: Arc<RemoteNodes>,
     pub started: Instant,
     /// Ended tasks at recent looks, for the rate.
@@ -106,11 +104,7 @@ impl ServerBackend {
 
     async fn read(&self, node: NodeId, attempt: AttemptId, request: &OutputRequest) -> Result<Vec<u8>, Error> {
         let (stream, offset, limit) = (request.stream, request.offset, request.limit);
-        let is_local = self.look(move |roles, _| roles.nodes.contains(node)).await?;
-        if let Some(files) = self.local_files.clone().filter(|_| is_local) {
-            return blocking(move || Ok(read_output(&files, attempt, stream, offset, limit)?)).await;
-        }
-        match self.remote.fetch(node, attempt, stream, offset, limit).await {
+        match self.remote.output(&self.handle, node, attempt, stream, offset, limit).await {
             Fetched::Bytes(bytes) => Ok(bytes),
             Fetched::Failed(why) => {
                 Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node"))
@@ -163,6 +157,10 @@ fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
 #[async_trait]
 impl Backend for ServerBackend {
     async fn submit(&self, job: JobSpec, key: Option<String>) -> Result<Submitted, Error> {
+        let queue = job.queue.clone();
+        if let Some(elsewhere) = self.look(move |roles, _| home_elsewhere(roles, &queue)).await? {
+            return Err(elsewhere);
+        }
         let sequence = self.events.newest() + 1;
         match self.order(ToMaster::Submit { spec: Arc::new(job), key }).await? {
             ToClient::Submitted { job } => Ok(Submitted { job: job.0, sequence }),
@@ -206,7 +204,7 @@ impl Backend for ServerBackend {
 
     async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error> {
         let from = cursor(&page)?.unwrap_or(0);
-        let names = self.look(move |roles, now| Names::of(roles, job, now)).await?;
+        let names = self.look(move |roles, _| Names::of(roles, job)).await?;
         let names = names.ok_or_else(|| Error::no_such_job(job.0))?;
         let (history, limit) = (self.history.clone(), page.limit as usize);
         blocking(move || {
@@ -311,6 +309,9 @@ impl Backend for ServerBackend {
     }
 
     async fn drain(&self, node: NodeId, drained: bool) -> Result<(), Error> {
+        if let Some(elsewhere) = self.look(move |roles, _| drained_elsewhere(roles, node)).await? {
+            return Err(elsewhere);
+        }
         self.order(ToMaster::Drain { node, drained }).await.map(drop)
     }
 
@@ -333,8 +334,10 @@ impl Backend for ServerBackend {
             looks.push_back((now, ended));
             rate
         };
-        let (started, hosts) = (self.started, self.handle.routes().job_hosts());
-        let summary = self.look(move |roles, now| views::cluster(roles, &hosts, started, rate, now)).await?;
+        let routes = self.handle.routes();
+        let (started, hosts, clusters) = (self.started, routes.job_hosts(), routes.clusters());
+        let summary =
+            self.look(move |roles, now| views::cluster(roles, (&hosts, &clusters), started, rate, now)).await?;
         summary.ok_or_else(|| Error::new(ErrorCode::Unavailable, "this process has no master", "ask the server"))
     }
 
@@ -371,6 +374,26 @@ impl Backend for ServerBackend {
     async fn ready(&self) -> Result<(), Error> {
         self.look(|_, _| ()).await
     }
+}
+
+/// A queue of a federation may be another global master's.
+fn home_elsewhere(roles: &Roles, queue: &str) -> Option<Error> {
+    let global = roles.global.as_ref()?;
+    let home = global.dispatch().queues().home(queue).filter(|home| *home != usize::from(global.own().0))?;
+    let message = format!("queue `{queue}` is with global master {home}, and this is {}", global.own());
+    Some(Error::new(ErrorCode::Conflict, message, "name that one with --server"))
+}
+
+/// Nodes are drained by their own master.
+fn drained_elsewhere(roles: &Roles, node: NodeId) -> Option<Error> {
+    let federation = roles.global.as_ref()?.federation();
+    let known =
+        || Error::new(ErrorCode::NotFound, format!("there is no node {node}"), "`amalgam node list` shows them");
+    if !federation.has(node) {
+        return Some(known());
+    }
+    let message = format!("node {node} is of {}, whose master drains it", federation.cluster_of(node));
+    Some(Error::new(ErrorCode::Conflict, message, "name that cluster's server with --server"))
 }
 
 async fn blocking<T: Send + 'static>(

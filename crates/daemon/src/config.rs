@@ -1,5 +1,6 @@
 //! The server's configuration file: TOML, every key optional.
 
+mod federation;
 mod opportunistic;
 mod policies;
 mod queueing;
@@ -11,6 +12,8 @@ use amalgam_core::preset::{Places, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
 use amalgam_workload::{At, FileError, Position, closest, keys_of, packed, read_settings};
+pub use federation::FederationConfig;
+use federation::FederationKeys;
 use opportunistic::OpportunisticKeys;
 use policies::Policies;
 use queueing::QueueingKeys;
@@ -28,6 +31,8 @@ pub struct Config {
     pub preset: Preset,
     pub queues: QueueTree,
     pub master: MasterSettings,
+    /// Where it is one process of a federation.
+    pub federation: Option<FederationConfig>,
     /// Where the public interface listens.
     pub listen: String,
     /// Where agents connect.
@@ -44,6 +49,7 @@ impl Default for Config {
             preset: Preset::default(),
             queues: QueueTree::single(),
             master: MasterSettings::default(),
+            federation: None,
             listen: "127.0.0.1:7433".to_owned(),
             listen_agents: "127.0.0.1:7434".to_owned(),
             history_bytes: 1 << 30,
@@ -102,6 +108,7 @@ struct File {
     history_mib: Option<u64>,
     segment_mib: Option<u64>,
     beside: Option<At<BesideEntry>>,
+    federation: Option<At<FederationKeys>>,
     #[serde(default)]
     policies: Policies,
     #[serde(default)]
@@ -120,7 +127,7 @@ struct QueueEntry {
     #[serde(default, deserialize_with = "duration")]
     default_timeout: Option<At<Duration>>,
     preset: Option<At<String>>,
-    global: Option<u8>,
+    global: Option<At<u8>>,
 }
 
 /// A part of the jobs goes by another preset.
@@ -183,7 +190,11 @@ impl Config {
 
     fn of_file(file: File, preset: Option<Preset>) -> Result<Config, Mistake> {
         let mut config = Config::default();
-        config.preset = preset.unwrap_or(value(file.preset, config.preset));
+        let section = file.federation.as_ref().map(|federation| federation.at);
+        let usual = if section.is_some() { Preset::MEGHA } else { config.preset };
+        config.preset = preset.unwrap_or(value(file.preset, usual));
+        federation::check_preset(section, config.preset)?;
+        config.federation = file.federation.map(|At { at, value }| value.config(at)).transpose()?;
         let of_queues = file.queue.iter().filter_map(|entry| entry.preset.as_ref());
         let others = file.beside.iter().filter_map(|entry| entry.value.preset.as_ref()).chain(of_queues);
         let others: Vec<&str> = others.map(|name| name.value.as_str()).collect();
@@ -209,6 +220,10 @@ impl Config {
         master.dispatch.kept_jobs = file.kept_jobs.unwrap_or(master.dispatch.kept_jobs);
         master.dispatch.decide = decide(file.decide, file.grants_per_heartbeat)?;
         master.dispatch.hosts = job_hosts(file.job_hosts, config.preset)?;
+        if let Some(federation) = &config.federation {
+            config.master.dispatch.kinds = federation.kinds.clone();
+            file.queue.iter().try_for_each(|entry| entry.check_global(federation))?;
+        }
         config.queues = queues(&file.queue, config.preset)?;
         config.master.dispatch.beside =
             file.beside.map(|At { at, value }| value.settings(at, config.preset)).transpose()?;
@@ -225,6 +240,7 @@ fn with_table(error: FileError) -> FileError {
         ("in `[policies.opportunistic]`", keys_of::<OpportunisticKeys>()),
         ("in a `[[queue]]`", keys_of::<QueueEntry>()),
         ("in `beside = { .. }`", keys_of::<BesideEntry>()),
+        ("in `[federation]`", keys_of::<FederationKeys>()),
     ];
     let owners = |key: &str| {
         let owners = tables.iter().filter(|(_, keys)| keys.contains(&key)).map(|(place, _)| *place);
@@ -332,6 +348,18 @@ impl QueueEntry {
         if is_full { name.clone() } else { format!("root.{name}") }
     }
 
+    fn check_global(&self, federation: &FederationConfig) -> Result<(), Mistake> {
+        let last = federation.size.globals - 1;
+        match self.global {
+            Some(At { at, value }) if value > last => Err(mistake(
+                at,
+                format!("queue `{}`: global is {value}", self.name.value),
+                format!("this federation has global masters 0 to {last}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn spec(&self, preset: Preset) -> Result<QueueSpec, Mistake> {
         let name = &self.name.value;
         let scaled = |key: &str, found: Option<At<f64>>, default: f64, range: RangeInclusive<f64>, parts: f64| {
@@ -355,7 +383,7 @@ impl QueueEntry {
             max_running_jobs: self.max_running_jobs,
             default_timeout: self.default_timeout.map(|timeout| timeout.value),
             preset: self.preset.as_ref().map(|name| beside(preset, name)).transpose()?,
-            global: self.global,
+            global: self.global.map(|global| global.value),
             name: self.full_name(),
         })
     }
@@ -494,10 +522,11 @@ mod tests {
             ("policies", "[policies]"),
             ("policies.opportunistic", "[policies.opportunistic]"),
             ("policies.queueing", "[policies.queueing]"),
+            ("federation", "[federation]"),
             ("queue", "[[queue]]"),
         ] {
             let known = keys(header);
-            assert!(known.len() > 5, "{known:?}");
+            assert!(known.len() >= 5, "{known:?}");
             for key in known {
                 let is_table = tables.iter().any(|(name, _)| *name == format!("{table}.{key}").trim_start_matches('.'));
                 let written = |text: &str| [' ', '`'].iter().any(|before| text.contains(&format!("{before}{key} = ")));

@@ -100,7 +100,7 @@ impl Known {
             Terms::JobHost { server, preset, settings, .. } => {
                 Ok(Known { server: *server, number, settings: *settings, preset: **preset })
             }
-            Terms::Node { .. } | Terms::NodeOf => {
+            Terms::Node { .. } | Terms::NodeOf | Terms::Global => {
                 let why = "it took us for somebody else".to_owned();
                 Err(JoinError::Refused { address: server.to_owned(), why, is_passing: false })
             }

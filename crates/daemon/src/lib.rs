@@ -10,6 +10,7 @@ mod descriptors;
 pub mod executor;
 pub mod files;
 pub mod frames;
+pub mod global;
 pub mod hollow;
 pub mod http;
 pub mod jobs;

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::descriptors;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
-use crate::files::{FileStore, fetcher};
+use crate::files::{Fetcher, FileStore, Source, fetcher};
 use crate::http;
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
@@ -17,15 +17,15 @@ use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,
 };
-use crate::store::{Options, Store, StoreError};
-use crate::transport::{Gate, RemoteNodes, Secrets, Side, serve_daemons};
+use crate::store::{History, Options, Store, StoreError};
+use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
 use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Places;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Epoch, HostId, Instant, JobId, NodeId, NodeViews};
+use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, HostId, Instant, JobId, NodeId, Seat};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -74,6 +74,10 @@ pub enum ServerError {
          preset {preset}"
     )]
     Hosted { jobs: usize, first: JobId, preset: String },
+    #[error("[federation] of the configuration: {0}")]
+    Federation(String),
+    #[error("{path} was started more often than its attempts can be numbered", path = path.display())]
+    TooManyStarts { path: PathBuf },
     #[error("{0}")]
     Bind(String),
     #[error("the log holds something that this version does not understand: {0}; use the version that wrote it")]
@@ -114,7 +118,98 @@ impl ServerId {
     }
 }
 
-/// A running server.
+/// The log of a process, and what it held.
+pub(crate) struct Log {
+    pub store: Store,
+    /// Counts the lives of the process, this one included.
+    pub life: u32,
+    pub changes: Vec<Change>,
+    /// It goes on after the last entry.
+    pub clock: Clock,
+    pub torn_bytes: u64,
+}
+
+impl Log {
+    pub(crate) fn open(state_dir: &Path, config: &Config) -> Result<Log, ServerError> {
+        let Config { history_bytes, segment_bytes, .. } = *config;
+        let options = Options { history_bytes, segment_bytes, ..Options::default() };
+        let (store, recovered) = Store::open(&state_dir.join("log"), options)?;
+        let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
+        let clock = Clock::starting_at_least(last);
+        Ok(Log { store, life: recovered.epoch, changes, clock, torn_bytes: recovered.torn_bytes })
+    }
+}
+
+/// A loop that runs over a log, and what the interface needs of it.
+pub(crate) struct Hosted {
+    pub handle: Handle,
+    history: History,
+    events: Arc<EventRing>,
+    metrics: Arc<Metrics>,
+    started: Instant,
+}
+
+impl Hosted {
+    /// `files` are the executor's state directory of the nodes of this process, and who fetches others there.
+    pub(crate) fn start(
+        roles: Roles,
+        store: Store,
+        clock: Clock,
+        journal: Option<JournalWriter>,
+        files: Option<(PathBuf, Fetcher)>,
+    ) -> Result<Hosted, ServerError> {
+        let (started, history, metrics) = (clock.now(), store.history(), Arc::new(Metrics::default()));
+        let events = Arc::new(EventRing::starting_at(store.next_sequence()));
+        let mut committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
+        let (files, fetcher) = files.unzip();
+        fetcher.into_iter().for_each(|fetcher| committer.executor.fetch_with(fetcher));
+        let (shell, handle) =
+            Shell::new(roles, clock, committer, journal, files).map_err(ServerError::io("make the loop's inbox"))?;
+        spawn_loop(shell)?;
+        Ok(Hosted { handle, history, events, metrics, started })
+    }
+}
+
+/// What a running server keeps of its start.
+pub(crate) struct Kept {
+    pub agents_address: Option<SocketAddr>,
+    pub torn_bytes: u64,
+    pub state_dir: PathBuf,
+    pub lock: Option<File>,
+}
+
+/// Those of a process with this configuration, which has none yet.
+pub(crate) fn roles(config: &Config, epoch: Epoch, seat: Option<Seat>) -> Result<Roles, ServerError> {
+    let settings = JobManagerSettings {
+        token_life: config.master.token_life,
+        node_grace: config.master.node_grace,
+        federation: config.federation.as_ref().map(|federation| federation.size),
+        ..JobManagerSettings::default()
+    };
+    Ok(Roles::new(config.preset, epoch, settings, new_sealing()?).seated(seat))
+}
+
+/// How a global master with this configuration introduces itself to a cluster.
+pub(crate) fn global_introduction(
+    config: &Config,
+    federation: Federation,
+    global: GlobalId,
+    cluster: ClusterId,
+) -> GlobalIntroduction {
+    let (preset, kinds) = (config.preset.name().to_owned(), config.master.dispatch.kinds.clone());
+    GlobalIntroduction { federation, global, cluster, preset, kinds }
+}
+
+pub(crate) fn interface_runtime() -> Result<tokio::runtime::Runtime, ServerError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("interface")
+        .enable_all()
+        .build()
+        .map_err(ServerError::io("start the interface's threads"))
+}
+
+/// A running server, or global master.
 pub struct Server {
     pub address: SocketAddr,
     pub agents_address: Option<SocketAddr>,
@@ -131,7 +226,7 @@ pub struct Server {
 impl Server {
     /// Starts everything and returns when it can be used. Call it before other threads start: it starts the executor.
     pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
-        let ServerOptions { state_dir, config, user, nodes, executor, takes_agents, journal } = options;
+        let ServerOptions { state_dir, mut config, user, nodes, executor, takes_agents, journal } = options;
         if config.master.dispatch.hosts > 0 && !takes_agents {
             return Err(ServerError::Unhosted);
         }
@@ -139,118 +234,116 @@ impl Server {
             // Each agent has a connection.
             descriptors::raise();
         }
+        let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
+        config.master.federated = federated.transpose().map_err(ServerError::Federation)?;
         let address = resolve(&config.listen)?;
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // The lock on the log comes first: a second server must not touch the executor of the first.
-        let log_options =
-            Options { history_bytes: config.history_bytes, segment_bytes: config.segment_bytes, ..Options::default() };
-        let (store, recovered) = Store::open(&state_dir.join("log"), log_options)?;
+        let log = Log::open(&state_dir, &config)?;
         let executor_lock = executor.as_ref().map(|setup| executor::claim(&setup.config.state)).transpose()?;
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
-        let epoch = Epoch(recovered.epoch);
-        let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
+        let epoch = Epoch(log.life);
         let id = ServerId::of(&state_dir)?;
-        let clock = Clock::starting_at_least(last);
-        let started = clock.now();
-        let preset = config.preset;
-        let (token_life, node_grace) = (config.master.token_life, config.master.node_grace);
-        let of_managers = JobManagerSettings { token_life, node_grace, ..JobManagerSettings::default() };
-        let roles = Roles::new(preset, epoch, of_managers, new_sealing()?);
-        let mut roles = roles.with_managers(Managers::Shared);
-        let journal = journal.map(|directory| JournalWriter::create(&directory, "server")).transpose()?;
+        let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
+        let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
+        let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
+        let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
         if journal.is_some() {
             roles.keep_journal();
         }
-        roles.recover(config.master.clone(), config.queues.clone(), changes);
+        roles.recover(config.master.clone(), config.queues.clone(), log.changes);
         check_hosts(&roles)?;
-
-        let metrics = Arc::new(Metrics::default());
-        let history = store.history();
-        let events = Arc::new(EventRing::starting_at(store.next_sequence()));
-        let mut committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
-        let (fetcher, file_orders) = fetcher();
-        committer.executor.fetch_with(fetcher);
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
-        let (shell, handle) = Shell::new(roles, clock, committer, journal, local_files.clone())
-            .map_err(ServerError::io("make the loop's inbox"))?;
-        spawn_loop(shell)?;
+        let (fetcher, file_orders) = fetcher();
+        let files = local_files.clone().map(|files| (files, fetcher));
+        let hosted = Hosted::start(roles, log.store, log.clock, journal, files)?;
+        let handle = &hosted.handle;
 
-        start_nodes(&handle, &nodes, executor);
+        start_nodes(handle, &nodes, executor);
 
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("interface")
-            .enable_all()
-            .build()
-            .map_err(ServerError::io("start the interface's threads"))?;
+        let runtime = interface_runtime()?;
         if local_files.is_some() {
-            runtime.block_on(local_nodes_join(&handle, nodes.len()));
+            runtime.block_on(local_nodes_join(handle, nodes.len()));
         }
-        let remote = Arc::new(RemoteNodes::default());
-        if let Some(files) = local_files.clone() {
+        let remote = Arc::new(RemoteNodes::new(seat, local_files.clone()));
+        if let Some(files) = local_files {
             FileStore::remove_remains(&files);
-            // Who has nodes of its own has no agents that hold files.
-            runtime.spawn(file_orders.carry_out(files, None, handle.clone()));
+            // Who has nodes of its own has no agents that hold files; but other clusters may.
+            let (remote, handle) = (Arc::clone(&remote), handle.clone());
+            let source = seat.is_some().then(|| Arc::new(FederatedFiles { remote, handle }) as Arc<dyn Source>);
+            runtime.spawn(file_orders.carry_out(files, source, hosted.handle.clone()));
         }
-        let backend = ServerBackend {
-            handle: handle.clone(),
-            history,
-            events,
-            metrics,
-            local_files,
-            remote: Arc::clone(&remote),
-            started,
-            ended: Mutex::new(VecDeque::new()),
-        };
         let listener = runtime.block_on(bind(address))?;
-        let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async move {
-            let _ = stopped.await;
-        };
         let agents_address = match agents {
             None => None,
             Some(agents) => {
                 let listener = runtime.block_on(bind(agents))?;
                 let address = listener.local_addr().map_err(ServerError::io("learn the agents' address"))?;
-                let side = Side::Server { remote, id, preset: Box::new(preset), epoch: epoch.0 };
+                let (remote, preset) = (Arc::clone(&remote), Box::new(config.preset));
+                let federated = config.master.federated.map(|(federation, cluster)| {
+                    Box::new(global_introduction(&config, federation, GlobalId::default(), cluster))
+                });
+                let side = Side::Server { remote, id, preset, epoch: epoch.0, federated };
                 let gate = Gate { handle: handle.clone(), secrets: Secrets::Server(Arc::clone(&tokens)), side };
                 runtime.spawn(serve_daemons(listener, gate));
                 Some(address)
             }
         };
+        let torn_bytes = log.torn_bytes;
+        let lock = executor_lock;
+        Server::serve(hosted, remote, tokens, runtime, listener, Kept { agents_address, torn_bytes, state_dir, lock })
+    }
+
+    /// Opens the interface of a process whose loop runs.
+    pub(crate) fn serve(
+        hosted: Hosted,
+        remote: Arc<RemoteNodes>,
+        tokens: Arc<Tokens>,
+        runtime: tokio::runtime::Runtime,
+        listener: TcpListener,
+        kept: Kept,
+    ) -> Result<Server, ServerError> {
+        let Hosted { handle, history, events, metrics, started } = hosted;
+        let address = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async move {
+            let _ = stopped.await;
+        };
+        let ended = Mutex::new(VecDeque::new());
+        let backend = ServerBackend { handle: handle.clone(), history, events, metrics, remote, started, ended };
         let token_file = tokens.path().to_owned();
         runtime.spawn(async move {
             if let Err(error) = http::serve(listener, Arc::new(backend), tokens, shutdown).await {
                 tracing::error!(%error, "the public interface failed");
             }
         });
+        let Kept { agents_address, torn_bytes, state_dir, lock } = kept;
         let server = Server {
             address,
             agents_address,
             token_file,
-            torn_bytes: recovered.torn_bytes,
+            torn_bytes,
             state_dir,
-            _executor_lock: executor_lock,
+            _executor_lock: lock,
             handle,
             stop,
             runtime,
         };
-        server.write_server_file()?;
+        server.write_server_file(&server.state_dir)?;
         Ok(server)
     }
 
     /// Leaves the address where clients on this machine look for it.
-    fn write_server_file(&self) -> Result<(), ServerError> {
+    pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
         let file = ServerFile {
             address: self.address.to_string(),
             pid: std::process::id(),
             token_file: self.token_file.display().to_string(),
         };
         let text = serde_json::to_string(&file).expect("an address can be written");
-        let path = self.state_dir.join(ServerFile::NAME);
+        let path = state_dir.join(ServerFile::NAME);
         let fresh = path.with_extension("new");
         std::fs::write(&fresh, text)
             .and_then(|()| std::fs::rename(&fresh, &path))
@@ -341,7 +434,7 @@ async fn local_nodes_join(handle: &Handle, count: usize) {
     const PATIENCE: Duration = Duration::from_secs(5);
     let joined = |roles: &Roles, _| {
         let Some(ledger) = roles.master.as_ref().map(|master| master.ledger()) else { return 0 };
-        let is_up = |node: &NodeId| (node.0 as usize) < ledger.len() && ledger.view(node.0 as usize).open;
+        let is_up = |node: &NodeId| ledger.state(*node).is_some() && ledger.is_open(*node);
         roles.nodes.ids().filter(is_up).count()
     };
     let deadline = tokio::time::Instant::now() + PATIENCE;

@@ -1,39 +1,62 @@
 //! Facts as lines of a story, for people.
 
-use crate::api::{StoryLine, Timestamp};
+use crate::api::{AllocationParts, StoryLine, Timestamp};
 use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
-use amalgam_core::vocabulary::{AttemptId, EndReason, Ended, GrantId, Instant, JobId, Kinds, NodeId, TaskId};
+use amalgam_core::vocabulary::{
+    AllocationTime, AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, TaskId,
+};
 use amalgam_core::why::{Why, counted};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What the lines call things by.
 pub struct Names {
     job: Arc<AdmittedJob>,
-    nodes: Vec<String>,
+    nodes: BTreeMap<NodeId, String>,
+    /// Of the global master that tells it.
+    federation: Option<(Federation, GlobalId)>,
     kinds: Kinds,
     /// Whether it matters that a task is guaranteed or opportunistic.
     tells_guarantees: bool,
 }
 
 impl Names {
-    pub fn of(roles: &Roles, job: JobId, now: Instant) -> Option<Names> {
-        let master = roles.master.as_ref()?;
-        let nodes = master.node_statuses(now).into_iter().map(|status| status.name).collect();
+    pub fn of(roles: &Roles, job: JobId) -> Option<Names> {
+        let dispatch = roles.dispatch()?;
+        let nodes = dispatch.names.by_number().map(|(node, name)| (node, name.to_owned())).collect();
         let preset = roles.preset();
         let tells_guarantees = preset.has_kinds() || preset.queueing.is_some();
         Some(Names {
-            job: Arc::clone(master.dispatch().job(job)?.0),
+            job: Arc::clone(dispatch.job(job)?.0),
             nodes,
-            kinds: master.kinds().clone(),
+            federation: roles.global.as_ref().map(|global| (global.federation(), global.own())),
+            kinds: dispatch.kinds.clone(),
             tells_guarantees,
         })
     }
 
+    fn plain(&self, node: NodeId) -> String {
+        self.nodes.get(&node).cloned().unwrap_or_else(|| node.to_string())
+    }
+
     fn node(&self, node: NodeId) -> String {
-        self.nodes.get(node.0 as usize).cloned().unwrap_or_else(|| node.to_string())
+        let name = self.plain(node);
+        match self.federation {
+            Some((federation, _)) => format!("{name} of {}", federation.cluster_of(node)),
+            None => name,
+        }
+    }
+
+    /// Whose partition of its cluster a node is in, if not this global master's.
+    fn partition(&self, node: NodeId) -> String {
+        let Some((federation, own)) = self.federation else { return String::new() };
+        match federation.internal_to(node) {
+            whose if whose == own => String::new(),
+            whose => format!(", which is in the partition of {whose},"),
+        }
     }
 
     fn task(&self, task: TaskId) -> String {
@@ -66,6 +89,7 @@ struct Told {
     task: Option<TaskId>,
     attempt: Option<AttemptId>,
     node: Option<NodeId>,
+    allocation: Option<AllocationTime>,
 }
 
 /// The line that a fact adds to the story of a job, or of one of its tasks; `None` if it adds none.
@@ -84,16 +108,17 @@ pub fn story_line(sequence: u64, at: u64, fact: &Fact, task: Option<TaskId>, nam
         text: told.text,
         task: told.task.map(|task| task.to_string()),
         attempt: told.attempt.map(|attempt| attempt.to_string()),
-        node: told.node.map(|node| names.node(node)),
+        node: told.node.map(|node| names.plain(node)),
+        allocation: told.allocation.as_ref().map(allocation_parts),
     })
 }
 
 fn of_job(kind: &'static str, text: impl Into<String>) -> Option<Told> {
-    Some(Told { kind, text: text.into(), task: None, attempt: None, node: None })
+    Some(Told { kind, text: text.into(), task: None, attempt: None, node: None, allocation: None })
 }
 
 fn of_attempt(kind: &'static str, task: TaskId, attempt: AttemptId, node: NodeId, text: String) -> Option<Told> {
-    Some(Told { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node) })
+    Some(Told { kind, text, task: Some(task), attempt: Some(attempt), node: Some(node), allocation: None })
 }
 
 fn of_change(change: &Change, names: &Names) -> Option<Told> {
@@ -127,7 +152,8 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             };
             let how = names.guarantee(*grant, *opportunistic);
             let place = if grant.is_some() { "on" } else { "to" };
-            let text = format!("{} {how} {place} {} by {rule}{passed}", names.task(*task), names.node(*node));
+            let whose = names.partition(*node);
+            let text = format!("{} {how} {place} {}{whose} by {rule}{passed}", names.task(*task), names.node(*node));
             of_attempt("launched", *task, *attempt, *node, text)
         }
         Change::Finished { attempt, task, node, ended, last, .. } => {
@@ -158,7 +184,7 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         Change::OutputLost { task, file, .. } => {
             let text =
                 format!("{} runs again: nobody has its output `{file}` any more, which others read", names.task(*task));
-            Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None })
+            Some(Told { kind: "output-lost", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         _ => None,
     }
@@ -178,6 +204,25 @@ fn of_end(ended: &Ended, last: bool) -> String {
         _ => format!(" after {}", ended.usage.wall),
     };
     format!("{}{message}{ran}{again}", ended.reason)
+}
+
+fn in_parts(time: &AllocationTime) -> String {
+    let AllocationTime { queue, processing, communication, node } = time;
+    format!(
+        "; of {} since it could run: {queue} in the queue, {processing} processing, {communication} communication, {node} at \
+         the node",
+        time.total()
+    )
+}
+
+fn allocation_parts(time: &AllocationTime) -> AllocationParts {
+    let AllocationTime { queue, processing, communication, node } = time;
+    AllocationParts {
+        queue: queue.as_secs_f64(),
+        processing: processing.as_secs_f64(),
+        communication: communication.as_secs_f64(),
+        node: node.as_secs_f64(),
+    }
 }
 
 fn of_record(record: &Record, names: &Names) -> Option<Told> {
@@ -203,9 +248,11 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text = format!("all that {} reads is at {}", names.task(*task), names.node(*node));
             of_attempt("files-arrived", *task, *attempt, *node, text)
         }
-        Record::Started { task, attempt, node, waited, .. } => {
-            let text = format!("{} started on {}, {waited} after its launch", names.task(*task), names.node(*node));
-            of_attempt("started", *task, *attempt, *node, text)
+        Record::Started { task, attempt, node, waited, allocation, .. } => {
+            let parts = allocation.map(|time| in_parts(&time)).unwrap_or_default();
+            let text =
+                format!("{} started on {}, {waited} after its launch{parts}", names.task(*task), names.node(*node));
+            Some(Told { allocation: *allocation, ..of_attempt("started", *task, *attempt, *node, text)? })
         }
         Record::WaitedInVain { task, attempt, node, waited, expected } => {
             let text = format!("it waited {waited} on {} in vain; {expected} had been expected", names.node(*node));
@@ -215,6 +262,10 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let (least, most) = (foretold.least, foretold.most);
             let text = format!("it waited {}; {least} to {most} had been foretold", start.waited);
             of_attempt("foretold", *task, *attempt, *node, text)
+        }
+        Record::LaunchRefused { task, attempt, node, why } => {
+            let text = format!("a launch of {} on {} is refused: {why}", names.task(*task), names.node(*node));
+            of_attempt("refused", *task, *attempt, *node, text)
         }
         Record::Adopted { task, attempt, node } => {
             let text = format!("{} found running on {} and taken over", names.task(*task), names.node(*node));
@@ -305,7 +356,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
                 false => format!("{failures} of {retries} retries used"),
             };
             let text = format!("{} is tried again ({cost})", names.task(*task));
-            Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None })
+            Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         Record::Stale { attempt, .. } => Some(Told {
             kind: "stale",
@@ -315,6 +366,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             task: None,
             attempt: Some(*attempt),
             node: None,
+            allocation: None,
         }),
         _ => None,
     }

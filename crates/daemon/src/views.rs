@@ -1,21 +1,22 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    AttemptCounts, ClusterSummary, Exchange, Guarantee, JobDetail, JobState, JobSummary, ManagerPlace, MeanOf,
-    NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts, TaskState,
-    TaskSummary, Timestamp, Waited,
+    AttemptCounts, ClusterSummary, ClusterView, Exchange, Guarantee, JobDetail, JobState, JobSummary, ManagerPlace,
+    MeanOf, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts,
+    TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
-use amalgam_core::dispatch::{self, QueueStatus};
+use amalgam_core::dispatch::{self, Dispatcher, QueueStatus};
+use amalgam_core::global_master::BelievedNode;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::{self, JobManager, OpenAttempt, Stage};
-use amalgam_core::master::{Master, NodeStatus};
+use amalgam_core::master::NodeStatus;
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId, ResourceTime, Resources, StageSpec, TaskId,
-    Totals,
+    Attributes, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId, ResourceTime,
+    Resources, Seat, StageSpec, TaskId, Totals,
 };
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
@@ -29,7 +30,7 @@ struct Job<'a> {
     job: &'a AdmittedJob,
     state: &'a dispatch::JobState,
     manager: Option<&'a JobManager>,
-    master: &'a Master,
+    dispatch: &'a Dispatcher,
     now: Instant,
     /// Whether the process that has its manager is connected.
     is_managed: bool,
@@ -38,10 +39,10 @@ struct Job<'a> {
 }
 
 fn look(roles: &Roles, id: JobId, now: Instant) -> Option<Job<'_>> {
-    let master = roles.master.as_ref()?;
-    let (job, state) = master.dispatch().job(id)?;
+    let dispatch = roles.dispatch()?;
+    let (job, state) = dispatch.job(id)?;
     let (manager, is_managed) = (roles.jobs.get(&id).map(Box::as_ref), true);
-    Some(Job { job, state, manager, master, now, is_managed, explained: OnceCell::new() })
+    Some(Job { job, state, manager, dispatch, now, is_managed, explained: OnceCell::new() })
 }
 
 /// Processes of job managers that are connected.
@@ -62,9 +63,9 @@ pub fn jobs(
     hosts: &Hosts,
     now: Instant,
 ) -> (Vec<JobSummary>, Option<JobId>) {
-    let Some(master) = &roles.master else { return (Vec::new(), None) };
+    let Some(dispatch) = roles.dispatch() else { return (Vec::new(), None) };
     let mut found = Vec::new();
-    for (job, _) in master.dispatch().jobs_from(JobId(0)).rev() {
+    for (job, _) in dispatch.jobs_from(JobId(0)).rev() {
         if before.is_some_and(|before| job.id >= before) {
             continue;
         }
@@ -137,7 +138,7 @@ impl Job<'_> {
 
     fn explain(&self) -> &[Why] {
         self.explained.get_or_init(|| {
-            let mut reasons = self.master.dispatch().explain(self.job.id);
+            let mut reasons = self.dispatch.explain(self.job.id);
             if !self.is_managed && *self.state == dispatch::JobState::Begun {
                 reasons.push(Why::ManagerAway { host: self.job.host });
                 return reasons;
@@ -182,7 +183,7 @@ impl Job<'_> {
         if let dispatch::JobState::Ended(_) = self.state {
             return Vec::new();
         }
-        self.explain().iter().map(|why| self.master.dispatch().describe_why(why)).collect()
+        self.explain().iter().map(|why| self.dispatch.describe_why(why)).collect()
     }
 
     fn counts(&self) -> TaskCounts {
@@ -218,7 +219,7 @@ impl Job<'_> {
             id: self.job.id.0,
             name: self.job.spec.name.clone(),
             user: self.job.spec.user.clone(),
-            queue: self.master.dispatch().queue_name(self.job.id).unwrap_or_default().to_owned(),
+            queue: self.dispatch.queue_name(self.job.id).unwrap_or_default().to_owned(),
             preset: self.job.preset.clone(),
             manager: self.manager_place(),
             priority: self.job.spec.priority,
@@ -234,7 +235,7 @@ impl Job<'_> {
 
     fn exchange(&self) -> Option<Exchange> {
         let exchange = self.manager?.exchange(self.now)?;
-        let kinds = self.master.kinds();
+        let kinds = &self.dispatch.kinds;
         Some(Exchange {
             given: named_seconds(&exchange.given, kinds),
             received: named_seconds(&exchange.received, kinds),
@@ -293,7 +294,7 @@ impl Job<'_> {
                 .and_then(job_manager::Estimate::expected)
                 .and_then(|mean| expected_end(mean, ran, tasks.waiting + tasks.queued, self.now)),
             reasons: progress.map(|stage| self.stage_reasons(number, stage)).unwrap_or_default(),
-            resources: named(&self.job.resources[number], self.master.kinds()),
+            resources: named(&self.job.resources[number], &self.dispatch.kinds),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
             timeout_seconds: spec.timeout.or(self.job.default_timeout).map(Duration::as_secs_f64),
@@ -315,7 +316,7 @@ impl Job<'_> {
         let spec = &self.job.spec.stages[number];
         let open = spec.after.iter().filter(|before| !manager.dag().stage(**before).is_complete());
         let stages = open.map(|before| self.job.spec.stages[*before as usize].name.clone()).collect();
-        vec![self.master.dispatch().describe_why(&Why::AfterStages { stages })]
+        vec![self.dispatch.describe_why(&Why::AfterStages { stages })]
     }
 }
 
@@ -485,14 +486,14 @@ impl Job<'_> {
             value: spec.tasks.index_value(index),
             item: spec.tasks.item(index).map(str::to_owned),
             state,
-            node: record.map(|record| self.master.dispatch().names.of(record.node).unwrap_or_default().to_owned()),
+            node: record.map(|record| self.dispatch.names.of(record.node).unwrap_or_default().to_owned()),
             attempt: attempt.map(|attempt| attempt.to_string()),
             attempts: record.map_or(0, |record| u32::from(record.attempts)),
             exit_code: reason.map(EndReason::exit_code),
             reason: reason
                 .filter(|reason| !reason.is_success())
                 .map(|reason| task_reason(reason, message))
-                .or_else(|| can_wait.map(|why| self.master.dispatch().describe_why(&why))),
+                .or_else(|| can_wait.map(|why| self.dispatch.describe_why(&why))),
             started_at: started_at.map(Timestamp::from),
             ended_at: ended.map(|record| record.at.into()),
             wall_seconds: ended.map(|record| record.wall.as_secs_f64()),
@@ -537,31 +538,84 @@ fn describe_end(reason: &EndReason) -> String {
 // ---- nodes, queues, cluster ----------------------------------------------------------------------------------------
 
 pub fn nodes(roles: &Roles, now: Instant) -> Vec<NodeSummary> {
+    if let Some(global) = &roles.global {
+        let kinds = &global.dispatch().kinds;
+        return global.believed_nodes(now).iter().map(|node| believed_summary(node, kinds)).collect();
+    }
     let Some(master) = &roles.master else { return Vec::new() };
     let unbooked = unbooked(roles);
-    let summary = |status: &NodeStatus| node_summary(status, unbooked.get(&status.node), master.kinds());
+    let cluster = own_cluster(roles);
+    let summary = |status: &NodeStatus| NodeSummary {
+        cluster,
+        ..node_summary(status, unbooked.get(&status.node), master.kinds())
+    };
     master.node_statuses(now).iter().map(summary).collect()
 }
 
+/// That of the master of this process, in a federation.
+fn own_cluster(roles: &Roles) -> Option<u32> {
+    match roles.seat() {
+        Some(Seat::Cluster(_, cluster)) => Some(cluster.0.into()),
+        _ => None,
+    }
+}
+
 pub fn node(roles: &Roles, node: NodeId, now: Instant) -> Option<NodeDetail> {
+    if let Some(global) = &roles.global {
+        let believed = global.believed_nodes(now).into_iter().find(|believed| believed.node == node)?;
+        return Some(NodeDetail {
+            summary: believed_summary(&believed, &global.dispatch().kinds),
+            attributes: named_attributes(&believed.attributes),
+            enforcement: format!("known to the master of {}, as is what others run there", believed.cluster),
+            notes: Vec::new(),
+            paused: None,
+            pause_left_seconds: None,
+            attempts: attempts_at(roles, node, now),
+        });
+    }
     let master = roles.master.as_ref()?;
     let status = master.node_statuses(now).into_iter().find(|status| status.node == node)?;
     let mut enforcement = status.enforcement.clone();
     let mechanism = if enforcement.is_empty() { String::new() } else { enforcement.remove(0) };
-    let mut attempts: Vec<RunningAttempt> = Vec::new();
-    for manager in roles.jobs.values() {
-        attempts
-            .extend(manager.open_attempts().filter(|open| open.node == node).map(|open| running_attempt(&open, now)));
-    }
+    let summary = node_summary(&status, unbooked(roles).get(&node), master.kinds());
     Some(NodeDetail {
-        summary: node_summary(&status, unbooked(roles).get(&node), master.kinds()),
-        attributes: status.attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
+        summary: NodeSummary { cluster: own_cluster(roles), ..summary },
+        attributes: named_attributes(&status.attributes),
         enforcement: mechanism,
         notes: enforcement,
         paused: status.paused.as_ref().map(|pause| pause.why.clone()),
         pause_left_seconds: status.paused.as_ref().map(|pause| pause.left.as_secs_f64()),
-        attempts,
+        attempts: attempts_at(roles, node, now),
     })
+}
+
+fn named_attributes(attributes: &Attributes) -> BTreeMap<String, String> {
+    attributes.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect()
+}
+
+fn attempts_at(roles: &Roles, node: NodeId, now: Instant) -> Vec<RunningAttempt> {
+    let open = roles.jobs.values().flat_map(|manager| manager.open_attempts());
+    open.filter(|open| open.node == node).map(|open| running_attempt(&open, now)).collect()
+}
+
+/// A node as a global master believes it to be; it was heard when its cluster's master told something last.
+fn believed_summary(node: &BelievedNode, kinds: &Kinds) -> NodeSummary {
+    let state = match node.state {
+        Presence::Up => NodeState::Up,
+        Presence::Unreachable | Presence::Expected => NodeState::Unreachable,
+        Presence::Lost => NodeState::Lost,
+    };
+    NodeSummary {
+        id: node.node.0,
+        name: node.name.clone(),
+        cluster: Some(node.cluster.0.into()),
+        state,
+        capacity: named(&node.capacity, kinds),
+        free: named(&node.free, kinds),
+        running: node.bookings,
+        last_heard_seconds: node.age.map_or(0.0, Duration::as_secs_f64),
+        ..NodeSummary::default()
+    }
 }
 
 fn running_attempt(open: &OpenAttempt, now: Instant) -> RunningAttempt {
@@ -612,6 +666,7 @@ fn node_summary(status: &NodeStatus, unbooked: Option<&AtNode>, kinds: &Kinds) -
     NodeSummary {
         id: status.node.0,
         name: status.name.clone(),
+        cluster: None,
         state: node_state(status),
         capacity: named(&status.capacity, kinds),
         free: named_totals(&free.saturating_sub(&guaranteed.used), kinds),
@@ -641,10 +696,10 @@ pub fn node_state(status: &NodeStatus) -> NodeState {
 }
 
 pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
-    let Some(master) = &roles.master else { return Vec::new() };
+    let Some(dispatch) = roles.dispatch() else { return Vec::new() };
     let mut work: BTreeMap<QueueId, QueueWork> = BTreeMap::new();
     for (id, manager) in &roles.jobs {
-        let Some(queue) = master.dispatch().queue_of(*id) else { continue };
+        let Some(queue) = dispatch.queue_of(*id) else { continue };
         let entry = work.entry(queue).or_default();
         let unbooked = |open: &OpenAttempt| !open.booked && !open.opportunistic && open.started_at.is_some();
         manager.open_attempts().filter(unbooked).for_each(|open| {
@@ -660,11 +715,11 @@ pub fn queues(roles: &Roles, now: Instant) -> Vec<QueueSummary> {
             entry.pending += stage.waiting + stage.queued;
         }
     }
-    let mut statuses = master.dispatch().queue_statuses();
+    let mut statuses = dispatch.queue_statuses();
     if work.values().any(|work| work.unbooked != Totals::ZERO) {
-        add_unbooked(&mut statuses, &work, &capacity(&master.node_statuses(now)));
+        add_unbooked(&mut statuses, &work, dispatch.rooms.capacity());
     }
-    let summary = |status: &QueueStatus| queue_summary(status, master.kinds(), work.get(&status.queue));
+    let summary = |status: &QueueStatus| queue_summary(status, &dispatch.kinds, work.get(&status.queue));
     let mut summaries: Vec<QueueSummary> = statuses.iter().map(summary).collect();
     // A queue stands before those below it, so from the end on every sum is complete when it is passed up.
     for index in (1..summaries.len()).rev() {
@@ -736,11 +791,10 @@ fn queue_summary(status: &QueueStatus, kinds: &Kinds, work: Option<&QueueWork>) 
 
 /// Those that the configuration names, and others that have jobs.
 fn job_managers(roles: &Roles, hosts: &Hosts) -> Vec<ManagerPlace> {
-    let Some(master) = &roles.master else { return Vec::new() };
-    let unended =
-        master.dispatch().jobs_from(JobId(0)).filter(|(_, state)| !matches!(state, dispatch::JobState::Ended(_)));
+    let Some(dispatch) = roles.dispatch() else { return Vec::new() };
+    let unended = dispatch.jobs_from(JobId(0)).filter(|(_, state)| !matches!(state, dispatch::JobState::Ended(_)));
     let with_jobs = unended.map(|(job, _)| job.host).filter(|host| *host != HostId::SERVER);
-    let all: BTreeSet<HostId> = (1..=master.dispatch().settings.hosts).map(HostId).chain(with_jobs).collect();
+    let all: BTreeSet<HostId> = (1..=dispatch.settings.hosts).map(HostId).chain(with_jobs).collect();
     all.into_iter().map(|host| ManagerPlace { number: host.0.into(), connected: hosts.contains(&host) }).collect()
 }
 
@@ -752,19 +806,56 @@ pub fn manager_that_is_away(roles: &Roles, id: JobId, hosts: &Hosts) -> Option<S
         .then(|| format!("job managers {}, which are not connected", job.host.0))
 }
 
+/// What there is of nodes, or is believed to be.
+struct Room {
+    is_up: bool,
+    capacity: Resources,
+    free: Resources,
+}
+
+fn rooms(roles: &Roles, now: Instant) -> Vec<Room> {
+    let room = |state, capacity, free| Room { is_up: state == Presence::Up, capacity, free };
+    match (&roles.global, &roles.master) {
+        (Some(global), _) => {
+            global.believed_nodes(now).iter().map(|node| room(node.state, node.capacity, node.free)).collect()
+        }
+        (None, Some(master)) => {
+            master.node_statuses(now).iter().map(|node| room(node.state, node.capacity, node.free)).collect()
+        }
+        (None, None) => Vec::new(),
+    }
+}
+
+/// The clusters of a global master, of which the masters of these are connected.
+fn cluster_views(roles: &Roles, connected: &[ClusterId], now: Instant) -> Vec<ClusterView> {
+    let Some(global) = &roles.global else { return Vec::new() };
+    let nodes = global.believed_nodes(now);
+    let view = |cluster: ClusterId| {
+        let of_it = || nodes.iter().filter(|node| node.cluster == cluster);
+        ClusterView {
+            number: cluster.0.into(),
+            connected: connected.contains(&cluster),
+            nodes_up: of_it().filter(|node| node.state == Presence::Up).count() as u32,
+            nodes_total: of_it().count() as u32,
+            told_seconds: of_it().find_map(|node| node.age).map(Duration::as_secs_f64),
+        }
+    };
+    global.federation().clusters().map(view).collect()
+}
+
 pub fn cluster(
     roles: &Roles,
-    hosts: &Hosts,
+    (hosts, clusters): (&Hosts, &[ClusterId]),
     started: Instant,
     ended_lately: f64,
     now: Instant,
 ) -> Option<ClusterSummary> {
-    let master = roles.master.as_ref()?;
-    let statuses = master.node_statuses(now);
-    let up = |status: &&NodeStatus| status.state == Presence::Up;
-    let (capacity, mut used) = (capacity(&statuses), Totals::ZERO);
-    for status in statuses.iter().filter(up) {
-        used.add(&status.capacity.saturating_sub(&status.free));
+    let dispatch = roles.dispatch()?;
+    let rooms = rooms(roles, now);
+    let (mut capacity, mut used) = (Totals::ZERO, Totals::ZERO);
+    for room in rooms.iter().filter(|room| room.is_up) {
+        capacity.add(&room.capacity);
+        used.add(&room.capacity.saturating_sub(&room.free));
     }
     let mut opportunistic_used = Totals::ZERO;
     for AtNode { guaranteed, opportunistic } in unbooked(roles).values() {
@@ -775,7 +866,7 @@ pub fn cluster(
     roles.jobs.values().for_each(|manager| attempts.add(&attempt_counts(manager)));
     let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
     let mut tasks = TaskCounts::default();
-    for id in master.dispatch().jobs_from(JobId(0)).map(|(job, _)| job.id) {
+    for id in dispatch.jobs_from(JobId(0)).map(|(job, _)| job.id) {
         let Some(job) = look(roles, id, now) else { continue };
         *jobs.entry(job.state().word().to_owned()).or_default() += 1;
         if matches!(job.state, dispatch::JobState::Ended(_)) {
@@ -788,25 +879,20 @@ pub fn cluster(
         preset: roles.preset().name().to_owned(),
         uptime_seconds: now.since(started).as_secs_f64(),
         job_managers: job_managers(roles, hosts),
-        nodes_up: statuses.iter().filter(up).count() as u32,
-        nodes_total: statuses.len() as u32,
-        capacity: named_totals(&capacity, master.kinds()),
-        used: named_totals(&used, master.kinds()),
-        opportunistic_used: named_totals(&opportunistic_used, master.kinds()),
+        global: roles.global.as_ref().map(|global| global.own().0.into()),
+        cluster: own_cluster(roles),
+        clusters: cluster_views(roles, clusters, now),
+        nodes_up: rooms.iter().filter(|room| room.is_up).count() as u32,
+        nodes_total: rooms.len() as u32,
+        capacity: named_totals(&capacity, &dispatch.kinds),
+        used: named_totals(&used, &dispatch.kinds),
+        opportunistic_used: named_totals(&opportunistic_used, &dispatch.kinds),
         jobs,
         tasks,
         attempts,
         tasks_per_second: ended_lately,
         queues: queues(roles, now),
     })
-}
-
-/// That of the nodes that are up.
-fn capacity(statuses: &[NodeStatus]) -> Totals {
-    let mut capacity = Totals::ZERO;
-    let up = statuses.iter().filter(|status| status.state == Presence::Up);
-    up.for_each(|status| capacity.add(&status.capacity));
-    capacity
 }
 
 /// Amounts by kind, in the units of the kinds; kinds of which there are none are left out.

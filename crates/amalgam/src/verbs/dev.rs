@@ -1,23 +1,36 @@
 //! `amalgam dev`
 
+mod federation;
+
 use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Offer, ServerSettings, Size};
 use crate::failure::Result;
 use crate::{discovery, show};
+use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
 use clap::Args;
+use federation::Plan;
 use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
   amalgam dev                                  this machine as a cluster of one node
   amalgam dev --nodes 4 --cpus 2 --memory 1GiB
+  amalgam dev --clusters 3 --globals 2 --nodes 4   a federation: 3 clusters of 4 nodes each, and 2 global masters
+Commands find the first global master of a federation; --server names another, and --state-dir STATE/cluster-1 that
+cluster's master.
 Jobs and finished tasks survive a restart. Ctrl-C ends what runs, to be run again at the next start.")]
 pub struct DevArgs {
     #[command(flatten)]
     size: Size,
+    /// Start a federation of so many clusters, each with --nodes nodes and a master of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
+    clusters: Option<u32>,
+    /// How many global masters the federation has [default: 1]; they listen at --listen and the ports after it
+    #[arg(long, value_name = "N", requires = "clusters", value_parser = clap::value_parser!(u32).range(1..=200))]
+    globals: Option<u32>,
     #[command(flatten)]
     offer: Offer,
     #[command(flatten)]
@@ -29,9 +42,19 @@ pub struct DevArgs {
 pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
     cluster::log_to_stderr();
     let state_dir = discovery::state_dir(connection)?;
-    let config = args.settings.read()?;
     let mut nodes = args.size.nodes();
     nodes.iter_mut().for_each(|node| args.offer.apply(node));
+    if let Some(clusters) = args.clusters {
+        let is_named = args.settings.preset().is_some();
+        let mut config = args.settings.read_any()?;
+        if !is_named && config.preset == Preset::default() {
+            config.preset = Preset::MEGHA;
+        }
+        let (globals, journal) = (args.globals.unwrap_or(1), args.journal.journal);
+        let enforcement = args.offer.enforcement;
+        return federation::execute(Plan { state_dir, config, clusters, globals, nodes, enforcement, journal });
+    }
+    let config = args.settings.read()?;
     let executor = cluster::executor_setup(&state_dir, args.offer.enforcement)?;
     let executor_config = executor.config.clone();
     let (count, preset) = (nodes.len(), config.preset.name());

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod config;
 pub mod dev;
 pub mod executor;
+pub mod global;
 pub mod info;
 pub mod jobs;
 pub mod list;

@@ -91,10 +91,11 @@ fn find(client: &Client, wanted: &str) -> Result<u32> {
 }
 
 pub fn table(nodes: &[NodeSummary]) -> String {
+    let is_federated = nodes.iter().any(|node| node.cluster.is_some());
     let row = |node: &NodeSummary| {
-        vec![
-            node.id.to_string(),
-            node.name.clone(),
+        let cluster = is_federated.then(|| node.cluster.map(|cluster| cluster.to_string()).unwrap_or_default());
+        let identity = cluster.into_iter().chain([node.id.to_string(), node.name.clone()]);
+        let state = [
             match &node.doubt {
                 Some(doubt) if doubt.failures > 0 => format!("{} (failed {} times)", node.state, doubt.failures),
                 Some(_) => format!("{} (outages)", node.state),
@@ -108,10 +109,12 @@ pub fn table(nodes: &[NodeSummary]) -> String {
             show::amounts(&node.free),
             show::amounts(&node.capacity),
             format!("{} ago", show::seconds(node.last_heard_seconds)),
-        ]
+        ];
+        identity.chain(state).collect()
     };
-    let headings = ["ID", "NAME", "STATE", "RUNNING", "OPPORTUNISTIC", "FREE", "CAPACITY", "HEARD"];
-    show::table(&headings, &nodes.iter().map(row).collect::<Vec<_>>())
+    let headings = ["CLUSTER", "ID", "NAME", "STATE", "RUNNING", "OPPORTUNISTIC", "FREE", "CAPACITY", "HEARD"];
+    let headings = if is_federated { &headings[..] } else { &headings[1..] };
+    show::table(headings, &nodes.iter().map(row).collect::<Vec<Vec<String>>>())
 }
 
 fn in_words(doubt: &NodeDoubt) -> String {

@@ -1,7 +1,7 @@
 //! `amalgam server`
 
 use crate::arguments::Connection;
-use crate::cluster::{self, JournalArgs, ServerSettings};
+use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -12,13 +12,19 @@ use std::process::ExitCode;
 #[command(after_help = "Example:
   amalgam server --state-dir /var/lib/amalgam &
   amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml
-Tasks go on while the server is away, and are taken over when it returns.")]
+Tasks go on while the server is away, and are taken over when it returns.
+
+With [federation] in its configuration it is the master of one cluster of a federation, which takes no jobs itself:
+  amalgam server --config federation.toml --number 1
+They are submitted to one of its global masters, see `amalgam global --help`.")]
 pub struct ServerArgs {
     #[command(flatten)]
     settings: ServerSettings,
     /// Where agents connect [default: 127.0.0.1:7434]
     #[arg(long, value_name = "ADDRESS")]
     listen_agents: Option<String>,
+    #[command(flatten)]
+    numbered: Numbered,
     #[command(flatten)]
     journal: JournalArgs,
 }
@@ -27,8 +33,10 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     cluster::log_to_stderr();
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read()?;
+    args.numbered.apply(&mut config)?;
     config.listen_agents = args.listen_agents.unwrap_or(config.listen_agents);
     let preset = config.preset.name();
+    let cluster = config.federation.as_ref().and_then(|federation| federation.cluster().ok());
     let server = Server::start(ServerOptions {
         state_dir: state_dir.clone(),
         config,
@@ -40,8 +48,9 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     })?;
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
+    let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
     show::print(&format!(
-        "ready: http://{}{agents}, preset {preset}, state in {}\n",
+        "ready: http://{}{agents}{of}, preset {preset}, state in {}\n",
         server.address,
         state_dir.display()
     ))?;

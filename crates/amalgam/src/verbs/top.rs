@@ -5,7 +5,7 @@ use crate::arguments::Connection;
 use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_daemon::api::{ClusterSummary, JobSummary, NodeSummary};
+use amalgam_daemon::api::{ClusterSummary, ClusterView, JobSummary, NodeSummary};
 use clap::Args;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -59,6 +59,7 @@ fn picture(client: &Client) -> Result<String> {
         cluster.nodes_up,
         cluster.nodes_total
     );
+    text.push_str(&federation(&cluster));
     if !cluster.job_managers.is_empty() {
         let away =
             cluster.job_managers.iter().filter(|manager| !manager.connected).map(|manager| manager.number.to_string());
@@ -84,6 +85,22 @@ fn picture(client: &Client) -> Result<String> {
     text.push('\n');
     text.push_str(&super::list::table(&jobs));
     Ok(text)
+}
+
+/// What a global master believes of its clusters, and how old that is.
+fn federation(cluster: &ClusterSummary) -> String {
+    let place = match (cluster.global, cluster.cluster) {
+        (Some(global), _) => format!("global master {global}"),
+        (None, Some(own)) => return format!("cluster {own} of a federation\n"),
+        (None, None) => return String::new(),
+    };
+    let view = |view: &ClusterView| {
+        let age = view.told_seconds.map_or_else(|| "never".to_owned(), |age| format!("{} ago", show::seconds(age)));
+        let away = if view.connected { "" } else { ", not connected" };
+        format!("cluster {}: {} of {} nodes, heard {age}{away}", view.number, view.nodes_up, view.nodes_total)
+    };
+    let views: Vec<String> = cluster.clusters.iter().map(view).collect();
+    format!("{place}; {}\n", views.join("; "))
 }
 
 /// What is used beside what is booked.

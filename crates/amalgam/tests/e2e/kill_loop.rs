@@ -40,7 +40,8 @@ fn many_seeds() {
     }
 }
 
-fn seed() -> u64 {
+/// That of whatever a test draws.
+pub fn seed() -> u64 {
     std::env::var("AMALGAM_KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 

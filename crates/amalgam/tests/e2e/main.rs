@@ -1,10 +1,12 @@
 //! The program as its users meet it: real processes, through the built binary, each test in a directory of its own.
 
 mod access;
+mod allocation;
 mod beside;
 mod conformance;
 mod crashes;
 mod examples;
+mod federations;
 mod files;
 mod guarantees;
 mod hollow;

@@ -32,6 +32,10 @@ impl NodeNames {
         self.names.get(node.0 as usize)?.as_deref()
     }
 
+    pub fn by_number(&self) -> impl Iterator<Item = (NodeId, &str)> {
+        self.names.iter().zip(0..).filter_map(|(name, number)| Some((NodeId(number), name.as_deref()?)))
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(|name| &**name)
     }

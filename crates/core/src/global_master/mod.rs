@@ -11,7 +11,10 @@ use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, GlobalIntroduction, NodeNews, Since, ToGlobalMaster, ToJobManager, ToMaster, Told};
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Booking, Ledger, NodeState, Scheduler};
-use crate::vocabulary::{ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, NodeId, QueueId, Totals};
+use crate::vocabulary::{
+    Attributes, ClusterId, Duration, Epoch, Federation, GlobalId, GrantId, Instant, JobId, NodeId, QueueId, Resources,
+    Totals,
+};
 use proposals::Proposals;
 use sharing::Sharing;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +41,26 @@ struct Cluster {
     awaited: Option<u64>,
     /// The life and the version that it told last.
     told: Option<(Epoch, u64)>,
+    /// When it told something last.
+    heard: Option<Instant>,
     usage: BTreeMap<QueueId, Totals>,
     is_settled: bool,
+}
+
+/// What is believed of a node, for people.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BelievedNode {
+    pub node: NodeId,
+    pub name: String,
+    pub cluster: ClusterId,
+    pub state: NodeState,
+    pub capacity: Resources,
+    pub free: Resources,
+    /// What this global master holds there.
+    pub bookings: u32,
+    pub attributes: Attributes,
+    /// Since its cluster's master told something last; `None` before the first time.
+    pub age: Option<Duration>,
 }
 
 /// A global master's state for people and for a simulator that starts from it.
@@ -82,6 +103,32 @@ impl GlobalMaster {
 
     pub fn federation(&self) -> Federation {
         self.federation
+    }
+
+    pub fn own(&self) -> GlobalId {
+        self.own
+    }
+
+    /// The nodes that it has been told of.
+    pub fn believed_nodes(&self, now: Instant) -> Vec<BelievedNode> {
+        let rooms = &self.dispatch.rooms;
+        let believed = |node: NodeId| {
+            let state = rooms.state(node).filter(|state| *state != NodeState::Expected)?;
+            let cluster = self.federation.cluster_of(node);
+            let heard = self.clusters[usize::from(cluster.0)].heard;
+            Some(BelievedNode {
+                node,
+                name: self.dispatch.names.of(node).unwrap_or_default().to_owned(),
+                cluster,
+                state,
+                capacity: rooms.node_capacity(node),
+                free: rooms.node_free(node),
+                bookings: rooms.node_bookings(node),
+                attributes: rooms.attributes(node).as_ref().clone(),
+                age: heard.map(|heard| now.since(heard)),
+            })
+        };
+        rooms.ids().filter_map(believed).collect()
     }
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToGlobalMaster, out: &mut Outbox) {
@@ -164,6 +211,7 @@ impl GlobalMaster {
         }
         let entry = &mut self.clusters[usize::from(cluster.0)];
         entry.told = Some((life, version));
+        entry.heard = Some(now);
         entry.usage = usage.into_iter().collect();
         entry.is_settled = is_settled;
         self.sharing.on_seen(usize::from(cluster.0), seen);

@@ -289,6 +289,10 @@ impl Roles {
                     let issuer = message_issuer(message).and_then(|epoch| federation.issuer(epoch));
                     return Egress::Global(issuer.unwrap_or_else(|| federation.admitted_by(job)));
                 }
+                if self.life.preset.is_federated() {
+                    // The node's master passes on.
+                    return Egress::Server;
+                }
                 match said.or_else(|| self.host_of(job)).unwrap_or(HostId::SERVER) {
                     HostId::SERVER => Egress::Server,
                     host => Egress::JobHost(host),
@@ -300,6 +304,11 @@ impl Roles {
 
     fn hears_master(&self) -> bool {
         self.job_host.as_ref().is_none_or(|job_host| job_host.hears_master())
+    }
+
+    /// Job managers take events here, where there are any.
+    pub fn manages_jobs(&self) -> bool {
+        self.has_managers()
     }
 
     fn has_managers(&self) -> bool {
@@ -319,6 +328,11 @@ impl Roles {
 
     pub fn preset(&self) -> &Preset {
         &self.life.preset
+    }
+
+    /// Its place in a federation, if it has one.
+    pub fn seat(&self) -> Option<Seat> {
+        self.life.seat
     }
 
     /// What job managers go by.

@@ -6,7 +6,8 @@ use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AttemptId, Duration, EndReason, Ended, ExecutionType, Foretold, Instant, NodeId, TaskId, Token, Way,
+    AllocationTime, AtNode, AttemptId, Duration, EndReason, Ended, ExecutionType, Foretold, Instant, NodeId, TaskId,
+    Token, Way,
 };
 use std::sync::Arc;
 
@@ -178,6 +179,7 @@ impl JobManager {
         from: Address,
         attempt: AttemptId,
         running_for: Duration,
+        at_node: Option<AtNode>,
         out: &mut Outbox,
     ) {
         let Some(running) = self.running.get_mut(&attempt) else {
@@ -198,7 +200,12 @@ impl JobManager {
                 let (task, node, waited) = (running.task, running.node, now.since(running.launched_at));
                 let expected = self.allowance.is_some().then_some(running.expected_wait);
                 let (opportunistic, promoted) = (running.opportunistic, running.promoted);
-                out.record(Record::Started { task, attempt, node, waited, expected, opportunistic, promoted });
+                let queue = self.first_starts.on_started(running.launched_at, task, self.dag.stage(task.stage).total);
+                let time = |(queue, at)| AllocationTime::of(queue, waited, running_for, at);
+                let allocation = queue.zip(at_node).map(time);
+                let started =
+                    Record::Started { task, attempt, node, waited, expected, opportunistic, promoted, allocation };
+                out.record(started);
             }
             let (task, node, twin) = (running.task, running.node, running.twin.filter(|_| !running.had_rival));
             self.note_arrival(task, node);
@@ -284,6 +291,7 @@ impl JobManager {
         let (succeeded, costs_none) = (ended.reason.is_success(), ended.reason.is_infrastructure());
         out.persist(Change::Finished { attempt, task, node, ended, last, at: now });
         for &stage in &ready {
+            self.first_starts.on_ready(now, stage);
             out.record(Record::StageReady { job: self.id(), stage });
         }
         if !last {

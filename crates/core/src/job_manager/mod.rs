@@ -15,6 +15,7 @@ mod estimate;
 mod exchange;
 mod exploration;
 mod files;
+mod first_starts;
 mod places;
 mod placing;
 mod progress;
@@ -52,6 +53,7 @@ use blame::Blame;
 use correction::Corrections;
 use exploration::Exploration;
 use files::Files;
+use first_starts::FirstStarts;
 use places::Unlocated;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -113,6 +115,7 @@ pub struct JobManager {
     exploration: Exploration,
     blame: Blame,
     speeds: Speeds,
+    first_starts: FirstStarts,
     quota: Quota,
     /// Whether that, or what the job may hold, kept tasks back when it was looked at last.
     limit_binds: bool,
@@ -249,6 +252,7 @@ impl JobManager {
         let exploration = Exploration::new(own.as_ref().and_then(|own| own.explores));
         let tells_work = own.as_ref().is_some_and(|own| own.tells_work);
         let speeds = Speeds::new(dag.stages.len());
+        let first_starts = FirstStarts::new(dag.stages.len());
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
                 (Some(placement), mix, quota, allowance, promote_after)
@@ -277,6 +281,7 @@ impl JobManager {
             exploration,
             blame: Blame::default(),
             speeds,
+            first_starts,
             quota,
             limit_binds: false,
             outstanding: Outstanding::default(),
@@ -338,7 +343,9 @@ impl JobManager {
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
             // Nobody here claims yet; the ask stays open at the master.
             ToJobManager::Refused(_) => {}
-            ToJobManager::Started { attempt, running_for } => self.on_started(now, from, attempt, running_for, out),
+            ToJobManager::Started { attempt, running_for, at_node } => {
+                self.on_started(now, from, attempt, running_for, at_node, out);
+            }
             ToJobManager::Yields { attempt, has_cpu } => self.on_yields(from, attempt, has_cpu),
             ToJobManager::Lacks { attempt, files } => self.on_lacks(now, from, attempt, &files, out),
             ToJobManager::Progress { samples } => self.on_progress(now, from, &samples, out),
@@ -388,6 +395,10 @@ impl JobManager {
         }
         if wishes.cancelled {
             self.cancel(now, out);
+        }
+        if !is_begun {
+            let first = self.job.spec.stages.iter().enumerate().filter(|(_, stage)| stage.after.is_empty());
+            first.for_each(|(stage, _)| self.first_starts.on_ready(now, stage as u32));
         }
         if is_news {
             self.update_demand(now, out);

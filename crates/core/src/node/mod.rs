@@ -25,9 +25,9 @@ use crate::protocol::{
 use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::NodeQueue;
 use crate::vocabulary::{
-    AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold, ForetoldStart,
-    GrantId, HostId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry, ResourceSpec, Resources,
-    RunningEntry, TaskId, TaskShape, TaskTemplate, Totals,
+    AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold,
+    ForetoldStart, GrantId, HostId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry,
+    ResourceSpec, Resources, RunningEntry, TaskId, TaskShape, TaskTemplate, Totals,
 };
 use conflicts::OpportunisticUse;
 use devices::DevicePool;
@@ -180,6 +180,8 @@ struct Attempt {
     devices: Devices,
     /// When it was queued, then when it went to the executor; and as much later as it had to do without its CPU since.
     since: Instant,
+    /// How long it was queued.
+    waited: Duration,
     yielding: Option<Yielding>,
     /// Until then it has to run to make up for having yielded.
     yielded_until: Instant,
@@ -198,6 +200,7 @@ impl Attempt {
             expected: None,
             devices: Devices::new(),
             since,
+            waited: Duration::ZERO,
             yielding: None,
             yielded_until: since,
             foretold: None,
@@ -445,6 +448,7 @@ impl NodeAgent {
         };
         let resources = entry.template.shape.resources;
         entry.devices = self.devices.take(&resources, &self.kinds);
+        entry.waited = now.since(entry.since);
         entry.since = now;
         let order = LaunchOrder {
             attempt: id,
@@ -482,8 +486,10 @@ impl NodeAgent {
     /// The process has been there for `running_for`: its timeout counts from its start.
     fn started(&mut self, now: Instant, id: AttemptId, running_for: Duration, out: &mut Outbox) {
         let entry = self.attempts.get_mut(&id).expect("the caller found it");
+        let mut at_node = None;
         if let State::Starting = entry.state {
             entry.state = State::Running;
+            at_node = Some(AtNode { waited: entry.waited, making: now.before(running_for).since(entry.since) });
             if let Some((foretold, came)) = entry.foretold.take() {
                 let start = foretold.started(now.before(running_for).since(came));
                 if self.starts.len() < MOST_STARTS {
@@ -500,7 +506,7 @@ impl NodeAgent {
                 None => self.due.extend(timeout.map(|timeout| (now.before(running_for) + timeout, id))),
             }
         }
-        out.send(id.job, ToJobManager::Started { attempt: id, running_for });
+        out.send(id.job, ToJobManager::Started { attempt: id, running_for, at_node });
     }
 
     /// The executor says that an attempt ended; repeated until acknowledged.
@@ -685,7 +691,7 @@ impl NodeAgent {
         for (attempt, entry) in self.running_attempts().filter(|(attempt, _)| claimed.contains(attempt)) {
             if !matches!(entry.state, State::Starting) {
                 let running_for = entry.running_for(now);
-                out.send(job, ToJobManager::Started { attempt, running_for });
+                out.send(job, ToJobManager::Started { attempt, running_for, at_node: None });
             }
             // Said once when it was promoted, and perhaps lost.
             if let Some(grant) = entry.grant.filter(|_| entry.template.shape.execution == ExecutionType::Opportunistic)

@@ -1,5 +1,6 @@
 //! The words everything else is written in: time, ids, resources, jobs, constraints.
 
+pub mod allocation_time;
 pub mod chance;
 pub mod clashes;
 pub mod constraints;
@@ -22,6 +23,7 @@ pub mod views;
 pub mod waits;
 pub mod work;
 
+pub use allocation_time::{AllocationTime, AtNode};
 pub use chance::Chance;
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
 pub use exchange::{Exchange, ResourceTime};

@@ -335,6 +335,7 @@ impl Backend for FakeCluster {
             task: event.task.clone(),
             attempt: event.attempt.clone(),
             node: event.node.clone(),
+            allocation: None,
         };
         paged(state.events.iter().filter(told).map(line).collect(), &page)
     }

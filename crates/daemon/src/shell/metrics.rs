@@ -6,7 +6,7 @@ use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
-use amalgam_core::vocabulary::{EndReason, Instant};
+use amalgam_core::vocabulary::{AllocationTime, EndReason, Instant};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -35,6 +35,7 @@ pub struct Metrics {
     tasks_retried: Counter,
     ended: AtomicU64,
     launch_seconds: Histogram,
+    allocation_seconds: Family<Label, Histogram, fn() -> Histogram>,
     run_seconds: Histogram,
     commit_seconds: Histogram,
     open_tasks: Gauge,
@@ -65,6 +66,7 @@ impl Default for Metrics {
             tasks_retried: Counter::default(),
             ended: AtomicU64::new(0),
             launch_seconds: seconds(0.0001),
+            allocation_seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.0001, 2.0, 20))),
             run_seconds: seconds(0.001),
             commit_seconds: seconds(0.00002),
             open_tasks: Gauge::default(),
@@ -101,10 +103,13 @@ impl Metrics {
         let slow = "Files that were slow to come, whose tasks ran once more elsewhere";
         registry.register("slow_inputs", slow, self.slow_inputs.clone());
         registry.register("tasks_retried", "Tasks tried again", self.tasks_retried.clone());
+        let launch = "From the grant to the start of the process";
+        registry.register_with_unit("launch", launch, Unit::Seconds, self.launch_seconds.clone());
+        let parts = "From when a task could run to its first start, by part: queue, processing, communication, node";
+        registry.register_with_unit("allocation", parts, Unit::Seconds, self.allocation_seconds.clone());
         let mut histogram = |name, help, histogram: &Histogram| {
             registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
         };
-        histogram("launch", "From the grant to the start of the process", &self.launch_seconds);
         histogram("run", "From the start of an attempt to its end", &self.run_seconds);
         histogram("commit", "Making a group of facts durable", &self.commit_seconds);
         registry.register("open_tasks", "Tasks asked for and not granted", self.open_tasks.clone());
@@ -149,7 +154,10 @@ impl Metrics {
                 Fact::Change(Change::Lost { .. }) => {
                     self.attempts_lost.inc();
                 }
-                Fact::Record(Record::Started { waited, .. }) => self.launch_seconds.observe(waited.as_secs_f64()),
+                Fact::Record(Record::Started { waited, allocation, .. }) => {
+                    self.launch_seconds.observe(waited.as_secs_f64());
+                    allocation.iter().for_each(|time| self.observe_allocation(time));
+                }
                 Fact::Record(Record::TokenRefused { .. }) => {
                     self.tokens_refused.inc();
                 }
@@ -170,6 +178,14 @@ impl Metrics {
         }
     }
 
+    fn observe_allocation(&self, time: &AllocationTime) {
+        let AllocationTime { queue, processing, communication, node } = *time;
+        let parts = [("queue", queue), ("processing", processing), ("communication", communication), ("node", node)];
+        for (part, length) in parts {
+            self.allocation_seconds.get_or_create(&vec![("part", part)]).observe(length.as_secs_f64());
+        }
+    }
+
     /// Attempts that ended since the start.
     pub fn tasks_ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
@@ -181,12 +197,10 @@ impl Metrics {
 
     /// Everything in Prometheus' text format; the gauges are as the roles stand now.
     pub fn render(&self, roles: &Roles, now: Instant) -> String {
-        use amalgam_core::role::Role;
-        if let Some(master) = &roles.master {
-            let description = master.describe(now);
-            self.open_tasks.set(description.open_tasks as i64);
+        if let Some(dispatch) = roles.dispatch() {
+            self.open_tasks.set(dispatch.scheduler.open_tasks() as i64);
             self.jobs.clear();
-            for job in &description.jobs {
+            for job in &dispatch.job_statuses(now) {
                 let state = match &job.state {
                     JobState::Pending => "pending",
                     JobState::Begun => "running",
@@ -195,9 +209,8 @@ impl Metrics {
                 self.jobs.get_or_create(&vec![("state", state)]).inc();
             }
             self.nodes.clear();
-            for node in &description.nodes {
-                let state = crate::views::node_state(node).word();
-                self.nodes.get_or_create(&vec![("state", state)]).inc();
+            for node in crate::views::nodes(roles, now) {
+                self.nodes.get_or_create(&vec![("state", node.state.word())]).inc();
             }
         }
         self.running_attempts.set(roles.jobs.values().map(|manager| manager.running().count() as i64).sum());

@@ -17,6 +17,7 @@ mod log_entries;
 mod metrics;
 mod observe;
 mod routes;
+mod stays;
 
 pub use clock::Clock;
 pub use committer::Committer;
@@ -34,8 +35,9 @@ use amalgam_core::hosting::{Effects, Fact, Followed, Letter, Present, Roles};
 use amalgam_core::node::NodeSettings;
 use amalgam_core::protocol::{Address, Message, ToClient, ToMaster};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{ClientId, HostId, Instant, JobId, NodeId};
+use amalgam_core::vocabulary::{AttemptId, ClientId, ClusterId, GlobalId, HostId, Instant, JobId, NodeId};
 use inbox::{Awake, Inbox, inbox};
+use stays::Stays;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -70,6 +72,22 @@ pub enum Input {
     },
     HostDisconnected {
         host: HostId,
+    },
+    /// This master of a cluster and a global master have each other.
+    GlobalConnected {
+        global: GlobalId,
+        incarnation: u64,
+    },
+    GlobalDisconnected {
+        global: GlobalId,
+    },
+    /// This global master and the master of a cluster have each other.
+    ClusterConnected {
+        cluster: ClusterId,
+        incarnation: u64,
+    },
+    ClusterDisconnected {
+        cluster: ClusterId,
     },
     /// What the log of a process of job managers holds from this entry on, with the instants of this process.
     HostTells {
@@ -183,6 +201,7 @@ pub struct Shell {
     /// Facts of the logs of other processes.
     followed: Vec<(HostId, Followed)>,
     after: Vec<AfterCommit>,
+    stays: Stays,
 }
 
 impl Shell {
@@ -200,8 +219,8 @@ impl Shell {
         }
         let routes = Arc::clone(&committer.routes);
         let handle = Handle { inputs: inputs_in, routes, clock, next_client: Arc::new(AtomicU64::new(1)) };
-        let (effects, followed, after) = (Effects::default(), Vec::new(), Vec::new());
-        let shell = Shell { roles, clock, inputs, committer, journal, files, effects, followed, after };
+        let (effects, followed, after, stays) = (Effects::default(), Vec::new(), Vec::new(), Stays::default());
+        let shell = Shell { roles, clock, inputs, committer, journal, files, effects, followed, after, stays };
         Ok((shell, handle))
     }
 
@@ -211,7 +230,7 @@ impl Shell {
     /// When the log cannot be written; the process must end then.
     pub fn run(mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
-        if self.roles.master.is_some() {
+        if self.roles.dispatch().is_some() {
             self.roles.announce_master(now, &mut self.effects);
             self.finish_turn(now)?;
         }
@@ -291,6 +310,14 @@ impl Shell {
             Input::NodeDisconnected { node } => roles.node_disconnected(now, node, effects),
             Input::HostConnected { host, incarnation } => roles.host_connected(now, host, incarnation, effects),
             Input::HostDisconnected { host } => roles.host_disconnected(now, host, effects),
+            Input::GlobalConnected { global, incarnation } => {
+                roles.global_connected(now, global, incarnation, effects);
+            }
+            Input::GlobalDisconnected { global } => roles.global_disconnected(now, global, effects),
+            Input::ClusterConnected { cluster, incarnation } => {
+                roles.cluster_connected(now, cluster, incarnation, effects);
+            }
+            Input::ClusterDisconnected { cluster } => roles.cluster_disconnected(now, cluster, effects),
             Input::HostTells { host, first, facts } => match roles.follow(host, first, facts) {
                 Ok(news) => {
                     effects.durable |= news.iter().any(|followed| followed.fact.is_change());
@@ -354,6 +381,7 @@ impl Shell {
     fn finish_turn(&mut self, now: Instant) -> Result<(), StoreError> {
         self.write_journal();
         let mut effects = std::mem::take(&mut self.effects);
+        self.stays.tell(&mut effects.facts);
         let forgotten = std::mem::take(&mut effects.forgotten);
         let (after, followed) = (std::mem::take(&mut self.after), std::mem::take(&mut self.followed));
         if effects.misdirected > 0 {
@@ -368,8 +396,12 @@ impl Shell {
         let events = observe::events(dated.clone(), &self.roles);
         self.committer.metrics.take_in(dated.map(|(_, fact)| fact));
         let Effects { facts, durable, letters, .. } = effects;
+        let launched: Vec<AttemptId> = letters.iter().filter_map(stays::launched).collect();
         let letters = letters.into_iter().map(|letter| (self.roles.egress(&letter), letter)).collect();
         self.committer.commit(Turn { now, facts, followed, durable, letters, events, after })?;
+        if !launched.is_empty() && self.roles.manages_jobs() {
+            self.stays.left(launched, self.clock.now().since(now));
+        }
         if let Some(files) = self.files.clone().filter(|_| !forgotten.is_empty()) {
             // A job that comes back with the log should find its output.
             self.committer.settle()?;

@@ -107,7 +107,7 @@ impl View<'_> {
     }
 
     fn of_job(&self, kind: EventKind, job: JobId) -> Event {
-        let known = self.roles.master.as_ref().and_then(|master| master.dispatch().job(job));
+        let known = self.roles.dispatch().and_then(|dispatch| dispatch.job(job));
         let user = known.map(|(job, _): (_, &JobState)| job.spec.user.clone());
         Event { job: Some(job.0), user, ..Event::new(self.at, kind) }
     }

@@ -3,7 +3,7 @@
 use crate::store::Entry;
 use amalgam_core::hosting::{Egress, Letter};
 use amalgam_core::protocol::{Address, Message, ToClient};
-use amalgam_core::vocabulary::{ClientId, HostId, NodeId};
+use amalgam_core::vocabulary::{ClientId, ClusterId, GlobalId, HostId, NodeId};
 use std::collections::HashMap;
 use std::collections::hash_map;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,6 +50,10 @@ pub enum PeerId {
     ServerOf(NodeId),
     /// And a process of job managers.
     JobHostOf(NodeId, HostId),
+    /// The master of a cluster, as a global master reaches it.
+    Cluster(ClusterId),
+    /// A global master, at the master of a cluster.
+    Global(GlobalId),
 }
 
 /// The one connection of a peer. Dropping it makes room for the next, which must not begin before the loop was told
@@ -101,9 +105,18 @@ impl Routes {
     pub fn job_hosts(&self) -> Vec<HostId> {
         let hosts = |peer: &PeerId| match peer {
             PeerId::JobHost(host) => Some(*host),
-            PeerId::Node(_) | PeerId::ServerOf(_) | PeerId::JobHostOf(..) => None,
+            _ => None,
         };
         lock(&self.peers).keys().filter_map(hosts).collect()
+    }
+
+    /// Whose masters are connected.
+    pub fn clusters(&self) -> Vec<ClusterId> {
+        let clusters = |peer: &PeerId| match peer {
+            PeerId::Cluster(cluster) => Some(*cluster),
+            _ => None,
+        };
+        lock(&self.peers).keys().filter_map(clusters).collect()
     }
 
     /// The answer to this client's next request.
@@ -133,8 +146,9 @@ impl Routes {
                     by_peer.entry(PeerId::ServerOf(own)).or_default().push(letter);
                 }
                 (Egress::Server, _) => up.push(letter),
-                // No daemon has a seat in a federation.
-                (Egress::Cluster(_) | Egress::Global(_) | Egress::Executor, _) => {}
+                (Egress::Cluster(cluster), _) => by_peer.entry(PeerId::Cluster(cluster)).or_default().push(letter),
+                (Egress::Global(global), _) => by_peer.entry(PeerId::Global(global)).or_default().push(letter),
+                (Egress::Executor, _) => {}
             }
         }
         if !by_peer.is_empty() {

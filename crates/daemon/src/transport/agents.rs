@@ -57,7 +57,7 @@ pub async fn serve_server(
                     break io::Error::other("the agent is stopping");
                 }
             }
-            Ok(Wire::Fetch { id, attempt, stream, offset, limit }) => {
+            Ok(Wire::Fetch { id, attempt, stream, offset, limit, .. }) => {
                 let Some(files) = files else {
                     let _ = wire_in.send(Wire::Fetched { id, bytes: Ok(Vec::new()) }.into());
                     continue;

@@ -1,9 +1,12 @@
 //! What tasks wrote and the files that they hand on, as they go between nodes: by way of the server.
 
 use super::{FileBytes, Outgoing, Wire};
+use crate::backend::read_output;
 use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
-use amalgam_core::vocabulary::{AttemptId, HostId, NodeId, Stream};
+use crate::shell::Handle;
+use amalgam_core::vocabulary::{AttemptId, ClusterId, GlobalId, HostId, NodeId, Seat, Stream};
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +16,30 @@ use tokio::time::timeout;
 
 const FETCH: Duration = Duration::from_secs(10);
 
-/// What the server has of the nodes and processes of job managers that are connected over the network.
+/// What a server, or a global master, has of the nodes that are connected over the network, and a server of processes of job
+/// managers.
 #[derive(Default)]
 pub struct RemoteNodes {
+    /// Its place in a federation.
+    seat: Option<Seat>,
+    /// The executor's state directory of the nodes in this process.
+    local_files: Option<PathBuf>,
     /// Where agents reach those that have said so in this life of the server.
     pub(super) job_hosts: watch::Sender<BTreeMap<HostId, String>>,
-    peers: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Outgoing>>>,
+    peers: Mutex<BTreeMap<Via, mpsc::UnboundedSender<Outgoing>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<FileBytes>>>,
     waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     next: AtomicU64,
+}
+
+/// Who is asked for what is at a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Via {
+    Node(NodeId),
+    /// The master of its cluster, by a global master.
+    Cluster(ClusterId),
+    /// Any global master, for a node of another cluster.
+    Global(GlobalId),
 }
 
 pub enum Fetched {
@@ -31,14 +49,73 @@ pub enum Fetched {
     Away,
 }
 
+impl From<Fetched> for FileBytes {
+    fn from(fetched: Fetched) -> FileBytes {
+        match fetched {
+            Fetched::Bytes(bytes) => Ok(bytes),
+            Fetched::Failed(why) => Err(why),
+            Fetched::Away => Err("it cannot be reached now".to_owned()),
+        }
+    }
+}
+
 impl RemoteNodes {
-    pub async fn fetch(&self, node: NodeId, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> Fetched {
+    pub fn new(seat: Option<Seat>, local_files: Option<PathBuf>) -> RemoteNodes {
+        RemoteNodes { seat, local_files, ..RemoteNodes::default() }
+    }
+
+    /// A piece of what an attempt wrote at a node of this process or elsewhere.
+    pub async fn output(
+        &self,
+        handle: &Handle,
+        node: NodeId,
+        attempt: AttemptId,
+        stream: Stream,
+        offset: u64,
+        limit: u32,
+    ) -> Fetched {
+        let Some(files) = self.files_of(handle, node).await else {
+            return self.fetch(node, attempt, stream, offset, limit).await;
+        };
+        let read = move || read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
+        match tokio::task::spawn_blocking(read).await {
+            Ok(Ok(bytes)) => Fetched::Bytes(bytes),
+            Ok(Err(why)) => Fetched::Failed(why),
+            Err(error) => Fetched::Failed(error.to_string()),
+        }
+    }
+
+    /// A piece of a file at a node of this process or elsewhere.
+    pub(super) async fn any_piece(&self, handle: &Handle, ask: PieceAsk) -> Piece {
+        let Some(files) = self.files_of(handle, ask.node).await else { return self.piece(ask).await };
+        let read = move || piece(&FileStore::of(&files, ask.node), &ask);
+        tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
+    }
+
+    async fn files_of(&self, handle: &Handle, node: NodeId) -> Option<PathBuf> {
+        let files = self.local_files.clone()?;
+        handle.ask(move |roles, _| roles.nodes.contains(node)).await.is_ok_and(|is_local| is_local).then_some(files)
+    }
+
+    /// Whoever knows more of the node, and is connected.
+    fn toward(&self, node: NodeId) -> Option<mpsc::UnboundedSender<Outgoing>> {
+        let peers = lock(&self.peers);
+        let via = match self.seat {
+            Some(Seat::Global(federation, _)) => Via::Cluster(federation.cluster_of(node)),
+            Some(Seat::Cluster(federation, own)) if federation.cluster_of(node) != own => {
+                *peers.keys().find(|via| matches!(via, Via::Global(_)))?
+            }
+            _ => Via::Node(node),
+        };
+        peers.get(&via).cloned()
+    }
+
+    async fn fetch(&self, node: NodeId, attempt: AttemptId, stream: Stream, offset: u64, limit: u32) -> Fetched {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting).insert(id, answer);
-        let sent = lock(&self.peers)
-            .get(&node)
-            .is_some_and(|peer| peer.send(Wire::Fetch { id, attempt, stream, offset, limit }.into()).is_ok());
+        let ask = Wire::Fetch { id, node, attempt, stream, offset, limit };
+        let sent = self.toward(node).is_some_and(|peer| peer.send(ask.into()).is_ok());
         let fetched = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
         lock(&self.waiting).remove(&id);
         match fetched {
@@ -49,11 +126,27 @@ impl RemoteNodes {
     }
 
     pub(super) fn add(&self, node: NodeId, peer: mpsc::UnboundedSender<Outgoing>) {
-        lock(&self.peers).insert(node, peer);
+        lock(&self.peers).insert(Via::Node(node), peer);
     }
 
     pub(super) fn remove(&self, node: NodeId) {
-        lock(&self.peers).remove(&node);
+        lock(&self.peers).remove(&Via::Node(node));
+    }
+
+    pub(super) fn add_cluster(&self, cluster: ClusterId, peer: mpsc::UnboundedSender<Outgoing>) {
+        lock(&self.peers).insert(Via::Cluster(cluster), peer);
+    }
+
+    pub(super) fn remove_cluster(&self, cluster: ClusterId) {
+        lock(&self.peers).remove(&Via::Cluster(cluster));
+    }
+
+    pub(super) fn add_global(&self, global: GlobalId, peer: mpsc::UnboundedSender<Outgoing>) {
+        lock(&self.peers).insert(Via::Global(global), peer);
+    }
+
+    pub(super) fn remove_global(&self, global: GlobalId) {
+        lock(&self.peers).remove(&Via::Global(global));
     }
 
     pub(super) async fn piece(&self, ask: PieceAsk) -> Piece {
@@ -62,7 +155,7 @@ impl RemoteNodes {
         lock(&self.waiting_pieces).insert(id, answer);
         let node = ask.node;
         let ask = Wire::AskFile { id, ask };
-        let sent = lock(&self.peers).get(&node).is_some_and(|peer| peer.send(ask.into()).is_ok());
+        let sent = self.toward(node).is_some_and(|peer| peer.send(ask.into()).is_ok());
         let piece = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
         lock(&self.waiting_pieces).remove(&id);
         piece.unwrap_or(Piece::Unreachable)
@@ -100,6 +193,18 @@ pub(super) fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
             tracing::warn!(file = %ask.digest, "cannot be read: {error}");
             Piece::Unreachable
         }
+    }
+}
+
+/// Files of all nodes of a federation, as the server of some of them reaches them.
+pub struct FederatedFiles {
+    pub remote: Arc<RemoteNodes>,
+    pub handle: Handle,
+}
+
+impl Source for FederatedFiles {
+    fn piece(&self, ask: PieceAsk) -> Pin<Box<dyn Future<Output = Piece> + Send + '_>> {
+        Box::pin(self.remote.any_piece(&self.handle, ask))
     }
 }
 

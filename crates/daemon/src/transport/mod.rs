@@ -1,20 +1,24 @@
 //! The streams between daemons: framed batches of letters over TCP, both sides proven to hold the same token before the
-//! first one. Agents have one with the server and with each process of job managers, and these have one with the server.
+//! first one. Agents have one with the server and with each process of job managers, and these have one with the server; in a
+//! federation each global master has one with the master of each cluster.
 //!
 //! ```text
 //! who listens: Challenge { version, nonce }   who joins: Hello { version, who it is, nonce, proof of the listener's nonce }
 //! who listens: Accepted { terms, proof of the other's nonce } or Refused { why }
 //! then both: Mail; with the server Fetch / Fetched for what tasks wrote, AskFile / FilePiece for files of tasks, which it
-//! passes on from one node to another, and Hosts, where job managers are; to it Log and All, what these wrote down
+//! passes on from one node to another, and Hosts, where job managers are; to it Log and All, what these wrote down. Masters and
+//! global masters ask each other for what is at nodes of other clusters
 //! ```
 
 mod agents;
+mod federation;
 mod files;
 mod job_hosts;
 mod server;
 
 pub use agents::{HostLinks, serve_server};
-pub use files::{Fetched, OtherNodes, RemoteNodes};
+pub use federation::{GlobalIntroduction, serve_cluster};
+pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
 pub use server::{Gate, Side, serve_daemons};
 
@@ -73,6 +77,8 @@ pub enum Introduction {
     NodeOf { node: NodeId },
     /// A process of job managers, at the server: where agents reach it, and the number of the next entry of its log.
     JobHost { host: HostId, address: String, next: u64 },
+    /// A global master, at the master of a cluster of its federation.
+    Global(Box<GlobalIntroduction>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -105,13 +111,16 @@ pub enum Terms {
         settings: JobManagerSettings,
         heard: u64,
     },
+    Global,
 }
 
 #[derive(Serialize, Deserialize)]
 enum Wire {
     Mail(Vec<Letter>),
+    /// For a piece of what an attempt wrote at this node.
     Fetch {
         id: u64,
+        node: NodeId,
         attempt: AttemptId,
         stream: Stream,
         offset: u64,

@@ -1,5 +1,6 @@
 //! Who listens: the server, for agents and for processes of job managers; and one of these, for agents.
 
+use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
     Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Outgoing, RemoteNodes,
@@ -14,7 +15,7 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{ClockOffset, HostId, Instant, NodeId};
+use amalgam_core::vocabulary::{ClockOffset, Federation, GlobalId, HostId, Instant, NodeId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +33,14 @@ pub struct Gate {
 
 /// Who listens.
 pub enum Side {
-    Server { remote: Arc<RemoteNodes>, id: ServerId, preset: Box<Preset>, epoch: u32 },
+    Server {
+        remote: Arc<RemoteNodes>,
+        id: ServerId,
+        preset: Box<Preset>,
+        epoch: u32,
+        /// As a global master of its federation has to introduce itself.
+        federated: Option<Box<GlobalIntroduction>>,
+    },
     JobHost(HostId),
 }
 
@@ -113,7 +121,7 @@ impl Gate {
         };
         let address = match &hello.introduction {
             Introduction::JobHost { address, .. } => Some(address.clone()),
-            Introduction::Node { .. } | Introduction::NodeOf { .. } => None,
+            Introduction::Node { .. } | Introduction::NodeOf { .. } | Introduction::Global(_) => None,
         };
         let (peer, name, terms) = match self.admit(hello.introduction).await {
             Ok(admitted) => admitted,
@@ -126,7 +134,12 @@ impl Gate {
                     format!("a node named `{name}` is connected already; give each agent a --name of its own")
                 }
                 PeerId::JobHost(host) => are_connected(host),
-                PeerId::ServerOf(_) | PeerId::JobHostOf(..) => unreachable!("nobody is admitted as one"),
+                PeerId::Global(global) => {
+                    format!("{global} is connected already; give each of them a --number of its own")
+                }
+                PeerId::ServerOf(_) | PeerId::JobHostOf(..) | PeerId::Cluster(_) => {
+                    unreachable!("nobody is admitted as one")
+                }
             };
             return Err(refuse(link, Refusal { why, is_passing: true }).await);
         };
@@ -174,6 +187,15 @@ impl Gate {
                 let terms = Terms::JobHost { server: *id, preset: preset.clone(), settings, heard };
                 Ok((PeerId::JobHost(host), format!("job managers {}", host.0), terms))
             }
+            (Side::Server { federated: Some(own), .. }, Introduction::Global(introduction)) => {
+                introduction.check(own).map_err(Refusal::for_good)?;
+                let global = introduction.global;
+                Ok((PeerId::Global(global), global.to_string(), Terms::Global))
+            }
+            (Side::Server { federated: None, .. }, Introduction::Global(_)) => {
+                let why = "this server's cluster is in no federation: write [federation] into its configuration";
+                Err(Refusal::for_good(why.to_owned()))
+            }
             (Side::JobHost(_), Introduction::NodeOf { node }) => {
                 Ok((PeerId::Node(node), node.to_string(), Terms::NodeOf))
             }
@@ -191,7 +213,12 @@ impl Gate {
             (Side::Server { remote, .. }, PeerId::Node(node)) => self.serve_agent(guest, node, Some(remote)).await,
             (Side::JobHost(_), PeerId::Node(node)) => self.serve_agent(guest, node, None).await,
             (Side::Server { remote, .. }, PeerId::JobHost(host)) => self.serve_job_host(guest, host, remote).await,
-            (Side::JobHost(_), PeerId::JobHost(_)) | (_, PeerId::ServerOf(_) | PeerId::JobHostOf(..)) => {}
+            (Side::Server { remote, federated: Some(own), .. }, PeerId::Global(global)) => {
+                self.serve_global(guest, own.federation, global, remote).await;
+            }
+            (Side::Server { federated: None, .. } | Side::JobHost(_), PeerId::Global(_))
+            | (Side::JobHost(_), PeerId::JobHost(_))
+            | (_, PeerId::ServerOf(_) | PeerId::JobHostOf(..) | PeerId::Cluster(_)) => {}
         }
     }
 
@@ -263,6 +290,23 @@ impl Gate {
             remote.remove(node);
         }
         let _ = self.handle.send(Input::NodeDisconnected { node });
+        drop(route);
+    }
+
+    async fn serve_global(&self, guest: Guest, federation: Federation, global: GlobalId, remote: &Arc<RemoteNodes>) {
+        let Guest { incarnation, link, parcels, route, .. } = guest;
+        if self.handle.send(Input::GlobalConnected { global, incarnation }).is_err() {
+            return;
+        }
+        tracing::info!("{global} connected");
+        let (wire_in, wire) = mpsc::unbounded_channel();
+        let clock = self.handle.clock();
+        let conversation = link.converse(parcels, wire, move || clock.now());
+        remote.add_global(global, wire_in.clone());
+        let end = exchange(conversation, wire_in, &self.handle, remote, may_say(federation, global)).await;
+        tracing::info!(%end, "{global} left");
+        remote.remove_global(global);
+        let _ = self.handle.send(Input::GlobalDisconnected { global });
         drop(route);
     }
 

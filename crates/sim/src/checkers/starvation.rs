@@ -180,8 +180,9 @@ mod tests {
 
     fn started(attempt: AttemptId) -> Happening {
         let (waited, node) = (Duration::ZERO, NodeId(0));
-        let (expected, opportunistic, promoted) = (None, true, false);
-        let record = Record::Started { task: TASK, attempt, node, waited, expected, opportunistic, promoted };
+        let (expected, opportunistic, promoted, allocation) = (None, true, false, None);
+        let task = TASK;
+        let record = Record::Started { task, attempt, node, waited, expected, opportunistic, promoted, allocation };
         Happening::Told(Place::Server, Fact::Record(record))
     }
 

@@ -2,11 +2,15 @@
 
 mod cluster;
 mod daemon;
+mod federation;
 mod http;
+mod proxy;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, free_port, is_alive};
+pub use federation::Federation;
 pub use http::{Http, job_spec};
+pub use proxy::{Fault, Proxy};
 
 use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};

@@ -1,0 +1,182 @@
+//! A whole federation in one process: for each cluster a server with nodes of its own, and global masters over them.
+
+use crate::cluster;
+use crate::failure::{Failure, Result};
+use crate::show;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId};
+use amalgam_core::why::counted;
+use amalgam_daemon::api::ServerFile;
+use amalgam_daemon::auth::Tokens;
+use amalgam_daemon::config::{Config, FederationConfig};
+use amalgam_daemon::executor::host::Host;
+use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::global::{self, GlobalOptions};
+use amalgam_daemon::node_setup::NodeOptions;
+use amalgam_daemon::private::make_private_dir;
+use amalgam_daemon::server::{Server, ServerOptions};
+use amalgam_daemon::shell::shut_down;
+use std::fs;
+use std::net::ToSocketAddrs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the global masters may take to hear of all nodes before clients are told that all is ready.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Enough for a machine, and few enough that what is known of each costs nothing.
+const SPAN: u32 = 10_000;
+
+/// What `--clusters` and `--globals` and the rest of the command line make of it.
+pub struct Plan {
+    pub state_dir: PathBuf,
+    pub config: Config,
+    pub clusters: u32,
+    pub globals: u32,
+    /// Of each cluster.
+    pub nodes: Vec<NodeOptions>,
+    pub enforcement: EnforcementChoice,
+    pub journal: Option<PathBuf>,
+}
+
+/// Runs until it is told to stop. Call it before other threads start: it starts the executors.
+pub fn execute(plan: Plan) -> Result<ExitCode> {
+    let size = Federation::new(plan.clusters, plan.globals, SPAN).map_err(|problem| Failure::usage(problem, ""))?;
+    let config = federated(&plan, size)?;
+    // All of them have the same tokens.
+    Tokens::open(&plan.state_dir, &cluster::user())?;
+    let mut executors = Vec::new();
+    let mut servers = Vec::new();
+    for cluster in size.clusters() {
+        let (server, executor) = start_cluster(&plan, &config, cluster)?;
+        servers.push(server);
+        executors.push(executor);
+    }
+    let masters = servers.iter().filter_map(|server| server.agents_address).map(|address| address.to_string());
+    let masters: Vec<String> = masters.collect();
+    let globals = size.globals().map(|global| start_global(&plan, &config, global, &masters));
+    let globals = globals.collect::<Result<Vec<Server>>>()?;
+    let nodes = plan.nodes.len() * servers.len();
+    await_nodes(&globals, nodes);
+    let Some(first) = globals.first() else { unreachable!("a federation has a global master") };
+    first.write_server_file(&plan.state_dir)?;
+    let addresses: Vec<String> = globals.iter().map(|global| format!("http://{}", global.address)).collect();
+    show::print(&format!(
+        "ready: {} in {} under {} at {}, preset {}, state in {}\n",
+        counted(nodes as u64, "node"),
+        counted(u64::from(plan.clusters), "cluster"),
+        counted(u64::from(plan.globals), "global master"),
+        addresses.join(" and "),
+        config.preset.name(),
+        plan.state_dir.display()
+    ))?;
+    cluster::until_stopped()?;
+    let _ = fs::remove_file(plan.state_dir.join(ServerFile::NAME));
+    globals.into_iter().chain(servers).for_each(Server::stop);
+    executors.iter().for_each(shut_down);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What all processes of the federation have in common.
+fn federated(plan: &Plan, size: Federation) -> Result<Config> {
+    let mut config = plan.config.clone();
+    if !config.preset.is_federated() {
+        let what = format!("{} is no preset for a federation", config.preset.name());
+        let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
+        return Err(Failure::usage(what, format!("choose one of {}, or leave out --clusters", such.join(", "))));
+    }
+    let kinds = &mut config.master.dispatch.kinds;
+    for (name, _) in plan.nodes.iter().flat_map(|node| &node.resources) {
+        kinds.add(name).map_err(|problem| Failure::usage(problem, "offer others with --resource"))?;
+    }
+    let kinds = kinds.clone();
+    config.federation = Some(FederationConfig { size, number: None, masters: Vec::new(), kinds });
+    Ok(config)
+}
+
+/// A directory for one of its processes, with the tokens of all.
+fn home(state_dir: &Path, name: &str) -> Result<PathBuf> {
+    let home = state_dir.join(name);
+    let wrong = |error| Failure::new(format!("cannot make {}: {error}", home.display()), "name another --state-dir");
+    make_private_dir(&home).map_err(wrong)?;
+    match symlink(Path::new("..").join(Tokens::FILE), home.join(Tokens::FILE)) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(wrong(error)),
+        _ => Ok(home),
+    }
+}
+
+fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Server, ExecutorConfig)> {
+    let state_dir = home(&plan.state_dir, &format!("cluster-{}", cluster.0))?;
+    let executor = cluster::executor_setup(&state_dir, plan.enforcement)?;
+    let executor_config = executor.config.clone();
+    let mut config = config.clone();
+    (config.listen, config.listen_agents) = ("127.0.0.1:0".to_owned(), "127.0.0.1:0".to_owned());
+    if let Some(federation) = &mut config.federation {
+        federation.number = Some(cluster.0);
+    }
+    let host = Host::inspect().hostname;
+    let named = |(number, node): (usize, &NodeOptions)| {
+        let name = format!("{host}-c{}-{}", cluster.0, number + 1);
+        NodeOptions { name: Some(name), ..node.clone() }
+    };
+    let server = Server::start(ServerOptions {
+        state_dir,
+        config,
+        user: cluster::user(),
+        nodes: plan.nodes.iter().enumerate().map(named).collect(),
+        executor: Some(executor),
+        takes_agents: true,
+        journal: plan.journal.clone(),
+    })?;
+    crate::verbs::server::report_torn(&server);
+    Ok((server, executor_config))
+}
+
+fn start_global(plan: &Plan, config: &Config, global: GlobalId, masters: &[String]) -> Result<Server> {
+    let state_dir = home(&plan.state_dir, &format!("global-{}", global.0))?;
+    let mut config = config.clone();
+    config.listen = next_port(&config.listen, global.0);
+    if let Some(federation) = &mut config.federation {
+        federation.number = Some(global.0);
+        federation.masters = masters.to_vec();
+    }
+    let (user, journal) = (cluster::user(), plan.journal.clone());
+    let server = global::start(GlobalOptions { state_dir, config, user, secrets: None, journal })?;
+    crate::verbs::server::report_torn(&server);
+    Ok(server)
+}
+
+/// The address of global master `number`, where the first has this one. What is no address is said by whoever listens there.
+fn next_port(first: &str, number: u8) -> String {
+    match first.to_socket_addrs().ok().and_then(|mut found| found.next()) {
+        Some(mut address) if address.port() > 0 => {
+            address.set_port(address.port().saturating_add(number.into()));
+            address.to_string()
+        }
+        _ => first.to_owned(),
+    }
+}
+
+/// Whoever submits to any of them finds all nodes. One that does not hear of them is not waited for.
+fn await_nodes(globals: &[Server], nodes: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    for global in globals {
+        while Instant::now() < deadline && global::known_nodes(global.handle()).is_ok_and(|known| known < nodes) {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn global_masters_listen_at_ports_in_a_row_unless_the_system_chooses() {
+        assert_eq!(next_port("127.0.0.1:7433", 0), "127.0.0.1:7433");
+        assert_eq!(next_port("127.0.0.1:7433", 2), "127.0.0.1:7435");
+        assert_eq!(next_port("127.0.0.1:0", 2), "127.0.0.1:0");
+    }
+}

@@ -1,0 +1,69 @@
+//! `amalgam global`
+
+use crate::arguments::Connection;
+use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
+use crate::failure::Result;
+use crate::{discovery, show};
+use amalgam_core::why::counted;
+use amalgam_daemon::global::{self, GlobalOptions};
+use clap::Args;
+use std::process::ExitCode;
+
+#[derive(Args)]
+#[command(
+    after_help = "A federation is several clusters under several global masters. Every process has the same [federation] in
+its configuration and the same tokens.toml in its state directory, and a --number of its own:
+
+  [federation]
+  masters = [\"127.0.0.1:7434\", \"127.0.0.1:7534\"]    # where each cluster's master listens for agents
+  globals = 2
+
+  amalgam server --config federation.toml --number 0 --state-dir /var/lib/amalgam/cluster-0
+  amalgam server --config federation.toml --number 1 --state-dir /var/lib/amalgam/cluster-1 --listen 127.0.0.1:7533 \\
+      --listen-agents 127.0.0.1:7534
+  amalgam global --config federation.toml --number 0 --state-dir /var/lib/amalgam/global-0 --listen 127.0.0.1:7633
+  amalgam agent --server 127.0.0.1:7534 ...          # a node of cluster 1
+  amalgam submit --server 127.0.0.1:7633 -- ./step
+
+Its jobs and what runs of them outlive it: it takes them over when it is started again. See `amalgam dev --clusters`
+for a whole federation on one machine."
+)]
+pub struct GlobalArgs {
+    #[command(flatten)]
+    settings: ServerSettings,
+    #[command(flatten)]
+    numbered: Numbered,
+    #[command(flatten)]
+    journal: JournalArgs,
+}
+
+pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
+    cluster::log_to_stderr();
+    let state_dir = discovery::state_dir(connection)?;
+    let mut config = args.settings.read_any()?;
+    args.numbered.apply(&mut config)?;
+    let of = config.federation.as_ref().map(|federation| (federation.number, federation.size.clusters));
+    let preset = config.preset.name();
+    // A file of tokens proves it to the masters; its own clients have theirs in its state directory.
+    let secrets = connection.token_file.is_some().then(|| cluster::secrets(connection, &state_dir)).transpose()?;
+    let options = GlobalOptions {
+        state_dir: state_dir.clone(),
+        config,
+        user: cluster::user(),
+        secrets,
+        journal: args.journal.journal,
+    };
+    let server = global::start(options)?;
+    super::server::report_torn(&server);
+    let (number, clusters) = of.unwrap_or_default();
+    show::print(&format!(
+        "ready: http://{}, global master {} of {}, preset {preset}, state in {}\n",
+        server.address,
+        number.unwrap_or_default(),
+        counted(clusters.into(), "cluster"),
+        state_dir.display()
+    ))?;
+    cluster::until_stopped()?;
+    server.stop();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,42 @@
+//! What the allocation of tasks takes, in its four parts, is told of real runs under every preset.
+
+use crate::support::Scene;
+use amalgam_core::preset::Preset;
+use amalgam_daemon::api::{AllocationParts, StoryLine};
+
+/// Six tasks of a fifth of a second on two CPUs: two start at once, and the others wait for them.
+fn is_told(preset: Preset) {
+    let federated: &[&str] = if preset.is_federated() { &["--clusters", "1"] } else { &[] };
+    let scene = Scene::dev(&[&["--preset", preset.name()], federated].concat());
+    scene.has_executor(&scene.state().join("cluster-0"));
+    let id = scene.submit(&["--array", "0-5", "--", "sleep", "0.2"]);
+    scene.ok(&["wait", &id]);
+    let story = scene.story(&id);
+    let seconds = |line: &StoryLine| line.at.0 as f64 / 1e6;
+    let begun = seconds(story.iter().find(|line| line.kind == "begun").unwrap());
+    let started: Vec<&StoryLine> = story.iter().filter(|line| line.kind == "started").collect();
+    let mut waits: Vec<f64> = Vec::new();
+    for line in started {
+        // Of a second attempt of a task nothing is told.
+        let Some(AllocationParts { queue, processing, communication, node }) = line.allocation else { continue };
+        let total = queue + processing + communication + node;
+        // The log gives what happened in a turn of the loop the time of its end.
+        let at_most = seconds(line) - begun + 0.1;
+        assert!(total > 0.0 && total <= at_most, "{preset:?}: {total} of {at_most}: {line:?}", preset = preset.name());
+        assert!(line.text.contains(" communication, "), "{line:?}");
+        waits.push(queue + node);
+    }
+    assert_eq!(waits.len(), 6, "{}: {story:#?}", preset.name());
+    let waited = waits.iter().filter(|wait| **wait > 0.1).count();
+    assert_eq!(waited, 4, "{}: in the queue, or at the node: {waits:?}", preset.name());
+    let metrics = scene.http().text("/metrics");
+    for part in ["queue", "processing", "communication", "node"] {
+        let count = format!("amalgam_allocation_seconds_count{{part=\"{part}\"}} 6");
+        assert!(metrics.contains(&count), "{}: {metrics}", preset.name());
+    }
+}
+
+#[test]
+fn every_preset_tells_what_the_allocation_of_a_task_took() {
+    Preset::all().for_each(is_told);
+}

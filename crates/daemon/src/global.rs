@@ -1,0 +1,113 @@
+//! A global master: it has jobs and their managers, a log and a public interface, and a stream with the master of each cluster.
+
+use crate::auth::Tokens;
+use crate::config::{Config, FederationConfig};
+use crate::journal::JournalWriter;
+use crate::server::{
+    Hosted, Kept, Log, Server, ServerError, bind, global_introduction, interface_runtime, resolve, roles,
+};
+use crate::shell::{Handle, Input, Stopped};
+use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_patiently, serve_cluster};
+use amalgam_core::hosting::Roles;
+use amalgam_core::vocabulary::{Epoch, Seat};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+/// Which global master to start, and where.
+pub struct GlobalOptions {
+    pub state_dir: PathBuf,
+    /// Its `[federation]` says which it is, and where the clusters' masters are.
+    pub config: Config,
+    /// Who owns the first token.
+    pub user: String,
+    /// What proves it to the clusters' masters; its own tokens, where nothing is said.
+    pub secrets: Option<Secrets>,
+    /// A directory in which what the roles take and leave is written down.
+    pub journal: Option<PathBuf>,
+}
+
+/// Starts everything and returns when jobs can be submitted; the clusters may come later.
+///
+/// # Errors
+/// When the configuration names no global master, or the log or an address cannot be used.
+pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
+    let GlobalOptions { state_dir, config, user, secrets, journal } = options;
+    let missing = || ServerError::Federation("it is missing, and a global master needs it".to_owned());
+    let federation = config.federation.clone().ok_or_else(missing)?;
+    let own = federation.global().map_err(ServerError::Federation)?;
+    let address = resolve(&config.listen)?;
+    let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
+    let log = Log::open(&state_dir, &config)?;
+    let too_many = || ServerError::TooManyStarts { path: state_dir.clone() };
+    let epoch = Epoch::of_host(own.host(), log.life).ok_or_else(too_many)?;
+    let seat = Seat::Global(federation.size, own);
+    let mut roles = roles(&config, epoch, Some(seat))?;
+    let name = format!("global-{}", own.0);
+    let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
+    if journal.is_some() {
+        roles.keep_journal();
+    }
+    roles.recover_global(config.master.dispatch.clone(), config.queues.clone(), log.changes);
+    let hosted = Hosted::start(roles, log.store, log.clock, journal, None)?;
+
+    let runtime = interface_runtime()?;
+    let listener = runtime.block_on(bind(address))?;
+    let remote = Arc::new(RemoteNodes::new(Some(seat), None));
+    let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
+    let FederationConfig { size, masters, .. } = federation;
+    for (cluster, master) in size.clusters().zip(masters) {
+        let introduction = global_introduction(&config, size, own, cluster);
+        let (handle, remote, secrets) = (hosted.handle.clone(), Arc::clone(&remote), secrets.clone());
+        runtime.spawn(async move { stay_with(&master, introduction, &secrets, &handle, &remote).await });
+    }
+    let kept = Kept { agents_address: None, torn_bytes: log.torn_bytes, state_dir, lock: None };
+    Server::serve(hosted, remote, tokens, runtime, listener, kept)
+}
+
+/// Serves the master of a cluster for as long as this process lives. One that does not let it in is asked again: its operator may
+/// mend that.
+async fn stay_with(
+    master: &str,
+    introduction: GlobalIntroduction,
+    secrets: &Secrets,
+    handle: &Handle,
+    remote: &Arc<RemoteNodes>,
+) {
+    let (federation, cluster) = (introduction.federation, introduction.cluster);
+    let mut said = String::new();
+    loop {
+        let introduce = || Introduction::Global(Box::new(introduction.clone()));
+        match join_patiently(master, secrets, introduce, None).await {
+            Ok(joined) => {
+                said.clear();
+                tracing::info!("connected with the master of {cluster}");
+                let end = serve_cluster(joined, federation, cluster, handle, remote).await;
+                tracing::warn!(%end, "the connection to the master of {cluster} broke");
+                tokio::time::sleep(RETRY.0).await;
+            }
+            Err(error) => {
+                // Said once: it is asked again for as long as its operator takes.
+                let why = error.to_string();
+                if why != said {
+                    tracing::error!("{cluster}: {why}");
+                    said = why;
+                }
+                tokio::time::sleep(RETRY.1).await;
+            }
+        }
+    }
+}
+
+/// How many nodes a global master has been told of. Not to be called on one of its own threads.
+///
+/// # Errors
+/// When it is stopping.
+pub fn known_nodes(handle: &Handle) -> Result<usize, Stopped> {
+    let (answer, answered) = mpsc::channel();
+    let count = move |roles: &Roles, now| {
+        let known = roles.global.as_ref().map_or(0, |global| global.believed_nodes(now).len());
+        let _ = answer.send(known);
+    };
+    handle.send(Input::Ask(Box::new(count)))?;
+    answered.recv().map_err(|_| Stopped)
+}
