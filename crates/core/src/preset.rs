@@ -590,10 +590,10 @@ impl Preset {
         self.places == Places::ByKind
     }
 
-    /// Whether guaranteed work may be preempted where another queue has less than its share. None of today's does; without
-    /// it only opportunistic work may be.
+    /// Whether guaranteed work may be preempted where another queue has less than its share; without it only opportunistic work may
+    /// be.
     pub fn preempts_for_shares(self) -> bool {
-        false
+        self.places == Places::GlobalMasters
     }
 
     fn publishes(self) -> Publish {

@@ -274,6 +274,8 @@ pub struct ProposedLaunch {
     pub node: NodeId,
     /// Whose share it counts towards.
     pub queue: QueueId,
+    /// Where there is no room, tasks of this queue are to give way.
+    pub instead_of: Option<QueueId>,
     pub launch: Box<Launch>,
 }
 
@@ -302,8 +304,10 @@ pub struct Told {
     pub freed: Vec<GrantId>,
     pub refused: Vec<GrantId>,
     pub nodes: Vec<NodeNews>,
-    /// What each queue's tasks hold in this cluster, of those that hold something.
+    /// What each queue's tasks hold in this cluster, of those that hold something, without what gives way.
     pub usage: Vec<(QueueId, Totals)>,
+    /// Of each of its nodes it is known what runs there, or it was given up.
+    pub is_settled: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -332,8 +336,9 @@ pub struct HeldGrant {
 pub enum NodeNews {
     /// It has registered, and what it has; its room follows.
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
-    /// What is free there, nothing where it takes no work.
-    Room { node: NodeId, free: Resources },
+    /// What is free there, nothing where it takes no work; and what the tasks of each queue hold that do not give way, where queues
+    /// have shares.
+    Room { node: NodeId, free: Resources, held: Box<[(QueueId, Resources)]> },
     /// It cannot be reached; given up, if it is lost.
     Away { node: NodeId, lost: bool },
 }
@@ -627,6 +632,8 @@ pub enum Rule {
     Guarantee,
     /// The queue that got something longest ago, then the earlier submission.
     Turn,
+    /// Its queue has less than its share, and another one more: tasks of that one give way.
+    Share { at_cost_of: QueueId },
     /// The job with the least work.
     ShortestJob,
     /// The job with the least work left.
@@ -658,6 +665,8 @@ pub enum ToNode {
     Move { to: NodeId, room: Box<Resources> },
     /// Run an attempt. Answered by `Started` and `Finished`, or by `NotTaken`; not at all where its token is not right.
     Launch(Box<Launch>),
+    /// The same, and what runs or waits there under these grants gives way to it.
+    LaunchInstead { launch: Box<Launch>, of: Box<[GrantId]> },
     /// The attempt is guaranteed from now on. Its resources are booked under this grant, which is answered by `Promoted`, or by
     /// `Freed` if it does not run any more; without one it is within what its job is entitled to, as its job manager says.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
@@ -679,6 +688,16 @@ pub enum ToNode {
     Forget { job: JobId },
     /// From the node's executor.
     Executor(ExecutorReport),
+}
+
+impl ToNode {
+    /// The launch that it brings.
+    pub fn launch(&self) -> Option<&Launch> {
+        match self {
+            ToNode::Launch(launch) | ToNode::LaunchInstead { launch, .. } => Some(launch),
+            _ => None,
+        }
+    }
 }
 
 /// The master knows the node as it was at this `registration`; grants older than `first_grant` are void.
@@ -942,6 +961,7 @@ impl fmt::Display for Rule {
             Rule::Copy => "its files being needed where they can be had sooner",
             Rule::Moved => "its node having room when the task waited at another",
             Rule::Guarantee => "priority, then order of submission in the queue furthest below its guarantee",
+            Rule::Share { .. } => "its queue's share, of which others had a part",
             Rule::Turn => "its queue's turn, then priority and order of submission",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",

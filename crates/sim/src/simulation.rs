@@ -656,7 +656,9 @@ impl Simulation {
             return;
         }
         self.network.delivered(link, direction, &letter);
-        if let Message::ToNode(ToNode::Launch(launch)) = &letter.message {
+        if let Message::ToNode(body) = &letter.message
+            && let Some(launch) = body.launch()
+        {
             self.metrics.on_launch_delivered(self.now, launch.task, self.now.since(sent));
         }
         if let Message::ToMaster(ToMaster::Launch(proposed)) = &letter.message {

@@ -22,17 +22,7 @@ pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
 
 /// The same job with so many tasks.
 pub fn simulation_of(settings: Settings, tasks: u32, plan: &[(u64, Fault)]) -> Simulation {
-    let stage = StageSpec {
-        name: "s0".to_owned(),
-        tasks: TaskSet::Count(tasks),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
-        resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
-        execution: ExecutionType::Guaranteed,
-        ..StageSpec::default()
-    };
-    let spec = Arc::new(JobSpec { name: "j0".to_owned(), stages: vec![stage], ..JobSpec::default() });
-    let run_times = vec![RunTimes::Same(Duration::from_secs(5))].into();
-    let jobs = vec![TraceJob { arrival: Duration::from_secs(1), spec, run_times }];
+    let jobs = vec![job("", tasks, Duration::from_secs(1), Duration::from_secs(5))];
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
     let resources = ResourceSpec { basic: Resources::new(2_000, 0), custom: Vec::new() };
     let nodes = [Node { name: "host0".to_owned(), resources, attributes: Attributes::default() }];
@@ -41,6 +31,21 @@ pub fn simulation_of(settings: Settings, tasks: u32, plan: &[(u64, Fault)]) -> S
     let planned = |(micros, fault): &(u64, Fault)| Planned { at: Instant(*micros), upon: None, fault: fault.clone() };
     simulation.plan(plan.iter().map(planned).collect());
     simulation
+}
+
+/// So many tasks of one core.
+pub fn job(queue: &str, tasks: u32, arrival: Duration, run_time: Duration) -> TraceJob {
+    let stage = StageSpec {
+        name: "s0".to_owned(),
+        tasks: TaskSet::Count(tasks),
+        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
+        execution: ExecutionType::Guaranteed,
+        ..StageSpec::default()
+    };
+    let (name, queue) = ("j0".to_owned(), queue.to_owned());
+    let spec = Arc::new(JobSpec { name, queue, stages: vec![stage], ..JobSpec::default() });
+    TraceJob { arrival, spec, run_times: vec![RunTimes::Same(run_time)].into() }
 }
 
 pub fn run(simulation: &mut Simulation, until: u64) -> Vec<Happening> {

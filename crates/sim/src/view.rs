@@ -97,6 +97,13 @@ impl Simulation {
         self.nodes[node].agent.busy_until > self.now + HANG
     }
 
+    /// Some process of masters, global masters or nodes does.
+    pub fn some_hang(&self) -> bool {
+        let processes = std::iter::once(&self.server).chain(&self.clusters).chain(&self.globals);
+        processes.into_iter().any(|process| process.busy_until > self.now + HANG)
+            || self.nodes().any(|node| self.hangs(node))
+    }
+
     /// The custom kinds of resources that the master has named.
     pub fn kinds(&self) -> &Kinds {
         &self.kinds

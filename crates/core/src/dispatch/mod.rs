@@ -223,6 +223,9 @@ impl Dispatcher {
 
     /// A node is called so; where another one is already, with its number behind it.
     pub fn name(&mut self, node: NodeId, name: &str) {
+        if self.names.of(node) == Some(name) {
+            return;
+        }
         match self.names.find(name) {
             Some(other) if other != node => self.names.insert(node, &format!("{name}@{node}")),
             _ => self.names.insert(node, name),

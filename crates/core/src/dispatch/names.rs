@@ -2,19 +2,26 @@
 
 use crate::vocabulary::NodeId;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct NodeNames {
-    by_name: BTreeMap<String, NodeId>,
-    names: BTreeMap<NodeId, String>,
+    by_name: BTreeMap<Arc<str>, NodeId>,
+    /// By number.
+    names: Vec<Option<Arc<str>>>,
 }
 
 impl NodeNames {
     pub fn insert(&mut self, node: NodeId, name: &str) {
-        if let Some(before) = self.names.insert(node, name.to_owned()).filter(|before| before != name) {
+        let index = node.0 as usize;
+        if self.names.len() <= index {
+            self.names.resize(index + 1, None);
+        }
+        let shared: Arc<str> = name.into();
+        if let Some(before) = self.names[index].replace(Arc::clone(&shared)).filter(|before| **before != *name) {
             self.by_name.remove(&before);
         }
-        self.by_name.insert(name.to_owned(), node);
+        self.by_name.insert(shared, node);
     }
 
     pub fn find(&self, name: &str) -> Option<NodeId> {
@@ -22,10 +29,10 @@ impl NodeNames {
     }
 
     pub fn of(&self, node: NodeId) -> Option<&str> {
-        self.names.get(&node).map(String::as_str)
+        self.names.get(node.0 as usize)?.as_deref()
     }
 
     pub fn all(&self) -> impl Iterator<Item = &str> {
-        self.by_name.keys().map(String::as_str)
+        self.by_name.keys().map(|name| &**name)
     }
 }

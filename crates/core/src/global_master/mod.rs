@@ -4,6 +4,7 @@
 //! What it believes is soft: it is told everything when a connection is new. Its jobs are in its log.
 
 mod proposals;
+mod sharing;
 
 use crate::dispatch::{DispatchSettings, Dispatcher, JobStatus, QueueStatus};
 use crate::policy::inter_job::QueueTree;
@@ -12,6 +13,7 @@ use crate::role::{Change, Event, Outbox, Record, Role};
 use crate::scheduling::{Booking, Ledger, NodeState, Scheduler};
 use crate::vocabulary::{ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, NodeId, QueueId, Totals};
 use proposals::Proposals;
+use sharing::Sharing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ pub struct GlobalMaster {
     /// Jobs, and what is believed of the room for them.
     dispatch: Dispatcher,
     proposals: Proposals,
+    sharing: Sharing,
     /// By number.
     clusters: Vec<Cluster>,
     /// Counts introductions.
@@ -36,6 +39,7 @@ struct Cluster {
     /// The life and the version that it told last.
     told: Option<(Epoch, u64)>,
     usage: BTreeMap<QueueId, Totals>,
+    is_settled: bool,
 }
 
 /// A global master's state for people and for a simulator that starts from it.
@@ -57,11 +61,15 @@ impl GlobalMaster {
         scheduler: Scheduler,
     ) -> GlobalMaster {
         let settings = DispatchSettings { numbers: federation.job_numbers(own), ..settings };
+        let is_own = |(queue, share): &(QueueId, u64)| *share > 0 && queues.global_of(*queue) == Some(own.0);
+        let shares = queues.shares().filter(is_own).map(|(queue, _)| queue);
+        let sharing = Sharing::new(shares, usize::from(federation.clusters));
         GlobalMaster {
             federation,
             own,
             dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new()),
-            proposals: Proposals::new(epoch),
+            proposals: Proposals::new(epoch, sharing.is_wanted()),
+            sharing,
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
             introductions: 0,
         }
@@ -76,16 +84,6 @@ impl GlobalMaster {
         self.federation
     }
 
-    /// What the queues' tasks hold in all clusters together, as far as is known.
-    pub fn usage(&self) -> BTreeMap<QueueId, Totals> {
-        let mut usage: BTreeMap<QueueId, Totals> = BTreeMap::new();
-        for (queue, used) in self.clusters.iter().flat_map(|cluster| &cluster.usage) {
-            let sum = usage.entry(*queue).or_default();
-            sum.0.iter_mut().zip(&used.0).for_each(|(sum, more)| *sum += more);
-        }
-        usage
-    }
-
     fn on_message(&mut self, now: Instant, from: Address, body: ToGlobalMaster, out: &mut Outbox) {
         match body {
             ToGlobalMaster::Told(told) => self.on_told(now, *told, out),
@@ -94,7 +92,12 @@ impl GlobalMaster {
                 ToMaster::NodeFailed { node, suspects } if self.federation.has(node) => {
                     out.send(self.federation.cluster_of(node), ToMaster::NodeFailed { node, suspects });
                 }
-                body => self.dispatch.on_message(now, from, body, &mut self.proposals, out),
+                body => {
+                    if let ToMaster::Return { grants } = &body {
+                        self.sharing.on_returned(grants);
+                    }
+                    self.dispatch.on_message(now, from, body, &mut self.proposals, out);
+                }
             },
         }
     }
@@ -129,7 +132,7 @@ impl GlobalMaster {
     }
 
     fn on_told(&mut self, now: Instant, told: Told, out: &mut Outbox) {
-        let Told { cluster, life, since, version, seen, freed, refused, nodes, usage } = told;
+        let Told { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = told;
         let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
         let (mut returned, mut lost) = (Vec::new(), Vec::new());
         match since {
@@ -147,13 +150,7 @@ impl GlobalMaster {
                 // Of what was proposed before it was asked, all has been looked at or is lost.
                 let looked_at = if is_answer { u64::MAX } else { seen };
                 self.reconcile(now, cluster, looked_at, &held_grants(held));
-                if is_answer {
-                    let there = nodes.iter().filter_map(|news| match news {
-                        NodeNews::Joined { node, .. } => Some(*node),
-                        _ => None,
-                    });
-                    returned.extend(there);
-                }
+                self.sharing.on_seen(usize::from(cluster.0), looked_at);
             }
             Since::Version(since) => {
                 if entry.awaited.is_some() || entry.told.is_none_or(|(of, at)| of != life || version < at) {
@@ -168,13 +165,18 @@ impl GlobalMaster {
         let entry = &mut self.clusters[usize::from(cluster.0)];
         entry.told = Some((life, version));
         entry.usage = usage.into_iter().collect();
+        entry.is_settled = is_settled;
+        self.sharing.on_seen(usize::from(cluster.0), seen);
         let from = Address::ClusterMaster(cluster);
         self.dispatch.free(now, from, &refused, out);
         self.dispatch.free(now, from, &freed, out);
-        let had = *self.dispatch.rooms.capacity();
+        let (had, changes) = (*self.dispatch.rooms.capacity(), self.dispatch.rooms.node_changes());
         let mut opened = Vec::new();
         for news in nodes {
             self.take_news(now, news, seen, &mut opened, &mut returned, &mut lost);
+        }
+        if self.dispatch.rooms.node_changes() != changes {
+            self.dispatch.scheduler.on_room_opened();
         }
         if *self.dispatch.rooms.capacity() != had {
             self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
@@ -221,21 +223,18 @@ impl GlobalMaster {
         let rooms = &mut self.dispatch.rooms;
         match news {
             NodeNews::Joined { node, name, capacity, attributes } if self.federation.has(node) => {
-                rooms.join(node, capacity, Arc::unwrap_or_clone(attributes));
+                rooms.join(node, capacity, attributes);
                 rooms.set_open(node, true);
                 self.dispatch.name(node, &name);
-                self.dispatch.scheduler.on_room_opened();
-                if !returned.contains(&node) {
-                    returned.push(node);
-                }
+                returned.push(node);
             }
-            NodeNews::Room { node, free } if rooms.state(node).is_some() => {
+            NodeNews::Room { node, free, held } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
-                    self.dispatch.scheduler.on_room_opened();
                 }
                 let epoch = self.proposals.epoch();
                 self.dispatch.rooms.believe(node, &free, |grant| grant.epoch != epoch || grant.number <= seen);
+                self.sharing.on_held(node, held);
                 opened.push(node);
             }
             NodeNews::Away { node, lost: false } if rooms.state(node) == Some(NodeState::Up) => {
@@ -248,6 +247,7 @@ impl GlobalMaster {
                     self.dispatch.rooms.free(booking.grant);
                     self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
                 }
+                self.sharing.on_held(node, Box::default());
                 lost.push(node);
             }
             NodeNews::Joined { .. } | NodeNews::Room { .. } | NodeNews::Away { .. } => {}
@@ -259,6 +259,7 @@ impl GlobalMaster {
         let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
         if !returned.is_empty() {
             returned.sort_unstable();
+            returned.dedup();
             let nodes: Arc<[NodeId]> = returned.into();
             running.iter().for_each(|job| out.send(*job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) }));
         }
@@ -298,13 +299,14 @@ impl Role for GlobalMaster {
             Event::Connected { .. } | Event::Disconnected { .. } => {}
             Event::Wakeup => self.dispatch.on_delays(now, &mut self.proposals, out),
         }
+        self.have_others_give_way(now, out);
         self.dispatch.begun.clear();
         self.dispatch.tell_shares(out);
         self.check_invariants();
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.dispatch.scheduler.next_widening()
+        self.dispatch.scheduler.next_widening().into_iter().chain(self.sharing.next_retry()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

@@ -2,7 +2,7 @@
 //! which the launches leave.
 
 use crate::dispatch::Claims;
-use crate::protocol::{ClaimError, Grant, ToJobManager};
+use crate::protocol::{ClaimError, Grant, Rule, ToJobManager};
 use crate::role::Outbox;
 use crate::scheduling::{Booking, Granting, Ledger};
 use crate::vocabulary::{Epoch, Generation, GrantId};
@@ -11,11 +11,18 @@ pub(super) struct Proposals {
     epoch: Epoch,
     next: u64,
     made: Vec<Grant>,
+    /// Those of which somebody wants to hear, and by which rule.
+    new: Option<Vec<(Booking, Rule)>>,
 }
 
 impl Proposals {
-    pub(super) fn new(epoch: Epoch) -> Proposals {
-        Proposals { epoch, next: 1, made: Vec::new() }
+    /// With `are_told`, [`Proposals::take_new`] tells of each.
+    pub(super) fn new(epoch: Epoch, are_told: bool) -> Proposals {
+        Proposals { epoch, next: 1, made: Vec::new(), new: are_told.then(Vec::new) }
+    }
+
+    pub(super) fn take_new(&mut self) -> Vec<(Booking, Rule)> {
+        self.new.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -27,7 +34,12 @@ impl Claims for Proposals {
     fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError> {
         let Granting { ask, node, resources, rule, passed_over, foretold } = *proposal;
         let grant = GrantId { epoch: self.epoch, number: self.next, slot: rooms.next_slot() };
-        rooms.claim(Booking { grant, job: ask.job, node, resources })?;
+        let booking = Booking { grant, job: ask.job, node, resources };
+        match rule {
+            Rule::Share { .. } => rooms.claim_beyond(booking)?,
+            _ => rooms.claim(booking)?,
+        }
+        self.new.iter_mut().for_each(|new| new.push((booking, rule)));
         self.next += 1;
         // The node's master seals what it lets through.
         let generation = Generation::default();

@@ -72,7 +72,12 @@ impl JobManager {
         match master {
             Some(master) => {
                 let queue = self.job.queue;
-                out.send(master, ToMaster::Launch(Box::new(ProposedLaunch { node, queue, launch })));
+                let instead_of = match rule {
+                    Rule::Share { at_cost_of } => Some(at_cost_of),
+                    _ => None,
+                };
+                let proposed = ProposedLaunch { node, queue, instead_of, launch };
+                out.send(master, ToMaster::Launch(Box::new(proposed)));
             }
             None => out.send(node, ToNode::Launch(launch)),
         }

@@ -5,18 +5,16 @@
 //! when a node joins and at each heartbeat.
 
 use super::Master;
+use super::holdings::Holdings;
 use crate::dispatch::{NodeNames, refuse};
 use crate::protocol::{
     Address, ClaimError, GlobalIntroduction, HeldGrant, NodeNews, ProposedLaunch, RefusalKind, Since, ToGlobalMaster,
     ToJobManager, ToNode, Told,
 };
 use crate::role::{Outbox, Record};
-use crate::scheduling::{Booking, Ledger, NodeState};
-use crate::vocabulary::{
-    AttemptId, ClientId, ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, JobId, Kinds, NodeId, QueueId,
-    Totals,
-};
-use std::collections::{BTreeMap, VecDeque};
+use crate::scheduling::{Booking, BookingChange, Ledger, NodeState};
+use crate::vocabulary::{AttemptId, ClientId, ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, Kinds, NodeId};
+use std::collections::VecDeque;
 
 /// Of so many changes at least it is known which node they were of; whoever lacks more is told everything.
 const LEAST_CHANGES: usize = 4_096;
@@ -26,11 +24,7 @@ pub(super) struct Federated {
     cluster: ClusterId,
     /// By number.
     globals: Vec<Global>,
-    jobs: BTreeMap<JobId, JobHeld>,
-    /// The queues of jobs that had begun when their global masters introduced themselves.
-    announced: BTreeMap<JobId, QueueId>,
-    /// What the queues' tasks hold here.
-    usage: BTreeMap<QueueId, Totals>,
+    holdings: Holdings,
     /// Counts changes of nodes.
     version: u64,
     /// The nodes of the last changes.
@@ -61,23 +55,14 @@ struct Global {
     refused: Vec<GrantId>,
 }
 
-/// A job with tasks here.
-#[derive(Default)]
-struct JobHeld {
-    /// Unknown of what runs since before this life, until its global master says so.
-    queue: Option<QueueId>,
-    bookings: u32,
-}
-
 impl Federated {
-    pub(super) fn new(federation: Federation, cluster: ClusterId) -> Federated {
+    /// `has_shares`: some queues are made room for.
+    pub(super) fn new(federation: Federation, cluster: ClusterId, has_shares: bool) -> Federated {
         Federated {
             federation,
             cluster,
             globals: vec![Global::default(); usize::from(federation.globals)],
-            jobs: BTreeMap::new(),
-            announced: BTreeMap::new(),
-            usage: BTreeMap::new(),
+            holdings: Holdings::new(has_shares),
             version: 0,
             changes: VecDeque::new(),
             joined_at: Vec::new(),
@@ -123,16 +108,11 @@ impl Federated {
                 self.note_change(node);
             }
         }
-        for booking in &news.booked {
-            let queue = self.announced.get(&booking.job).copied();
-            let entry = self.jobs.entry(booking.job).or_insert(JobHeld { queue, bookings: 0 });
-            entry.bookings += 1;
-            if let Some(queue) = entry.queue {
-                self.usage.entry(queue).or_default().add(&booking.resources);
+        for (booking, change) in &news.bookings {
+            self.holdings.take(booking, *change, ledger.index(booking.node));
+            if let BookingChange::Freed { .. } = change {
+                self.note_freed(booking);
             }
-        }
-        for booking in &news.freed {
-            self.note_freed(booking);
         }
         ledger.forget_news();
         let most = LEAST_CHANGES.max(2 * ledger.ids().count());
@@ -145,45 +125,11 @@ impl Federated {
     }
 
     fn note_freed(&mut self, booking: &Booking) {
-        if let Some(entry) = self.jobs.get_mut(&booking.job) {
-            entry.bookings -= 1;
-            if let Some(queue) = entry.queue {
-                let used = self.usage.entry(queue).or_default();
-                used.sub(&booking.resources);
-                if *used == Totals::ZERO {
-                    self.usage.remove(&queue);
-                }
-            }
-            if entry.bookings == 0 {
-                self.jobs.remove(&booking.job);
-            }
-        }
         let owner = self.federation.issuer(booking.grant.epoch);
         if let Some(global) = owner.and_then(|owner| self.global(owner)).filter(|global| global.introduction.is_some())
         {
             global.freed.push(booking.grant);
             global.is_due = true;
-        }
-    }
-
-    /// What is held of jobs counts towards the shares of their queues from now on.
-    fn learn_queues(&mut self, global: GlobalId, jobs: &[(JobId, QueueId)]) {
-        let federation = self.federation;
-        self.announced.retain(|job, _| federation.admitted_by(*job) != global);
-        for (job, queue) in jobs {
-            self.announced.insert(*job, *queue);
-            if let Some(entry) = self.jobs.get_mut(job) {
-                entry.queue = Some(*queue);
-            }
-        }
-    }
-
-    fn count_usage(&mut self, ledger: &Ledger) {
-        self.usage.clear();
-        for booking in ledger.ids().flat_map(|node| ledger.bookings_on(node)) {
-            if let Some(queue) = self.jobs.get(&booking.job).and_then(|entry| entry.queue) {
-                self.usage.entry(queue).or_default().add(&booking.resources);
-            }
         }
     }
 
@@ -198,7 +144,10 @@ impl Federated {
             news.push(NodeNews::Joined { node, name, capacity, attributes });
         }
         news.push(match state {
-            NodeState::Up => NodeNews::Room { node, free: ledger.offer(node) },
+            NodeState::Up => {
+                let held = self.holdings.on_node(ledger.index(node));
+                NodeNews::Room { node, free: ledger.offer(node), held }
+            }
             NodeState::Unreachable => NodeNews::Away { node, lost: false },
             NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },
         });
@@ -230,8 +179,8 @@ impl Federated {
             changed.into_iter().for_each(|node| self.news_of(node, told, rooms, &mut nodes));
             Since::Version(told)
         };
-        let usage = self.usage.iter().map(|(queue, used)| (*queue, *used)).collect();
-        let told = Told { cluster, life, since, version, seen, freed, refused, nodes, usage };
+        let (usage, is_settled) = (self.holdings.usage(), !rooms.ledger.expects_nodes());
+        let told = Told { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled };
         out.send(global, ToGlobalMaster::Told(Box::new(told)));
     }
 }
@@ -243,9 +192,10 @@ struct Rooms<'a> {
 }
 
 impl Master {
-    /// The launch is let through if there is room; then it is on its way to the node.
+    /// The launch is let through if there is room, or if there will be when those have given way whom it names; then it is on its
+    /// way to the node.
     pub(super) fn on_proposed(&mut self, proposed: ProposedLaunch, out: &mut Outbox) {
-        let ProposedLaunch { node, queue, mut launch } = proposed;
+        let ProposedLaunch { node, queue, instead_of, mut launch } = proposed;
         let Some(federated) = &mut self.federated else { return };
         let attempt = launch.attempt;
         let stale = Record::Stale { from: Address::JobManager(attempt.job), attempt };
@@ -261,36 +211,46 @@ impl Master {
         global.seen = global.seen.max(grant.number);
         global.is_due = true;
         let (job, task, resources) = (attempt.job, launch.task, launch.template.shape.resources);
-        // What was told since says that there is no such booking.
-        let claimed = match is_overtaken {
-            true => Err(ClaimError::Overtaken),
-            false => self.dispatch.rooms.claim_proposed(Booking { grant, job, node, resources }),
+        let (rooms, holdings) = (&mut self.dispatch.rooms, &federated.holdings);
+        let booking = Booking { grant, job, node, resources };
+        let claimed = match instead_of {
+            // What was told since says that there is no such booking.
+            _ if is_overtaken => Err(ClaimError::Overtaken),
+            None => rooms.claim_proposed(booking).map(|()| Vec::new()),
+            Some(victim) => rooms.claim_instead(booking, |other| holdings.is_of(other, victim)),
         };
-        if let Err(why) = claimed {
-            global.refused.push(grant);
-            federated.not_taken.push(attempt);
-            return out.record(Record::LaunchRefused { task, attempt, node, why });
-        }
-        let entry = federated.jobs.entry(job).or_default();
-        // What was found to run before counts from now on, too.
-        let is_news = entry.queue.replace(queue) != Some(queue) && entry.bookings > 0;
-        if is_news {
+        let victims = match claimed {
+            Ok(victims) => victims,
+            Err(why) => {
+                if let Some(global) = owner.and_then(|owner| federated.global(owner)) {
+                    global.refused.push(grant);
+                }
+                federated.not_taken.push(attempt);
+                return out.record(Record::LaunchRefused { task, attempt, node, why });
+            }
+        };
+        if federated.holdings.learn(job, queue) {
             federated.take_news(&mut self.dispatch.rooms);
-            federated.count_usage(&self.dispatch.rooms);
+            federated.holdings.count(&self.dispatch.rooms);
         }
         if federated.federation.internal_to(node).host() != grant.epoch.host() {
             out.record(Record::Repartitioned { task, attempt, node });
         }
         launch.token = self.claims.tokens.seal(node, &launch.allocation());
-        out.send(node, ToNode::Launch(launch));
+        if victims.is_empty() {
+            return out.send(node, ToNode::Launch(launch));
+        }
+        let of = victims.iter().map(|victim| victim.grant).collect();
+        out.send(node, ToNode::LaunchInstead { launch, of });
     }
 
     pub(super) fn on_introduced(&mut self, global: GlobalId, introduction: GlobalIntroduction, out: &mut Outbox) {
         let GlobalIntroduction { epoch, number, jobs } = introduction;
         let Some(federated) = &mut self.federated else { return };
         federated.take_news(&mut self.dispatch.rooms);
-        federated.learn_queues(global, &jobs);
-        federated.count_usage(&self.dispatch.rooms);
+        let federation = federated.federation;
+        federated.holdings.learn_all(&jobs, |job| federation.admitted_by(job) == global);
+        federated.holdings.count(&self.dispatch.rooms);
         let Some(entry) = federated.global(global) else { return };
         if epoch < entry.epoch || epoch.host() != global.host() {
             return out.record(Record::StaleMessage { from: Address::GlobalMaster(global) });
@@ -308,7 +268,10 @@ impl Master {
     /// What nodes said to it may have been lost on the way.
     pub(super) fn on_global_connected(&mut self, global: GlobalId, out: &mut Outbox) {
         self.forget_global(global);
-        for node in self.dispatch.rooms.ids().filter(|node| self.dispatch.rooms.state(*node) == Some(NodeState::Up)) {
+        // The connection of a node that is silent may hold.
+        let may_hear =
+            |node: &NodeId| matches!(self.dispatch.rooms.state(*node), Some(NodeState::Up | NodeState::Unreachable));
+        for node in self.dispatch.rooms.ids().filter(may_hear) {
             out.send(node, ToNode::SayEndsAgain { host: global.host() });
         }
     }
@@ -359,7 +322,7 @@ pub(super) fn refuse_jobs(client: ClientId, out: &mut Outbox) {
 mod tests {
     use super::*;
     use crate::protocol::Message;
-    use crate::vocabulary::{Attributes, Resources};
+    use crate::vocabulary::{Attributes, JobId, QueueId, Resources, Totals};
 
     const NODE: NodeId = NodeId(0);
     const GLOBAL: GlobalId = GlobalId(0);
@@ -374,7 +337,7 @@ mod tests {
         /// One node of two cores, and a global master that has introduced itself.
         fn new() -> Cluster {
             let federation = Federation::new(1, 1, 4).unwrap();
-            let mut federated = Federated::new(federation, ClusterId(0));
+            let mut federated = Federated::new(federation, ClusterId(0), false);
             let mut ledger = Ledger::from_node(NODE);
             ledger.keep_news();
             ledger.join(NODE, Resources::new(2_000, 0), Attributes::default());
@@ -453,7 +416,7 @@ mod tests {
     #[test]
     fn what_the_tasks_of_a_queue_hold_is_told_with_every_word() {
         let mut cluster = Cluster::new();
-        cluster.federated.learn_queues(GLOBAL, &[(JobId(1), QueueId(3))]);
+        cluster.federated.holdings.learn_all(&[(JobId(1), QueueId(3))], |_| true);
         let grant = cluster.book(1);
         let mut held = Totals::ZERO;
         held.add(&Resources::new(1_500, 0));

@@ -7,6 +7,7 @@
 mod claims;
 mod faults;
 mod federation;
+mod holdings;
 mod load;
 mod publish;
 mod steer;
@@ -122,7 +123,9 @@ impl Master {
     ) -> Master {
         let judges_users = settings.steer.is_some();
         let dispatch = DispatchSettings { judges_users, ..settings.dispatch.clone() };
-        let federated = settings.federated.map(|(federation, cluster)| Box::new(Federated::new(federation, cluster)));
+        let has_shares = queues.has_shares();
+        let federated =
+            settings.federated.map(|(federation, cluster)| Box::new(Federated::new(federation, cluster, has_shares)));
         let first = federated.as_ref().map_or(NodeId(0), |federated| federated.first_node());
         let mut rooms = Ledger::from_node(first);
         if federated.is_some() {

@@ -2,7 +2,7 @@
 //! sets it.
 
 use super::{Attempt, NodeAgent, State};
-use crate::protocol::{Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
+use crate::protocol::{Address, Launch, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::resources::CPU;
 use crate::vocabulary::{
@@ -201,6 +201,37 @@ impl NodeAgent {
         ended
     }
 
+    /// Its master has others give way to a launch; none does where it is not taken.
+    pub(super) fn on_launch_instead(
+        &mut self,
+        now: Instant,
+        from: Address,
+        launch: Box<Launch>,
+        of: &[GrantId],
+        out: &mut Outbox,
+    ) {
+        let by = launch.attempt;
+        let was_here = self.attempts.contains_key(&by);
+        self.on_launch(now, from, launch, out);
+        if was_here || !self.attempts.contains_key(&by) {
+            return;
+        }
+        let gives_way = |attempt: &Attempt| attempt.grant.is_some_and(|grant| of.contains(&grant));
+        let victims: Vec<AttemptId> =
+            self.attempts.iter().filter(|(_, attempt)| gives_way(attempt)).map(|(id, _)| *id).collect();
+        victims.into_iter().for_each(|victim| self.preempt(now, victim, by, out));
+    }
+
+    pub(super) fn preempt(&mut self, now: Instant, victim: AttemptId, by: AttemptId, out: &mut Outbox) {
+        let entry = &self.attempts[&victim];
+        if matches!(entry.state, State::Stopping { .. } | State::Ended(_)) {
+            return;
+        }
+        out.record(Record::Preempting { task: entry.task, attempt: victim, node: self.node, by });
+        self.making_way.insert(victim, by);
+        self.on_stop(now, victim, EndReason::Preempted, self.settings.stop_grace, out);
+    }
+
     /// Ends opportunistic attempts for guaranteed ones that wait, `by` the last of them: those that lose least, the newest, and
     /// no more than needed. What is booked has room beside the others that are; what is not, as far as they leave it some. Where
     /// they yield their CPU, none is ended for that.
@@ -252,11 +283,6 @@ impl NodeAgent {
                 victims.remove(at);
             }
         }
-        for id in victims {
-            let (task, node) = (self.attempts[&id].task, self.node);
-            out.record(Record::Preempting { task, attempt: id, node, by });
-            self.making_way.insert(id, by);
-            self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
-        }
+        victims.into_iter().for_each(|victim| self.preempt(now, victim, by, out));
     }
 }

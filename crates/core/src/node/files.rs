@@ -810,10 +810,7 @@ impl NodeAgent {
                 self.files.send_back(id);
                 continue;
             }
-            let (task, node) = (self.attempts[&id].task, self.node);
-            out.record(Record::Preempting { task, attempt: id, node, by });
-            self.making_way.insert(id, by);
-            self.on_stop(now, id, EndReason::Preempted, self.settings.stop_grace, out);
+            self.preempt(now, id, by, out);
         }
         self.files.admit(self.node);
     }

@@ -336,6 +336,7 @@ impl NodeAgent {
                 _ => self.tokens.expire(HostId::SERVER, before),
             },
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
+            ToNode::LaunchInstead { launch, of } => self.on_launch_instead(now, from, launch, &of, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
             ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),

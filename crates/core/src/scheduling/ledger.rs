@@ -4,6 +4,9 @@
 //! Room is found through maxima over blocks of 64 nodes and over 64 such blocks, so a search passes over the occupied
 //! part of a cluster without visiting it. The maxima are upper bounds, kind by kind; only the node itself decides.
 
+mod giving_way;
+
+use super::classes::Classes;
 use super::room_order::RoomOrder;
 pub use crate::protocol::ClaimError;
 use crate::vocabulary::{
@@ -26,6 +29,8 @@ pub struct Ledger {
     nodes: Vec<LedgerNode>,
     /// Free resources of open nodes, apart from the rest for the sake of the search.
     room: Vec<Resources>,
+    /// Their CPU once more: most searches pass over a node for its sake, and find it in few lines of the cache.
+    cpu: Vec<u32>,
     block_room: Vec<Resources>,
     super_room: Vec<Resources>,
     /// Blocks whose maxima may be too high.
@@ -38,14 +43,12 @@ pub struct Ledger {
     free_slots: Vec<u32>,
     /// Where bookings are kept whose grants were numbered in an earlier life or by somebody else: their ids say another place.
     adopted: BTreeMap<(Epoch, u64), u32>,
-    classes: ClassTable,
-    class_constraints: Vec<Arc<Vec<Constraint>>>,
-    /// The nodes that a class is narrowed to, sorted; such a class belongs to one ask.
-    class_members: Vec<Option<Vec<NodeId>>>,
-    free_classes: Vec<u32>,
+    classes: Classes,
     capacity: Totals,
     /// Counts changes to which nodes there are and which of them are open.
     node_changes: u64,
+    /// Nodes that were not seen in this life, and not given up.
+    expected: u32,
     /// For placements that compare rooms.
     by_room: Option<RoomOrder>,
     /// What has changed since it was asked, for whoever passes it on.
@@ -59,8 +62,21 @@ pub struct LedgerNews {
     pub joined: Vec<NodeId>,
     /// Their room or their state is another.
     pub changed: Vec<NodeId>,
-    pub freed: Vec<Booking>,
-    pub booked: Vec<Booking>,
+    /// In the order in which it was done.
+    pub bookings: Vec<(Booking, BookingChange)>,
+}
+
+/// What became of a booking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BookingChange {
+    Booked,
+    /// Somebody else is to have what it holds.
+    GivesWay,
+    /// It gives way no more, for nobody wants it to.
+    Stays,
+    Freed {
+        gave_way: bool,
+    },
 }
 
 struct LedgerNode {
@@ -72,6 +88,8 @@ struct LedgerNode {
     attributes: Arc<Attributes>,
     first_booking: u32,
     bookings: u32,
+    /// Those of them that give way.
+    giving_way: u32,
     /// Whether it takes new work.
     open: bool,
     /// Kept free for one ask only.
@@ -113,6 +131,8 @@ struct Slot {
     booking: Option<Booking>,
     previous: u32,
     next: u32,
+    /// The slot of the booking that is to have what this one holds.
+    gives_way_to: u32,
 }
 
 /// A growing list whose entries stay where they are: with a million of them, moving all takes half a second.
@@ -155,9 +175,7 @@ impl Ledger {
 
     /// Of nodes with numbers from this one on.
     pub fn from_node(first: NodeId) -> Ledger {
-        let mut ledger = Ledger { first: first.0, ..Ledger::default() };
-        ledger.class(&Arc::new(Vec::new()));
-        ledger
+        Ledger { first: first.0, classes: Classes::new(), ..Ledger::default() }
     }
 
     /// The dense index of a node, which views and policies know it by.
@@ -199,21 +217,30 @@ impl Ledger {
                 attributes: Arc::default(),
                 first_booking: NONE,
                 bookings: 0,
+                giving_way: 0,
                 open: false,
                 reserved: false,
             });
             self.room.push(Resources::ZERO);
+            self.cpu.push(0);
             self.block_room.resize(self.nodes.len().div_ceil(BLOCK), Resources::ZERO);
             self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
             self.is_loose.resize(self.block_room.len(), false);
             let index = self.nodes.len() - 1;
             self.classify(index);
+            self.expected += 1;
         }
     }
 
+    /// Whether it is not known of some node what it runs.
+    pub fn expects_nodes(&self) -> bool {
+        self.expected > 0
+    }
+
     /// A node is there, with this capacity and these attributes. It stays closed until [`Ledger::set_open`].
-    pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: Attributes) {
+    pub fn join(&mut self, node: NodeId, capacity: Resources, attributes: impl Into<Arc<Attributes>>) {
         self.expect_node(node);
+        let attributes = attributes.into();
         let index = self.index(node);
         let entry = &mut self.nodes[index];
         self.capacity.sub(&entry.capacity);
@@ -222,10 +249,15 @@ impl Ledger {
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);
         }
-        entry.attributes = Arc::new(attributes);
-        entry.state = NodeState::Up;
+        let is_other = entry.attributes != attributes;
+        entry.attributes = attributes;
+        self.expected -= u32::from(std::mem::replace(&mut entry.state, NodeState::Up) == NodeState::Expected);
         self.node_changes += 1;
-        self.classify(index);
+        if is_other {
+            self.classify(index);
+        }
+        // Whether it was told who is to give way there is not known.
+        self.let_stay(index, |_| true);
         if let Some(news) = &mut self.news {
             news.joined.push(node);
         }
@@ -234,19 +266,7 @@ impl Ledger {
     }
 
     fn classify(&mut self, index: usize) {
-        for class in 0..self.classes.classes() {
-            let met = self.meets(class, index);
-            self.classes.set(class, index, met);
-        }
-    }
-
-    fn meets(&self, class: u32, index: usize) -> bool {
-        let attributes = &self.nodes[index].attributes;
-        let members = self.class_members[class as usize].as_ref();
-        if members.is_some_and(|members| members.binary_search(&self.node(index)).is_err()) {
-            return false;
-        }
-        self.class_constraints[class as usize].iter().all(|constraint| constraint.is_met_by(attributes))
+        self.classes.classify(index, &self.nodes[index].attributes);
     }
 
     /// Opens a node to claims, or closes it.
@@ -274,7 +294,8 @@ impl Ledger {
             let capacity = std::mem::take(&mut entry.capacity);
             self.capacity.sub(&capacity);
         }
-        self.nodes[index].state = state;
+        let before = std::mem::replace(&mut self.nodes[index].state, state);
+        self.expected -= u32::from(before == NodeState::Expected && state != NodeState::Expected);
         self.node_changes += 1;
         self.show_room(index);
     }
@@ -342,54 +363,27 @@ impl Ledger {
 
     /// The class of asks with these constraints; made when it is new.
     pub fn class(&mut self, constraints: &Arc<Vec<Constraint>>) -> u32 {
-        let shared = self.class_constraints.iter().zip(&self.class_members);
-        let mut known = shared.map(|(known, members)| known == constraints && members.is_none());
-        if let Some(class) = known.position(|is_it| is_it) {
-            return class as u32;
-        }
-        let class = self.classes.add_class();
-        self.class_constraints.push(Arc::clone(constraints));
-        self.class_members.push(None);
-        for index in 0..self.nodes.len() {
-            let met = self.meets(class, index);
-            self.classes.set(class, index, met);
-        }
-        class
+        let Ledger { classes, nodes, .. } = self;
+        classes.class(constraints, |index| &nodes[index].attributes)
     }
 
     /// A class of its own for one ask: of the nodes that meet `class` only these, which are sorted.
-    pub fn narrow_class(&mut self, class: u32, nodes: Vec<NodeId>) -> u32 {
-        let constraints = Arc::clone(&self.class_constraints[class as usize]);
-        let narrow = self.free_classes.pop().unwrap_or_else(|| {
-            self.class_constraints.push(Arc::default());
-            self.class_members.push(None);
-            self.classes.add_class()
-        });
-        for &node in &nodes {
-            if self.get(node).is_some() {
-                let index = self.index(node);
-                let met = self.classes.meets(class, index);
-                self.classes.set(narrow, index, met);
-            }
-        }
-        self.class_constraints[narrow as usize] = constraints;
-        self.class_members[narrow as usize] = Some(nodes);
-        narrow
+    pub fn narrow_class(&mut self, class: u32, nodes: &[NodeId]) -> u32 {
+        let members = nodes.iter().filter_map(|node| Some(node.0.checked_sub(self.first)? as usize)).collect();
+        self.classes.narrow(class, members)
     }
 
     /// Nobody needs the narrow class any more.
     pub fn release_class(&mut self, narrow: u32) {
-        self.classes.clear(narrow);
-        self.class_members[narrow as usize] = Some(Vec::new());
-        self.free_classes.push(narrow);
+        self.classes.release(narrow);
     }
 
     pub fn classes(&self) -> &ClassTable {
-        &self.classes
+        self.classes.table()
     }
 
     pub fn class_constraints(&self, class: u32) -> &Arc<Vec<Constraint>> {
-        &self.class_constraints[class as usize]
+        self.classes.constraints(class)
     }
 
     // ---- claims ----------------------------------------------------------------------------------------------------
@@ -454,11 +448,10 @@ impl Ledger {
 
     /// Of the news that were seen nothing is kept.
     pub fn forget_news(&mut self) {
-        if let Some(LedgerNews { joined, changed, freed, booked }) = self.news.as_deref_mut() {
+        if let Some(LedgerNews { joined, changed, bookings }) = self.news.as_deref_mut() {
             joined.clear();
             changed.clear();
-            freed.clear();
-            booked.clear();
+            bookings.clear();
         }
     }
 
@@ -468,12 +461,18 @@ impl Ledger {
         self.book(booking);
     }
 
+    fn note_booking(&mut self, booking: Booking, change: BookingChange) {
+        if let Some(news) = &mut self.news {
+            news.bookings.push((booking, change));
+        }
+    }
+
     fn book(&mut self, booking: Booking) {
         let slot = self.next_slot();
         let index = self.index(booking.node);
         let entry = &mut self.nodes[index];
         let next = entry.first_booking;
-        let content = Slot { booking: Some(booking), previous: NONE, next };
+        let content = Slot { booking: Some(booking), previous: NONE, next, gives_way_to: NONE };
         if self.free_slots.pop().is_some() {
             *self.bookings.at_mut(slot) = content;
         } else {
@@ -486,9 +485,7 @@ impl Ledger {
         entry.bookings += 1;
         entry.booked = entry.booked.saturating_add(&booking.resources);
         self.show_room(index);
-        if let Some(news) = &mut self.news {
-            news.booked.push(booking);
-        }
+        self.note_booking(booking, BookingChange::Booked);
     }
 
     /// Frees what a grant holds; `None` for a grant that holds nothing (any more).
@@ -500,6 +497,7 @@ impl Ledger {
         let slot = self.bookings.at_mut(at);
         slot.booking = None;
         let (previous, next) = (slot.previous, slot.next);
+        let gave_way = std::mem::replace(&mut slot.gives_way_to, NONE) != NONE;
         self.free_slots.push(at);
         let index = self.index(booking.node);
         match previous {
@@ -511,11 +509,11 @@ impl Ledger {
         }
         let entry = &mut self.nodes[index];
         entry.bookings -= 1;
+        entry.giving_way -= u32::from(gave_way);
         entry.booked = entry.booked.saturating_sub(&booking.resources);
         self.show_room(index);
-        if let Some(news) = &mut self.news {
-            news.freed.push(booking);
-        }
+        self.note_booking(booking, BookingChange::Freed { gave_way });
+        self.let_stay(index, |successor| successor == at);
         Some(booking)
     }
 
@@ -531,11 +529,20 @@ impl Ledger {
 
     /// All bookings on a node, the newest first.
     pub fn bookings_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
+        self.slots_of(node).filter_map(|(_, slot)| slot.booking)
+    }
+
+    /// Those of them that do not give way.
+    pub fn staying_on(&self, node: NodeId) -> impl Iterator<Item = Booking> {
+        self.slots_of(node).filter(|(_, slot)| slot.gives_way_to == NONE).filter_map(|(_, slot)| slot.booking)
+    }
+
+    fn slots_of(&self, node: NodeId) -> impl Iterator<Item = (u32, &Slot)> {
         let mut next = self.get(node).map_or(NONE, |entry| entry.first_booking);
         std::iter::from_fn(move || {
-            let slot = self.bookings.get(next)?;
+            let (at, slot) = (next, self.bookings.get(next)?);
             next = slot.next;
-            slot.booking
+            Some((at, slot))
         })
     }
 
@@ -554,6 +561,7 @@ impl Ledger {
 
     fn set_room(&mut self, index: usize, room: Resources) {
         let old = std::mem::replace(&mut self.room[index], room);
+        self.cpu[index] = room.cpu_millis();
         if let Some(by_room) = &mut self.by_room {
             by_room.move_node(index, &old, &room);
         }
@@ -620,6 +628,7 @@ impl Ledger {
         to: usize,
         word: impl Fn(usize) -> u64,
     ) -> Option<usize> {
+        let cpu = shape.cpu_millis();
         let mut index = from;
         while index < to {
             let block = index / BLOCK;
@@ -629,13 +638,18 @@ impl Ledger {
             }
             let end = ((block + 1) * BLOCK).min(to);
             if shape.fits_in(&self.block_room[block]) {
-                let mut candidates = self.classes.word(class, block) & word(block) & (u64::MAX << (index % BLOCK));
+                let mut candidates =
+                    self.classes.table().word(class, block) & word(block) & (u64::MAX << (index % BLOCK));
                 while candidates != 0 {
                     let at = block * BLOCK + candidates.trailing_zeros() as usize;
                     if at >= end {
                         break;
                     }
-                    if shape.fits_in(&self.room[at]) && self.nodes[at].takes_work() && !self.nodes[at].reserved {
+                    if cpu <= self.cpu[at]
+                        && shape.fits_in(&self.room[at])
+                        && self.nodes[at].takes_work()
+                        && !self.nodes[at].reserved
+                    {
                         return Some(at);
                     }
                     candidates &= candidates - 1;
@@ -665,15 +679,18 @@ impl Ledger {
     fn check_nodes(&self, from: usize, to: usize) {
         for (index, entry) in self.nodes.iter().enumerate().take(to).skip(from) {
             let mut booked = Totals::ZERO;
-            let mut count = 0;
-            for booking in self.bookings_on(self.node(index)) {
+            let (mut count, mut giving_way) = (0, 0);
+            for (_, slot) in self.slots_of(self.node(index)) {
+                let booking = slot.booking.expect("a slot in a node's list is booked");
                 assert_eq!(self.index(booking.node), index, "a booking in the list of another node");
                 booked.add(&booking.resources);
                 count += 1;
+                giving_way += u32::from(slot.gives_way_to != NONE);
             }
-            assert_eq!(count, entry.bookings, "bookings of n{index}");
+            assert_eq!((count, giving_way), (entry.bookings, entry.giving_way), "bookings of n{index}");
             assert_eq!(booked.0, entry.booked.0.map(u64::from), "booked on n{index}");
             assert!(self.room[index].fits_in(&entry.capacity), "n{index} shows more room than it has");
+            assert_eq!(self.room[index].cpu_millis(), self.cpu[index], "n{index} shows two rooms");
             assert!(self.room[index].fits_in(&self.block_room[index / BLOCK]), "n{index} is hidden from searches");
             let above = &self.super_room[index / BLOCK / BLOCK];
             assert!(self.block_room[index / BLOCK].fits_in(above), "the block of n{index} is hidden from searches");
@@ -704,7 +721,9 @@ impl NodeViews for Ledger {
     }
 
     fn has_room(&self, index: usize, class: u32, shape: &Resources) -> bool {
-        shape.fits_in(&self.room[index]) && self.nodes[index].state == NodeState::Up && self.classes.meets(class, index)
+        shape.fits_in(&self.room[index])
+            && self.nodes[index].state == NodeState::Up
+            && self.classes.table().meets(class, index)
     }
 
     fn find_in_partition(&self, class: u32, shape: &Resources, partition: &Partition, start: usize) -> Option<usize> {

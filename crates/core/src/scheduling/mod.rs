@@ -1,5 +1,6 @@
 //! The parts that roles own: what waits, what is believed, what is known, and the scheduler over them.
 
+mod classes;
 mod foretelling;
 mod ledger;
 mod local;
@@ -11,10 +12,10 @@ mod room_order;
 mod scheduler;
 mod view;
 
-pub use ledger::{Booking, ClaimError, Ledger, LedgerNews, NodeState};
+pub use ledger::{Booking, BookingChange, ClaimError, Ledger, LedgerNews, NodeState};
 pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTask, Step};
 pub use locality::Delays;
 pub use node_queue::NodeQueue;
 pub use request_queue::RequestQueue;
-pub use scheduler::{Granting, Scheduler, SchedulerSettings, explain_fit};
+pub use scheduler::{Blocked, Granting, Scheduler, SchedulerSettings, explain_fit};
 pub use view::ClusterView;

@@ -79,6 +79,15 @@ pub struct Granting {
     pub foretold: Option<Foretold>,
 }
 
+/// An ask that waits for room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocked {
+    pub slot: AskSlot,
+    pub shape: Resources,
+    /// Of the nodes that suit it.
+    pub class: u32,
+}
+
 /// Confirms a proposal, and passes on the grant.
 pub type Confirm<'a> = dyn FnMut(&mut Ledger, &Granting) -> Result<GrantId, ClaimError> + 'a;
 
@@ -371,6 +380,28 @@ impl Scheduler {
         blocked
     }
 
+    /// The first asks of a queue that found no room and that no limit holds back, in its order and so many at most.
+    pub fn blocked_in(&self, queue: QueueId, most: usize) -> Vec<Blocked> {
+        let blocked = |slot: AskSlot| {
+            let OpenRequest { shape, class, .. } = *self.queue.ask(slot);
+            Blocked { slot, shape, class }
+        };
+        self.inter_job.blocked_in(queue, most).into_iter().map(blocked).collect()
+    }
+
+    /// Gives the ask a place that its host chose. Whether that was confirmed.
+    pub fn give(
+        &mut self,
+        now: Instant,
+        ask: AskSlot,
+        node: NodeId,
+        rule: Rule,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) -> bool {
+        self.grant(now, Choice { ask, passed_over: 0, parked: true }, node, rule, ledger, confirm).is_ok()
+    }
+
     /// Where an ask can find room that found none before: only where room grew since.
     fn room_since(&self, ask: AskSlot, ledger: &Ledger) -> RoomSince {
         let request = self.queue.ask(ask);
@@ -438,7 +469,7 @@ impl Scheduler {
             ledger.release_class(request.class);
         }
         request.class = match reach.nodes(&request.locality, ledger) {
-            Some(nodes) => ledger.narrow_class(request.widest_class, nodes),
+            Some(nodes) => ledger.narrow_class(request.widest_class, &nodes),
             None => request.widest_class,
         };
         (request.reach, request.no_room_at) = (reach, None);

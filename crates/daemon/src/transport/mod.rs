@@ -42,7 +42,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 23;
+const VERSION: u32 = 24;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The first frame of a stranger is short.

@@ -99,6 +99,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             Rule::Copy => Some("finished task copied for a slow file"),
             Rule::Straggler => Some("duplicate of a slow attempt launched"),
             Rule::Completion => Some("task sent where it is done first"),
+            Rule::Share { .. } => Some("room made for a queue within its share"),
             Rule::Reservation => Some("task on a node kept for it"),
             _ => None,
         },

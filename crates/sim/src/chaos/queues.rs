@@ -4,6 +4,9 @@ use super::draws::{is_one_in, one_of};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 
+/// In millionths.
+const WHOLE: u32 = 1_000_000;
+
 /// Of each queue that holds others.
 const GUARANTEED: u32 = 200_000;
 
@@ -25,6 +28,30 @@ pub fn queues(least: u32, chance: &mut Chance) -> QueueTree {
         }
     }
     QueueTree::new(specs).expect("drawn queues keep to the rules")
+}
+
+/// The same queues without limits, each with a global master of its own, and most with a share: half or all of what those before it
+/// left of the cluster.
+pub fn with_shares(queues: &QueueTree, globals: u8, chance: &mut Chance) -> QueueTree {
+    let mut left = WHOLE;
+    let mut specs: Vec<QueueSpec> =
+        (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)).clone()).collect();
+    let is_leaf = |number: &usize| queues.children(QueueId(*number as u32)).is_empty();
+    for number in (0..specs.len()).rev() {
+        let children = queues.children(QueueId(number as u32));
+        let of_children: u32 = children.iter().map(|child| specs[*child as usize].guaranteed).sum();
+        let spec = &mut specs[number];
+        if is_leaf(&number) {
+            spec.guaranteed = one_of(chance, &[0, left / 2, left / 2, left]);
+            left -= spec.guaranteed;
+        } else {
+            spec.guaranteed = if number == 0 { WHOLE } else { of_children };
+        }
+        spec.maximum = WHOLE;
+        spec.user_limit = WHOLE;
+        spec.global = is_leaf(&number).then(|| chance.below(u64::from(globals)) as u8);
+    }
+    QueueTree::new(specs).expect("the tree is the same")
 }
 
 fn leaf(name: &str, guaranteed: u32, least: u32, chance: &mut Chance) -> QueueSpec {

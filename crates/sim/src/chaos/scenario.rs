@@ -120,6 +120,10 @@ fn federate(settings: &mut Settings, workload: &mut Workload, nodes: usize, chan
         QueueSpec { preset: None, global, ..spec }
     });
     settings.queues = QueueTree::new(at_home.collect()).expect("the tree is the same");
+    let shares = &mut Chance::new(seed, "chaos shares");
+    if !is_one_in(8, shares) {
+        settings.queues = queues::with_shares(&settings.queues, globals, shares);
+    }
     // The jobs of a global master have every so many'th number.
     for job in &mut workload.jobs {
         let spec = Arc::make_mut(&mut job.spec);

@@ -14,6 +14,7 @@ mod outputs;
 mod preemption;
 mod probes;
 mod room;
+mod shares;
 mod starvation;
 mod submissions;
 #[cfg(test)]
@@ -94,6 +95,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(outputs::Outputs::default()),
         Box::new(starvation::Starvation::new(preset)),
         Box::new(limits::Limits::default()),
+        Box::new(shares::Shares::default()),
         Box::new(submissions::Submissions::default()),
         Box::new(tokens::Tokens::default()),
         Box::new(yields::Yields::new(preset.queueing.and_then(|queueing| queueing.yields_for))),

@@ -54,11 +54,12 @@ impl Simulation {
     /// A launch arrives where it was sent, or would if its connection had not broken.
     pub(crate) fn overhear(&mut self, node: usize, letter: &Letter, has_arrived: bool) {
         let Some(faults) = self.faults.as_mut().filter(|faults| faults.has_intruder()) else { return };
-        let Message::ToNode(ToNode::Launch(launch)) = &letter.message else { return };
+        let Message::ToNode(body) = &letter.message else { return };
+        let Some(launch) = body.launch() else { return };
         // One that is not durable never left.
         let of_it = |change: &Change| matches!(change, Change::Launched { attempt, .. } if *attempt == launch.attempt);
         if faults.log().rev().any(of_it) {
-            faults.overheard.push(Overheard { node, from: letter.from, launch: launch.clone(), has_arrived });
+            faults.overheard.push(Overheard { node, from: letter.from, launch: Box::new(launch.clone()), has_arrived });
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod capacity;
+mod contention;
 mod drf;
 mod entitlement;
 mod fair_shares;
@@ -20,6 +21,7 @@ mod tree_line;
 
 pub use accounts::Accounts;
 pub use capacity::Capacity;
+pub use contention::{Standing, violators};
 pub use drf::Drf;
 pub use entitlement::{Entitlement, Within};
 pub use fair_shares::{Demand, fair_shares};

@@ -138,7 +138,7 @@ impl QueueTree {
         None
     }
 
-    fn leaves(&self) -> impl Iterator<Item = QueueId> {
+    pub(super) fn leaves(&self) -> impl Iterator<Item = QueueId> {
         (0..self.specs.len()).filter(|&index| self.children[index].is_empty()).map(|index| QueueId(index as u32))
     }
 

@@ -241,6 +241,11 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         parked.min().map(|(_, _, ask)| ask)
     }
 
+    fn blocked_in(&self, queue: QueueId, most: usize) -> Vec<AskSlot> {
+        let jobs = self.lines[queue.0 as usize].waiting.iter();
+        jobs.filter_map(|&(_, _, _, job)| self.accounts.first_blocked(job)).take(most).collect()
+    }
+
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {
         self.accounts.limit_on(ask)
     }

@@ -1,0 +1,171 @@
+//! What the tasks of each queue hold in a cluster of a federation, without what gives way.
+
+use crate::scheduling::{Booking, BookingChange, Ledger};
+use crate::vocabulary::{JobId, QueueId, Resources, Totals};
+use std::collections::BTreeMap;
+
+pub(super) struct Holdings {
+    jobs: BTreeMap<JobId, JobHeld>,
+    /// The queues of jobs that had begun when their global masters introduced themselves.
+    announced: BTreeMap<JobId, QueueId>,
+    usage: BTreeMap<QueueId, Totals>,
+    /// By the index of the node, sorted by queue; kept where queues have shares, for only there somebody wants to know.
+    on_nodes: Option<Vec<Vec<(QueueId, Resources)>>>,
+}
+
+/// A job with tasks here.
+#[derive(Default)]
+struct JobHeld {
+    /// Unknown of what runs since before this life, until its global master says so.
+    queue: Option<QueueId>,
+    bookings: u32,
+}
+
+impl Holdings {
+    pub(super) fn new(has_shares: bool) -> Holdings {
+        let on_nodes = has_shares.then(Vec::new);
+        Holdings { jobs: BTreeMap::new(), announced: BTreeMap::new(), usage: BTreeMap::new(), on_nodes }
+    }
+
+    pub(super) fn usage(&self) -> Vec<(QueueId, Totals)> {
+        self.usage.iter().map(|(queue, used)| (*queue, *used)).collect()
+    }
+
+    pub(super) fn on_node(&self, index: usize) -> Box<[(QueueId, Resources)]> {
+        let held = self.on_nodes.as_ref().and_then(|nodes| nodes.get(index));
+        held.map_or_else(Box::default, |held| held.as_slice().into())
+    }
+
+    pub(super) fn queue_of(&self, job: JobId) -> Option<QueueId> {
+        self.jobs.get(&job)?.queue
+    }
+
+    pub(super) fn take(&mut self, booking: &Booking, change: BookingChange, index: usize) {
+        if change == BookingChange::Booked {
+            let queue = self.announced.get(&booking.job).copied();
+            self.jobs.entry(booking.job).or_insert(JobHeld { queue, bookings: 0 }).bookings += 1;
+        }
+        let Some(entry) = self.jobs.get_mut(&booking.job) else { return };
+        let queue = entry.queue;
+        if let BookingChange::Freed { .. } = change {
+            entry.bookings -= 1;
+            if entry.bookings == 0 {
+                self.jobs.remove(&booking.job);
+            }
+        }
+        let Some(queue) = queue else { return };
+        match change {
+            BookingChange::Booked | BookingChange::Stays => self.add(queue, &booking.resources, index),
+            BookingChange::GivesWay | BookingChange::Freed { gave_way: false } => {
+                self.sub(queue, &booking.resources, index);
+            }
+            BookingChange::Freed { gave_way: true } => {}
+        }
+    }
+
+    fn add(&mut self, queue: QueueId, resources: &Resources, index: usize) {
+        self.usage.entry(queue).or_default().add(resources);
+        let Some(nodes) = &mut self.on_nodes else { return };
+        if nodes.len() <= index {
+            nodes.resize(index + 1, Vec::new());
+        }
+        match nodes[index].binary_search_by_key(&queue, |(queue, _)| *queue) {
+            Ok(at) => nodes[index][at].1 = nodes[index][at].1.saturating_add(resources),
+            Err(at) => nodes[index].insert(at, (queue, *resources)),
+        }
+    }
+
+    fn sub(&mut self, queue: QueueId, resources: &Resources, index: usize) {
+        let used = self.usage.entry(queue).or_default();
+        used.sub(resources);
+        if *used == Totals::ZERO {
+            self.usage.remove(&queue);
+        }
+        let Some(held) = self.on_nodes.as_mut().and_then(|nodes| nodes.get_mut(index)) else { return };
+        if let Ok(at) = held.binary_search_by_key(&queue, |(queue, _)| *queue) {
+            held[at].1 = held[at].1.saturating_sub(resources);
+            if held[at].1.is_zero() {
+                held.remove(at);
+            }
+        }
+    }
+
+    /// The queue of a job that has something proposed. Whether what was found of it before counts from now on, too.
+    pub(super) fn learn(&mut self, job: JobId, queue: QueueId) -> bool {
+        let entry = self.jobs.entry(job).or_default();
+        entry.queue.replace(queue) != Some(queue) && entry.bookings > 0
+    }
+
+    /// The queues of all jobs of a global master that have begun; `is_its` says which are its own.
+    pub(super) fn learn_all(&mut self, jobs: &[(JobId, QueueId)], is_its: impl Fn(JobId) -> bool) {
+        self.announced.retain(|job, _| !is_its(*job));
+        for (job, queue) in jobs {
+            self.announced.insert(*job, *queue);
+            if let Some(entry) = self.jobs.get_mut(job) {
+                entry.queue = Some(*queue);
+            }
+        }
+    }
+
+    /// Anew, with the queues that are known now.
+    pub(super) fn count(&mut self, ledger: &Ledger) {
+        self.usage.clear();
+        self.on_nodes.iter_mut().flatten().for_each(Vec::clear);
+        for node in ledger.ids() {
+            for booking in ledger.staying_on(node) {
+                if let Some(queue) = self.queue_of(booking.job) {
+                    self.add(queue, &booking.resources, ledger.index(node));
+                }
+            }
+        }
+    }
+
+    /// Whether a booking counts for this queue.
+    pub(super) fn is_of(&self, booking: &Booking, queue: QueueId) -> bool {
+        self.queue_of(booking.job) == Some(queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::{Epoch, GrantId, NodeId};
+
+    const NODE: NodeId = NodeId(0);
+    const QUEUE: QueueId = QueueId(3);
+    const HELD: Resources = Resources::new(1_500, 0);
+
+    fn booking(job: u64) -> Booking {
+        let grant = GrantId { epoch: Epoch(1), number: job, slot: 0 };
+        Booking { grant, job: JobId(job), node: NODE, resources: HELD }
+    }
+
+    #[test]
+    fn what_gives_way_counts_no_more_until_it_stays_after_all() {
+        let mut holdings = Holdings::new(true);
+        holdings.learn_all(&[(JobId(1), QUEUE), (JobId(2), QUEUE)], |_| true);
+        let totals = |times| {
+            let mut totals = Totals::ZERO;
+            totals.add_times(&HELD, times);
+            totals
+        };
+        let freed = |gave_way| BookingChange::Freed { gave_way };
+        let story = [
+            (1, BookingChange::Booked, 1),
+            (2, BookingChange::Booked, 2),
+            (1, BookingChange::GivesWay, 1),
+            (1, BookingChange::Stays, 2),
+            (1, BookingChange::GivesWay, 1),
+            (1, freed(true), 1),
+            (2, freed(false), 0),
+        ];
+        for (job, change, left) in story {
+            holdings.take(&booking(job), change, 5);
+            let usage: Vec<(QueueId, Totals)> = (left > 0).then_some((QUEUE, totals(left))).into_iter().collect();
+            assert_eq!(holdings.usage(), usage, "job {job}: {change:?}");
+            let on_node: Vec<u32> = holdings.on_node(5).iter().map(|(_, held)| held.cpu_millis() / 1_500).collect();
+            assert_eq!(on_node, if left > 0 { vec![left as u32] } else { vec![] });
+        }
+        assert!(holdings.jobs.is_empty() && holdings.on_node(4).is_empty());
+    }
+}

@@ -1,0 +1,83 @@
+//! Who may have others give way, and which of them first (Megha, section IV-C, algorithm 2): only where there is no room, whoever
+//! holds less than its share, at the cost of the queue that is furthest beyond its own.
+//!
+//! Departs: with what it asks for it still has to be within its share, where the paper lets it pass that by a task. So two queues
+//! whose tasks are large beside their shares do not take them from each other for ever.
+
+use super::QueueTree;
+use crate::vocabulary::{QueueId, Resources, Totals};
+
+/// What a queue holds, and what it is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    pub queue: QueueId,
+    /// In millionths of the cluster.
+    pub share: u64,
+    pub used: Totals,
+}
+
+impl Standing {
+    /// Whether it would be within its share with so much more.
+    pub fn may_have(&self, more: &Resources, capacity: &Totals) -> bool {
+        let mut with = self.used;
+        with.add(more);
+        with.dominant_share(capacity) <= self.share
+    }
+
+    /// In millionths of the cluster; nothing where it is within its share.
+    fn violation(&self, capacity: &Totals) -> u64 {
+        self.used.dominant_share(capacity).saturating_sub(self.share)
+    }
+}
+
+/// Those beyond their shares: the one that is so by most first, and of equals the one of the smaller number.
+pub fn violators(standings: &[Standing], capacity: &Totals) -> Vec<QueueId> {
+    let violations = standings.iter().map(|standing| (standing.violation(capacity), standing.queue));
+    let mut beyond: Vec<(u64, QueueId)> = violations.filter(|(violation, _)| *violation > 0).collect();
+    beyond.sort_unstable_by_key(|&(violation, queue)| (std::cmp::Reverse(violation), queue));
+    beyond.into_iter().map(|(_, queue)| queue).collect()
+}
+
+impl QueueTree {
+    /// The queues that take jobs, and what part of the cluster each is to have when there is not enough for all, in millionths.
+    pub fn shares(&self) -> impl Iterator<Item = (QueueId, u64)> {
+        self.leaves().map(|queue| (queue, u64::from(self.spec(queue).guaranteed)))
+    }
+
+    /// Whether some queue is made room for.
+    pub fn has_shares(&self) -> bool {
+        self.shares().any(|(queue, share)| share > 0 && self.global_of(queue).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(cores: u64) -> Totals {
+        let mut totals = Totals::ZERO;
+        totals.add_times(&Resources::new(1_000, 0), cores);
+        totals
+    }
+
+    fn standing(queue: u32, share: u64, used: u64) -> Standing {
+        Standing { queue: QueueId(queue), share, used: cores(used) }
+    }
+
+    #[test]
+    fn a_queue_may_have_what_leaves_it_within_its_share() {
+        let capacity = cores(100);
+        let standing = standing(1, 250_000, 24);
+        assert!(standing.may_have(&Resources::new(1_000, 0), &capacity));
+        assert!(!standing.may_have(&Resources::new(1_001, 0), &capacity));
+        assert!(!standing.may_have(&Resources::new(0, 1), &capacity), "of memory the cluster has none");
+    }
+
+    #[test]
+    fn the_largest_violation_comes_first_and_who_is_within_its_share_not_at_all() {
+        let standings = [standing(1, 100_000, 20), standing(2, 500_000, 50), standing(3, 0, 20), standing(4, 0, 10)];
+        assert_eq!(violators(&standings, &cores(100)), [QueueId(3), QueueId(1), QueueId(4)]);
+        let equal = [standing(9, 0, 5), standing(2, 0, 5)];
+        assert_eq!(violators(&equal, &cores(100)), [QueueId(2), QueueId(9)]);
+    }
+}

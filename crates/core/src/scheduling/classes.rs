@@ -1,0 +1,227 @@
+//! Which nodes suit whom: of each constraint one bit vector over all nodes, and of each set of constraints, which is a class, the
+//! AND of theirs, made word by word when it is first asked for (Megha, section IV-B).
+//!
+//! A class may be narrowed to some nodes; then it belongs to one ask.
+
+use crate::vocabulary::{Attributes, ClassTable, Constraint};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Default)]
+pub struct Classes {
+    table: ClassTable,
+    constraints: Vec<OneConstraint>,
+    by_constraint: BTreeMap<Constraint, u32>,
+    classes: Vec<Class>,
+    /// By the sorted numbers of their constraints; without those that are narrowed.
+    by_constraints: BTreeMap<Vec<u32>, u32>,
+    free: Vec<u32>,
+    nodes: usize,
+}
+
+struct OneConstraint {
+    constraint: Constraint,
+    /// A bit for each node that meets it.
+    met: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Class {
+    constraints: Arc<Vec<Constraint>>,
+    /// The numbers of these, sorted.
+    parts: Vec<u32>,
+    /// The nodes that it is narrowed to, sorted.
+    members: Option<Vec<usize>>,
+}
+
+impl Classes {
+    /// With class 0, which has no constraints.
+    pub fn new() -> Classes {
+        let mut classes = Classes::default();
+        classes.class(&Arc::default(), |_| unreachable!("there are no nodes"));
+        classes
+    }
+
+    pub fn table(&self) -> &ClassTable {
+        &self.table
+    }
+
+    pub fn constraints(&self, class: u32) -> &Arc<Vec<Constraint>> {
+        &self.classes[class as usize].constraints
+    }
+
+    /// A node is new, or has other attributes.
+    pub fn classify(&mut self, node: usize, attributes: &Attributes) {
+        self.nodes = self.nodes.max(node + 1);
+        for OneConstraint { constraint, met } in &mut self.constraints {
+            set(met, node, constraint.is_met_by(attributes));
+        }
+        for (number, class) in (0..).zip(&self.classes) {
+            let is_member = class.members.as_ref().is_none_or(|members| members.binary_search(&node).is_ok());
+            let is_met = |part: &u32| has(&self.constraints[*part as usize].met, node);
+            self.table.set(number, node, is_member && class.parts.iter().all(is_met));
+        }
+    }
+
+    /// The class of asks with these constraints; made when it is new.
+    pub fn class<'a>(
+        &mut self,
+        constraints: &Arc<Vec<Constraint>>,
+        attributes: impl Fn(usize) -> &'a Attributes,
+    ) -> u32 {
+        let mut parts: Vec<u32> = constraints.iter().map(|one| self.number(one, &attributes)).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        if let Some(known) = self.by_constraints.get(&parts) {
+            return *known;
+        }
+        let class = self.table.add_class_of(self.together(&parts));
+        self.by_constraints.insert(parts.clone(), class);
+        self.classes.push(Class { constraints: Arc::clone(constraints), parts, members: None });
+        class
+    }
+
+    fn number<'a>(&mut self, constraint: &Constraint, attributes: impl Fn(usize) -> &'a Attributes) -> u32 {
+        if let Some(known) = self.by_constraint.get(constraint) {
+            return *known;
+        }
+        let mut met = vec![0; self.nodes.div_ceil(64)];
+        (0..self.nodes).for_each(|node| set(&mut met, node, constraint.is_met_by(attributes(node))));
+        let number = self.constraints.len() as u32;
+        self.constraints.push(OneConstraint { constraint: constraint.clone(), met });
+        self.by_constraint.insert(constraint.clone(), number);
+        number
+    }
+
+    /// The nodes that meet all of these.
+    fn together(&self, parts: &[u32]) -> Vec<u64> {
+        let mut words = vec![u64::MAX; self.nodes.div_ceil(64)];
+        if let Some(last) = words.last_mut() {
+            *last >>= (64 - self.nodes % 64) % 64;
+        }
+        for part in parts {
+            let met = &self.constraints[*part as usize].met;
+            words.iter_mut().zip(met).for_each(|(word, met)| *word &= met);
+        }
+        words
+    }
+
+    /// A class of its own for one ask: of the nodes that meet `class` only these, which are sorted.
+    pub fn narrow(&mut self, class: u32, nodes: Vec<usize>) -> u32 {
+        let Class { constraints, parts, .. } = &self.classes[class as usize];
+        let (constraints, parts) = (Arc::clone(constraints), parts.clone());
+        let narrow = self.free.pop().unwrap_or_else(|| {
+            self.classes.push(Class::default());
+            self.table.add_class_of(Vec::new())
+        });
+        for &node in nodes.iter().filter(|node| **node < self.nodes) {
+            let met = self.table.meets(class, node);
+            self.table.set(narrow, node, met);
+        }
+        self.classes[narrow as usize] = Class { constraints, parts, members: Some(nodes) };
+        narrow
+    }
+
+    /// Nobody needs the narrow class any more.
+    pub fn release(&mut self, narrow: u32) {
+        self.table.clear(narrow);
+        self.classes[narrow as usize].members = Some(Vec::new());
+        self.free.push(narrow);
+    }
+}
+
+fn has(words: &[u64], node: usize) -> bool {
+    words.get(node / 64).is_some_and(|word| word >> (node % 64) & 1 == 1)
+}
+
+fn set(words: &mut Vec<u64>, node: usize, is_met: bool) {
+    if words.len() <= node / 64 {
+        words.resize(node / 64 + 1, 0);
+    }
+    let bit = 1 << (node % 64);
+    words[node / 64] = if is_met { words[node / 64] | bit } else { words[node / 64] & !bit };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::Chance;
+
+    fn drawn(chance: &mut Chance) -> Attributes {
+        let pairs = (0..6).map(|name| (format!("a{name}"), chance.below(3_u64).to_string()));
+        Attributes::new(pairs)
+    }
+
+    fn constraints(chance: &mut Chance, most: u64) -> Arc<Vec<Constraint>> {
+        let one = |chance: &mut Chance| {
+            let operator = ["=", "!=", ">="][chance.below(3_u64) as usize];
+            Constraint::parse(&format!("a{}{operator}{}", chance.below(7_u64), chance.below(3_u64))).unwrap()
+        };
+        Arc::new((0..chance.below(most + 1)).map(|_| one(chance)).collect())
+    }
+
+    fn meets(set: &[Constraint], attributes: &Attributes) -> bool {
+        set.iter().all(|constraint| constraint.is_met_by(attributes))
+    }
+
+    #[test]
+    fn a_class_is_met_by_whoever_meets_each_of_its_constraints_whatever_comes_first() {
+        for seed in 0..60 {
+            let chance = &mut Chance::new(seed, "classes");
+            let (mut classes, mut nodes, mut known) = (Classes::new(), Vec::new(), Vec::new());
+            for step in 0..400 {
+                match chance.below(4_u64) {
+                    0 => {
+                        let set = constraints(chance, 8);
+                        known.push((classes.class(&set, |node| &nodes[node]), set));
+                    }
+                    1 if !nodes.is_empty() => {
+                        let node = chance.below(nodes.len() as u64) as usize;
+                        nodes[node] = drawn(chance);
+                        classes.classify(node, &nodes[node]);
+                    }
+                    _ => {
+                        nodes.push(drawn(chance));
+                        classes.classify(nodes.len() - 1, &nodes[nodes.len() - 1]);
+                    }
+                }
+                let Some((class, set)) = known.get(step % known.len().max(1)) else { continue };
+                let words = |word| classes.table().word(*class, word);
+                let bits = (0..nodes.len() + 70).map(|node| words(node / 64) >> (node % 64) & 1 == 1);
+                let expected = nodes.iter().map(|node| meets(set, node)).chain([false; 70]);
+                assert!(bits.eq(expected), "seed {seed}, step {step}: {set:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_constraints_makes_no_other_class() {
+        let parsed = |texts: [&str; 3]| Arc::new(texts.map(|text| Constraint::parse(text).unwrap()).to_vec());
+        let mut classes = Classes::new();
+        let class = classes.class(&parsed(["a=1", "b=2", "c!=3"]), |_| unreachable!());
+        assert_eq!(classes.class(&parsed(["c!=3", "a=1", "b=2"]), |_| unreachable!()), class);
+        assert_eq!(classes.class(&parsed(["b=2", "a=1", "a=1"]), |_| unreachable!()), class + 1, "two of them");
+        assert_eq!(classes.class(&Arc::default(), |_| unreachable!()), 0);
+    }
+
+    #[test]
+    fn a_narrowed_class_keeps_to_its_nodes_and_is_used_again() {
+        let mut classes = Classes::new();
+        let arch = |value: &str| Attributes::new([("arch".to_owned(), value.to_owned())]);
+        let nodes = [arch("x86"), arch("arm"), arch("arm")];
+        (0..).zip(&nodes).for_each(|(node, attributes)| classes.classify(node, attributes));
+        let arm = classes.class(&Arc::new(vec![Constraint::parse("arch=arm").unwrap()]), |node| &nodes[node]);
+        let narrow = classes.narrow(arm, vec![0, 2, 7]);
+        let met = |classes: &Classes| (0..9).filter(|node| classes.table().meets(narrow, *node)).collect::<Vec<_>>();
+        assert_eq!(met(&classes), [2]);
+        (3..8).for_each(|node| classes.classify(node, &arch("arm")));
+        assert_eq!(met(&classes), [2, 7]);
+        assert_eq!(classes.constraints(narrow), classes.constraints(arm));
+        classes.release(narrow);
+        assert_eq!(met(&classes), []);
+        classes.classify(8, &arch("arm"));
+        assert_eq!(met(&classes), []);
+        assert_eq!(classes.narrow(0, vec![0]), narrow);
+        assert_eq!(met(&classes), [0]);
+    }
+}

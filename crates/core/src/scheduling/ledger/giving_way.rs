@@ -1,0 +1,184 @@
+//! Bookings that are to give way to another one on their node (Megha, section IV-C). The other one is booked already: until they are
+//! freed the node is booked beyond its capacity by what they hold at most, and shows no room for more.
+
+use super::{Booking, BookingChange, ClaimError, Ledger, NONE};
+use crate::vocabulary::Totals;
+
+impl Ledger {
+    /// Books what is proposed in place of others, of those that `may_give_way` names the newest and no more than needed: these give way, and what
+    /// they hold counts for the new one. None do where there is room. Returns them.
+    ///
+    /// # Errors
+    /// As for [`Ledger::claim`], where all of them together hold too little, too.
+    pub fn claim_instead(
+        &mut self,
+        booking: Booking,
+        may_give_way: impl Fn(&Booking) -> bool,
+    ) -> Result<Vec<Booking>, ClaimError> {
+        match self.claim_proposed(booking) {
+            Err(ClaimError::NoRoom) => {}
+            done => return done.map(|()| Vec::new()),
+        }
+        let victims = self.who_gives_way(&booking, may_give_way).ok_or(ClaimError::NoRoom)?;
+        let by = self.next_slot();
+        self.adopt(booking);
+        let index = self.index(booking.node);
+        self.nodes[index].giving_way += victims.len() as u32;
+        for (slot, victim) in &victims {
+            self.bookings.at_mut(*slot).gives_way_to = by;
+            self.note_booking(*victim, BookingChange::GivesWay);
+        }
+        Ok(victims.into_iter().map(|(_, victim)| victim).collect())
+    }
+
+    fn who_gives_way(&self, booking: &Booking, may_give_way: impl Fn(&Booking) -> bool) -> Option<Vec<(u32, Booking)>> {
+        let entry = &self.nodes[self.index(booking.node)];
+        let mut coming = Totals::ZERO;
+        coming.add(&entry.capacity);
+        let mut held = Totals::ZERO;
+        held.add(&booking.resources);
+        let mut candidates = Vec::new();
+        for (slot, other) in self.slots_of(booking.node) {
+            let Some(other_booking) = other.booking else { continue };
+            if other.gives_way_to == NONE {
+                held.add(&other_booking.resources);
+                candidates.extend(may_give_way(&other_booking).then_some((slot, other_booking)));
+            }
+        }
+        let mut victims = Vec::new();
+        for (slot, victim) in candidates {
+            if held.fits_in(&coming) {
+                break;
+            }
+            held.sub(&victim.resources);
+            victims.push((slot, victim));
+        }
+        if !held.fits_in(&coming) {
+            return None;
+        }
+        // Of those that were taken on the way, some may not be needed any more: the oldest stays first.
+        for at in (0..victims.len()).rev() {
+            let mut with = held;
+            with.add(&victims[at].1.resources);
+            if with.fits_in(&coming) {
+                held = with;
+                victims.remove(at);
+            }
+        }
+        Some(victims)
+    }
+
+    /// Of the bookings that give way on a node, those stay whose successor, by its slot, is named.
+    pub(super) fn let_stay(&mut self, index: usize, is_meant: impl Fn(u32) -> bool) {
+        if self.nodes[index].giving_way == 0 {
+            return;
+        }
+        let giving_way = self.slots_of(self.node(index)).filter(|(_, slot)| slot.gives_way_to != NONE);
+        let meant: Vec<(u32, Option<Booking>)> =
+            giving_way.filter(|(_, slot)| is_meant(slot.gives_way_to)).map(|(at, slot)| (at, slot.booking)).collect();
+        self.nodes[index].giving_way -= meant.len() as u32;
+        for (at, booking) in meant {
+            self.bookings.at_mut(at).gives_way_to = NONE;
+            booking.into_iter().for_each(|booking| self.note_booking(booking, BookingChange::Stays));
+        }
+    }
+
+    /// Books what others are to give way for, as whoever owns the node will find out.
+    ///
+    /// # Errors
+    /// When the node is not known, or is closed.
+    pub fn claim_beyond(&mut self, booking: Booking) -> Result<(), ClaimError> {
+        match self.check_room(&booking) {
+            Ok(()) | Err(ClaimError::NoRoom) => {}
+            Err(why) => return Err(why),
+        }
+        assert_eq!(booking.grant.slot, self.next_slot(), "a grant is booked where its id says");
+        self.book(booking);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BookingChange, NodeState};
+    use super::*;
+    use crate::vocabulary::{Attributes, Epoch, GrantId, JobId, NodeId, Resources};
+
+    const NODE: NodeId = NodeId(0);
+
+    fn cores(cores: u32) -> Resources {
+        Resources::new(cores * 1_000, 0)
+    }
+
+    /// A node of so many cores, with a booking of each of these, the newest last; they are numbered from 1.
+    fn node_with(capacity: u32, held: &[u32]) -> Ledger {
+        let mut ledger = Ledger::new();
+        ledger.join(NODE, cores(capacity), Attributes::default());
+        ledger.set_open(NODE, true);
+        for (number, held) in (1..).zip(held) {
+            ledger.claim_proposed(booking(number, *held)).unwrap();
+        }
+        ledger.keep_news();
+        ledger
+    }
+
+    fn booking(number: u64, held: u32) -> Booking {
+        let grant = GrantId { epoch: Epoch(7), number, slot: 99 };
+        Booking { grant, job: JobId(number), node: NODE, resources: cores(held) }
+    }
+
+    fn numbers(bookings: &[Booking]) -> Vec<u64> {
+        bookings.iter().map(|booking| booking.grant.number).collect()
+    }
+
+    #[test]
+    fn the_newest_give_way_and_no_more_than_are_needed() {
+        let instead = |capacity, held: &[u32], wanted, may: &dyn Fn(&Booking) -> bool| {
+            let mut ledger = node_with(capacity, held);
+            let victims = ledger.claim_instead(booking(100, wanted), may);
+            ledger.check_invariants();
+            victims.map(|victims| numbers(&victims))
+        };
+        let anybody = |_: &Booking| true;
+        assert_eq!(instead(8, &[2, 2, 2], 2, &anybody), Ok(vec![]), "there is room");
+        assert_eq!(instead(8, &[2, 2, 2, 2], 2, &anybody), Ok(vec![4]));
+        assert_eq!(instead(8, &[2, 2, 2, 2], 3, &anybody), Ok(vec![4, 3]));
+        assert_eq!(instead(8, &[1, 6, 1], 5, &anybody), Ok(vec![2]), "the newest is too small to matter");
+        assert_eq!(instead(8, &[2, 2, 2, 2], 2, &|one| one.grant.number < 3), Ok(vec![2]));
+        assert_eq!(instead(8, &[2, 2, 2, 2], 6, &|one| one.grant.number < 3), Err(ClaimError::NoRoom));
+        assert_eq!(instead(8, &[], 9, &anybody), Err(ClaimError::NoRoom));
+    }
+
+    #[test]
+    fn what_gives_way_once_does_not_again_and_its_room_is_nobody_elses() {
+        let mut ledger = node_with(4, &[2, 2]);
+        assert_eq!(numbers(&ledger.claim_instead(booking(3, 2), |one| one.grant.number < 3).unwrap()), [2]);
+        assert_eq!(numbers(&ledger.claim_instead(booking(4, 1), |one| one.grant.number < 3).unwrap()), [1]);
+        assert_eq!(ledger.claim_instead(booking(5, 2), |one| one.grant.number < 3), Err(ClaimError::NoRoom));
+        assert_eq!(ledger.staying_on(NODE).map(|one| one.grant.number).collect::<Vec<_>>(), [4, 3]);
+        for (freed, free) in [(2, 0), (1, 1)] {
+            ledger.free(booking(freed, 2).grant).unwrap();
+            assert_eq!(ledger.node_free(NODE), cores(free), "when {freed} is gone");
+            ledger.check_invariants();
+        }
+    }
+
+    #[test]
+    fn who_was_to_give_way_stays_where_nobody_comes() {
+        for joins in [false, true] {
+            let mut ledger = node_with(4, &[2, 2]);
+            ledger.claim_instead(booking(3, 4), |_| true).unwrap();
+            assert_eq!(ledger.staying_on(NODE).count(), 1);
+            if joins {
+                ledger.join(NODE, cores(4), Attributes::default());
+            } else {
+                ledger.free(booking(3, 4).grant).unwrap();
+            }
+            ledger.check_invariants();
+            let stay: Vec<(u64, BookingChange)> =
+                ledger.news().unwrap().bookings.iter().map(|(one, change)| (one.grant.number, *change)).collect();
+            assert_eq!(stay.iter().filter(|(_, change)| *change == BookingChange::Stays).count(), 2, "{stay:?}");
+            assert_eq!(ledger.state(NODE), Some(NodeState::Up));
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Queues with shares in a federation: for one beyond its share nobody gives way, and where there is no room for one that lacks some
+//! of its own, others give way within two heartbeats (Megha, section IV-C).
+//!
+//! What a queue holds is counted by its processes at the nodes for the first, and in the ledgers of the clusters for the second.
+
+use super::{Breach, Checker, HAND_OVER};
+use crate::faults::Happening;
+use crate::node::STOP_GRACE;
+use crate::simulation::Simulation;
+use amalgam_core::dispatch::Dispatcher;
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::protocol::{AdmittedJob, Rule};
+use amalgam_core::role::Change;
+use amalgam_core::scheduling::{Blocked, Ledger};
+use amalgam_core::vocabulary::{AttemptId, Duration, Instant, JobId, NodeId, QueueId, Resources, TaskId, Totals};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How often it is looked at who lacks some of its share.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub struct Shares {
+    jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
+    running: BTreeMap<AttemptId, (QueueId, Resources)>,
+    held: BTreeMap<QueueId, Totals>,
+    /// Of each queue's global master, as it was when that was looked at last.
+    capacity: BTreeMap<QueueId, Totals>,
+    looked_at: Instant,
+    /// Since when a queue lacks some of its share that others have.
+    lacking: BTreeMap<QueueId, Instant>,
+    /// Launches for which others give way, and looks at queues that lack something.
+    given_way: u64,
+    looks: u64,
+}
+
+/// What the clusters' masters have booked.
+struct Booked<'a> {
+    world: &'a Simulation,
+    used: BTreeMap<QueueId, Totals>,
+    capacity: Totals,
+}
+
+impl Shares {
+    fn take_in(&mut self, world: &Simulation, happening: &Happening) -> Result<(), Breach> {
+        match happening {
+            Happening::Began { attempt, resources, .. } => {
+                if let Some(job) = self.jobs.get(&attempt.job) {
+                    self.running.insert(*attempt, (job.queue, *resources));
+                    self.held.entry(job.queue).or_default().add(resources);
+                }
+            }
+            Happening::Ended { attempt, .. } => self.forget(attempt),
+            _ => {}
+        }
+        match happening.change() {
+            Some(Change::JobAdmitted { job, .. }) => {
+                self.jobs.insert(job.id, Arc::clone(job));
+            }
+            Some(Change::Lost { attempt, .. }) => self.forget(attempt),
+            Some(Change::Launched { task, rule: Rule::Share { .. }, .. }) => self.check_launch(world, *task)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, attempt: &AttemptId) {
+        if let Some((queue, resources)) = self.running.remove(attempt) {
+            self.held.entry(queue).or_default().sub(&resources);
+        }
+    }
+
+    fn check_launch(&mut self, world: &Simulation, task: TaskId) -> Result<(), Breach> {
+        let (Some(job), Some(dispatcher)) = (self.jobs.get(&task.job), world.dispatcher(task.job)) else {
+            return Ok(());
+        };
+        self.given_way += 1;
+        let mut held = self.held.get(&job.queue).copied().unwrap_or_default();
+        held.add(&job.resources[task.stage as usize]);
+        // Nodes may have left since, within one turn.
+        let now = *dispatcher.rooms.capacity();
+        let before = self.capacity.get(&job.queue).copied().unwrap_or_default();
+        let (part, share) =
+            (held.dominant_share(&now.larger_of(&before)), share_of(&world.settings().queues, job.queue));
+        if part <= share {
+            return Ok(());
+        }
+        let name = &world.settings().queues.spec(job.queue).name;
+        Err(Breach::of_task(task, format!("others give way to it, and {name} has {part} of {share} millionths")))
+    }
+
+    fn look_for_lack(&mut self, world: &Simulation) -> Result<(), Breach> {
+        let booked = Booked::of(world).filter(|_| !world.some_hang());
+        let shares: Vec<(QueueId, u64)> = world.settings().queues.shares().filter(|(_, share)| *share > 0).collect();
+        for (queue, share) in shares {
+            let lacks = booked.as_ref().is_some_and(|booked| {
+                world.dispatchers().any(|dispatcher| booked.lacks(queue, share, dispatcher).is_some())
+            });
+            if !lacks {
+                self.lacking.remove(&queue);
+                continue;
+            }
+            self.looks += 1;
+            let since = *self.lacking.entry(queue).or_insert(world.now());
+            if world.now().since(since) > longest_lack(world) {
+                let name = &world.settings().queues.spec(queue).name;
+                let lacks = booked.iter().flat_map(|booked| {
+                    world.dispatchers().filter_map(|dispatcher| booked.lacks(queue, share, dispatcher))
+                });
+                let node = lacks.map(|(node, _)| node).next().unwrap_or_default();
+                return Err(Breach::new(format!(
+                    "{name} lacks some of its share for {}, and others beyond theirs have enough on {node}",
+                    world.now().since(since)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Booked<'a> {
+    /// `None` where it is not known of some node what it runs, or of some job which queue it is in.
+    fn of(world: &'a Simulation) -> Option<Booked<'a>> {
+        let mut booked = Booked { world, used: BTreeMap::new(), capacity: Totals::ZERO };
+        for node in world.nodes() {
+            let (ledger, id) = (world.ledger_of(node)?, NodeId(node as u32));
+            if ledger.expects_nodes() {
+                return None;
+            }
+            booked.capacity.add(&ledger.node_capacity(id));
+            for booking in ledger.bookings_on(id) {
+                let queue = world.dispatcher(booking.job)?.queue_of(booking.job)?;
+                booked.used.entry(queue).or_default().add(&booking.resources);
+            }
+        }
+        Some(booked)
+    }
+
+    /// A node that has enough for a task that waits, of one queue beyond its share.
+    fn lacks(&self, queue: QueueId, share: u64, dispatcher: &Dispatcher) -> Option<(NodeId, QueueId)> {
+        let queues = &self.world.settings().queues;
+        queues.global_of(queue)?;
+        let is_beyond =
+            |(other, used): &(&QueueId, &Totals)| used.dominant_share(&self.capacity) > share_of(queues, **other);
+        let beyond: Vec<QueueId> = self.used.iter().filter(is_beyond).map(|(other, _)| *other).collect();
+        let asks = dispatcher.scheduler.blocked_in(queue, usize::MAX);
+        asks.iter().filter(|ask| self.is_within(queue, share, &ask.shape)).find_map(|ask| {
+            let nodes = self.world.nodes().filter(|node| dispatcher.rooms.classes().meets(ask.class, *node));
+            let mut places = nodes.flat_map(|node| beyond.iter().map(move |other| (node, *other)));
+            places
+                .find(|(node, other)| self.could_leave(*other, *node, ask))
+                .map(|(node, other)| (NodeId(node as u32), other))
+        })
+    }
+
+    fn is_within(&self, queue: QueueId, share: u64, more: &Resources) -> bool {
+        let mut with = self.used.get(&queue).copied().unwrap_or_default();
+        with.add(more);
+        with.dominant_share(&self.capacity) <= share
+    }
+
+    fn could_leave(&self, other: QueueId, node: usize, ask: &Blocked) -> bool {
+        let Some(ledger) = self.world.ledger_of(node).filter(|ledger| is_open(ledger, node)) else { return false };
+        let id = NodeId(node as u32);
+        let is_of_other = |job: JobId| self.world.dispatcher(job).and_then(|it| it.queue_of(job)) == Some(other);
+        let theirs = ledger.staying_on(id).filter(|booking| is_of_other(booking.job));
+        let room = theirs.fold(ledger.node_free(id), |room, booking| room.saturating_add(&booking.resources));
+        ask.shape.fits_in(&room) && ask.shape.fits_in(&ledger.node_capacity(id))
+    }
+}
+
+/// Two heartbeats, and as long as it takes until those have ended who give way, with the ways of launches, ends and words of these.
+fn longest_lack(world: &Simulation) -> Duration {
+    const WAYS: u64 = 6;
+    let network = &world.settings().network;
+    let again = if network.loss > 0.0 { network.retransmission } else { Duration::ZERO };
+    let way = network.delay + network.jitter + again;
+    Duration(2 * world.settings().master.heartbeat.0 + WAYS * way.0) + STOP_GRACE + HAND_OVER
+}
+
+fn is_open(ledger: &Ledger, node: usize) -> bool {
+    !ledger.offer_is_closed(NodeId(node as u32))
+}
+
+/// In millionths.
+fn share_of(queues: &QueueTree, queue: QueueId) -> u64 {
+    u64::from(queues.spec(queue).guaranteed)
+}
+
+impl Checker for Shares {
+    fn rule(&self) -> &'static str {
+        "a queue that lacks some of its share has it within two heartbeats, and nobody gives way to one beyond it"
+    }
+
+    /// Launches for which others give way.
+    fn subjects(&self) -> u64 {
+        self.given_way
+    }
+
+    fn saw(&self) -> Vec<(&'static str, u64)> {
+        vec![("look at a queue that lacks some of its share", self.looks)]
+    }
+
+    fn check(&mut self, world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        if world.settings().federation.is_none() {
+            return Ok(());
+        }
+        happened.iter().try_for_each(|happening| self.take_in(world, happening))?;
+        for dispatcher in world.dispatchers() {
+            let queues = dispatcher.running().map(|(_, queue)| queue);
+            self.capacity.extend(queues.map(|queue| (queue, *dispatcher.rooms.capacity())));
+        }
+        if world.is_healed() && world.now() >= self.looked_at + LOOK_EVERY {
+            self.looked_at = world.now();
+            self.look_for_lack(world)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::testing::{job, run};
+    use amalgam_core::preset::Preset;
+    use amalgam_core::role::Record;
+    use amalgam_core::vocabulary::{Attributes, QueueSpec, ResourceSpec};
+    use amalgam_workload::trace::{MalformedLines, Node, Workload};
+
+    /// The paper's four users and their shares of 48 cores, of which each global master has one or two; and somebody without any.
+    const USERS: [(&str, u32, Option<u8>); 5] = [
+        ("root.a", 100_000, Some(0)),
+        ("root.b", 250_000, Some(1)),
+        ("root.c", 150_000, Some(1)),
+        ("root.d", 500_000, Some(2)),
+        ("root.e", 0, None),
+    ];
+    const SECOND: u64 = 1_000_000;
+
+    /// Three clusters of four nodes with four cores. The one without a share has it all before the others come, at 100 s.
+    fn world(preset: Preset) -> Simulation {
+        let queue = |(name, guaranteed, global): (&str, u32, Option<u8>)| QueueSpec {
+            guaranteed,
+            global,
+            ..QueueSpec::named(name)
+        };
+        let queues = QueueTree::new(USERS.map(queue).to_vec()).unwrap();
+        let settings = Settings { preset, federation: Some((3, 3)), queues, ..Settings::default() };
+        let of_user = |(name, _, _): (&str, u32, Option<u8>)| {
+            let arrives = if name == "root.e" { 1 } else { 100 };
+            job(name, 48, Duration::from_secs(arrives), Duration::from_secs(3_600))
+        };
+        let jobs = USERS.map(of_user).to_vec();
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+        let resources = ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() };
+        let node = |number| Node {
+            name: format!("host{number}"),
+            resources: resources.clone(),
+            attributes: Attributes::default(),
+        };
+        let mut world = Simulation::new(settings, &(0..12).map(node).collect::<Vec<_>>(), &workload);
+        world.open();
+        world.plan(Vec::new());
+        world
+    }
+
+    /// Cores that each user's tasks have at the nodes.
+    fn cores(world: &Simulation) -> [u32; 5] {
+        let mut cores = [0; 5];
+        for live in world.nodes().filter_map(|node| world.agent(node)).flat_map(|agent| agent.live()) {
+            let queue = world.dispatcher(live.attempt.job).and_then(|it| it.queue_name(live.attempt.job));
+            let user = USERS.iter().position(|(name, _, _)| Some(*name) == queue).unwrap();
+            cores[user] += live.resources.cpu_millis() / 1_000;
+        }
+        cores
+    }
+
+    #[test]
+    fn within_two_heartbeats_every_user_has_its_share_less_one_task_and_nobody_loses_his_again() {
+        for preset in Preset::FEDERATED {
+            let mut world = world(preset);
+            run(&mut world, 99 * SECOND);
+            assert_eq!(cores(&world), [0, 0, 0, 0, 48]);
+            let is_preempting = |happening: &Happening| matches!(happening.record(), Some(Record::Preempting { .. }));
+            let until = 100 * SECOND + 2 * world.settings().master.heartbeat.0;
+            let begun = run(&mut world, until);
+            assert_eq!(cores(&world), [4, 12, 7, 24, 1], "{}", preset.name());
+            assert_eq!(begun.iter().filter(|happening| is_preempting(happening)).count(), 47);
+            let later = run(&mut world, until + 600 * SECOND);
+            assert_eq!(later.iter().filter(|happening| is_preempting(happening)).count(), 0);
+            assert_eq!(cores(&world), [4, 12, 7, 24, 1]);
+        }
+    }
+
+    #[test]
+    fn a_task_for_which_others_give_way_beyond_its_share_is_noticed() {
+        let mut world = world(Preset::MEGHA);
+        let mut happened = run(&mut world, 200 * SECOND);
+        assert_eq!(Shares::default().check(&world, &happened), Ok(()));
+        let is_of_a = |happening: &Happening| match happening.change() {
+            Some(Change::Launched { task, rule: Rule::Share { .. }, .. }) => {
+                world.dispatcher(task.job).and_then(|it| it.queue_name(task.job)) == Some("root.a")
+            }
+            _ => false,
+        };
+        // It has four cores by now, and may have 4.8.
+        let again = happened.iter().rfind(|happening| is_of_a(happening)).cloned().unwrap();
+        happened.push(again);
+        let breach = Shares::default().check(&world, &happened).unwrap_err();
+        assert!(breach.what.contains("root.a has 104166 of 100000 millionths"), "{}", breach.what);
+    }
+
+    #[test]
+    fn who_lacks_some_of_its_share_for_too_long_is_noticed() {
+        // At its beginning the others' tasks wait, and the one without a share has everything.
+        let mut world = world(Preset::MEGHA);
+        run(&mut world, 100 * SECOND + 1_000);
+        let mut checker = Shares::default();
+        let looks = (0..40).try_for_each(|_| checker.look_for_lack(&world));
+        assert_eq!(looks, Ok(()), "no time passes");
+        assert!(checker.looks > 0, "somebody lacks something");
+        let too_long = longest_lack(&world) + Duration(1);
+        checker.lacking.values_mut().for_each(|since| *since = since.before(too_long));
+        let breach = checker.look_for_lack(&world).unwrap_err();
+        assert!(breach.what.contains(" lacks some of its share for "), "{}", breach.what);
+    }
+}
