@@ -57,7 +57,8 @@ fn all_figures_are_listed_paper_by_paper() {
         "12",
     ]
     .map(|name| format!("apollo-{name}"));
-    let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).collect();
+    let megha = ["3", "6", "7", "8", "9", "10", "heartbeat", "plus"].map(|name| format!("megha-{name}"));
+    let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).chain(megha).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
     assert!(expected.iter().all(|figure| text.contains(figure)), "{text}");
@@ -112,6 +113,8 @@ fn a_figure_that_is_run_with_traces_says_which_and_where_they_are_looked_for() {
     assert!(text.contains("dag/tpcds_hive_tez_30tb") && text.contains("--traces DIR"), "{text}");
     let text = refused(&["run", "apollo-10", "--quick"]);
     assert!(text.contains("dag/tpch_decima") && text.contains("docs/results/apollo/README.md"), "{text}");
+    let text = refused(&["run", "megha-6", "--quick"]);
+    assert!(text.contains("constraints/megha_config") && text.contains("docs/results/megha/README.md"), "{text}");
     let empty = tempfile::tempdir().unwrap();
     let text = refused(&["run", "carbyne-5", "--quick", "--traces", empty.path().to_str().unwrap()]);
     assert!(text.contains("there is no") && text.contains("tpcds_hive_tez_30tb"), "{text}");
@@ -163,6 +166,67 @@ fn of_apollos_tasks_it_is_told_from_where_they_read() {
     assert!(first > 0.5, "tasks are sent to their input: {first}");
 }
 
+#[test]
+fn of_meghas_waits_it_is_told_what_they_were_spent_on() {
+    let found = json(&["run", "megha-7", "--smoke", "--json"]);
+    let part = |case: &str, part: &str| {
+        let metric = format!("{part}, part of the medians");
+        let mut rows = found["rows"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["case"] == case && row["metric"] == *metric);
+        row.unwrap_or_else(|| panic!("{case}, {metric}"))["ours"].as_f64().unwrap()
+    };
+    let parts = ["communication", "queue", "processing", "at the node"];
+    for case in ["processes are started", "nothing is started"] {
+        let all: Vec<f64> = parts.iter().map(|name| part(case, name)).collect();
+        assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{case}: {all:?}");
+        assert!(all[0] > 0.1, "{case}: two delays of half a millisecond are some of it: {all:?}");
+    }
+    let [with, without] = ["processes are started", "nothing is started"].map(|case| part(case, "processing"));
+    assert!(without < with, "{without} without starting processes, {with} with it");
+}
+
+/// Jobs of one stage each, the third of which needs more cores than any node has.
+const ROWS: &str = "M1,20,j_1,1,Terminated,100,110,100,0.2
+M1,30,j_2,1,Terminated,101,120,100,0.2
+M1,5,j_3,1,Terminated,102,130,9600,0.2
+";
+
+#[test]
+fn meghas_constraints_are_read_from_the_traces_and_what_no_node_suits_is_left_out() {
+    let traces = tempfile::tempdir().unwrap();
+    let write = |path: &str, content: &str| {
+        let file = traces.path().join(path);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content).unwrap();
+    };
+    write("rows.csv", ROWS);
+    write("nodes.json", r#"{"LMs": {"1": {"partitions": {"1": ["0b0101", "0b1111"]}}}}"#);
+    write("constraints/task_constraint_percent.csv", "task_cluster,c1,c2\n1,50,50\n");
+    write("constraints/task_cluster_occurrence.csv", "task_cluster,type1\n1,1.0\n");
+    let frozen = String::from_utf8(paper(&["scenario", "megha-6"]).stdout).unwrap();
+    let changed = [
+        ("dag/alibaba2018_rows/sorted_batch_task.csv.gz", "rows.csv"),
+        ("constraints/megha_config_G5L5S10000_C.json.gz", "nodes.json"),
+        ("workloads = [\"Alibaba 2018\", \"Alibaba 2017\"]", "workloads = [\"Alibaba 2018\"]"),
+    ];
+    let mine = changed.iter().fold(frozen, |text, (of, is)| {
+        assert!(text.contains(of), "{of}");
+        text.replace(of, is)
+    });
+    write("mine.toml", &mine);
+    let (folder, file) = (traces.path().to_str().unwrap(), traces.path().join("mine.toml"));
+    let file = file.to_str().unwrap();
+    let run = ["run", "megha-6", "--quick", "--seeds", "1..1", "--json", "--traces", folder, "--scenario", file];
+    let found = json(&run);
+    let rows = found["rows"].as_array().unwrap();
+    let started: Vec<&Value> = rows.iter().filter(|row| row["metric"] == "tasks that started").collect();
+    assert_eq!(started.len(), 4, "two paces on two federations");
+    assert!(started.iter().all(|row| row["ours"] == 1.0), "{started:?}");
+    let departures = found["departures"].as_array().unwrap().iter().map(|one| one.as_str().unwrap());
+    let left_out = departures.filter(|said| said.contains("were left out that no node suits")).collect::<Vec<_>>();
+    assert!(left_out.len() == 1 && !left_out[0].contains("seed, 0 were"), "{left_out:?}");
+}
+
 /// In the scenario of the figure: what is put for what, and what is said of it.
 fn wrong_scenarios(figure: &str, wrong: &[(&str, &str, &str)]) {
     let frozen = String::from_utf8(paper(&["scenario", figure]).stdout).unwrap();
@@ -194,7 +258,16 @@ fn a_wrong_scenario_is_pointed_at() {
         ("contention = 2.0", "contention = 0.0", "figure.carbyne-9: contention is 0"),
         ("workloads = [\"TPC-DS\"]", "workloads = [\"TPC-D\"]", "there is no workload `TPC-D`"),
     ];
+    let of_megha = [
+        ("schedulers = [\"megha\"]", "schedulers = [\"mega\"]", "there is no preset `mega`"),
+        ("widest = 0.1", "widest = 0.0", "setup.widest is 0, and may be"),
+        ("share = 0.50, global = 3", "share = 0.50, global = 4", "figure.megha-10: global of user-4 is 4"),
+        ("share = 0.50, global = 3", "share = 0.60, global = 3", "110.0 % together"),
+        ("launch=0us", "lunch=0us", "there is no cost `lunch`"),
+        ("workloads = [\"Google 2011\"]", "workloads = [\"Google\"]", "there is no workload `Google`"),
+    ];
     wrong_scenarios("apollo-12", &of_apollo);
+    wrong_scenarios("megha-10", &of_megha);
     wrong_scenarios("carbyne-5", &of_carbyne);
 }
 

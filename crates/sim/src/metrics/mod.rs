@@ -46,7 +46,7 @@ pub struct Metrics {
     /// The workload's job of each job id.
     of_id: Vec<Option<u32>>,
     waits: Vec<Duration>,
-    allocation: AllocationSums,
+    allocation: AllocationSamples,
     usage: ClusterUsage,
     counters: Counters,
     queueing: QueueMeasure,
@@ -113,13 +113,13 @@ enum TaskState {
     HasStarted,
 }
 
-/// Microseconds, over all first starts.
+/// What the waits of tasks were spent on, of each task that started.
 #[derive(Default)]
-struct AllocationSums {
-    queue: u64,
-    processing: u64,
-    communication: u64,
-    node: u64,
+struct AllocationSamples {
+    queue: Vec<Duration>,
+    processing: Vec<Duration>,
+    communication: Vec<Duration>,
+    node: Vec<Duration>,
 }
 
 impl Metrics {
@@ -139,7 +139,7 @@ impl Metrics {
             jobs_left: jobs.len(),
             of_id: Vec::new(),
             waits: Vec::new(),
-            allocation: AllocationSums::default(),
+            allocation: AllocationSamples::default(),
             usage: ClusterUsage::new(jobs.len(), nodes),
             counters: Counters::default(),
             queueing: QueueMeasure::default(),
@@ -359,16 +359,16 @@ impl Metrics {
         let TaskState::Delivered { launched, at, travelled } = *state else { return };
         *state = TaskState::HasStarted;
         let wait = now.since(ready);
-        let (queue, communication) = (launched.since(ready).as_micros(), travelled.as_micros());
-        let node = now.since(at).as_micros().saturating_sub(launch.as_micros());
+        let (queue, communication) = (launched.since(ready), travelled);
+        let node = now.since(at) - launch;
         self.waits.push(wait);
         if let Some(groups) = &mut self.groups {
             groups.on_first_start(task.job, wait);
         }
-        self.allocation.queue += queue;
-        self.allocation.communication += communication;
-        self.allocation.node += node;
-        self.allocation.processing += wait.as_micros().saturating_sub(queue + communication + node);
+        self.allocation.queue.push(queue);
+        self.allocation.communication.push(communication);
+        self.allocation.node.push(node);
+        self.allocation.processing.push(wait - queue - communication - node);
     }
 
     fn stage(&mut self, task: TaskId) -> Option<&mut StageMeasure> {

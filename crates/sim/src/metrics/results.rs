@@ -77,14 +77,17 @@ pub struct Busy {
     pub nodes: f64,
 }
 
-/// The time from a task's readiness to its first start, and what it was spent on, in means.
+/// The time from a task's readiness to its first start, and what it was spent on.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Allocation {
     pub mean: f64,
     pub p50: f64,
     pub p95: f64,
     pub p99: f64,
+    /// In means, which add up to the mean.
     pub parts: AllocationParts,
+    /// The median of each part by itself.
+    pub medians: AllocationParts,
 }
 
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
@@ -306,7 +309,7 @@ impl Metrics {
             failed_jobs: failed as u64,
             task_wait_s: waits,
             started_tasks: started,
-            allocation_s: self.allocation(&waits, started),
+            allocation_s: self.allocation(&waits),
             forecast,
             run_times,
             reading: self.reading.finish(),
@@ -367,20 +370,23 @@ impl Metrics {
         })
     }
 
-    fn allocation(&self, waits: &Summary, started: u64) -> Allocation {
-        let mean = |sum: u64| if started == 0 { 0.0 } else { sum as f64 / 1e6 / started as f64 };
-        let sums = &self.allocation;
+    fn allocation(&self, waits: &Summary) -> Allocation {
+        let samples = &self.allocation;
+        let [queue, processing, communication, node] =
+            [&samples.queue, &samples.processing, &samples.communication, &samples.node].map(|part| summary(part));
+        let parts = |of: fn(&Summary) -> f64| AllocationParts {
+            queue: of(&queue),
+            processing: of(&processing),
+            communication: of(&communication),
+            node: of(&node),
+        };
         Allocation {
             mean: waits.mean,
             p50: waits.p50,
             p95: waits.p95,
             p99: waits.p99,
-            parts: AllocationParts {
-                queue: mean(sums.queue),
-                processing: mean(sums.processing),
-                communication: mean(sums.communication),
-                node: mean(sums.node),
-            },
+            parts: parts(|part| part.mean),
+            medians: parts(|part| part.p50),
         }
     }
 }

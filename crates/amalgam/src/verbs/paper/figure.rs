@@ -120,14 +120,16 @@ pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
     let Some((format, path)) = read.split_once(':').filter(|(format, _)| *format != "synthetic") else {
         return Ok(read.to_owned());
     };
+    Ok(format!("{format}:{}", in_traces(paper, path, extent)?.display()))
+}
+
+/// A path in the folder of traces, if there is something.
+pub fn in_traces(paper: &str, path: &str, extent: &Extent) -> Result<PathBuf> {
     let remedy =
         format!("give the folder that holds them: --traces DIR; docs/results/{paper}/README.md says what is in it");
     let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), &*remedy);
     let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
-    if !file.exists() {
-        return Err(Failure::usage(format!("there is no {}", file.display()), &*remedy));
-    }
-    Ok(format!("{format}:{}", file.display()))
+    if file.exists() { Ok(file) } else { Err(Failure::usage(format!("there is no {}", file.display()), &*remedy)) }
 }
 
 /// So many of one size.
@@ -226,7 +228,11 @@ pub fn figure_of<'a, F>(figures: &'a BTreeMap<String, F>, name: &str) -> Result<
 
 /// All that can be run.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    super::mercury::FIGURES.iter().chain(&super::carbyne::FIGURES).chain(&super::apollo::FIGURES)
+    super::mercury::FIGURES
+        .iter()
+        .chain(&super::carbyne::FIGURES)
+        .chain(&super::apollo::FIGURES)
+        .chain(&super::megha::FIGURES)
 }
 
 /// # Errors

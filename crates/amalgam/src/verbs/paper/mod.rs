@@ -3,6 +3,7 @@
 mod apollo;
 mod carbyne;
 mod figure;
+mod megha;
 mod mercury;
 
 use crate::failure::{Failure, Result};

@@ -1,0 +1,121 @@
+//! Megha (Narayanan et al.), section VI: its figures, and what the paper says that they show.
+
+mod experiment;
+mod peak;
+mod rows;
+mod scenario;
+
+use super::figure::{Extent, Figure, Findings, Paper, Row, ScenarioText};
+use crate::failure::Result;
+use experiment::CaseRuns;
+use rows::{P50_OVER_SPARROW, P99, REFUSED};
+use scenario::Scenario;
+
+const PAPER: Paper = Paper {
+    scenario: include_str!("megha.toml"),
+    quick: "nine tenths of the nodes and of the tasks",
+    smoke: "one seed, a hundredth of nodes and tasks, which are generated instead of read from traces and have no constraints",
+};
+
+pub const FIGURES: [Figure; 8] = [
+    PAPER.figure("megha-3", "Megha, figures 3 to 5: how long tasks wait, against Sparrow", find),
+    PAPER.figure("megha-6", "Megha, figure 6: against one global master and one cluster", find),
+    PAPER.figure("megha-7", "Megha, figure 7: what a wait is spent on", find),
+    PAPER.figure("megha-8", "Megha, figure 8: waits by the number of nodes", find),
+    PAPER.figure("megha-9", "Megha, figure 9: waits by the numbers of global masters and clusters", find),
+    PAPER.figure("megha-10", "Megha, figures 10 and 11: four users' shares on fewer and more nodes", find),
+    PAPER.figure("megha-heartbeat", "The paper's future work: waits by how often nodes report", find),
+    PAPER.figure("megha-plus", "Not of the paper: megha-plus against megha and Sparrow", find),
+];
+
+fn find(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {
+    let scenario = Scenario::parse(scenario)?;
+    let set_up = scenario.figure(figure)?;
+    let cases = experiment::run(&scenario, set_up, extent)?;
+    let rows = rows::of(figure, set_up, &cases);
+    let about = ABOUT.iter().filter(|(figures, _)| figures.is_empty() || figures.contains(&figure));
+    let about = about.map(|(_, sentence)| (*sentence).to_owned()).collect();
+    let departures = [rows::off_the_papers(figure, &rows), off(figure, &rows), left_out(&cases), about].concat();
+    Ok(Findings { departures, rows, plots: rows::plots(set_up, &cases) })
+}
+
+/// What is asked of the step beyond the paper.
+fn off(figure: &str, rows: &[Row]) -> Vec<String> {
+    let most = |metric: &str| match metric {
+        P50_OVER_SPARROW => Some(1.0),
+        P99 => Some(0.1),
+        REFUSED => Some(0.01),
+        _ => None,
+    };
+    let asked = |row: &&Row| figure == "megha-plus" && row.case.ends_with("megha-plus");
+    let sentence = |row: &Row| {
+        let most = most(&row.metric).filter(|most| row.ours > *most)?;
+        Some(format!("missed: {}, {}: {:.4}, asked are at most {most}", row.case, row.metric, row.ours))
+    };
+    rows.iter().filter(asked).filter_map(sentence).collect()
+}
+
+/// With the first seed.
+fn left_out(cases: &[CaseRuns]) -> Vec<String> {
+    let mut sentences: Vec<String> = Vec::new();
+    for CaseRuns { case, runs, .. } in cases {
+        let Some([unsuited, wide]) = runs.first().map(|run| run.left_out).filter(|counts| *counts != [0, 0]) else {
+            continue;
+        };
+        let sentence = format!(
+            "of the jobs drawn from {}, with the first seed, {unsuited} were left out that no node suits, and {wide} that are too wide for the cluster",
+            case.workload
+        );
+        if !sentences.contains(&sentence) {
+            sentences.push(sentence);
+        }
+    }
+    sentences
+}
+
+/// With the figures that they are about; none for all.
+const ABOUT: [(&[&str], &str); 9] = [
+    (
+        &[],
+        "the paper's workloads of Cloudera and of Google's trace of 2019 are not public here; jobs of Yahoo and Google, as Hawk and Pigeon cut them, of \
+         Google's trace of 2011 and of Alibaba's are in their place, drawn with replacement, and come at random",
+    ),
+    (
+        &[],
+        "a wait is the time from when a task could run to its first start: the paper's allocation time. It includes 1.5 ms in which its process is \
+         started, where nothing else is said",
+    ),
+    (
+        &[],
+        "what masters, global masters, job managers and agents do takes what it takes on a usual machine (32 us for a message, 3.3 us for a decision, 120 us \
+         for a disk), the same for any number of nodes and any length of a message, and what comes meanwhile waits. The paper's simulator is a \
+         Python prototype with HTTP on one machine, whose costs are not known",
+    ),
+    (
+        &["megha-3", "megha-heartbeat", "megha-plus", "megha-10"],
+        "the load is the part of the nodes that would be in use at the busiest moment if nobody waited; the paper only plots what its jobs use over time",
+    ),
+    (
+        &["megha-3", "megha-plus"],
+        "under sparrow as many processes have schedulers as there are global masters, and a task's wait at its node counts as time in the queue, since a \
+         task is bound to a node only when that is ready",
+    ),
+    (
+        &["megha-7"],
+        "the paper's parts are medians, and so are these, each by itself. Starting a process counts as processing; the paper's simulated workers start none",
+    ),
+    (
+        &["megha-6", "megha-8", "megha-9"],
+        "constraints are drawn for stages, all of whose tasks have the same ones; nodes meet them as those of the published configuration of 10,000 nodes do, of \
+         which they are drawn. How fast jobs come is not said in the paper",
+    ),
+    (
+        &["megha-8"],
+        "with more nodes a global master has more to know; here that takes it no longer, so that what is seen of it is only what more partitions and fewer \
+         conflicts do",
+    ),
+    (
+        &["megha-10"],
+        "how much each user wants is not said in the paper: each job is any user's with the same probability, and has one task",
+    ),
+];

@@ -1,0 +1,224 @@
+//! What Megha's figures are run with, as their scenario file says it.
+
+use super::super::figure::{ScenarioText, figure_of, within};
+use crate::failure::Result;
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::QueueSpec;
+use amalgam_sim::Costs;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub setup: Setup,
+    workload: BTreeMap<String, WorkloadEntry>,
+    figure: BTreeMap<String, FigureScenario>,
+}
+
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    pub nodes: u32,
+    pub cpus: u32,
+    pub memory_gib: u32,
+    pub heartbeat_s: f64,
+    pub delay_ms: f64,
+    globals: u8,
+    clusters: u8,
+    /// A file in the folder of traces, and a folder there.
+    pub node_constraints: String,
+    pub task_constraints: String,
+    /// The part of the stages that get constraints.
+    pub constrained: f64,
+    /// The part of the cluster that one job may need at once.
+    pub widest: f64,
+    /// Read in place of any other where only the machinery is to be tested.
+    stand_in: WorkloadEntry,
+}
+
+/// Where jobs are from.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadEntry {
+    /// A format and a path in the folder of traces.
+    pub read: String,
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    /// So many of them.
+    pub tasks: u64,
+    #[serde(default)]
+    pub constrained: bool,
+}
+
+/// Its cases are all combinations of what it lists; of what it does not list, the setup's.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct FigureScenario {
+    pub workloads: Vec<String>,
+    pub schedulers: Vec<String>,
+    #[serde(default)]
+    loads: Vec<f64>,
+    /// Between jobs that come at random, in the mean; 0: all come at once.
+    #[serde(default)]
+    gaps_s: Vec<f64>,
+    /// The nodes that the loads are parts of, where those of a case are others.
+    pub load_nodes: Option<u32>,
+    #[serde(default)]
+    pub nodes: Vec<u32>,
+    #[serde(default)]
+    pub masters: Vec<Masters>,
+    #[serde(default)]
+    pub heartbeats_s: Vec<f64>,
+    #[serde(default)]
+    pub costs: Vec<CostCase>,
+    #[serde(default)]
+    pub users: Vec<User>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Masters {
+    pub globals: u8,
+    pub clusters: u8,
+}
+
+/// When jobs come.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Arrivals {
+    /// At random, so that at the busiest moment this part of the nodes would be busy if nobody waited.
+    Load(f64),
+    /// At random, with this gap in the mean.
+    Gap(f64),
+    AtOnce,
+}
+
+/// What work costs, where it is not what it costs on a usual machine.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct CostCase {
+    pub name: String,
+    #[serde(default)]
+    set: String,
+}
+
+/// A user, whose jobs are in a queue of its own.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    pub name: String,
+    share: f64,
+    /// The number of its global master, from 1.
+    global: u8,
+}
+
+/// Of anything that is counted, and in seconds.
+const MANY: f64 = 1e6;
+
+impl Scenario {
+    pub fn parse(text: &ScenarioText) -> Result<Scenario> {
+        text.parse("megha", Scenario::check)
+    }
+
+    pub fn figure(&self, name: &str) -> Result<&FigureScenario> {
+        figure_of(&self.figure, name)
+    }
+
+    pub fn workload(&self, name: &str) -> &WorkloadEntry {
+        &self.workload[name]
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        self.setup.check()?;
+        for (name, entry) in &self.workload {
+            within(&format!("workload.{name}: tasks"), entry.tasks as f64, 1.0..=1e8)?;
+        }
+        for (name, figure) in &self.figure {
+            figure.check().map_err(|what| format!("figure.{name}: {what}"))?;
+            if let Some(unknown) = figure.workloads.iter().find(|workload| !self.workload.contains_key(*workload)) {
+                return Err(format!("figure.{name}: there is no workload `{unknown}`"));
+            }
+            let globals = figure.masters.iter().map(|masters| masters.globals).min().unwrap_or(self.setup.globals);
+            for user in &figure.users {
+                within(&format!("figure.{name}: global of {}", user.name), user.global, 1.0..=f64::from(globals))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Setup {
+    pub fn masters(&self) -> Masters {
+        Masters { globals: self.globals, clusters: self.clusters }
+    }
+
+    pub fn stand_in(&self) -> &WorkloadEntry {
+        &self.stand_in
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        within("setup.nodes", self.nodes, 1.0..=MANY)?;
+        within("setup.cpus", self.cpus, 1.0..=1_000.0)?;
+        within("setup.memory_gib", self.memory_gib, 1.0..=100_000.0)?;
+        within("setup.heartbeat_s", self.heartbeat_s, 0.01..=MANY)?;
+        within("setup.delay_ms", self.delay_ms, 0.0..=MANY)?;
+        within("setup.constrained", self.constrained, 0.0..=1.0)?;
+        within("setup.widest", self.widest, 0.001..=1.0)?;
+        within("setup.stand_in.tasks", self.stand_in.tasks as f64, 1.0..=1e8)?;
+        self.masters().check().map_err(|what| format!("setup: {what}"))
+    }
+}
+
+impl Masters {
+    fn check(&self) -> std::result::Result<(), String> {
+        within("globals", self.globals, 1.0..=200.0)?;
+        within("clusters", self.clusters, 1.0..=200.0)
+    }
+}
+
+impl FigureScenario {
+    pub fn arrivals(&self) -> Vec<Arrivals> {
+        let loads = self.loads.iter().map(|&load| Arrivals::Load(load));
+        let gap = |&gap: &f64| if gap > 0.0 { Arrivals::Gap(gap) } else { Arrivals::AtOnce };
+        loads.chain(self.gaps_s.iter().map(gap)).collect()
+    }
+
+    /// A queue for each user.
+    pub fn queues(&self) -> std::result::Result<QueueTree, String> {
+        let spec = |user: &User| QueueSpec {
+            guaranteed: (user.share * 1e6).round() as u32,
+            weight: (user.share * 1e3).round() as u32,
+            global: user.global.checked_sub(1),
+            ..QueueSpec::named(&format!("root.{}", user.name))
+        };
+        QueueTree::new(self.users.iter().map(spec).collect()).map_err(|error| error.to_string())
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        self.loads.iter().try_for_each(|&load| within("loads", load, 0.01..=100.0))?;
+        self.gaps_s.iter().try_for_each(|&gap| within("gaps_s", gap, 0.0..=MANY))?;
+        within("load_nodes", self.load_nodes.unwrap_or(1), 1.0..=MANY)?;
+        self.nodes.iter().try_for_each(|&nodes| within("nodes", nodes, 1.0..=MANY))?;
+        self.masters.iter().try_for_each(Masters::check)?;
+        self.heartbeats_s.iter().try_for_each(|&period| within("heartbeats_s", period, 0.01..=MANY))?;
+        self.schedulers.iter().try_for_each(|name| Preset::parse(name).map(drop))?;
+        self.costs.iter().try_for_each(|case| case.costs().map(drop))?;
+        for user in &self.users {
+            within(&format!("share of {}", user.name), user.share, 0.001..=1.0)?;
+        }
+        self.queues().map(drop)
+    }
+}
+
+impl CostCase {
+    /// # Errors
+    /// A sentence that says what is allowed.
+    pub fn costs(&self) -> std::result::Result<Costs, String> {
+        let mut costs = Costs::default();
+        match &*self.set {
+            "" => Ok(costs),
+            set => costs.set(set).map(|()| costs),
+        }
+    }
+}
