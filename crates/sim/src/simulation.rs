@@ -151,6 +151,11 @@ const _: () = assert!(size_of::<Option<Occurrence>>() == 64, "an occurrence is o
 
 impl Simulation {
     pub fn new(mut settings: Settings, nodes: &[Node], workload: &Workload) -> Simulation {
+        if settings.preset.is_federated() {
+            settings.federation.get_or_insert((1, 1));
+            // Global masters have the managers of their jobs.
+            settings.manager_processes = 0;
+        }
         settings.master.dispatch.hosts = settings.manager_processes;
         if settings.federation.is_some() {
             let custom = nodes.iter().flat_map(|node| &node.resources.custom);

@@ -45,7 +45,7 @@ fn no_preset_beats_the_lower_bounds_and_every_job_ends() {
 #[test]
 fn job_managers_in_processes_of_their_own_see_every_job_through_and_the_same_seed_gives_the_same_bytes() {
     let workload = layered(7, "poisson:20s");
-    for preset in Preset::all() {
+    for preset in Preset::all().filter(|preset| !preset.is_federated()) {
         let run = |manager_processes| {
             let network = NetworkSettings { jitter: Duration::from_millis(2), ..NetworkSettings::default() };
             let settings = Settings { preset, seed: 7, network, manager_processes, ..Settings::default() };

@@ -119,6 +119,30 @@ fn each_process_of_a_federation_says_what_is_not_its_own() {
     assert_eq!(listed.len(), 6);
 }
 
+#[test]
+fn who_lacks_some_of_his_share_has_it_soon_and_the_others_tasks_run_later() {
+    let queues = "heartbeat = '200ms'\n[[queue]]\nname = 'anybody'\n\
+                  [[queue]]\nname = 'owner'\nguaranteed = 0.5\nglobal = 0";
+    let federation = Federation::start(2, 2, 1, queues);
+    let scene = &federation.scene;
+    until_true("both nodes", || nodes(scene).len() == 2);
+    let script = |file: &str| format!("{AWAIT_GO}; echo $AMALGAM_INDEX >> {file}");
+    let submit =
+        |queue: &str, script: &str| scene.submit(&["--queue", queue, "--array", "0-3", "--", "sh", "-c", script]);
+    let anybodys = submit("anybody", &script("anybodys"));
+    until_true("all four CPUs in use", || scene.job(&anybodys).summary.tasks.running == 4);
+    let owners = submit("owner", &script("owners"));
+    until_true("two of them for who has half of all", || scene.job(&owners).summary.tasks.running == 2);
+    until_true("and the other two as before", || scene.job(&anybodys).summary.tasks.running == 2);
+    let ended: Vec<_> = scene.story(&anybodys).into_iter().filter(|line| line.kind == "ended").collect();
+    assert!(ended.len() == 2 && ended.iter().all(|line| line.text.contains("preempted")), "{ended:#?}");
+    let launched: Vec<_> = scene.story(&owners).into_iter().filter(|line| line.kind == "launched").collect();
+    assert!(launched.iter().all(|line| line.text.contains("its queue's share")), "{launched:#?}");
+    scene.write("go", "");
+    all_ran_once(scene, &owners, "owners", 4);
+    all_ran_once(scene, &anybodys, "anybodys", 4);
+}
+
 /// Says that it runs, and goes on when it is told to.
 const STEP: &str = "echo $$ > pid-$AMALGAM_INDEX; while [ ! -e go-$AMALGAM_INDEX ]; do sleep 0.02; done; \
     echo $AMALGAM_INDEX >> ran";

@@ -138,7 +138,8 @@ pub struct QueueSpec {
     pub name: String,
     /// Relative to its siblings, in thousandths (1000 is the usual weight).
     pub weight: u32,
-    /// The share of the cluster, in millionths, that it is brought up to before any sibling gets more.
+    /// The share of the cluster, in millionths, that it is brought up to before any sibling gets more; in a federation, where it has
+    /// a global master, at the cost of tasks that run.
     pub guaranteed: u32,
     /// The share of the cluster, in millionths, that it never exceeds.
     pub maximum: u32,
