@@ -343,6 +343,14 @@ pub enum NodeNews {
     Away { node: NodeId, lost: bool },
 }
 
+impl NodeNews {
+    pub fn node(&self) -> NodeId {
+        match self {
+            NodeNews::Joined { node, .. } | NodeNews::Room { node, .. } | NodeNews::Away { node, .. } => *node,
+        }
+    }
+}
+
 /// Why a claim was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ClaimError {

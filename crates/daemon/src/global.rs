@@ -3,6 +3,7 @@
 use crate::auth::Tokens;
 use crate::config::{Config, FederationConfig};
 use crate::journal::JournalWriter;
+use crate::seat;
 use crate::server::{
     Hosted, Kept, Log, Server, ServerError, bind, global_introduction, interface_runtime, resolve, roles,
 };
@@ -41,6 +42,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let too_many = || ServerError::TooManyStarts { path: state_dir.clone() };
     let epoch = Epoch::of_host(own.host(), log.life).ok_or_else(too_many)?;
     let seat = Seat::Global(federation.size, own);
+    seat::keep(&state_dir, Some(seat))?;
     let mut roles = roles(&config, epoch, Some(seat))?;
     let name = format!("global-{}", own.0);
     let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;

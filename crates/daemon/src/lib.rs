@@ -20,6 +20,7 @@ pub mod node_setup;
 mod priority;
 pub mod private;
 pub mod sealing;
+mod seat;
 pub mod server;
 pub mod shell;
 pub mod store;

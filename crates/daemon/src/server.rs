@@ -13,6 +13,7 @@ use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
+use crate::seat::{self, SeatError};
 use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,
@@ -25,7 +26,7 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Places;
 use amalgam_core::protocol::AdmittedJob;
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, HostId, Instant, JobId, NodeId, Seat};
+use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, HostId, Instant, JobId, NodeId, QueueId, Seat};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -76,6 +77,8 @@ pub enum ServerError {
     Hosted { jobs: usize, first: JobId, preset: String },
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
+    #[error(transparent)]
+    Seat(#[from] SeatError),
     #[error("{path} was started more often than its attempts can be numbered", path = path.display())]
     TooManyStarts { path: PathBuf },
     #[error("{0}")]
@@ -197,7 +200,13 @@ pub(crate) fn global_introduction(
     cluster: ClusterId,
 ) -> GlobalIntroduction {
     let (preset, kinds) = (config.preset.name().to_owned(), config.master.dispatch.kinds.clone());
-    GlobalIntroduction { federation, global, cluster, preset, kinds }
+    let tree = &config.queues;
+    let queue = |number: usize| {
+        let queue = QueueId(number as u32);
+        (tree.spec(queue).name.clone(), tree.spec(queue).guaranteed, tree.global_of(queue))
+    };
+    let queues = (0..tree.len()).map(queue).collect();
+    GlobalIntroduction { federation, global, cluster, preset, kinds, queues }
 }
 
 pub(crate) fn interface_runtime() -> Result<tokio::runtime::Runtime, ServerError> {
@@ -247,6 +256,7 @@ impl Server {
         let epoch = Epoch(log.life);
         let id = ServerId::of(&state_dir)?;
         let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
+        seat::keep(&state_dir, seat)?;
         let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
         let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
         let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 #[command(
-    after_help = "A federation is several clusters under several global masters. Every process has the same [federation] in
-its configuration and the same tokens.toml in its state directory, and a --number of its own:
+    after_help = "A federation is several clusters under several global masters. Every process has the same [federation] and
+[[queue]] in its configuration, the same tokens.toml in its state directory, and a --number of its own:
 
   [federation]
   masters = [\"127.0.0.1:7434\", \"127.0.0.1:7534\"]    # where each cluster's master listens for agents

@@ -181,6 +181,8 @@ impl GlobalMaster {
     fn on_told(&mut self, now: Instant, told: Told, out: &mut Outbox) {
         let Told { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = told;
         let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
+        let federation = self.federation;
+        let is_there = |node: NodeId| federation.has(node) && federation.cluster_of(node) == cluster;
         let (mut returned, mut lost) = (Vec::new(), Vec::new());
         match since {
             Since::Nothing { introduction, kinds, held } => {
@@ -196,6 +198,7 @@ impl GlobalMaster {
                 entry.awaited = None;
                 // Of what was proposed before it was asked, all has been looked at or is lost.
                 let looked_at = if is_answer { u64::MAX } else { seen };
+                let held = held.into_iter().filter(|held| is_there(held.node)).collect();
                 self.reconcile(now, cluster, looked_at, &held_grants(held));
                 self.sharing.on_seen(usize::from(cluster.0), looked_at);
             }
@@ -223,7 +226,7 @@ impl GlobalMaster {
         self.dispatch.free(now, from, &freed, out);
         let (had, changes) = (*self.dispatch.rooms.capacity(), self.dispatch.rooms.node_changes());
         let mut opened = Vec::new();
-        for news in nodes {
+        for news in nodes.into_iter().filter(|news| is_there(news.node())) {
             self.take_news(now, news, seen, &mut opened, &mut returned, &mut lost);
         }
         if self.dispatch.rooms.node_changes() != changes {
@@ -273,7 +276,7 @@ impl GlobalMaster {
     ) {
         let rooms = &mut self.dispatch.rooms;
         match news {
-            NodeNews::Joined { node, name, capacity, attributes } if self.federation.has(node) => {
+            NodeNews::Joined { node, name, capacity, attributes } => {
                 rooms.join(node, capacity, attributes);
                 rooms.set_open(node, true);
                 self.dispatch.name(node, &name);
@@ -301,12 +304,15 @@ impl GlobalMaster {
                 self.sharing.on_held(node, Box::default());
                 lost.push(node);
             }
-            NodeNews::Joined { .. } | NodeNews::Room { .. } | NodeNews::Away { .. } => {}
+            NodeNews::Room { .. } | NodeNews::Away { .. } => {}
         }
     }
 
     /// What is at nodes that come back is claimed, and what was at nodes that are given up is lost.
     fn tell_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, out: &mut Outbox) {
+        if returned.is_empty() && lost.is_empty() {
+            return;
+        }
         let running: Vec<JobId> = self.dispatch.running().map(|(job, _)| job.id).collect();
         if !returned.is_empty() {
             returned.sort_unstable();

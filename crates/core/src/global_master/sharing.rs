@@ -9,14 +9,16 @@ use crate::dispatch::Claims;
 use crate::policy::inter_job::{Standing, violators};
 use crate::protocol::Rule;
 use crate::role::Outbox;
-use crate::scheduling::{Blocked, Granting, Ledger, NodeState};
-use crate::vocabulary::{Duration, GrantId, Instant, NodeId, NodeViews, QueueId, Resources, Totals};
+use crate::scheduling::{Blocked, Booking, Granting, Ledger, NodeState};
+use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, Totals};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Asks of a queue that are looked at together: the first of them may suit no node that others could leave.
+/// Asks of a queue that are looked at together, of different shapes or constraints: the first may suit no node that others could
+/// leave.
 const MOST_ASKS: usize = 16;
-/// Nodes that are looked at for one ask and one queue.
-const MOST_NODES: usize = 4_096;
+/// Nodes that are looked at for all of them together and one queue; the next search goes on behind those.
+const MOST_NODES: usize = 8_192;
 /// After a search that found nobody, the next one of the same queue.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -27,6 +29,11 @@ pub(super) struct Sharing {
     /// By the number of the node.
     on_nodes: Vec<Box<[(QueueId, Resources)]>>,
     nodes_of: BTreeMap<QueueId, BTreeSet<NodeId>>,
+    /// What is on its way to be taken from a queue on a node.
+    promised: BTreeMap<(NodeId, QueueId), Totals>,
+    /// What queues get and lose by proposals on their way.
+    coming: BTreeMap<QueueId, Totals>,
+    going: BTreeMap<QueueId, Totals>,
     /// Proposals that their clusters' words do not take into account yet, by cluster.
     unseen: Vec<VecDeque<Unseen>>,
 }
@@ -35,13 +42,14 @@ struct OwnQueue {
     queue: QueueId,
     /// A search found nobody; then the next one.
     retry_at: Option<Instant>,
-    /// The node that others gave way on last.
+    /// The node that was looked at last.
     last: NodeId,
 }
 
 /// A proposal on its way.
 struct Unseen {
     grant: GrantId,
+    node: NodeId,
     queue: QueueId,
     resources: Resources,
     instead_of: Option<QueueId>,
@@ -59,7 +67,15 @@ impl Sharing {
     pub(super) fn new(own: impl Iterator<Item = QueueId>, clusters: usize) -> Sharing {
         let own = own.map(|queue| OwnQueue { queue, retry_at: None, last: NodeId(0) }).collect();
         let unseen = std::iter::repeat_with(VecDeque::new).take(clusters).collect();
-        Sharing { own, on_nodes: Vec::new(), nodes_of: BTreeMap::new(), unseen }
+        Sharing {
+            own,
+            on_nodes: Vec::new(),
+            nodes_of: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            going: BTreeMap::new(),
+            unseen,
+        }
     }
 
     /// Whether anybody here could have others give way.
@@ -89,36 +105,48 @@ impl Sharing {
     }
 
     fn on_proposed(&mut self, cluster: usize, proposal: Unseen) {
+        self.coming.entry(proposal.queue).or_default().add(&proposal.resources);
+        if let Some(victim) = proposal.instead_of {
+            self.going.entry(victim).or_default().add(&proposal.resources);
+            self.promised.entry((proposal.node, victim)).or_default().add(&proposal.resources);
+        }
         self.unseen[cluster].push_back(proposal);
+    }
+
+    /// It is no longer on its way.
+    fn settle(&mut self, proposal: &Unseen) {
+        let Unseen { node, queue, resources, instead_of, .. } = proposal;
+        take_from(&mut self.coming, *queue, resources);
+        if let Some(victim) = instead_of {
+            take_from(&mut self.going, *victim, resources);
+            take_from(&mut self.promised, (*node, *victim), resources);
+        }
     }
 
     /// The cluster's word takes into account what was proposed up to this number.
     pub(super) fn on_seen(&mut self, cluster: usize, seen: u64) {
-        let unseen = &mut self.unseen[cluster];
-        while unseen.front().is_some_and(|proposal| proposal.grant.number <= seen) {
-            unseen.pop_front();
+        while let Some(proposal) = self.unseen[cluster].pop_front_if(|proposal| proposal.grant.number <= seen) {
+            self.settle(&proposal);
         }
     }
 
     /// Nobody launches under these.
     pub(super) fn on_returned(&mut self, grants: &[GrantId]) {
-        for unseen in &mut self.unseen {
-            unseen.retain(|proposal| !grants.contains(&proposal.grant));
+        for cluster in 0..self.unseen.len() {
+            let unseen = std::mem::take(&mut self.unseen[cluster]);
+            let (returned, left): (VecDeque<Unseen>, VecDeque<Unseen>) =
+                unseen.into_iter().partition(|proposal| grants.contains(&proposal.grant));
+            self.unseen[cluster] = left;
+            returned.iter().for_each(|proposal| self.settle(proposal));
         }
     }
 
+    /// What others could still leave there.
     fn held(&self, queue: QueueId, node: NodeId) -> Resources {
         let on_node = self.on_nodes.get(node.0 as usize);
         let held = on_node.and_then(|held| held.iter().find(|(other, _)| *other == queue));
-        held.map_or(Resources::ZERO, |(_, held)| *held)
-    }
-
-    /// So much of it is promised away.
-    fn take(&mut self, queue: QueueId, node: NodeId, resources: &Resources) {
-        let on_node = self.on_nodes.get_mut(node.0 as usize);
-        if let Some((_, held)) = on_node.and_then(|held| held.iter_mut().find(|(other, _)| *other == queue)) {
-            *held = held.saturating_sub(resources);
-        }
+        let held = held.map_or(Resources::ZERO, |(_, held)| *held);
+        self.promised.get(&(node, queue)).map_or(held, |promised| promised.left_of(&held))
     }
 
     /// The nodes on which the queue holds something, those after this one first.
@@ -138,10 +166,8 @@ impl GlobalMaster {
         for told in self.clusters.iter().filter_map(|cluster| cluster.usage.get(&queue)) {
             used.0.iter_mut().zip(&told.0).for_each(|(sum, more)| *sum += more);
         }
-        let unseen = || self.sharing.unseen.iter().flatten();
-        unseen().filter(|unseen| unseen.queue == queue).for_each(|unseen| used.add(&unseen.resources));
-        unseen().filter(|unseen| unseen.instead_of == Some(queue)).for_each(|unseen| used.take(&unseen.resources, 1));
-        used
+        let of = |proposals: &BTreeMap<QueueId, Totals>| proposals.get(&queue).copied().unwrap_or_default();
+        used.zip(&of(&self.sharing.coming), |used, coming| used + coming).saturating_sub(&of(&self.sharing.going))
     }
 
     fn standings(&self) -> Vec<Standing> {
@@ -170,20 +196,21 @@ impl GlobalMaster {
                 continue;
             }
             self.sharing.own[number].retry_at = None;
-            loop {
+            while self.dispatch.scheduler.has_blocked(queue) {
                 let standings = self.standings();
                 let asks = self.who_lacks(queue, &standings);
                 if asks.is_empty() {
                     break;
                 }
-                let Some(place) = self.find_place(number, asks, &standings) else {
+                let (found, last) = self.find_place(number, &asks, &standings);
+                self.sharing.own[number].last = last;
+                let Some(place) = found else {
                     self.sharing.own[number].retry_at = Some(now + PAUSE);
                     break;
                 };
                 if !self.give(now, &place) {
                     break;
                 }
-                self.sharing.own[number].last = place.node;
             }
         }
         self.proposals.announce(out);
@@ -192,32 +219,37 @@ impl GlobalMaster {
     /// Asks that wait for room, and with which their queue would be within its share.
     fn who_lacks(&self, queue: QueueId, standings: &[Standing]) -> Vec<Blocked> {
         let Some(own) = standings.iter().find(|standing| standing.queue == queue) else { return Vec::new() };
-        let mut asks = self.dispatch.scheduler.blocked_in(queue, MOST_ASKS);
-        asks.retain(|ask| own.may_have(&ask.shape, self.dispatch.rooms.capacity()));
-        asks
+        let capacity = self.dispatch.rooms.capacity();
+        self.dispatch.scheduler.blocked_in(queue, MOST_ASKS, |shape| own.may_have(shape, capacity))
     }
 
-    /// For the first of the asks for which there is one.
-    fn find_place(&self, number: usize, asks: Vec<Blocked>, standings: &[Standing]) -> Option<Place> {
-        let victims = violators(standings, self.dispatch.rooms.capacity());
-        let last = self.sharing.own[number].last;
-        asks.into_iter().find_map(|ask| {
-            let find = |victim: &QueueId| self.find_node(&ask, *victim, last).map(|node| (node, *victim));
-            victims.iter().find_map(find).map(|(node, victim)| Place { ask, node, victim })
-        })
+    /// For one of the asks, at the cost of the queue furthest beyond its share for which there is one; and the node after which the
+    /// next search begins.
+    fn find_place(&self, number: usize, asks: &[Blocked], standings: &[Standing]) -> (Option<Place>, NodeId) {
+        let from = self.sharing.own[number].last;
+        let most = MOST_NODES / asks.len();
+        let mut next = None;
+        for victim in violators(standings, self.dispatch.rooms.capacity()) {
+            let mut last = from;
+            for node in self.sharing.nodes_after(victim, from).take(most) {
+                last = node;
+                if let Some(ask) = asks.iter().find(|ask| self.could_leave(victim, node, ask)) {
+                    return (Some(Place { ask: *ask, node, victim }), node);
+                }
+            }
+            next.get_or_insert(last);
+        }
+        (None, next.unwrap_or(from))
     }
 
-    /// A node on which the victim's tasks hold enough for it, with what is free.
-    fn find_node(&self, ask: &Blocked, victim: QueueId, last: NodeId) -> Option<NodeId> {
+    /// Whether the victim's tasks hold enough for it there, with what is free.
+    fn could_leave(&self, victim: QueueId, node: NodeId, ask: &Blocked) -> bool {
         let rooms = &self.dispatch.rooms;
-        let suits = |node: &NodeId| {
-            let room = || rooms.offer(*node).saturating_add(&self.sharing.held(victim, *node));
-            rooms.classes().meets(ask.class, rooms.index(*node))
-                && rooms.state(*node) == Some(NodeState::Up)
-                && ask.shape.fits_in(&room())
-                && ask.shape.fits_in(&rooms.view(rooms.index(*node)).capacity)
-        };
-        self.sharing.nodes_after(victim, last).take(MOST_NODES).find(suits)
+        let room = || rooms.offer(node).saturating_add(&self.sharing.held(victim, node));
+        rooms.classes().meets(ask.class, rooms.index(node))
+            && rooms.state(node) == Some(NodeState::Up)
+            && ask.shape.fits_in(&rooms.node_capacity(node))
+            && ask.shape.fits_in(&room())
     }
 
     fn give(&mut self, now: Instant, place: &Place) -> bool {
@@ -226,10 +258,7 @@ impl GlobalMaster {
         let GlobalMaster { dispatch, proposals, .. } = self;
         let confirm = &mut |rooms: &mut Ledger, proposal: &Granting| proposals.confirm(rooms, proposal);
         let given = dispatch.scheduler.give(now, ask.slot, node, rule, &mut dispatch.rooms, confirm);
-        if given {
-            self.note_proposals();
-            self.sharing.take(victim, node, &ask.shape);
-        }
+        self.note_proposals();
         given
     }
 
@@ -242,8 +271,59 @@ impl GlobalMaster {
                 _ => None,
             };
             let cluster = usize::from(self.federation.cluster_of(booking.node).0);
-            self.sharing
-                .on_proposed(cluster, Unseen { grant: booking.grant, queue, resources: booking.resources, instead_of });
+            let Booking { grant, node, resources, .. } = booking;
+            self.sharing.on_proposed(cluster, Unseen { grant, node, queue, resources, instead_of });
         }
+    }
+}
+
+fn take_from<K: Ord>(totals: &mut BTreeMap<K, Totals>, key: K, resources: &Resources) {
+    if let Entry::Occupied(mut entry) = totals.entry(key) {
+        entry.get_mut().sub(resources);
+        if *entry.get() == Totals::ZERO {
+            entry.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::Epoch;
+
+    const OWN: QueueId = QueueId(1);
+    const OTHER: QueueId = QueueId(2);
+
+    fn cores(cores: u32) -> Resources {
+        Resources::new(cores * 1_000, 0)
+    }
+
+    fn proposal(number: u64, node: u32, instead_of: Option<QueueId>) -> Unseen {
+        let grant = GrantId { epoch: Epoch(1), number, slot: 0 };
+        Unseen { grant, node: NodeId(node), queue: OWN, resources: cores(1), instead_of }
+    }
+
+    #[test]
+    fn what_is_on_its_way_counts_until_it_is_seen_or_returned() {
+        let mut sharing = Sharing::new([OWN].into_iter(), 2);
+        sharing.on_held(NodeId(7), Box::new([(OTHER, cores(3))]));
+        sharing.on_proposed(0, proposal(1, 7, Some(OTHER)));
+        sharing.on_proposed(0, proposal(2, 7, Some(OTHER)));
+        sharing.on_proposed(1, proposal(3, 9, None));
+        let coming = |sharing: &Sharing| sharing.coming.get(&OWN).map(|totals| totals.0[0]);
+        assert_eq!((sharing.held(OTHER, NodeId(7)), coming(&sharing)), (cores(1), Some(3_000)));
+        sharing.on_seen(0, 1);
+        assert_eq!((sharing.held(OTHER, NodeId(7)), coming(&sharing)), (cores(2), Some(2_000)));
+        sharing.on_returned(&[proposal(2, 7, None).grant, proposal(3, 9, None).grant]);
+        assert_eq!((sharing.held(OTHER, NodeId(7)), coming(&sharing)), (cores(3), None));
+        assert!(sharing.promised.is_empty() && sharing.going.is_empty());
+    }
+
+    #[test]
+    fn a_search_goes_on_behind_the_node_where_the_last_one_ended() {
+        let mut sharing = Sharing::new([OWN].into_iter(), 1);
+        [3, 5, 9].map(|node| sharing.on_held(NodeId(node), Box::new([(OTHER, cores(1))])));
+        let after = |node| sharing.nodes_after(OTHER, NodeId(node)).map(|node| node.0).collect::<Vec<_>>();
+        assert_eq!([after(0), after(3), after(4), after(9)], [[3, 5, 9], [5, 9, 3], [5, 9, 3], [3, 5, 9]]);
     }
 }

@@ -141,6 +141,13 @@ impl Federated {
         }
     }
 
+    /// With the queues that are known now; of nodes where that makes a difference all are told.
+    fn count_holdings(&mut self, ledger: &Ledger) {
+        for node in self.holdings.count(ledger) {
+            self.note_change(node);
+        }
+    }
+
     /// What is to be said of a node to somebody who was told up to this version.
     fn news_of(&self, node: NodeId, told: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
         let Rooms { ledger, names } = rooms;
@@ -208,7 +215,9 @@ impl Master {
         let attempt = launch.attempt;
         let stale = Record::Stale { from: Address::JobManager(attempt.job), attempt };
         let Some(grant) = launch.grant else { return out.record(stale) };
-        let owner = federated.federation.issuer(grant.epoch);
+        // Nobody proposes for another's jobs.
+        let admitted_by = federated.federation.admitted_by(attempt.job);
+        let owner = federated.federation.issuer(grant.epoch).filter(|owner| *owner == admitted_by);
         let Some(global) = owner.and_then(|owner| federated.global(owner)) else { return out.record(stale) };
         // One of an earlier life or connection was given up when this one began.
         if global.introduction.is_none() || grant.epoch != global.epoch || self.dispatch.rooms.booking(grant).is_some()
@@ -239,7 +248,7 @@ impl Master {
         };
         if federated.holdings.learn(job, queue) {
             federated.take_news(&mut self.dispatch.rooms);
-            federated.holdings.count(&self.dispatch.rooms);
+            federated.count_holdings(&self.dispatch.rooms);
         }
         if federated.federation.internal_to(node).host() != grant.epoch.host() {
             out.record(Record::Repartitioned { task, attempt, node });
@@ -255,10 +264,6 @@ impl Master {
     pub(super) fn on_introduced(&mut self, global: GlobalId, introduction: GlobalIntroduction, out: &mut Outbox) {
         let GlobalIntroduction { epoch, number, jobs } = introduction;
         let Some(federated) = &mut self.federated else { return };
-        federated.take_news(&mut self.dispatch.rooms);
-        let federation = federated.federation;
-        federated.holdings.learn_all(&jobs, |job| federation.admitted_by(job) == global);
-        federated.holdings.count(&self.dispatch.rooms);
         let Some(entry) = federated.global(global) else { return };
         if epoch < entry.epoch || epoch.host() != global.host() {
             return out.record(Record::StaleMessage { from: Address::GlobalMaster(global) });
@@ -271,6 +276,10 @@ impl Master {
         // Whatever it was to be told is part of everything.
         entry.freed.clear();
         entry.refused.clear();
+        federated.take_news(&mut self.dispatch.rooms);
+        let federation = federated.federation;
+        federated.holdings.learn_all(&jobs, |job| federation.admitted_by(job) == global);
+        federated.count_holdings(&self.dispatch.rooms);
     }
 
     /// What nodes said to it may have been lost on the way.

@@ -1,7 +1,7 @@
 //! What the tasks of each queue hold in a cluster of a federation, without what gives way.
 
 use crate::scheduling::{Booking, BookingChange, Ledger};
-use crate::vocabulary::{JobId, QueueId, Resources, Totals};
+use crate::vocabulary::{JobId, NodeId, QueueId, Resources, Totals};
 use std::collections::BTreeMap;
 
 pub(super) struct Holdings {
@@ -32,8 +32,7 @@ impl Holdings {
     }
 
     pub(super) fn on_node(&self, index: usize) -> Box<[(QueueId, Resources)]> {
-        let held = self.on_nodes.as_ref().and_then(|nodes| nodes.get(index));
-        held.map_or_else(Box::default, |held| held.as_slice().into())
+        self.on_nodes.as_ref().map_or_else(Box::default, |nodes| held(nodes, index).into())
     }
 
     pub(super) fn queue_of(&self, job: JobId) -> Option<QueueId> {
@@ -90,16 +89,18 @@ impl Holdings {
         }
     }
 
-    /// The queue of a job that has something proposed. Whether what was found of it before counts from now on, too.
+    /// The queue of a job that has something proposed, if it is not known. Whether what was found of it before counts from now on.
     pub(super) fn learn(&mut self, job: JobId, queue: QueueId) -> bool {
         let entry = self.jobs.entry(job).or_default();
-        entry.queue.replace(queue) != Some(queue) && entry.bookings > 0
+        let is_new = entry.queue.is_none();
+        entry.queue.get_or_insert(queue);
+        is_new && entry.bookings > 0
     }
 
     /// The queues of all jobs of a global master that have begun; `is_its` says which are its own.
     pub(super) fn learn_all(&mut self, jobs: &[(JobId, QueueId)], is_its: impl Fn(JobId) -> bool) {
         self.announced.retain(|job, _| !is_its(*job));
-        for (job, queue) in jobs {
+        for (job, queue) in jobs.iter().filter(|(job, _)| is_its(*job)) {
             self.announced.insert(*job, *queue);
             if let Some(entry) = self.jobs.get_mut(job) {
                 entry.queue = Some(*queue);
@@ -107,10 +108,10 @@ impl Holdings {
         }
     }
 
-    /// Anew, with the queues that are known now.
-    pub(super) fn count(&mut self, ledger: &Ledger) {
+    /// Anew, with the queues that are known now. Returns the nodes of which something else is to be said.
+    pub(super) fn count(&mut self, ledger: &Ledger) -> Vec<NodeId> {
         self.usage.clear();
-        self.on_nodes.iter_mut().flatten().for_each(Vec::clear);
+        let before = self.on_nodes.as_mut().map(std::mem::take);
         for node in ledger.ids() {
             for booking in ledger.staying_on(node) {
                 if let Some(queue) = self.queue_of(booking.job) {
@@ -118,6 +119,9 @@ impl Holdings {
                 }
             }
         }
+        let (Some(before), Some(now)) = (before, &self.on_nodes) else { return Vec::new() };
+        let is_other = |node: &NodeId| held(&before, ledger.index(*node)) != held(now, ledger.index(*node));
+        ledger.ids().filter(is_other).collect()
     }
 
     /// Whether a booking counts for this queue.
@@ -126,10 +130,14 @@ impl Holdings {
     }
 }
 
+fn held(nodes: &[Vec<(QueueId, Resources)>], index: usize) -> &[(QueueId, Resources)] {
+    nodes.get(index).map_or(&[], Vec::as_slice)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{Epoch, GrantId, NodeId};
+    use crate::vocabulary::{Epoch, GrantId};
 
     const NODE: NodeId = NodeId(0);
     const QUEUE: QueueId = QueueId(3);
@@ -167,5 +175,21 @@ mod tests {
             assert_eq!(on_node, if left > 0 { vec![left as u32] } else { vec![] });
         }
         assert!(holdings.jobs.is_empty() && holdings.on_node(4).is_empty());
+    }
+
+    #[test]
+    fn nodes_are_told_of_again_where_it_becomes_known_whose_tasks_are_there() {
+        let mut ledger = Ledger::new();
+        ledger.join(NODE, Resources::new(4_000, 0), crate::vocabulary::Attributes::default());
+        ledger.adopt(booking(1));
+        let mut holdings = Holdings::new(true);
+        holdings.take(&booking(1), BookingChange::Booked, 0);
+        assert!(holdings.on_node(0).is_empty(), "its queue is not known");
+        holdings.learn_all(&[(JobId(1), QUEUE), (JobId(2), QUEUE)], |job| job == JobId(1));
+        assert_eq!(holdings.count(&ledger), [NODE]);
+        assert_eq!(*holdings.on_node(0), [(QUEUE, HELD)]);
+        assert_eq!(holdings.count(&ledger), [], "nothing is new");
+        assert!(!holdings.learn(JobId(1), QueueId(9)), "a job's queue stays");
+        assert_eq!(holdings.queue_of(JobId(1)), Some(QUEUE));
     }
 }

@@ -64,11 +64,9 @@ pub trait InterJobPolicy: Send {
     /// In its own order, the first ask that found no room and that no limit holds back.
     fn first_blocked(&self) -> Option<AskSlot>;
 
-    /// Of a queue that takes jobs the first asks that found no room and that no limit holds back, in its own order and so many at
-    /// most. Nothing where it is nobody's turn by queues.
-    fn blocked_in(&self, _queue: QueueId, _most: usize) -> Vec<AskSlot> {
-        Vec::new()
-    }
+    /// Shows the asks of a queue that takes jobs which found no room and which no limit holds back, in its own order and until it is
+    /// told that no more are wanted. None where it is nobody's turn by queues.
+    fn blocked_in(&self, _queue: QueueId, _is_enough: &mut dyn FnMut(AskSlot) -> bool) {}
 
     /// Which limit keeps the ask from starting, if one does.
     fn limit_on(&self, ask: AskSlot) -> Option<Why>;

@@ -380,13 +380,32 @@ impl Scheduler {
         blocked
     }
 
-    /// The first asks of a queue that found no room and that no limit holds back, in its order and so many at most.
-    pub fn blocked_in(&self, queue: QueueId, most: usize) -> Vec<Blocked> {
-        let blocked = |slot: AskSlot| {
+    /// Whether some ask of the queue found no room that no limit holds back.
+    pub fn has_blocked(&self, queue: QueueId) -> bool {
+        let mut has_some = false;
+        self.inter_job.blocked_in(queue, &mut |_| {
+            has_some = true;
+            true
+        });
+        has_some
+    }
+
+    /// Asks of a queue that found no room, that no limit holds back and that are wanted: in its order the first of each shape and
+    /// class, so many at most.
+    pub fn blocked_in(&self, queue: QueueId, most: usize, is_wanted: impl Fn(&Resources) -> bool) -> Vec<Blocked> {
+        /// Asks that are looked at.
+        const LOOKED_AT: usize = 4_096;
+        let (mut blocked, mut seen): (Vec<Blocked>, usize) = (Vec::new(), 0);
+        self.inter_job.blocked_in(queue, &mut |slot| {
             let OpenRequest { shape, class, .. } = *self.queue.ask(slot);
-            Blocked { slot, shape, class }
-        };
-        self.inter_job.blocked_in(queue, most).into_iter().map(blocked).collect()
+            let is_new = || blocked.iter().all(|other| (other.shape, other.class) != (shape, class));
+            if is_wanted(&shape) && is_new() {
+                blocked.push(Blocked { slot, shape, class });
+            }
+            seen += 1;
+            blocked.len() == most || seen == LOOKED_AT
+        });
+        blocked
     }
 
     /// Gives the ask a place that its host chose. Whether that was confirmed.

@@ -6,7 +6,7 @@ use super::{Conversation, FileBytes, Joined, Outgoing, RemoteNodes, Wire};
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, PeerId};
 use amalgam_core::hosting::Letter;
-use amalgam_core::protocol::Address;
+use amalgam_core::protocol::{Address, Message, ToGlobalMaster};
 use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, Kinds};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -22,6 +22,8 @@ pub struct GlobalIntroduction {
     pub cluster: ClusterId,
     pub preset: String,
     pub kinds: Kinds,
+    /// By number, with the share and the global master of each.
+    pub queues: Vec<(String, u32, Option<u8>)>,
 }
 
 impl GlobalIntroduction {
@@ -57,6 +59,15 @@ impl GlobalIntroduction {
                  configurations"
             ));
         }
+        if self.queues != own.queues {
+            let shorter = own.queues.len().min(self.queues.len());
+            let first = own.queues.iter().zip(&self.queues).position(|(ours, yours)| ours != yours).unwrap_or(shorter);
+            let (queue, _, _) = own.queues.get(first).or(self.queues.get(first)).expect("one of us has more");
+            return Err(format!(
+                "the queues here and yours are not the same, first {queue}: write the same [[queue]] into all configurations, for \
+                 their shares hold in all clusters together"
+            ));
+        }
         Ok(())
     }
 }
@@ -83,7 +94,9 @@ pub async fn serve_cluster(
     remote.add_cluster(cluster, wire_in.clone());
     // A master speaks for itself and for its nodes.
     let may_say = move |letter: &Letter| match letter.from {
-        Address::Master => true,
+        Address::Master => {
+            !matches!(&letter.message, Message::ToGlobalMaster(ToGlobalMaster::Told(told)) if told.cluster != cluster)
+        }
         Address::Node(node) => federation.has(node) && federation.cluster_of(node) == cluster,
         _ => false,
     };
@@ -148,7 +161,7 @@ fn stopping() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::protocol::{Message, ToMaster};
+    use amalgam_core::protocol::ToMaster;
     use amalgam_core::vocabulary::{JobId, NodeId};
 
     fn introduction() -> GlobalIntroduction {
@@ -158,6 +171,7 @@ mod tests {
             cluster: ClusterId(2),
             preset: "megha".to_owned(),
             kinds: Kinds::new(),
+            queues: vec![("root".to_owned(), 1_000_000, None), ("root.a".to_owned(), 500_000, Some(1))],
         }
     }
 
@@ -176,6 +190,7 @@ mod tests {
             (GlobalIntroduction { cluster: ClusterId(0), ..introduction() }, "this is cluster 2, and not cluster 0"),
             (GlobalIntroduction { preset: "megha-plus".to_owned(), ..introduction() }, "goes by the preset megha"),
             (GlobalIntroduction { kinds, ..introduction() }, "resources are [], and yours [fpga]"),
+            (GlobalIntroduction { queues: own.queues[..1].to_vec(), ..introduction() }, "not the same, first root.a"),
         ] {
             let refused = other.check(&own).unwrap_err();
             assert!(refused.contains(said), "{refused}");

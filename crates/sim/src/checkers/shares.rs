@@ -25,6 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub struct Shares {
     jobs: BTreeMap<JobId, Arc<AdmittedJob>>,
     grants: BTreeMap<AttemptId, GrantId>,
+    /// What was launched in this step, in which nobody has refused it yet.
+    launched: Vec<(QueueId, Resources)>,
     running: BTreeMap<AttemptId, Running>,
     /// Of each queue's global master, as it was when that was looked at last.
     capacity: BTreeMap<QueueId, Totals>,
@@ -80,6 +82,9 @@ impl Shares {
             Some(Change::Lost { attempt, .. }) => drop(self.running.remove(attempt)),
             Some(Change::Launched { attempt, task, grant: Some(grant), rule, .. }) => {
                 self.grants.insert(*attempt, *grant);
+                if let Some(job) = self.jobs.get(&task.job) {
+                    self.launched.push((job.queue, job.resources[task.stage as usize]));
+                }
                 if let Rule::Share { .. } = rule {
                     self.check_launch(world, *task)?;
                 }
@@ -95,7 +100,8 @@ impl Shares {
         };
         self.given_way += 1;
         let mut held = Totals::ZERO;
-        held.add(&job.resources[task.stage as usize]);
+        let launched = self.launched.iter().filter(|(queue, _)| *queue == job.queue);
+        launched.for_each(|(_, resources)| held.add(resources));
         let of_queue = self.running.values().filter(|running| running.queue == job.queue);
         of_queue.filter(|running| !running.gives_way(world)).for_each(|running| held.add(&running.resources));
         // Nodes may have left since, within one turn.
@@ -111,24 +117,24 @@ impl Shares {
     }
 
     fn look_for_lack(&mut self, world: &Simulation) -> Result<(), Breach> {
-        let booked = Booked::of(world).filter(|_| !world.some_hang());
+        if world.some_hang() {
+            // The time counts anew when everybody can do something.
+            self.lacking.clear();
+            return Ok(());
+        }
+        let Some(booked) = Booked::of(world) else { return Ok(()) };
         let shares: Vec<(QueueId, u64)> = world.settings().queues.shares().filter(|(_, share)| *share > 0).collect();
         for (queue, share) in shares {
-            let lacks = booked.as_ref().is_some_and(|booked| {
-                world.dispatchers().any(|dispatcher| booked.lacks(queue, share, dispatcher).is_some())
-            });
-            if !lacks {
+            let mut dispatchers = world.dispatchers();
+            let lack = dispatchers.find_map(|dispatcher| booked.lacks(queue, share, dispatcher));
+            let Some((node, _)) = lack else {
                 self.lacking.remove(&queue);
                 continue;
-            }
+            };
             self.looks += 1;
             let since = *self.lacking.entry(queue).or_insert(world.now());
             if world.now().since(since) > longest_lack(world) {
                 let name = &world.settings().queues.spec(queue).name;
-                let lacks = booked.iter().flat_map(|booked| {
-                    world.dispatchers().filter_map(|dispatcher| booked.lacks(queue, share, dispatcher))
-                });
-                let node = lacks.map(|(node, _)| node).next().unwrap_or_default();
                 return Err(Breach::new(format!(
                     "{name} lacks some of its share for {}, and others beyond theirs have enough on {node}",
                     world.now().since(since)
@@ -164,8 +170,8 @@ impl<'a> Booked<'a> {
         let is_beyond =
             |(other, used): &(&QueueId, &Totals)| used.dominant_share(&self.capacity) > share_of(queues, **other);
         let beyond: Vec<QueueId> = self.used.iter().filter(is_beyond).map(|(other, _)| *other).collect();
-        let asks = dispatcher.scheduler.blocked_in(queue, usize::MAX);
-        asks.iter().filter(|ask| self.is_within(queue, share, &ask.shape)).find_map(|ask| {
+        let asks = dispatcher.scheduler.blocked_in(queue, usize::MAX, |shape| self.is_within(queue, share, shape));
+        asks.iter().find_map(|ask| {
             let nodes = self.world.nodes().filter(|node| dispatcher.rooms.classes().meets(ask.class, *node));
             let mut places = nodes.flat_map(|node| beyond.iter().map(move |other| (node, *other)));
             places
@@ -226,6 +232,7 @@ impl Checker for Shares {
         if world.settings().federation.is_none() {
             return Ok(());
         }
+        self.launched.clear();
         happened.iter().try_for_each(|happening| self.take_in(world, happening))?;
         for dispatcher in world.dispatchers() {
             let queues = dispatcher.running().map(|(_, queue)| queue);

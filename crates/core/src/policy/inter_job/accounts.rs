@@ -468,8 +468,13 @@ impl Accounts {
 
     /// The job's first ask that found no room and that no limit keeps back.
     pub fn first_blocked(&self, job: JobSlot) -> Option<AskSlot> {
+        self.blocked(job).next()
+    }
+
+    /// All such asks of it.
+    pub fn blocked(&self, job: JobSlot) -> impl Iterator<Item = AskSlot> {
         let is_blocked = |ask: &AskSlot| self.ask(*ask).parked && self.limit_on(*ask).is_none();
-        self.job(job).asks.iter().copied().find(is_blocked)
+        self.job(job).asks.iter().copied().filter(is_blocked)
     }
 
     /// Jobs whose parked asks were kept back by a limit and nothing else; the asks are tried everywhere again.

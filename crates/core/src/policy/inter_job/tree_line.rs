@@ -241,9 +241,10 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         parked.min().map(|(_, _, ask)| ask)
     }
 
-    fn blocked_in(&self, queue: QueueId, most: usize) -> Vec<AskSlot> {
+    fn blocked_in(&self, queue: QueueId, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
         let jobs = self.lines[queue.0 as usize].waiting.iter();
-        jobs.filter_map(|&(_, _, _, job)| self.accounts.first_blocked(job)).take(most).collect()
+        let mut asks = jobs.flat_map(|&(_, _, _, job)| self.accounts.blocked(job));
+        let _ = asks.any(is_enough);
     }
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {
