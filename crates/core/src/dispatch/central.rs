@@ -4,6 +4,7 @@ use super::{Claims, Decide, Dispatcher};
 use crate::policy::NewAllowance;
 use crate::protocol::{Address, Ask, ToJobManager};
 use crate::role::{Outbox, Record};
+use crate::scheduling::Booking;
 use crate::vocabulary::{Duration, GrantId, Instant, JobId, JobWork, NodeId, Totals};
 use std::num::NonZeroU32;
 
@@ -34,11 +35,17 @@ impl Dispatcher {
         }
     }
 
-    /// Takes back what these grants hold. Returns the nodes that have more room for it.
+    /// Takes back what these grants hold, as far as they are the speaker's own. Returns the nodes that have more room for it.
     pub fn free(&mut self, now: Instant, from: Address, grants: &[GrantId], out: &mut Outbox) -> Vec<NodeId> {
         let mut nodes = Vec::with_capacity(1);
+        let may_free = |booking: &Booking| match from {
+            Address::Node(node) => booking.node == node,
+            Address::JobManager(job) => booking.job == job,
+            _ => true,
+        };
         for &grant in grants {
-            let Some(booking) = self.rooms.free(grant) else {
+            let own = self.rooms.booking(grant).filter(may_free);
+            let Some(booking) = own.and_then(|booking| self.rooms.free(booking.grant)) else {
                 out.record(Record::StaleGrant { from, grant });
                 continue;
             };

@@ -322,7 +322,9 @@ mod tests {
     #[test]
     fn a_search_goes_on_behind_the_node_where_the_last_one_ended() {
         let mut sharing = Sharing::new([OWN].into_iter(), 1);
-        [3, 5, 9].map(|node| sharing.on_held(NodeId(node), Box::new([(OTHER, cores(1))])));
+        for node in [3, 5, 9] {
+            sharing.on_held(NodeId(node), Box::new([(OTHER, cores(1))]));
+        }
         let after = |node| sharing.nodes_after(OTHER, NodeId(node)).map(|node| node.0).collect::<Vec<_>>();
         assert_eq!([after(0), after(3), after(4), after(9)], [[3, 5, 9], [5, 9, 3], [5, 9, 3], [3, 5, 9]]);
     }

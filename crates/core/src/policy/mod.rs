@@ -336,7 +336,7 @@ pub trait PlacementPolicy: Send {
 
     fn place(&mut self, now: Instant, asks: &[OpenAsk], budget: Budget, view: &dyn NodeViews, out: &mut Vec<Decision>);
 
-    /// The owner of a node had no room for what was placed there.
+    /// The owner of a node did not take what was placed there: somebody else was first, most likely.
     fn on_refused(&mut self, _now: Instant, _node: usize) {}
 
     /// A guaranteed task started that was expected to wait for so long when it was sent, and waited.

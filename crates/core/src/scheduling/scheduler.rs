@@ -421,7 +421,7 @@ impl Scheduler {
         self.grant(now, Choice { ask, passed_over: 0, parked: true }, node, rule, ledger, confirm).is_ok()
     }
 
-    /// The owner of a node had no room for what was given there.
+    /// The owner of a node did not take what was given there.
     pub fn on_refused(&mut self, now: Instant, node: usize) {
         self.placement.on_refused(now, node);
     }
