@@ -285,6 +285,8 @@ fn number<T: std::str::FromStr>(key: &str, text: &[u8]) -> Result<T, ReplicaErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+    use std::process::{Child, Command, Stdio};
 
     #[test]
     fn pieces_hold_every_entry_once_and_none_is_too_long() {
@@ -301,6 +303,90 @@ mod tests {
             read.extend(decoded);
         }
         assert_eq!(read, entries);
+    }
+
+    /// One member of etcd, ended with the test.
+    struct Etcd {
+        process: Child,
+        config: StoreConfig,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Etcd {
+        /// None where it is not installed, which is said.
+        fn start() -> Option<Etcd> {
+            let dir = tempfile::tempdir().unwrap();
+            let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let (endpoint, peer) = (format!("http://{}", free()), format!("http://{}", free()));
+            let mut command = Command::new("etcd");
+            command.arg("--data-dir").arg(dir.path()).args(["--name", "only", "--log-level", "error"]);
+            command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
+            command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+            command.args(["--initial-cluster", &format!("only={peer}")]).stdout(Stdio::null()).stderr(Stdio::null());
+            let process = match command.spawn() {
+                Ok(process) => process,
+                Err(why) => {
+                    println!("skipped: etcd cannot be started, install etcd-server: {why}");
+                    return None;
+                }
+            };
+            let config =
+                StoreConfig { endpoints: vec![endpoint], prefix: "test".to_owned(), lease: Duration::from_secs(20) };
+            Some(Etcd { process, config, _dir: dir })
+        }
+
+        fn take_over(&self) -> (Replica, Inherited) {
+            let stands_by = |active: &str| panic!("{active} is active");
+            Replica::take_over(&self.config, ClusterId(0), "a test", stands_by, |error| panic!("{error}")).unwrap()
+        }
+    }
+
+    impl Drop for Etcd {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+
+    fn entries(numbers: std::ops::Range<u64>, bytes: usize) -> Vec<Entry> {
+        numbers.map(|number| Entry { kind: 0, job: 0, at_micros: number, payload: vec![number as u8; bytes] }).collect()
+    }
+
+    #[test]
+    fn whoever_takes_over_has_all_that_was_written_and_who_was_replaced_writes_nothing_more() {
+        let Some(etcd) = Etcd::start() else { return };
+        let (mut first, inherited) = etcd.take_over();
+        assert_eq!((inherited.life, inherited.entries.len()), (1, 0));
+        first.append(entries(0..3, 10));
+        first.commit().unwrap();
+        first.append(entries(3..5, 10));
+        first.commit().unwrap();
+        inherited.resignation.resign();
+
+        let (mut second, inherited) = etcd.take_over();
+        assert_eq!((inherited.life, inherited.entries), (2, entries(0..5, 10)));
+        first.append(entries(90..91, 10));
+        assert!(matches!(first.commit(), Err(ReplicaError::Lost)));
+        assert!(matches!(first.write_snapshot(&[]), Err(ReplicaError::Lost)));
+        // In several pieces, twice, so that one snapshot replaces another.
+        second.write_snapshot(&entries(0..2, PIECE)).unwrap();
+        second.append(entries(5..6, 10));
+        second.commit().unwrap();
+        let state = entries(10..14, PIECE);
+        second.write_snapshot(&state).unwrap();
+        second.append(entries(14..16, 10));
+        second.commit().unwrap();
+        inherited.resignation.resign();
+
+        let (third, inherited) = etcd.take_over();
+        assert_eq!((inherited.life, inherited.entries), (3, [state, entries(14..16, 10)].concat()));
+        let Leadership { etcd, keys, .. } = &third.leadership;
+        let left = etcd.range(&keys.named(""), &keys.named("~")).unwrap();
+        let left: Vec<&str> =
+            left.iter().filter_map(|found| found.key.rsplit_once("cluster-0/")).map(|key| key.1).collect();
+        assert_eq!(left.iter().filter(|key| key.starts_with("snapshots/")).count(), 4, "{left:?}");
+        assert_eq!(left.iter().filter(|key| key.starts_with("entries/")).count(), 1, "{left:?}");
+        inherited.resignation.resign();
     }
 
     #[test]
