@@ -36,9 +36,10 @@ pub fn secrets(connection: &Connection, state_dir: &Path) -> Result<Secrets> {
     Ok(secrets)
 }
 
-/// As it is written on the command line.
+/// As it is written on the command line; of several, separated by commas.
 pub fn agents_address(written: &str) -> String {
-    written.trim_start_matches("http://").trim_end_matches('/').to_owned()
+    let each = |address: &str| address.trim().trim_start_matches("http://").trim_end_matches('/').to_owned();
+    written.split(',').map(each).collect::<Vec<_>>().join(",")
 }
 
 /// How large a cluster in one process is; like this machine where nothing is said.

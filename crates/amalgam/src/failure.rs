@@ -92,6 +92,10 @@ impl From<ServerError> for Failure {
             ServerError::Federation(_) => {
                 Failure::usage(error.to_string(), "say it with --number, or mend [federation] in --config")
             }
+            ServerError::Inseparable => {
+                Failure::usage(error.to_string(), "start it with `amalgam server`, or leave [store] out")
+            }
+            ServerError::Replica(ref why) => Failure::new(error.to_string(), why.remedy()),
             ServerError::Hosted { .. } => Failure::usage(
                 error.to_string(),
                 "start the server with the preset that it had, and let them end, or cancel them",

@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 const BRIEFLY: Duration = Duration::from_secs(3);
 
 pub struct AgentOptions {
-    /// Where the server listens for agents.
+    /// Where the server listens for agents; addresses of standbys too, separated by commas.
     pub server: String,
     pub secrets: Secrets,
     pub node: NodeOptions,

@@ -4,6 +4,7 @@ mod federation;
 mod opportunistic;
 mod policies;
 mod queueing;
+mod store;
 
 use amalgam_core::dispatch::{Beside, Decide};
 use amalgam_core::master::MasterSettings;
@@ -24,6 +25,8 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+pub use store::StoreConfig;
+use store::StoreKeys;
 
 /// What a server's operator decides.
 #[derive(Clone, PartialEq, Debug)]
@@ -33,6 +36,8 @@ pub struct Config {
     pub master: MasterSettings,
     /// Where it is one process of a federation.
     pub federation: Option<FederationConfig>,
+    /// Where the durable records of a federation's master are, if not in its directory.
+    pub store: Option<StoreConfig>,
     /// Where the public interface listens.
     pub listen: String,
     /// Where agents connect.
@@ -50,6 +55,7 @@ impl Default for Config {
             queues: QueueTree::single(),
             master: MasterSettings::default(),
             federation: None,
+            store: None,
             listen: "127.0.0.1:7433".to_owned(),
             listen_agents: "127.0.0.1:7434".to_owned(),
             history_bytes: 1 << 30,
@@ -109,6 +115,7 @@ struct File {
     segment_mib: Option<u64>,
     beside: Option<At<BesideEntry>>,
     federation: Option<At<FederationKeys>>,
+    store: Option<At<StoreKeys>>,
     #[serde(default)]
     policies: Policies,
     #[serde(default)]
@@ -195,6 +202,7 @@ impl Config {
         config.preset = preset.unwrap_or(value(file.preset, usual));
         federation::check_preset(section, config.preset)?;
         config.federation = file.federation.map(|At { at, value }| value.config(at)).transpose()?;
+        config.store = file.store.map(|At { at, value }| value.config(at, section.is_some())).transpose()?;
         let of_queues = file.queue.iter().filter_map(|entry| entry.preset.as_ref());
         let others = file.beside.iter().filter_map(|entry| entry.value.preset.as_ref()).chain(of_queues);
         let others: Vec<&str> = others.map(|name| name.value.as_str()).collect();
@@ -241,6 +249,7 @@ fn with_table(error: FileError) -> FileError {
         ("in a `[[queue]]`", keys_of::<QueueEntry>()),
         ("in `beside = { .. }`", keys_of::<BesideEntry>()),
         ("in `[federation]`", keys_of::<FederationKeys>()),
+        ("in `[store]`", keys_of::<StoreKeys>()),
     ];
     let owners = |key: &str| {
         let owners = tables.iter().filter(|(_, keys)| keys.contains(&key)).map(|(place, _)| *place);
@@ -523,10 +532,11 @@ mod tests {
             ("policies.opportunistic", "[policies.opportunistic]"),
             ("policies.queueing", "[policies.queueing]"),
             ("federation", "[federation]"),
+            ("store", "[store]"),
             ("queue", "[[queue]]"),
         ] {
             let known = keys(header);
-            assert!(known.len() >= 5, "{known:?}");
+            assert!(known.len() >= 3, "{known:?}");
             for key in known {
                 let is_table = tables.iter().any(|(name, _)| *name == format!("{table}.{key}").trim_start_matches('.'));
                 let written = |text: &str| [' ', '`'].iter().any(|before| text.contains(&format!("{before}{key} = ")));

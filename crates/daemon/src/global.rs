@@ -50,7 +50,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         roles.keep_journal();
     }
     roles.recover_global(config.master.dispatch.clone(), config.queues.clone(), log.changes);
-    let hosted = Hosted::start(roles, log.store, log.clock, journal, None)?;
+    let hosted = Hosted::start(roles, log.store, None, log.clock, journal, None)?;
 
     let runtime = interface_runtime()?;
     let listener = runtime.block_on(bind(address))?;
@@ -62,7 +62,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
         let (handle, remote, secrets) = (hosted.handle.clone(), Arc::clone(&remote), secrets.clone());
         runtime.spawn(async move { stay_with(&master, introduction, &secrets, &handle, &remote).await });
     }
-    let kept = Kept { agents_address: None, torn_bytes: log.torn_bytes, state_dir, lock: None };
+    let kept = Kept { agents_address: None, torn_bytes: log.torn_bytes, state_dir, lock: None, resignation: None };
     Server::serve(hosted, remote, tokens, runtime, listener, kept)
 }
 

@@ -191,7 +191,7 @@ async fn stay(
     let known = told.or(before).expect("one of them is there, or it would have ended with the error");
     known.keep(&state_dir)?;
     let handle = started.insert(start_loop(&known, store, recovered, journal, &state_dir)?).clone();
-    let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), side: Side::JobHost(number) };
+    let gate = Gate { handle: handle.clone(), secrets: secrets.clone(), side: Side::JobHost(number), lease: None };
     tokio::spawn(serve_daemons(listener, gate));
     ready(address, first.is_some());
     let mut joined = first;

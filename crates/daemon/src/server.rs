@@ -3,7 +3,7 @@
 use crate::api::ServerFile;
 use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::backend::ServerBackend;
-use crate::config::Config;
+use crate::config::{Config, StoreConfig};
 use crate::descriptors;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
@@ -12,13 +12,15 @@ use crate::http;
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
 use crate::node_setup::NodeOptions;
+use crate::replica::{Inherited, Replica, ReplicaError, Resignation};
 use crate::sealing::new_sealing;
 use crate::seat::{self, SeatError};
 use crate::shell::{
     Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Metrics, Shell, decode_numbered,
     end_process_on_panic,
 };
-use crate::store::{History, Options, Store, StoreError};
+use crate::standby;
+use crate::store::{History, Options, Recovered, Store, StoreError};
 use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
 use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Managers, Roles};
@@ -29,6 +31,7 @@ use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{ClusterId, Epoch, Federation, GlobalId, HostId, Instant, JobId, NodeId, QueueId, Seat};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::error::Error;
 use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -58,6 +61,8 @@ pub enum ServerError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Replica(#[from] ReplicaError),
+    #[error(transparent)]
     Lock(#[from] LockError),
     #[error(transparent)]
     Auth(#[from] AuthError),
@@ -79,6 +84,8 @@ pub enum ServerError {
     Federation(String),
     #[error(transparent)]
     Seat(#[from] SeatError),
+    #[error("[store] of the configuration: a server with nodes of its own has no standby")]
+    Inseparable,
     #[error("{path} was started more often than its attempts can be numbered", path = path.display())]
     TooManyStarts { path: PathBuf },
     #[error("{0}")]
@@ -90,7 +97,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServerError {
         move |error| ServerError::Io { what: what.into(), error }
     }
 }
@@ -103,8 +110,8 @@ impl ServerId {
     const FILE: &str = "identity";
 
     /// That of this directory; a new one where there is none.
-    fn of(state_dir: &Path) -> Result<ServerId, ServerError> {
-        let path = state_dir.join("log").join(ServerId::FILE);
+    fn of(directory: &Path) -> Result<ServerId, ServerError> {
+        let path = directory.join(ServerId::FILE);
         match fs::read(&path) {
             Ok(bytes) => {
                 let id = <[u8; 16]>::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
@@ -123,7 +130,10 @@ impl ServerId {
 
 /// The log of a process, and what it held.
 pub(crate) struct Log {
+    pub directory: PathBuf,
     pub store: Store,
+    /// Where the changes are, if not in `store`, and how that is left to a standby.
+    pub replica: Option<(Replica, Resignation)>,
     /// Counts the lives of the process, this one included.
     pub life: u32,
     pub changes: Vec<Change>,
@@ -134,13 +144,40 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn open(state_dir: &Path, config: &Config) -> Result<Log, ServerError> {
-        let Config { history_bytes, segment_bytes, .. } = *config;
-        let options = Options { history_bytes, segment_bytes, ..Options::default() };
-        let (store, recovered) = Store::open(&state_dir.join("log"), options)?;
+        let directory = state_dir.join("log");
+        let (store, recovered) = open_store(&directory, config)?;
+        let Recovered { epoch: life, torn_bytes, .. } = recovered;
         let (changes, last) = changes(recovered.snapshot.iter().chain(&recovered.entries))?;
         let clock = Clock::starting_at_least(last);
-        Ok(Log { store, life: recovered.epoch, changes, clock, torn_bytes: recovered.torn_bytes })
+        Ok(Log { directory, store, replica: None, life, changes, clock, torn_bytes })
     }
+
+    /// With the changes of etcd, once this process is the active master of the cluster; see [`Replica::take_over`]. What happened
+    /// while it is active is in its directory as well, for stories.
+    pub(crate) fn take_over(
+        state_dir: &Path,
+        config: &Config,
+        store: &StoreConfig,
+        cluster: ClusterId,
+        says: &str,
+        stands_by: impl FnOnce(&str),
+        lost: impl FnOnce(ReplicaError) + Send + 'static,
+    ) -> Result<Log, ServerError> {
+        // Not that of a server which has its changes here, too: they would be taken for newer than they are.
+        let directory = state_dir.join("history");
+        let (local, recovered) = open_store(&directory, config)?;
+        let (replica, inherited) = Replica::take_over(store, cluster, says, stands_by, lost)?;
+        let Inherited { resignation, life, entries } = inherited;
+        let (changes, last) = changes(entries.iter())?;
+        let newest = recovered.entries.last().map_or(last, |entry| last.max(Instant(entry.at_micros)));
+        let (clock, replica) = (Clock::starting_at_least(newest), Some((replica, resignation)));
+        Ok(Log { directory, store: local, replica, life, changes, clock, torn_bytes: recovered.torn_bytes })
+    }
+}
+
+fn open_store(directory: &Path, config: &Config) -> Result<(Store, Recovered), StoreError> {
+    let Config { history_bytes, segment_bytes, .. } = *config;
+    Store::open(directory, Options { history_bytes, segment_bytes, ..Options::default() })
 }
 
 /// A loop that runs over a log, and what the interface needs of it.
@@ -157,6 +194,7 @@ impl Hosted {
     pub(crate) fn start(
         roles: Roles,
         store: Store,
+        replica: Option<Replica>,
         clock: Clock,
         journal: Option<JournalWriter>,
         files: Option<(PathBuf, Fetcher)>,
@@ -164,6 +202,7 @@ impl Hosted {
         let (started, history, metrics) = (clock.now(), store.history(), Arc::new(Metrics::default()));
         let events = Arc::new(EventRing::starting_at(store.next_sequence()));
         let mut committer = Committer::new(Some(store), Arc::clone(&events), Arc::clone(&metrics));
+        committer.replica = replica;
         let (files, fetcher) = files.unzip();
         fetcher.into_iter().for_each(|fetcher| committer.executor.fetch_with(fetcher));
         let (shell, handle) =
@@ -179,6 +218,7 @@ pub(crate) struct Kept {
     pub torn_bytes: u64,
     pub state_dir: PathBuf,
     pub lock: Option<File>,
+    pub resignation: Option<Resignation>,
 }
 
 /// Those of a process with this configuration, which has none yet.
@@ -227,6 +267,8 @@ pub struct Server {
     pub torn_bytes: u64,
     state_dir: PathBuf,
     _executor_lock: Option<File>,
+    /// Where a standby may take over.
+    resignation: Option<Resignation>,
     handle: Handle,
     stop: oneshot::Sender<()>,
     runtime: tokio::runtime::Runtime,
@@ -249,12 +291,20 @@ impl Server {
         let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // The lock on the log comes first: a second server must not touch the executor of the first.
-        let log = Log::open(&state_dir, &config)?;
+        let log = match (&config.store, config.master.federated) {
+            (Some(store), Some((_, cluster))) if takes_agents && executor.is_none() => {
+                standby::wait(&state_dir, &config, store, cluster, address, &tokens)?
+            }
+            (Some(_), _) => return Err(ServerError::Inseparable),
+            (None, _) => Log::open(&state_dir, &config)?,
+        };
+        let (replica, resignation) = log.replica.unzip();
+        let lease = replica.as_ref().map(Replica::lease);
         let executor_lock = executor.as_ref().map(|setup| executor::claim(&setup.config.state)).transpose()?;
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
         let epoch = Epoch(log.life);
-        let id = ServerId::of(&state_dir)?;
+        let id = ServerId::of(&log.directory)?;
         let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
         seat::keep(&state_dir, seat)?;
         let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
@@ -268,7 +318,7 @@ impl Server {
         let local_files = executor.as_ref().map(|link| link.setup().config.state.clone());
         let (fetcher, file_orders) = fetcher();
         let files = local_files.clone().map(|files| (files, fetcher));
-        let hosted = Hosted::start(roles, log.store, log.clock, journal, files)?;
+        let hosted = Hosted::start(roles, log.store, replica, log.clock, journal, files)?;
         let handle = &hosted.handle;
 
         start_nodes(handle, &nodes, executor);
@@ -296,14 +346,15 @@ impl Server {
                     Box::new(global_introduction(&config, federation, GlobalId::default(), cluster))
                 });
                 let side = Side::Server { remote, id, preset, epoch: epoch.0, federated };
-                let gate = Gate { handle: handle.clone(), secrets: Secrets::Server(Arc::clone(&tokens)), side };
+                let secrets = Secrets::Server(Arc::clone(&tokens));
+                let gate = Gate { handle: handle.clone(), secrets, side, lease };
                 runtime.spawn(serve_daemons(listener, gate));
                 Some(address)
             }
         };
         let torn_bytes = log.torn_bytes;
-        let lock = executor_lock;
-        Server::serve(hosted, remote, tokens, runtime, listener, Kept { agents_address, torn_bytes, state_dir, lock })
+        let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation };
+        Server::serve(hosted, remote, tokens, runtime, listener, kept)
     }
 
     /// Opens the interface of a process whose loop runs.
@@ -329,7 +380,7 @@ impl Server {
                 tracing::error!(%error, "the public interface failed");
             }
         });
-        let Kept { agents_address, torn_bytes, state_dir, lock } = kept;
+        let Kept { agents_address, torn_bytes, state_dir, lock, resignation } = kept;
         let server = Server {
             address,
             agents_address,
@@ -337,6 +388,7 @@ impl Server {
             torn_bytes,
             state_dir,
             _executor_lock: lock,
+            resignation,
             handle,
             stop,
             runtime,
@@ -347,17 +399,7 @@ impl Server {
 
     /// Leaves the address where clients on this machine look for it.
     pub fn write_server_file(&self, state_dir: &Path) -> Result<(), ServerError> {
-        let file = ServerFile {
-            address: self.address.to_string(),
-            pid: std::process::id(),
-            token_file: self.token_file.display().to_string(),
-        };
-        let text = serde_json::to_string(&file).expect("an address can be written");
-        let path = state_dir.join(ServerFile::NAME);
-        let fresh = path.with_extension("new");
-        std::fs::write(&fresh, text)
-            .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(ServerError::io(format!("write {}", path.display())))
+        leave_address(state_dir, self.address, &self.token_file)
     }
 
     pub fn handle(&self) -> &Handle {
@@ -372,8 +414,23 @@ impl Server {
         if self.handle.send(Input::Stop(done)).is_ok() {
             let _ = is_done.blocking_recv();
         }
+        if let Some(resignation) = self.resignation {
+            resignation.resign();
+        }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }
+}
+
+/// Leaves the address of an interface where clients on this machine look for it.
+pub(crate) fn leave_address(state_dir: &Path, address: SocketAddr, token_file: &Path) -> Result<(), ServerError> {
+    let token_file = token_file.display().to_string();
+    let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file };
+    let text = serde_json::to_string(&file).expect("an address can be written");
+    let path = state_dir.join(ServerFile::NAME);
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, text)
+        .and_then(|()| std::fs::rename(&fresh, &path))
+        .map_err(ServerError::io(format!("write {}", path.display())))
 }
 
 /// The changes among these entries, in order, and when the last entry was written.
@@ -414,17 +471,19 @@ pub(crate) fn spawn_loop(shell: Shell) -> Result<(), ServerError> {
     let run = move || {
         crate::priority::answer_soon();
         if let Err(error) = end_process_on_panic(|| shell.run()) {
-            eprintln!("error: {error}");
-            eprintln!(
-                "  help: nothing that was acknowledged is lost; make room on the disk, or mend it, and start the \
-                 server again"
-            );
-            std::process::exit(1);
+            end_process(&error, error.remedy());
         }
     };
     let thread = std::thread::Builder::new().name("loop".to_owned());
     thread.spawn(run).map_err(ServerError::io("start a thread"))?;
     Ok(())
+}
+
+/// Says why, and what helps.
+pub(crate) fn end_process(error: &dyn Error, remedy: &str) -> ! {
+    eprintln!("error: {error}");
+    eprintln!("  help: {remedy}");
+    std::process::exit(1);
 }
 
 fn start_nodes(handle: &Handle, nodes: &[NodeOptions], executor: Option<ExecutorLink>) {

@@ -28,8 +28,8 @@ These are nodes hollow-0 to hollow-2999, each with a node agent and connections 
 pretended: nothing runs, is read or written, and every task succeeds after as long as the first `sleep` in its command
 says, or at once. They have the attribute hollow=true, and are lost with the process.")]
 pub struct AgentArgs {
-    /// Where the server listens for agents, as its first line says
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7434", help_heading = "Connection")]
+    /// Where the server listens for agents, as its first line says; with a comma between them, also its standby
+    #[arg(long, value_name = "HOST:PORT[,..]", default_value = "127.0.0.1:7434", help_heading = "Connection")]
     server: String,
     /// Be so many nodes at once, whose tasks are only pretended: each succeeds after as long as its command sleeps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..),

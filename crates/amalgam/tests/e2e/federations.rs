@@ -36,7 +36,8 @@ fn all_ran_once(scene: &Scene, id: &str, file: &str, tasks: u32) {
     ended_once(scene, id, tasks);
 }
 
-fn ended_once(scene: &Scene, id: &str, tasks: u32) {
+/// Of each of so many tasks it is known that it succeeded, and it was said once.
+pub fn ended_once(scene: &Scene, id: &str, tasks: u32) {
     let known = scene.tasks(id);
     assert_eq!(known.len(), tasks as usize);
     assert!(known.iter().all(|task| task.state == TaskState::Succeeded), "{known:#?}");

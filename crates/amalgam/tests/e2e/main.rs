@@ -17,6 +17,7 @@ mod misbehaviour;
 mod running;
 mod scheduling;
 mod simulation;
+mod standby;
 mod store;
 mod stragglers;
 mod support;

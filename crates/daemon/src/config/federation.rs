@@ -16,7 +16,7 @@ pub struct FederationConfig {
     pub size: Federation,
     /// Of the cluster whose master this is, or of the global master.
     pub number: Option<u8>,
-    /// Where the clusters' masters listen for agents, by their numbers.
+    /// Where the clusters' masters listen for agents, by their numbers. Of one with a standby both addresses, separated by a comma.
     pub masters: Vec<String>,
     /// The custom kinds of resources, which have the same numbers everywhere.
     pub kinds: Kinds,

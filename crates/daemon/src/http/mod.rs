@@ -63,6 +63,15 @@ pub async fn serve(
     serve_http(listener, router(app)).with_graceful_shutdown(stop).await
 }
 
+/// Answers every call with this, but says that the process lives.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn refuse_all(listener: TcpListener, refusal: Error) -> io::Result<()> {
+    let refuse = move || std::future::ready(Reply(refusal.clone()));
+    serve_http(listener, Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse)).await
+}
+
 #[derive(Clone)]
 struct App {
     backend: Arc<dyn Backend>,

@@ -8,6 +8,7 @@ use super::executor_link::Executor;
 use super::routes::Routes;
 use super::{AfterCommit, EventRing, Metrics, encode, encode_followed};
 use crate::api::Event;
+use crate::replica::Replica;
 use crate::store::{Entry, EntryRef, Store, StoreError};
 use amalgam_core::hosting::{Egress, Fact, Followed, Letter};
 use amalgam_core::protocol::{Message, ToExecutor};
@@ -38,6 +39,8 @@ pub struct Turn {
 pub struct Committer {
     /// An agent keeps nothing: its executor remembers.
     pub store: Option<Store>,
+    /// Has the changes as well, where a standby may need them. What `store` says of them is only for people then.
+    pub replica: Option<Replica>,
     pub executor: Executor,
     pub routes: Arc<Routes>,
     pub events: Arc<EventRing>,
@@ -60,6 +63,7 @@ impl Committer {
         let (executor, routes) = (Executor::default(), Arc::default());
         Committer {
             store,
+            replica: None,
             executor,
             routes,
             events,
@@ -123,6 +127,10 @@ impl Committer {
         entries.extend(followed.iter().map(|(host, followed)| encode_followed(*host, followed)));
         let borrowed: Vec<EntryRef<'_>> = entries.iter().map(Entry::as_ref).collect();
         let first = store.append(&borrowed)?;
+        if let Some(replica) = &mut self.replica {
+            let changes = entries.iter().zip(facts).filter(|(_, fact)| fact.is_change());
+            replica.append(changes.map(|(entry, _)| entry.clone()));
+        }
         if *durable {
             store.write()?;
         }
@@ -162,6 +170,7 @@ impl Committer {
         if let Some(store) = &mut self.store {
             let started = std::time::Instant::now();
             store.commit()?;
+            self.replica.as_mut().map_or(Ok(()), Replica::commit)?;
             self.metrics.committed(started.elapsed());
             if !self.untold_entries.is_empty() {
                 let first = store.next_sequence() - self.untold_entries.len() as u64;
@@ -185,7 +194,8 @@ impl Committer {
     }
 
     pub fn wants_snapshot(&self) -> bool {
-        self.store.as_ref().is_some_and(Store::needs_snapshot)
+        let of_store = self.store.as_ref().is_some_and(Store::needs_snapshot);
+        of_store || self.replica.as_ref().is_some_and(Replica::needs_snapshot)
     }
 
     /// Writes the state that all facts so far lead to.
@@ -193,6 +203,9 @@ impl Committer {
         self.flush()?;
         let Some(store) = &mut self.store else { return Ok(()) };
         let entries: Vec<Entry> = state.into_iter().map(|change| encode(now, &Fact::Change(change))).collect();
+        if let Some(replica) = &mut self.replica {
+            replica.write_snapshot(&entries)?;
+        }
         store.write_snapshot(entries.iter().map(Entry::as_ref))
     }
 }

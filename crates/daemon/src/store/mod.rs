@@ -22,6 +22,7 @@ mod record;
 mod recovery;
 mod snapshot;
 
+pub(crate) use files::FORMAT;
 pub use history::History;
 pub use log::{Options, Store};
 pub use record::{Entry, EntryRef};
@@ -29,6 +30,7 @@ pub use recovery::Recovered;
 pub use snapshot::SnapshotWriter;
 
 use crate::lock::LockError;
+use crate::replica::ReplicaError;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +40,8 @@ pub enum StoreError {
     File { what: &'static str, path: PathBuf, error: io::Error },
     #[error(transparent)]
     Lock(#[from] LockError),
+    #[error(transparent)]
+    Replica(#[from] ReplicaError),
     #[error(
         "{path} is in a format that this version does not know ({found:?}); use the version that wrote it, or move \
          {dir} aside to start afresh",
@@ -57,6 +61,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// What helps an operator whose process ended with it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            StoreError::Replica(error) => error.remedy(),
+            _ => "nothing that was acknowledged is lost; make room on the disk, or mend it, and start the server again",
+        }
+    }
+
     fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
         move |error| StoreError::File { what, path: path.to_owned(), error }
     }

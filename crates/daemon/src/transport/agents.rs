@@ -69,7 +69,7 @@ pub async fn serve_server(
                 });
             }
             Ok(Wire::Hosts(list)) => hosts.know(list),
-            Ok(Wire::Fetched { .. } | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
+            Ok(Wire::Alive | Wire::Fetched { .. } | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
             Err(error) => break error,
         }
     };

@@ -148,7 +148,7 @@ pub(super) async fn exchange(
                 tokio::spawn(answer_in_turn(places, id, piece, answers.clone()));
             }
             Ok(Wire::FilePiece { id, piece }) => remote.answer_piece(id, piece),
-            Ok(Wire::Hosts(_) | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
+            Ok(Wire::Alive | Wire::Hosts(_) | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
             Err(error) => return error,
         }
     }

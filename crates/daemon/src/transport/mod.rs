@@ -46,9 +46,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 24;
+const VERSION: u32 = 25;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The same where others may be asked instead. One whose process is paused takes connections, and says nothing.
+const HANDSHAKE_AMONG_SEVERAL: Duration = Duration::from_secs(1);
 /// The first frame of a stranger is short.
 const STRANGERS_FRAME: usize = 4 * 1024;
 /// Between two tries to reach a peer: at first, and at most.
@@ -88,6 +90,9 @@ enum Answer {
         incarnation: u64,
         terms: Terms,
         proof: [u8; 32],
+        /// Whoever listens says something more often than this for as long as it lives. A master that has a standby is not the
+        /// active one any more when it was silent for so long.
+        longest_silence: Option<Duration>,
     },
     Refused {
         why: String,
@@ -116,6 +121,8 @@ pub enum Terms {
 
 #[derive(Serialize, Deserialize)]
 enum Wire {
+    /// Who says this lives.
+    Alive,
     Mail(Vec<Letter>),
     /// For a piece of what an attempt wrote at this node.
     Fetch {
@@ -234,15 +241,36 @@ pub enum JoinError {
     Auth(#[from] AuthError),
 }
 
-/// Joins the daemon that listens there.
+/// Joins the daemon that listens there. Where that is one of several, as an active master and its standbys, their addresses are
+/// separated by commas, and the first that answers is joined.
 ///
 /// # Errors
 /// When it cannot be reached, does not let us in, or cannot prove that it holds the same token.
-pub async fn join(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
-    let unreachable = |error| JoinError::Unreachable { address: address.to_owned(), error };
-    let late =
-        |_| unreachable(io::Error::new(io::ErrorKind::TimedOut, "it says nothing; is this its address for agents?"));
-    timeout(HANDSHAKE, shake_hands(address, secrets, introduction)).await.map_err(late)?
+pub async fn join(
+    addresses: &str,
+    secrets: &Secrets,
+    introduction: impl Fn() -> Introduction,
+) -> Result<Joined, JoinError> {
+    let patience = if addresses.contains(',') { HANDSHAKE_AMONG_SEVERAL } else { HANDSHAKE };
+    let mut errors = Vec::new();
+    for address in addresses.split(',').map(str::trim) {
+        let late = |_| {
+            let error = io::Error::new(io::ErrorKind::TimedOut, "it says nothing; is this its address for agents?");
+            JoinError::Unreachable { address: address.to_owned(), error }
+        };
+        match timeout(patience, shake_hands(address, secrets, introduction())).await.map_err(late).flatten() {
+            Err(JoinError::Unreachable { error, .. }) => errors.push(error),
+            answer => return answer,
+        }
+    }
+    let error = match errors.pop() {
+        Some(only) if errors.is_empty() => only,
+        last => {
+            let all: Vec<String> = errors.iter().chain(&last).map(io::Error::to_string).collect();
+            io::Error::other(all.join("; "))
+        }
+    };
+    Err(JoinError::Unreachable { address: addresses.to_owned(), error })
 }
 
 async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introduction) -> Result<Joined, JoinError> {
@@ -259,11 +287,12 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     let proof = auth::prove(&token, JOINING, &challenge.nonce);
     link.write(&Hello { version: VERSION, introduction, nonce, proof }).await.map_err(unreachable)?;
     match link.read().await.map_err(unreachable)? {
-        Answer::Accepted { incarnation, terms, proof } => {
+        Answer::Accepted { incarnation, terms, proof, longest_silence } => {
             if !auth::verify(&token, LISTENING, &nonce, &proof) {
                 return Err(JoinError::Impostor { address: address.to_owned() });
             }
             link.trust();
+            link.longest_silence = longest_silence;
             Ok(Joined { terms, incarnation, link })
         }
         Answer::Refused { why, is_passing } => Err(JoinError::Refused { address: address.to_owned(), why, is_passing }),
@@ -289,7 +318,7 @@ pub async fn join_patiently(
     let mut pause = RETRY.0;
     let mut said = String::new();
     loop {
-        let error = match join(address, secrets, introduction()).await {
+        let error = match join(address, secrets, &introduction).await {
             Ok(joined) => return Ok(joined),
             Err(error) => error,
         };
@@ -317,12 +346,17 @@ struct Link {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
     decoder: Decoder,
+    /// Of the other side; a longer one is the end of the connection.
+    longest_silence: Option<Duration>,
+    /// On our side nothing is as long as this.
+    pulse: Option<Duration>,
 }
 
 /// A link on which both sides say what they like, until it is dropped.
 struct Conversation {
     reader: OwnedReadHalf,
     decoder: Decoder,
+    longest_silence: Option<Duration>,
     writing: JoinHandle<io::Result<()>>,
 }
 
@@ -330,7 +364,8 @@ impl Link {
     fn new(stream: TcpStream, limit: usize) -> io::Result<Link> {
         stream.set_nodelay(true)?;
         let (reader, writer) = stream.into_split();
-        Ok(Link { reader, writer, decoder: Decoder::with_limit(limit) })
+        let decoder = Decoder::with_limit(limit);
+        Ok(Link { reader, writer, decoder, longest_silence: None, pulse: None })
     }
 
     /// The peer has proven itself: it may send whole batches.
@@ -354,18 +389,27 @@ impl Link {
         wire: mpsc::UnboundedReceiver<Outgoing>,
         clock: impl Fn() -> Instant + Send + 'static,
     ) -> Conversation {
-        let Link { reader, writer, decoder } = self;
-        Conversation { reader, decoder, writing: tokio::spawn(write_out(writer, parcels, wire, clock)) }
+        let Link { reader, writer, decoder, longest_silence, pulse } = self;
+        let writing = tokio::spawn(write_out(writer, parcels, wire, clock, pulse));
+        Conversation { reader, decoder, longest_silence, writing }
     }
 }
 
 impl Conversation {
     /// What the peer says next. After an error there is nothing more.
     async fn next(&mut self) -> io::Result<Wire> {
-        tokio::select! {
-            next = read_frame(&mut self.reader, &mut self.decoder) => next,
-            // A connection that takes nothing any more is of no use, even if something still comes.
-            _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
+        loop {
+            let silence = after(self.longest_silence);
+            let next = tokio::select! {
+                next = read_frame(&mut self.reader, &mut self.decoder) => next,
+                // A connection that takes nothing any more is of no use, even if something still comes.
+                _ = &mut self.writing => Err(io::ErrorKind::BrokenPipe.into()),
+                () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, "it is silent")),
+            };
+            match next {
+                Ok(Wire::Alive) => {}
+                next => return next,
+            }
         }
     }
 }
@@ -373,6 +417,14 @@ impl Conversation {
 impl Drop for Conversation {
     fn drop(&mut self) {
         self.writing.abort();
+    }
+}
+
+/// Never, where no time is given.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -407,12 +459,14 @@ async fn write_out(
     mut parcels: mpsc::UnboundedReceiver<Parcel>,
     mut wire: mpsc::UnboundedReceiver<Outgoing>,
     clock: impl Fn() -> Instant,
+    pulse: Option<Duration>,
 ) -> io::Result<()> {
     loop {
         let mut bytes = Vec::new();
         let written = tokio::select! {
             parcel = parcels.recv() => parcel.map(|parcel| encode_parcel(parcel, &clock, &mut bytes).map(|()| None)),
             other = wire.recv() => other.map(|outgoing| Ok(Some(outgoing))),
+            () = after(pulse) => Some(Ok(Some(Wire::Alive.into()))),
         };
         let Some(written) = written.transpose()? else { return Ok(()) };
         if let Some(outgoing) = &written {

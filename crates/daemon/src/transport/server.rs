@@ -24,11 +24,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+/// So many signs of life come in the time of a lease.
+const PULSES: u32 = 5;
+
 /// Who may come in, and to whom.
 pub struct Gate {
     pub handle: Handle,
     pub secrets: Secrets,
     pub side: Side,
+    /// Of a master that has a standby: nobody takes it for the active one when it was silent for so long.
+    pub lease: Option<Duration>,
 }
 
 /// Who listens.
@@ -144,8 +149,9 @@ impl Gate {
             return Err(refuse(link, Refusal { why, is_passing: true }).await);
         };
         let proof = auth::prove(&token, LISTENING, &hello.nonce);
-        link.write(&Answer::Accepted { incarnation, terms, proof }).await?;
+        link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence: self.lease }).await?;
         link.trust();
+        link.pulse = self.lease.map(|lease| lease / PULSES);
         Ok(Guest { peer, name, address, incarnation, link, parcels, route })
     }
 
@@ -280,7 +286,12 @@ impl Gate {
                     tokio::spawn(answer_in_turn(places, id, async move { remote.piece(ask).await }, answers));
                 }
                 Ok(
-                    Wire::Fetch { .. } | Wire::Hosts(_) | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. },
+                    Wire::Alive
+                    | Wire::Fetch { .. }
+                    | Wire::Hosts(_)
+                    | Wire::Log { .. }
+                    | Wire::Present { .. }
+                    | Wire::All { .. },
                 ) => {}
                 Err(error) => break error,
             }

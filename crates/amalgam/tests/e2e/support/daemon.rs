@@ -13,20 +13,21 @@ pub struct Daemon {
     child: Child,
     /// Its first line.
     pub ready: String,
+    says: mpsc::Receiver<String>,
     stderr: Option<thread::JoinHandle<String>>,
 }
 
 impl Daemon {
     /// Starts it and waits until it is ready; an error is what it said instead.
-    pub fn start(mut command: Command) -> Result<Daemon, String> {
-        // SAFETY: prctl is async-signal-safe.
-        unsafe {
-            command.pre_exec(|| {
-                // Nothing outlives a test that is killed.
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
+    pub fn start(command: Command) -> Result<Daemon, String> {
+        let mut daemon = Daemon::spawn(command);
+        daemon.await_ready()?;
+        Ok(daemon)
+    }
+
+    /// Starts it, whether it is ready soon or not.
+    pub fn spawn(mut command: Command) -> Daemon {
+        die_with_us(&mut command);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (mut out, mut err) = (BufReader::new(child.stdout.take().unwrap()), child.stderr.take().unwrap());
         let (said, says) = mpsc::channel();
@@ -42,9 +43,14 @@ impl Daemon {
             let _ = err.read_to_string(&mut text);
             text
         });
-        let line = says.recv_timeout(PATIENCE).unwrap_or_default();
-        let mut daemon = Daemon { child, ready: line.trim_end().to_owned(), stderr: Some(stderr) };
-        if daemon.ready.starts_with("ready: ") { Ok(daemon) } else { Err(daemon.end()) }
+        Daemon { child, ready: String::new(), says, stderr: Some(stderr) }
+    }
+
+    /// An error is what it said instead; it has ended then.
+    pub fn await_ready(&mut self) -> Result<(), String> {
+        let line = self.says.recv_timeout(PATIENCE).unwrap_or_default();
+        line.trim_end().clone_into(&mut self.ready);
+        if self.ready.starts_with("ready: ") { Ok(()) } else { Err(self.end()) }
     }
 
     pub fn pid(&self) -> u32 {
@@ -82,6 +88,17 @@ impl Drop for Daemon {
         if thread::panicking() && !said.is_empty() {
             eprintln!("{} said:\n{said}", self.ready);
         }
+    }
+}
+
+/// Nothing outlives a test that is killed.
+pub fn die_with_us(command: &mut Command) {
+    // SAFETY: prctl is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
     }
 }
 

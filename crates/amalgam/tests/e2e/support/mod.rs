@@ -7,7 +7,7 @@ mod http;
 mod proxy;
 
 pub use cluster::Cluster;
-pub use daemon::{Daemon, free_port, is_alive};
+pub use daemon::{Daemon, die_with_us, free_port, is_alive};
 pub use federation::Federation;
 pub use http::{Http, job_spec};
 pub use proxy::{Fault, Proxy};

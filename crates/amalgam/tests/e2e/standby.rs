@@ -1,0 +1,239 @@
+//! A master with a standby, whose records are in etcd: whatever becomes of the active one, its nodes are taken over and every task
+//! ends once.
+
+use crate::federations::ended_once;
+use crate::support::{Daemon, Scene, die_with_us, free_port, until, until_true};
+use amalgam_daemon::api::{NodeState, NodeSummary};
+use amalgam_daemon::auth::Tokens;
+use std::cell::RefCell;
+use std::fs;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the active one may be silent, in seconds.
+const LEASE: u64 = 2;
+
+/// One member of etcd.
+struct Etcd {
+    process: Child,
+    endpoint: String,
+}
+
+impl Etcd {
+    /// None where etcd is not installed, which is said.
+    fn start(scene: &Scene) -> Option<Etcd> {
+        let (client, peer) = (free_port(), free_port());
+        let (endpoint, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(scene.path().join("etcd")).args(["--name", "only", "--log-level", "error"]);
+        command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &format!("only={peer}")]).stdout(Stdio::null()).stderr(Stdio::null());
+        die_with_us(&mut command);
+        let process = match command.spawn() {
+            Ok(process) => process,
+            Err(why) => {
+                println!("skipped: etcd cannot be started, install etcd-server: {why}");
+                return None;
+            }
+        };
+        until_true("etcd", || TcpStream::connect(("127.0.0.1", client)).is_ok());
+        Some(Etcd { process, endpoint })
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// One cluster of two nodes with two CPUs each under one global master, and two servers of which one is its master.
+struct Pair {
+    servers: [RefCell<Option<Daemon>>; 2],
+    others: RefCell<Vec<Daemon>>,
+    /// Dropped after the daemons.
+    scene: Scene,
+    _etcd: Etcd,
+    config: PathBuf,
+    listen: [String; 2],
+    listen_agents: [String; 2],
+}
+
+impl Pair {
+    /// The first server is the active one.
+    fn start() -> Option<Pair> {
+        let scene = Scene::new();
+        let etcd = Etcd::start(&scene)?;
+        let address = || format!("127.0.0.1:{}", free_port());
+        let listen_agents = [address(), address()];
+        let master = listen_agents.join(",");
+        let text = format!(
+            "heartbeat = '200ms'\n[federation]\nmasters = ['{master}']\nspan = 64\nnumber = 0\n\
+             [store]\netcd = ['{}']\nlease = '{LEASE}s'\n",
+            etcd.endpoint
+        );
+        let config = scene.write("federation.toml", &text);
+        let listen = [address(), address()];
+        let (servers, others) = (Default::default(), RefCell::default());
+        let pair = Pair { servers, others, scene, _etcd: etcd, config, listen, listen_agents };
+        Tokens::open(&pair.scene.state(), "ada").unwrap();
+        pair.start_server(0);
+        pair.await_active(0);
+        pair.start_server(1);
+        let mut global = pair.scene.command(&["global", "--listen", &address(), "--config"]);
+        global.arg(&pair.config).arg("--state-dir").arg(pair.scene.state());
+        pair.others.borrow_mut().push(Daemon::start(global).unwrap());
+        for node in ["a", "b"] {
+            pair.start_agent(node, &master);
+        }
+        until_true("both nodes", || pair.nodes_up() == 2);
+        Some(pair)
+    }
+
+    fn home(&self, server: usize) -> PathBuf {
+        let home = self.scene.path().join(format!("server-{server}"));
+        if !home.exists() {
+            fs::create_dir(&home).unwrap();
+            fs::copy(self.scene.state().join(Tokens::FILE), home.join(Tokens::FILE)).unwrap();
+        }
+        home
+    }
+
+    /// Does not wait for it: a standby is not ready.
+    fn start_server(&self, server: usize) {
+        let mut command = self.scene.command(&["server", "--listen", &self.listen[server], "--config"]);
+        command.arg(&self.config).args(["--listen-agents", &self.listen_agents[server]]);
+        command.arg("--state-dir").arg(self.home(server));
+        *self.servers[server].borrow_mut() = Some(Daemon::spawn(command));
+    }
+
+    fn start_agent(&self, name: &str, master: &str) {
+        let home = self.scene.path().join(name);
+        let mut command = self.scene.command(&["agent", "--server", master, "--name", name, "--work-dir"]);
+        command.arg(&home).args(["--cpus", "2", "--memory", "1GiB"]);
+        command.arg("--token-file").arg(self.scene.state().join(Tokens::FILE));
+        self.scene.has_executor(&home);
+        self.others.borrow_mut().push(Daemon::start(command).unwrap());
+    }
+
+    fn await_active(&self, server: usize) {
+        self.servers[server].borrow_mut().as_mut().expect("it runs").await_ready().unwrap();
+    }
+
+    fn take(&self, server: usize) -> Daemon {
+        self.servers[server].borrow_mut().take().expect("it runs")
+    }
+
+    fn signal(&self, server: usize, signal: i32) {
+        let pid = self.servers[server].borrow().as_ref().expect("it runs").pid();
+        // SAFETY: kill has no preconditions; the child has not been waited for.
+        unsafe { libc::kill(pid as libc::pid_t, signal) };
+    }
+
+    /// As the global master believes.
+    fn nodes_up(&self) -> usize {
+        let nodes: Vec<NodeSummary> = self.scene.json(&["node", "list"]);
+        nodes.iter().filter(|node| node.state == NodeState::Up).count()
+    }
+
+    /// As this server knows.
+    fn nodes(&self, server: usize) -> Vec<NodeSummary> {
+        self.scene.json(&["node", "list", "--state-dir", self.home(server).to_str().unwrap()])
+    }
+
+    fn numbers(&self, server: usize) -> Vec<(String, u32)> {
+        let mut numbers: Vec<_> = self.nodes(server).into_iter().map(|node| (node.name, node.id)).collect();
+        numbers.sort();
+        numbers
+    }
+
+    fn submit(&self, tasks: u32) -> String {
+        let last = format!("0-{}", tasks - 1);
+        let script = "echo $AMALGAM_INDEX >> began; sleep 0.4; echo $AMALGAM_INDEX >> ran";
+        let id = self.scene.submit(&["--array", &last, "--", "sh", "-c", script]);
+        until_true("some that ended", || self.scene.read("ran").lines().count() >= 6);
+        id
+    }
+
+    fn until_more_than(&self, began: usize) {
+        until_true("tasks that the new master let through", || self.begun() > began);
+    }
+
+    fn begun(&self) -> usize {
+        self.scene.read("began").lines().count()
+    }
+
+    fn all_ran_once(&self, id: &str, tasks: u32) {
+        self.scene.ok(&["wait", id]);
+        for file in ["began", "ran"] {
+            let mut ran: Vec<u32> = self.scene.read(file).lines().map(|line| line.parse().unwrap()).collect();
+            ran.sort_unstable();
+            assert_eq!(ran, (0..tasks).collect::<Vec<_>>(), "{file}");
+        }
+        // A launch that was lost with its master is an attempt more, of which nothing began.
+        for task in self.scene.tasks(id) {
+            if task.attempts > 1 {
+                println!("{} attempts: {:#?}", task.attempts, self.scene.story(&format!("{id}.0.{}", task.index)));
+            }
+        }
+        ended_once(&self.scene, id, tasks);
+    }
+}
+
+#[test]
+fn a_standby_says_so_and_takes_over_from_a_killed_master_without_losing_a_task() {
+    const TASKS: u32 = 60;
+    let Some(pair) = Pair::start() else { return };
+    let home = pair.home(1);
+    let refused = until("the standby's answer", || {
+        let listed = pair.scene.run(&["node", "list", "--state-dir", home.to_str().unwrap()]);
+        listed.err.contains("standby").then_some(listed)
+    });
+    assert!(refused.code != 0 && refused.err.contains("this is a standby of cluster 0"), "{refused:?}");
+    let before = pair.numbers(0);
+    let id = pair.submit(TASKS);
+    pair.take(0).kill();
+    let killed = Instant::now();
+    pair.await_active(1);
+    let active = killed.elapsed();
+    let began = pair.begun();
+    pair.until_more_than(began);
+    println!("takeover after a kill: active after {active:?}, tasks begin after {:?}", killed.elapsed());
+    assert!(active < Duration::from_secs(LEASE + 10), "{active:?}");
+    pair.all_ran_once(&id, TASKS);
+    assert_eq!(pair.numbers(1), before, "nodes keep their numbers");
+    // And back: whoever was active is the next standby.
+    pair.start_server(0);
+    let home = pair.home(1);
+    pair.scene.ok(&["node", "drain", "--state-dir", home.to_str().unwrap(), "a"]);
+    assert!(pair.take(1).stop().success());
+    let stopped = Instant::now();
+    pair.await_active(0);
+    println!("takeover after a stop: {:?}", stopped.elapsed());
+    until_true("both nodes again", || pair.nodes_up() == 2);
+    assert_eq!(pair.numbers(0), before);
+    assert!(pair.nodes(0).iter().any(|node| node.name == "a" && node.state == NodeState::Drained));
+}
+
+#[test]
+fn a_master_that_was_paused_for_longer_than_its_lease_ends_itself_and_nothing_runs_twice() {
+    const TASKS: u32 = 80;
+    let Some(pair) = Pair::start() else { return };
+    let id = pair.submit(TASKS);
+    pair.signal(0, libc::SIGSTOP);
+    let paused = Instant::now();
+    pair.await_active(1);
+    let active = paused.elapsed();
+    let began = pair.begun();
+    // While the old one still is there: its connections are open, and it says nothing.
+    pair.until_more_than(began);
+    println!("takeover from a paused master: active after {active:?}, tasks begin after {:?}", paused.elapsed());
+    pair.signal(0, libc::SIGCONT);
+    let (status, said) = pair.take(0).ended();
+    assert!(!status.success() && said.contains("not the active master any more"), "{status}: {said}");
+    pair.all_ran_once(&id, TASKS);
+}

@@ -1,0 +1,225 @@
+//! A thin client of etcd: its JSON gateway over HTTP. Every call has a time limit and is tried at each endpoint in turn.
+//!
+//! Keys and values are base64 there, and 64-bit numbers are strings. What fails at one endpoint may have been done all the same,
+//! so callers make only calls that may be repeated.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use ureq::Agent;
+
+/// No call takes less patience than this at one endpoint.
+const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    #[error("no endpoint of etcd answers as it should; the last that was tried, {endpoint}: {why}")]
+    Unanswered { endpoint: String, why: String },
+    #[error("what etcd answers to {call} is not understood: it lacks {what}")]
+    Strange { call: &'static str, what: &'static str },
+}
+
+/// A cluster of etcd.
+#[derive(Debug)]
+pub struct Etcd {
+    agent: Agent,
+    endpoints: Vec<String>,
+    /// The place of the endpoint that answered last.
+    preferred: AtomicUsize,
+}
+
+/// A key that etcd has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub key: String,
+    pub value: Vec<u8>,
+    /// Grows with every change of anything: it tells this key from one of the same name that was there before.
+    pub create_revision: i64,
+    /// The lease with which it ends; 0 for none.
+    pub lease: i64,
+}
+
+/// What must hold for a transaction to be done.
+pub fn was_created_at(key: &str, create_revision: i64) -> Value {
+    json!({
+        "key": BASE64.encode(key), "target": "CREATE", "result": "EQUAL", "create_revision": create_revision.to_string(),
+    })
+}
+
+/// The same of a key that is not to be there.
+pub fn is_absent(key: &str) -> Value {
+    was_created_at(key, 0)
+}
+
+/// A part of a transaction. With a lease the key ends when that does.
+pub fn put(key: &str, value: &[u8], lease: Option<i64>) -> Value {
+    let lease = lease.unwrap_or_default().to_string();
+    json!({ "requestPut": { "key": BASE64.encode(key), "value": BASE64.encode(value), "lease": lease } })
+}
+
+/// A part of a transaction: removes the keys from `from` to before `to`.
+pub fn delete(from: &str, to: &str) -> Value {
+    json!({ "requestDeleteRange": { "key": BASE64.encode(from), "range_end": BASE64.encode(to) } })
+}
+
+impl Etcd {
+    /// `patience` is for one call at all endpoints together.
+    pub fn new(endpoints: &[String], patience: Duration) -> Etcd {
+        let each = (patience / endpoints.len().max(1) as u32).max(LEAST_PATIENCE);
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(each))
+            // A proxy in the environment is not meant for the cluster.
+            .proxy(None)
+            .build();
+        let endpoints = endpoints.iter().map(|endpoint| endpoint.trim_end_matches('/').to_owned()).collect();
+        Etcd { agent: config.new_agent(), endpoints, preferred: AtomicUsize::new(0) }
+    }
+
+    /// A new lease, and the seconds that it lasts, which may be more than were asked for.
+    pub fn grant(&self, seconds: u64) -> Result<(i64, u64), EtcdError> {
+        const CALL: &str = "a grant of a lease";
+        let answer = self.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() }))?;
+        let lease = number(&answer["ID"]).ok_or(EtcdError::Strange { call: CALL, what: "the lease" })?;
+        let lasts = number(&answer["TTL"]).ok_or(EtcdError::Strange { call: CALL, what: "how long it lasts" })?;
+        Ok((lease, lasts.max(0) as u64))
+    }
+
+    /// False when the lease has ended.
+    pub fn keep_alive(&self, lease: i64) -> Result<bool, EtcdError> {
+        let answer = self.call("/v3/lease/keepalive", &json!({ "ID": lease.to_string() }))?;
+        let result = answer.get("result");
+        let result = result.ok_or(EtcdError::Strange { call: "a keep-alive", what: "a result" })?;
+        // Zeros are left out.
+        Ok(number(&result["TTL"]).is_some_and(|left| left > 0))
+    }
+
+    /// Ends a lease, and with it its keys.
+    pub fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
+        self.call("/v3/lease/revoke", &json!({ "ID": lease.to_string() })).map(drop)
+    }
+
+    pub fn get(&self, key: &str) -> Result<Option<Found>, EtcdError> {
+        let found = self.call("/v3/kv/range", &json!({ "key": BASE64.encode(key) }))?;
+        Ok(keys(&found)?.pop())
+    }
+
+    /// The keys from `from` to before `to`, in order.
+    pub fn range(&self, from: &str, to: &str) -> Result<Vec<Found>, EtcdError> {
+        let asked = json!({
+            "key": BASE64.encode(from), "range_end": BASE64.encode(to), "sort_order": "ASCEND", "sort_target": "KEY",
+        });
+        keys(&self.call("/v3/kv/range", &asked)?)
+    }
+
+    /// Does all of `operations` or nothing, and says which: all, where what `compare` says holds.
+    pub fn transact(&self, compare: Value, operations: Vec<Value>) -> Result<bool, EtcdError> {
+        let answer = self.call("/v3/kv/txn", &json!({ "compare": [compare], "success": operations }))?;
+        Ok(answer["succeeded"].as_bool().unwrap_or(false))
+    }
+
+    fn call(&self, path: &str, body: &Value) -> Result<Value, EtcdError> {
+        let body = body.to_string();
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failed = EtcdError::Unanswered { endpoint: String::new(), why: "none is named".to_owned() };
+        for place in (0..self.endpoints.len()).map(|turn| (first + turn) % self.endpoints.len()) {
+            let endpoint = &self.endpoints[place];
+            match self.call_at(endpoint, path, &body) {
+                Ok(answer) => {
+                    self.preferred.store(place, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(why) => failed = EtcdError::Unanswered { endpoint: endpoint.clone(), why },
+            }
+        }
+        Err(failed)
+    }
+
+    fn call_at(&self, endpoint: &str, path: &str, body: &str) -> Result<Value, String> {
+        let call = self.agent.post(format!("{endpoint}{path}")).header("content-type", "application/json");
+        let answer = call.send(body).map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let mut bytes = Vec::new();
+        answer.into_body().into_reader().read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        if !status.is_success() {
+            let said = String::from_utf8_lossy(&bytes);
+            return Err(format!("{status}: {}", said.trim().chars().take(300).collect::<String>()));
+        }
+        // A keep-alive is a stream of answers, of which the first is ours.
+        let first = serde_json::Deserializer::from_slice(&bytes).into_iter().next();
+        first.unwrap_or(Ok(Value::Null)).map_err(|error| format!("it answers something else: {error}"))
+    }
+}
+
+fn number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+fn keys(answer: &Value) -> Result<Vec<Found>, EtcdError> {
+    let found = |found: &Value| {
+        let bytes = |field: &str| BASE64.decode(found[field].as_str().unwrap_or_default()).ok();
+        Some(Found {
+            key: String::from_utf8(bytes("key")?).ok()?,
+            value: bytes("value")?,
+            create_revision: number(&found["create_revision"])?,
+            lease: number(&found["lease"]).unwrap_or(0),
+        })
+    };
+    let all = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice).iter();
+    all.map(|one| found(one).ok_or(EtcdError::Strange { call: "a question for keys", what: "what a key has" }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// Answers one call with `body`.
+    fn answering(body: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            let length = body.len();
+            write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+        });
+        format!("http://{address}")
+    }
+
+    fn etcd(endpoints: &[String]) -> Etcd {
+        Etcd::new(endpoints, Duration::from_secs(5))
+    }
+
+    #[test]
+    fn a_key_is_found_at_the_endpoint_that_answers() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = format!("http://{}", silent.local_addr().unwrap());
+        drop(silent);
+        let body = r#"{"kvs":[{"key":"YS9i","value":"AQI=","create_revision":"7","lease":"9"}],"count":"1"}"#;
+        let found = etcd(&[closed, answering(body)]).get("a/b").unwrap().unwrap();
+        assert_eq!(found, Found { key: "a/b".to_owned(), value: vec![1, 2], create_revision: 7, lease: 9 });
+    }
+
+    #[test]
+    fn a_lease_that_has_ended_is_told_from_one_that_goes_on() {
+        assert!(etcd(&[answering(r#"{"result":{"ID":"7","TTL":"5"}}"#)]).keep_alive(7).unwrap());
+        assert!(!etcd(&[answering(r#"{"result":{"ID":"7"}}"#)]).keep_alive(7).unwrap());
+    }
+
+    #[test]
+    fn an_endpoint_that_says_nothing_is_not_waited_for() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", silent.local_addr().unwrap());
+        let etcd = Etcd::new(std::slice::from_ref(&endpoint), Duration::ZERO);
+        let error = etcd.get("a").unwrap_err().to_string();
+        assert!(error.contains(&endpoint) && error.contains("timeout"), "{error}");
+    }
+}
