@@ -4,6 +4,7 @@ pub mod completion;
 pub mod decisions;
 pub mod disk_floor;
 pub mod launch_floor;
+pub mod loopback_floor;
 mod on_core;
 pub mod placement;
 

@@ -34,6 +34,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::role::Change;
 use amalgam_core::vocabulary::{AttemptId, HostId, Instant, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -439,10 +440,15 @@ async fn read_frame<T: DeserializeOwned>(reader: &mut OwnedReadHalf, decoder: &m
     }
 }
 
-/// Takes in what has arrived. The buffer is there for as long as this takes: of thousands of connections most are silent.
+thread_local! {
+    /// What has arrived, on its way to a decoder. The connections of a thread share it: of thousands most are silent, and to make
+    /// one for each read would cost more than most reads.
+    static ARRIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; 64 * 1024].into());
+}
+
+/// Takes in what has arrived.
 fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
-    let mut bytes = [0; 64 * 1024];
-    match reader.try_read(&mut bytes) {
+    ARRIVED.with_borrow_mut(|bytes| match reader.try_read(bytes) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(count) => {
             decoder.push(&bytes[..count]);
@@ -450,7 +456,7 @@ fn fill(reader: &OwnedReadHalf, decoder: &mut Decoder) -> io::Result<()> {
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
         Err(error) => Err(error),
-    }
+    })
 }
 
 /// Writes what comes, as much at once as has piled up.

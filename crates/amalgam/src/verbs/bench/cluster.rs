@@ -171,17 +171,17 @@ impl Drop for Cluster {
     }
 }
 
-fn new_state_dir() -> PathBuf {
+pub fn new_state_dir() -> PathBuf {
     std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), super::wall_micros()))
 }
 
-fn spawn(state_dir: &Path, arguments: &[&str], stdout: Stdio) -> Result<Child> {
+pub fn spawn(state_dir: &Path, arguments: &[&str], stdout: Stdio) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(arguments).env("AMALGAM_STATE", state_dir).stdin(Stdio::null()).stdout(stdout);
     command.spawn().map_err(failed("start a cluster"))
 }
 
-fn first_line(process: &mut Child) -> Result<String> {
+pub fn first_line(process: &mut Child) -> Result<String> {
     let mut line = String::new();
     if let Some(stdout) = &mut process.stdout {
         BufReader::new(stdout).read_line(&mut line)?;
@@ -189,7 +189,7 @@ fn first_line(process: &mut Child) -> Result<String> {
     Ok(line)
 }
 
-fn stop(mut process: Child) {
+pub fn stop(mut process: Child) {
     // SAFETY: it is our child and was not waited for, so the number is its own.
     unsafe {
         libc::kill(process.id() as libc::pid_t, libc::SIGTERM);

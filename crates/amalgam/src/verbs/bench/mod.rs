@@ -6,6 +6,7 @@ mod arrays;
 mod cluster;
 mod costs;
 mod decisions;
+mod federation;
 mod idle;
 mod journals;
 mod latency;
@@ -54,6 +55,8 @@ enum Bench {
     Agreement(agreement::AgreementArgs),
     /// Events of the simulator per second, against a bare agenda; --quick only tries it
     Sim(sim::SimArgs),
+    /// Allocations a second of a federation of daemons with thousands of hollow nodes, and what they take
+    Federation(federation::FederationArgs),
     /// What an idle cluster costs
     Idle(idle::IdleArgs),
     /// Stand in for a task that says when it started
@@ -75,6 +78,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Costs(args) => costs::execute(&args)?,
         Bench::Agreement(args) => agreement::execute(&args)?,
         Bench::Sim(args) => sim::execute(&args)?,
+        Bench::Federation(args) => federation::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
         Bench::Stamp => println!("{}", wall_micros()),
     }
