@@ -488,7 +488,8 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
-    /// The node ends a running opportunistic attempt for the sake of a guaranteed one that found no room.
+    /// The node ends an attempt for the sake of a guaranteed one that found no room: an opportunistic one, or, in a federation, one of
+    /// a queue beyond its share.
     Preempting {
         task: TaskId,
         attempt: AttemptId,
