@@ -60,16 +60,22 @@ pub fn take_over(
     let etcd = Arc::new(Etcd::new(&config.endpoints, config.lease / 3));
     let mut stands_by = Some(stands_by);
     let started = Instant::now();
+    let mut is_away = false;
     loop {
         match campaign(&etcd, &keys, config.lease, says) {
             Ok(Ok(leadership)) => return Ok(leadership),
             Ok(Err(active)) => {
+                is_away = false;
                 if let Some(stands_by) = stands_by.take() {
                     stands_by(&String::from_utf8_lossy(&active.value));
                 }
             }
             Err(error) if stands_by.is_some() && started.elapsed() >= PATIENCE => return Err(error.into()),
-            Err(error) => tracing::warn!(%error, "it cannot be seen whether there is an active master; trying again"),
+            // Once for as long as it lasts.
+            Err(error) if !std::mem::replace(&mut is_away, true) => {
+                tracing::warn!(%error, "it cannot be seen whether there is an active master; trying again");
+            }
+            Err(_) => {}
         }
         thread::sleep(LOOK);
     }
