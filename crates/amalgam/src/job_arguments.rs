@@ -96,6 +96,9 @@ struct StageArgs {
     /// End tasks that run longer, such as 90s or 00:01:30
     #[arg(long, value_name = "DURATION", value_parser = quantities::parse_timeout)]
     timeout: Option<Duration>,
+    /// No task begins before there is room for all of them, and if one has to be tried again, all that have not ended are
+    #[arg(long)]
+    gang: bool,
     /// How long a task is expected to run
     #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
     expected: Option<Duration>,
@@ -247,6 +250,7 @@ impl StageArgs {
             constraints: self.constraint,
             retries: self.retries,
             timeout: self.timeout,
+            gang: self.gang,
             workdir: self.workdir,
             output_cap: self.output_cap,
             ..CommandOptions::default()

@@ -224,8 +224,12 @@ pub struct Ask {
     pub wanted: u64,
     /// Of these, so many must start now or have started; the others could wait without putting off the job's end.
     pub needed: u64,
-    /// Of the job's asks the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
+    /// Of the job's asks of equal priority the one of the smallest rank goes first; of equals, the one best aligned with a node's room.
     pub rank: u32,
+    /// Of its tasks among those of all jobs of the queue.
+    pub priority: i32,
+    /// All of its tasks that are open are granted at once, or none.
+    pub is_gang: bool,
     /// Where the input of its tasks lies, as known when it is first asked; empty where that does not matter.
     pub locality: Arc<Vec<Holder>>,
 }
@@ -452,6 +456,10 @@ pub enum ToJobManager {
         attempt: AttemptId,
         files: Box<[(Digest, Duration)]>,
     },
+    /// The attempt is at its node with all that it needs, and waits for `BeginTask`. Said again after a claim.
+    InPlace {
+        attempt: AttemptId,
+    },
     /// The attempt ended; repeated until acknowledged.
     Finished {
         attempt: AttemptId,
@@ -502,6 +510,7 @@ impl ToJobManager {
             ToJobManager::Yields { attempt, .. }
             | ToJobManager::Started { attempt, .. }
             | ToJobManager::Lacks { attempt, .. }
+            | ToJobManager::InPlace { attempt }
             | ToJobManager::Finished { attempt, .. }
             | ToJobManager::Promoted { attempt, .. }
             | ToJobManager::NotTaken { attempt } => Some(attempt.epoch),
@@ -677,6 +686,8 @@ pub enum ToNode {
     Launch(Box<Launch>),
     /// The same, and what runs or waits there under these grants gives way to it.
     LaunchInstead { launch: Box<Launch>, of: Box<[GrantId]> },
+    /// All others of its gang are in place: the attempt may start. Said again after a claim, and where it says that it is in place.
+    BeginTask { attempt: AttemptId },
     /// The attempt is guaranteed from now on. Its resources are booked under this grant, which is answered by `Promoted`, or by
     /// `Freed` if it does not run any more; without one it is within what its job is entitled to, as its job manager says.
     Promote { attempt: AttemptId, grant: Option<GrantId> },
@@ -771,6 +782,8 @@ pub struct Launch {
     /// The user's text for the task, where it has one.
     pub item: Option<Box<str>>,
     pub expected: Option<Duration>,
+    /// It does not start before its job manager says `BeginTask`; the node says when it is in place.
+    pub is_of_gang: bool,
     /// Of an opportunistic attempt: how likely its node is to choose it, beside others that wait.
     pub weight: u16,
     /// What it reads, and where that is.

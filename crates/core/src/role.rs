@@ -302,6 +302,12 @@ pub enum Record {
         attempt: AttemptId,
         node: NodeId,
     },
+    /// An attempt is at its node and does not start before all of its gang are at theirs.
+    AwaitsGang {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+    },
     /// The node of a launch lacks files that the task reads, and fetches them first.
     AwaitsFiles {
         task: TaskId,
@@ -414,6 +420,12 @@ pub enum Record {
     Allowed {
         job: JobId,
         most: Box<Totals>,
+    },
+    /// So many tasks of a stage are in place, which are all of its gang: they are told to begin.
+    GangBegins {
+        job: JobId,
+        stage: u32,
+        tasks: u32,
     },
     /// A stage's inputs are there.
     StageReady {
@@ -609,6 +621,7 @@ impl Record {
             | Record::Blocked { job, .. }
             | Record::EstimatesJudged { job, .. }
             | Record::Allowed { job, .. }
+            | Record::GangBegins { job, .. }
             | Record::StageReady { job, .. }
             | Record::Deferred { job, .. } => Some(*job),
             Record::Stale { attempt, .. } => Some(attempt.job),
@@ -619,6 +632,7 @@ impl Record {
     pub fn task(&self) -> Option<TaskId> {
         match self {
             Record::Queued { task, .. }
+            | Record::AwaitsGang { task, .. }
             | Record::AwaitsFiles { task, .. }
             | Record::FilesArrived { task, .. }
             | Record::Started { task, .. }

@@ -26,9 +26,9 @@ pub enum Why {
     /// The node is kept for a job that has waited longer.
     Reserved { node: NodeId, job: JobId },
     /// The queue's maximum share, in this kind of resource.
-    QueueLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u32 },
+    QueueLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u64 },
     /// The share of one user in this queue.
-    UserLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u32 },
+    UserLimit { queue: String, kind: usize, used: u64, limit: u64, wants: u64 },
     /// Others come first.
     Ahead { jobs: u32, first: JobId, rule: Rule },
     /// It is decided at the next heartbeat.
@@ -51,6 +51,10 @@ pub enum Why {
     CanWait { stage: String, tasks: u32, left: Duration },
     /// Its manager is in this process of job managers, which is not connected.
     ManagerAway { host: HostId },
+    /// So many tasks begin together, and nodes have room for so many of them now.
+    Gang { tasks: u64, rooms: u64 },
+    /// So many of a gang's tasks are in place and wait for the others.
+    GangGathers { stage: String, in_place: u32, tasks: u32 },
 }
 
 /// So much of so much, in the unit of the kind.
@@ -64,6 +68,12 @@ impl Why {
     /// One line for people; `node_name` says what they call a node.
     pub fn describe(&self, kinds: &Kinds, node_name: impl Fn(NodeId) -> String) -> String {
         match self {
+            Why::Gang { tasks, rooms } => {
+                format!("its {} begin together, and nodes have room for {rooms}", counted(*tasks, "task"))
+            }
+            Why::GangGathers { stage, in_place, tasks } => {
+                format!("{in_place} of the {tasks} tasks of stage {stage}, which begin together, are in place")
+            }
             Why::Held => "held by its user (release starts it)".to_owned(),
             Why::AfterJobs { jobs } => format!("waits for {} to succeed", all_of("job", jobs)),
             Why::QueueJobs { queue, limit } => {
@@ -90,16 +100,16 @@ impl Why {
                 format!("{} is being kept free for job {job}, which has waited longer", node_name(*node))
             }
             Why::QueueLimit { queue, kind, used, limit, wants } => format!(
-                "queue {queue} is at its maximum share: {} of {} in use, a task wants {} more",
+                "queue {queue} is at its maximum share: {} of {} in use, {} more wanted",
                 amount(kinds, *kind, *used),
                 amount(kinds, *kind, *limit),
-                amount(kinds, *kind, u64::from(*wants))
+                amount(kinds, *kind, *wants)
             ),
             Why::UserLimit { queue, kind, used, limit, wants } => format!(
-                "its user is at the limit for one user in queue {queue}: {} of {} in use, a task wants {} more",
+                "its user is at the limit for one user in queue {queue}: {} of {} in use, {} more wanted",
                 amount(kinds, *kind, *used),
                 amount(kinds, *kind, *limit),
-                amount(kinds, *kind, u64::from(*wants))
+                amount(kinds, *kind, *wants)
             ),
             Why::Ahead { jobs: 1, first, rule } => format!("job {first} is ahead, by {rule}"),
             Why::Ahead { jobs, first, rule } => format!("{jobs} jobs are ahead, job {first} first, by {rule}"),

@@ -92,7 +92,14 @@ impl Model {
         let (job_slot, ask) = (slot as u32, slot as u32);
         let Job { id, queue, priority, shape, .. } = job;
         self.policy.on_change(&DemandChange::JobAdded { job: job_slot, id, queue, user: UserId(0), priority });
-        self.policy.on_change(&DemandChange::AskAdded { ask, job: job_slot, shape, class: 0 });
+        self.policy.on_change(&DemandChange::AskAdded {
+            ask,
+            job: job_slot,
+            shape,
+            class: 0,
+            priority,
+            is_gang: false,
+        });
         self.jobs.push(job);
         self.set_work(slot);
     }
@@ -328,7 +335,14 @@ fn fill_one_node(node: Resources, jobs: &[(u32, Resources, u64)]) -> Vec<u64> {
     for (slot, &(_, shape, count)) in (0..).zip(jobs) {
         let (id, queue) = (JobId(u64::from(slot) + 1), tree.find(&queue(slot as usize)).expect("it is there"));
         policy.on_change(&DemandChange::JobAdded { job: slot, id, queue, user: UserId(0), priority: 0 });
-        policy.on_change(&DemandChange::AskAdded { ask: slot, job: slot, shape, class: 0 });
+        policy.on_change(&DemandChange::AskAdded {
+            ask: slot,
+            job: slot,
+            shape,
+            class: 0,
+            priority: 0,
+            is_gang: false,
+        });
         policy.on_change(&DemandChange::Open { ask: slot, count, needed: count, rank: 0 });
     }
     let mut room = node;

@@ -122,6 +122,8 @@ impl Model {
             wanted: entry.wanted,
             needed: entry.wanted,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::clone(&entry.holders),
         };
         let body = ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() };

@@ -112,6 +112,7 @@ fn launch(number: u32) -> Launch {
         task: TaskId { job: JobId(1), stage: 0, index: number },
         grant: Some(GrantId { epoch: EPOCH, number: 5, slot: 0 }),
         probe: None,
+        is_of_gang: false,
         template: template(),
         index: 0,
         item: None,

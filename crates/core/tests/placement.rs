@@ -119,6 +119,8 @@ impl Model {
             wanted: entry.wanted,
             needed: entry.wanted,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::default(),
         };
         self.tell(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });

@@ -102,6 +102,7 @@ impl Node {
             task: TaskId { job: JOB, stage: 0, index: number },
             grant: None,
             probe: probe.map(id),
+            is_of_gang: false,
             template: Arc::new(TaskTemplate { shape: shape(Resources::new(cpu_millis, 0)), ..TaskTemplate::default() }),
             index: 0,
             item: None,

@@ -318,6 +318,7 @@ fn launch_until(
         task: TaskId { job: OWN, stage: 0, index: number },
         grant: None,
         probe: None,
+        is_of_gang: false,
         template,
         index: u64::from(number),
         item: None,

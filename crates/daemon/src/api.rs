@@ -128,6 +128,10 @@ wire! {
         resources: BTreeMap<String, f64>,
         constraints: Vec<String>,
         retries: u32,
+        /// Its tasks begin together.
+        gang: bool,
+        /// Of its tasks, the job's unless the stage has its own.
+        priority: i32,
         timeout_seconds: Option<f64>,
         /// Output that was not kept, of all its attempts together.
         dropped_bytes: u64,

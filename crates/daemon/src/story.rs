@@ -239,6 +239,19 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             let text = format!("{} waits at {} for room", names.task(*task), names.node(*node));
             of_attempt("queued", *task, *attempt, *node, text)
         }
+        Record::AwaitsGang { task, attempt, node } => {
+            let text =
+                format!("{} is on {} and waits for the others of its gang", names.task(*task), names.node(*node));
+            of_attempt("awaits-gang", *task, *attempt, *node, text)
+        }
+        Record::GangBegins { stage, tasks, .. } => {
+            let text = format!(
+                "all {} of stage {} are in place and begin",
+                counted(u64::from(*tasks), "task"),
+                names.stage(*stage)
+            );
+            of_job("gang-begins", text)
+        }
         Record::AwaitsFiles { task, attempt, node, files, bytes } => {
             let files = counted(u64::from(*files), "file");
             let text = format!("{} lacks {files} of {bytes} bytes that {} reads", names.node(*node), names.task(*task));

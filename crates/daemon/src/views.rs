@@ -297,6 +297,8 @@ impl Job<'_> {
             resources: named(&self.job.resources[number], &self.dispatch.kinds),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
+            gang: spec.gang,
+            priority: spec.priority_in(&self.job.spec),
             timeout_seconds: spec.timeout.or(self.job.default_timeout).map(Duration::as_secs_f64),
             dropped_bytes: progress.map_or(0, |stage| stage.dropped_bytes),
             output_unwritten: progress.and_then(Stage::why_output_unwritten).map(str::to_owned),

@@ -182,6 +182,10 @@ fn describe_record(record: &Record) -> String {
             format!("job {job} may hold {} CPU guaranteed", most.0[CPU] as f64 / 1e3)
         }
         Record::StageReady { job, stage, .. } => format!("stage {stage} of job {job} can run"),
+        Record::AwaitsGang { task, attempt, node } => format!("task {task} awaits its gang on {node} as {attempt}"),
+        Record::GangBegins { job, stage, tasks } => {
+            format!("{tasks} tasks of stage {stage} of job {job} begin together")
+        }
         Record::Queued { task, attempt, node } => format!("task {task} queued on {node} as {attempt}"),
         Record::Started { task, attempt, node, .. } => format!("task {task} started on {node} as {attempt}"),
         Record::WaitedInVain { task, attempt, node, waited, expected } => {

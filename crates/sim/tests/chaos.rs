@@ -23,8 +23,16 @@ fn cores() -> usize {
 const MET: [(u64, &[&str]); 7] = [
     (1, &["job rerun", "strict fair share bound", "node kept for another", "finished task copied for a slow file"]),
     (4, &["duplicate of a slow attempt launched", "slow attempt overtaken"]),
-    (8, &["duplicate launched", "duplicate tried another node", "attempt yielded its CPU"]),
-    (20, &["attempt superseded by a duplicate"]),
+    (
+        8,
+        &[
+            "gang without room for all of it",
+            "duplicate launched",
+            "duplicate tried another node",
+            "attempt yielded its CPU",
+        ],
+    ),
+    (20, &["attempt superseded by a duplicate", "gang began together", "attempt taken back with its gang"]),
     (8, &["apollo-plus", "attempt promoted", "attempt not launched", "constraint met by no node", "drf", "tetris"]),
     (12, &["apollo", "attempt without its input", "finished task run again for its output"]),
     (

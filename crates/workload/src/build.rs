@@ -94,6 +94,7 @@ fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<Sta
         ("array", file.array.as_ref().map(|key| key.at)),
         ("each", file.each.as_ref().map(|key| key.at)),
         ("outputs", file.outputs.as_ref().map(|key| key.at)),
+        ("gang", file.gang.as_ref().map(|key| key.at)),
     ] {
         if let Some(at) = at {
             let problem = format!("`{key}` stands beside a list of stages");
@@ -146,6 +147,8 @@ fn only_stage(file: &mut JobFile) -> StageFile {
         near: None,
         retries: None,
         timeout: None,
+        priority: None,
+        gang: file.gang.take(),
         env: None,
         workdir: None,
         output_cap: None,
@@ -225,8 +228,20 @@ fn stage(
         Some(At { value: Command(command), .. }) => command,
         None => return Err(no_command(at)),
     };
+    let execution = match file.execution.or(job.execution) {
+        Some(Execution::Guaranteed) => ExecutionType::Guaranteed,
+        Some(Execution::Opportunistic) => ExecutionType::Opportunistic,
+        Some(Execution::Auto) | None => ExecutionType::Auto,
+    };
     let of_files = matches!(&file.each, Some(At { value: Each::Files(_), .. }));
     let tasks = task_set(file.tasks, file.array, file.each, context)?;
+    let gang = match file.gang {
+        Some(At { at, value: true }) => {
+            tasks::check_gang(tasks.len(), execution).map_err(|wrong| Complaint::from(wrong).at(at))?;
+            true
+        }
+        _ => false,
+    };
     let input_kib = if of_files { tasks::sizes(&tasks, &context.submit_dir) } else { Vec::new() };
     let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
@@ -246,15 +261,13 @@ fn stage(
         program: Arc::new(program),
         resources: resources.spec(),
         expected: file.expected.or(job.expected).map(|time| time.0),
-        execution: match file.execution.or(job.execution) {
-            Some(Execution::Guaranteed) => ExecutionType::Guaranteed,
-            Some(Execution::Opportunistic) => ExecutionType::Opportunistic,
-            Some(Execution::Auto) | None => ExecutionType::Auto,
-        },
+        execution,
         constraints: constraints.map(|ConstraintText(constraint)| constraint.clone()).collect(),
         near: near(file.near.as_ref().or(job.near.as_ref()))?,
         retries: file.retries.or(job.retries).unwrap_or(0),
         timeout: file.timeout.or(job.timeout).map(|time| time.0),
+        priority: file.priority,
+        gang,
         outputs,
         inputs: Vec::new(),
         input_kib,

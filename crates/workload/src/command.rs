@@ -28,6 +28,7 @@ pub struct CommandOptions {
     pub constraints: Vec<Constraint>,
     pub retries: Option<u32>,
     pub timeout: Option<Duration>,
+    pub gang: bool,
     pub workdir: Option<String>,
     /// Bytes that are kept of each stream.
     pub output_cap: Option<u64>,
@@ -83,6 +84,9 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
             return Err(Malformed::new("the tasks are given twice", "keep one of --array and --each-line"));
         }
     };
+    if options.gang {
+        tasks::check_gang(tasks.len(), options.execution.unwrap_or_default())?;
+    }
     let basic = Resources::new(options.cpu_millis.unwrap_or(1000), options.memory_mib.unwrap_or(0))
         .with(resources::GPU, options.gpus.unwrap_or(0));
     let workdir = options.workdir.as_deref().map(parse_workdir).transpose()?.unwrap_or_default();
@@ -99,6 +103,8 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
         near: Vec::new(),
         retries: options.retries.unwrap_or(0),
         timeout: options.timeout,
+        priority: None,
+        gang: options.gang,
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),

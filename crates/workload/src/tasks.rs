@@ -2,8 +2,8 @@
 
 use crate::job_file::Each;
 use crate::quantities::{Malformed, check_text};
-use amalgam_core::vocabulary::job::MAX_TASKS;
-use amalgam_core::vocabulary::{IndexRange, Items, TaskSet};
+use amalgam_core::vocabulary::job::{MAX_GANG, MAX_TASKS};
+use amalgam_core::vocabulary::{ExecutionType, IndexRange, Items, TaskSet};
 use serde_json::value::RawValue;
 use std::fs;
 use std::path::Path;
@@ -50,6 +50,19 @@ pub(crate) fn check_count(count: u64) -> Result<(), Malformed> {
             Err(Malformed::new(format!("{count} tasks are too many"), format!("a job may have {MAX_TASKS}: split it")))
         }
     }
+}
+
+/// Whether so many tasks may begin together, which run like this.
+pub(crate) fn check_gang(tasks: u32, execution: ExecutionType) -> Result<(), Malformed> {
+    if execution == ExecutionType::Opportunistic {
+        let problem = "tasks that begin together cannot be opportunistic";
+        return Err(Malformed::new(problem, "leave one away: `gang` or `execution`"));
+    }
+    if tasks > MAX_GANG {
+        let problem = format!("{tasks} tasks are too many to begin together");
+        return Err(Malformed::new(problem, format!("{MAX_GANG} may: split the stage")));
+    }
+    Ok(())
 }
 
 fn files(pattern: &str, directory: &Path) -> Result<Items, Malformed> {

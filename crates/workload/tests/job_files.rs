@@ -119,6 +119,16 @@ fn a_job_of_one_stage_needs_no_list_and_is_named_after_its_file() {
 }
 
 #[test]
+fn a_stage_begins_together_or_has_a_priority_of_its_own_where_it_says_so() {
+    let stages = "priority = 3\n[[stage]]\nname = 'a'\ncommand = 'x'\ntasks = 4\ngang = true\n\
+                  [[stage]]\nname = 'b'\ncommand = 'x'\npriority = -2";
+    let job = read(stages, Format::Toml).unwrap();
+    let said: Vec<(bool, i32)> = job.stages.iter().map(|stage| (stage.gang, stage.priority_in(&job))).collect();
+    assert_eq!(said, [(true, 3), (false, -2)]);
+    assert!(read("command = 'x'\ngang = true", Format::Toml).unwrap().stages[0].gang);
+}
+
+#[test]
 fn a_request_for_nothing_is_a_request() {
     let job = read("command = ['true']\nresources = { cpu = 0, memory = '0' }", Format::Toml).unwrap();
     assert!(job.stages[0].resources.basic.is_zero());
@@ -263,6 +273,18 @@ fn impossible_jobs_are_refused() {
         ),
         ("command = 'x'\neach = {}", "2:8: `each` has no source\n  help: give one of files, lines, json, items"),
         ("stage = []", "1:9: the job has 0 stages\n  help: give it between 1 and 100000"),
+        (
+            "command = 'x'\ntasks = 16385\ngang = true",
+            "3:8: 16385 tasks are too many to begin together\n  help: 16384 may: split the stage",
+        ),
+        (
+            "command = 'x'\ngang = true\nexecution = 'opportunistic'",
+            "2:8: tasks that begin together cannot be opportunistic\n  help: leave one away: `gang` or `execution`",
+        ),
+        (
+            "gang = true\n[[stage]]\nname = 'a'\ncommand = 'x'",
+            "1:8: `gang` stands beside a list of stages\n  help: move it into the stage that it belongs to",
+        ),
         (
             "command = 'x'\n[[stage]]\nname = 'a'\ncommand = 'x'",
             "1:11: `command` stands beside a list of stages\n  help: move it into the stage that it belongs to",

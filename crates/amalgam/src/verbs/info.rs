@@ -134,6 +134,9 @@ fn stage_table(stages: &[StageDetail]) -> String {
         for constraint in &stage.constraints {
             let _ = write!(needs, ", {constraint}");
         }
+        if stage.gang {
+            needs.push_str(", all together");
+        }
         vec![
             stage.name.clone(),
             stage.after.join(","),

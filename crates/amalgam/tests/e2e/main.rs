@@ -8,6 +8,7 @@ mod crashes;
 mod examples;
 mod federations;
 mod files;
+mod gangs;
 mod guarantees;
 mod hollow;
 mod job_hosts;

@@ -92,7 +92,7 @@ impl Dispatcher {
     pub fn decide(&mut self, now: Instant, nodes: &[NodeId], claims: &mut dyn Claims, out: &mut Outbox) {
         if self.settings.decide == Decide::OnEvents {
             self.fill(now, nodes, None, claims, out);
-            self.fill_cluster(now, claims, out);
+            self.fill_cluster(now, false, claims, out);
         }
     }
 
@@ -100,6 +100,8 @@ impl Dispatcher {
     pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Claims, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
             self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
+            // No single node is enough for them.
+            self.fill_cluster(now, true, claims, out);
         }
     }
 
@@ -111,9 +113,10 @@ impl Dispatcher {
         claims.announce(out);
     }
 
-    fn fill_cluster(&mut self, now: Instant, claims: &mut dyn Claims, out: &mut Outbox) {
+    fn fill_cluster(&mut self, now: Instant, only_gangs: bool, claims: &mut dyn Claims, out: &mut Outbox) {
         let Dispatcher { scheduler, rooms, .. } = self;
-        let blocked = scheduler.fill_cluster(now, rooms, &mut |rooms, proposal| claims.confirm(rooms, proposal));
+        let blocked =
+            scheduler.fill_cluster(now, only_gangs, rooms, &mut |rooms, proposal| claims.confirm(rooms, proposal));
         claims.announce(out);
         for ask in blocked {
             if let Some(why) = self.scheduler.explain_blocked(ask, &self.rooms) {

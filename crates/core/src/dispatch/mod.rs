@@ -38,6 +38,8 @@ pub struct DispatchSettings {
     pub hosts: u8,
     /// Users whose estimates are wrong get no opportunistic tasks; where nothing is opportunistic, estimates harm nobody.
     pub judges_users: bool,
+    /// Each job's manager places all of its tasks, one by one: none of them can be of a gang.
+    pub jobs_place_all: bool,
     /// Others may number jobs beside.
     pub numbers: JobNumbers,
     /// The kinds of resources that have their numbers from the beginning.
@@ -52,6 +54,7 @@ impl Default for DispatchSettings {
             beside: None,
             hosts: 0,
             judges_users: false,
+            jobs_place_all: false,
             numbers: JobNumbers::default(),
             kinds: Kinds::new(),
         }

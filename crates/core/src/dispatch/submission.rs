@@ -6,8 +6,10 @@ use crate::policy::Trust;
 use crate::protocol::{AdmittedJob, Holder, JobOutcome, RefusalKind, ToClient};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
-use crate::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use crate::vocabulary::{ClientId, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec};
+use crate::vocabulary::job::{MAX_GANG, MAX_STAGES, MAX_TASKS};
+use crate::vocabulary::{
+    ClientId, ExecutionType, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec,
+};
 use crate::why::Why;
 use std::sync::Arc;
 
@@ -123,6 +125,9 @@ impl Dispatcher {
             if !spec.wait_for_nodes {
                 self.check_possible(&stage.name, &shape, &stage.constraints)?;
             }
+            if stage.gang {
+                self.check_gang(stage, &shape, spec.wait_for_nodes)?;
+            }
             resources.push(shape);
             near.push(self.holders(stage, spec.wait_for_nodes)?);
             places.push(self.places(stage));
@@ -215,6 +220,39 @@ impl Dispatcher {
         );
         Err((RefusalKind::Invalid, message, remedy))
     }
+
+    /// Whether somebody here finds room for all of a stage at once, and the nodes together could have it.
+    fn check_gang(&self, stage: &StageSpec, shape: &Resources, are_nodes_to_come: bool) -> Result<(), Wrong> {
+        let (name, tasks) = (&stage.name, u64::from(stage.tasks.len()));
+        if self.settings.jobs_place_all {
+            let message = format!(
+                "the tasks of stage `{name}` are to begin together, and here each job places its tasks one by one"
+            );
+            let remedy = "leave `gang` away, or submit it where a master or a global master places tasks (presets such as drf or megha)";
+            return Err((RefusalKind::Invalid, message, remedy.to_owned()));
+        }
+        let joined = |node: &NodeId| matches!(self.rooms.state(*node), Some(NodeState::Up | NodeState::Unreachable));
+        let meets = |node: &NodeId| stage.constraints.iter().all(|one| one.is_met_by(self.rooms.attributes(*node)));
+        let mut rooms = 0;
+        let mut any = false;
+        for node in self.rooms.ids().filter(joined) {
+            any = true;
+            if meets(&node) {
+                rooms += u64::from(shape.times_in(&self.rooms.node_capacity(node)));
+            }
+            if rooms >= tasks {
+                return Ok(());
+            }
+        }
+        if are_nodes_to_come || !any {
+            return Ok(());
+        }
+        let message = format!(
+            "stage `{name}` can never start on the nodes of this cluster: its {tasks} tasks begin together, and the nodes that suit them hold {rooms}"
+        );
+        let remedy = "give it fewer tasks or smaller ones, or say `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if nodes will join";
+        Err((RefusalKind::Invalid, message, remedy.to_owned()))
+    }
 }
 
 /// What a client's specification must keep to, however it was made.
@@ -232,6 +270,15 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
         }
         if stage.tasks.is_empty() {
             return invalid(format!("stage `{}` has no tasks", stage.name));
+        }
+        if stage.gang && stage.tasks.len() > MAX_GANG {
+            return invalid(format!("stage `{}` has more than {MAX_GANG} tasks that begin together", stage.name));
+        }
+        if stage.gang && stage.execution == ExecutionType::Opportunistic {
+            return invalid(format!(
+                "the tasks of stage `{}` begin together, so they cannot be opportunistic",
+                stage.name
+            ));
         }
         if stage.after.iter().any(|&after| after as usize >= index) {
             return invalid(format!("stage `{}` comes before a stage that it depends on", stage.name));

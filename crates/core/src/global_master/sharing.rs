@@ -220,7 +220,7 @@ impl GlobalMaster {
     fn who_lacks(&self, queue: QueueId, standings: &[Standing]) -> Vec<Blocked> {
         let Some(own) = standings.iter().find(|standing| standing.queue == queue) else { return Vec::new() };
         let capacity = self.dispatch.rooms.capacity();
-        self.dispatch.scheduler.blocked_in(queue, MOST_ASKS, |shape| own.may_have(shape, capacity))
+        self.dispatch.scheduler.blocked_in(queue, MOST_ASKS, |shape, count| own.may_have(shape, count, capacity))
     }
 
     /// For one of the asks, at the cost of the queue furthest beyond its share for which there is one; and the node after which the

@@ -97,6 +97,7 @@ impl JobManager {
             task,
             grant: basis.grant(),
             probe: basis.probe(),
+            is_of_gang: self.gangs.is_gang(task.stage),
             template: self.templates.of(&self.job, task.stage, execution),
             index: tasks.index_value(task.index),
             item: tasks.item(task.index).map(Box::from),
@@ -165,6 +166,7 @@ impl JobManager {
         }
         self.corrections.on_gone(attempt, &running);
         self.speeds.on_gone(attempt);
+        self.gangs.on_gone(running.task.stage, attempt);
         if let Some(twin) = running.twin.and_then(|twin| self.running.get_mut(&twin)) {
             twin.twin = None;
         } else {
@@ -214,6 +216,7 @@ impl JobManager {
             if let Some(twin) = twin {
                 self.discard(now, twin, out);
             }
+            self.note_gang_began(now, task, out);
             self.drop_idle_copies(now, out);
         }
     }
@@ -294,6 +297,9 @@ impl JobManager {
             self.first_starts.on_ready(now, stage);
             out.record(Record::StageReady { job: self.id(), stage });
         }
+        if succeeded {
+            self.note_gang_began(now, task, out);
+        }
         if !last {
             self.record_retry(task, costs_none, out);
         } else if !succeeded && !self.cancelled {
@@ -332,6 +338,9 @@ impl JobManager {
     /// A task failed for good: what depends on it never runs, and too many failures end the job.
     pub(super) fn on_task_failed(&mut self, task: TaskId, out: &mut Outbox) {
         self.dag.abandon_dependents(task.stage);
+        if self.gangs.is_gang(task.stage) {
+            self.dag.abandon(task.stage);
+        }
         self.work.recount(&self.job, &self.dag);
         if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
             self.stop_everything(out);

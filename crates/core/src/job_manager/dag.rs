@@ -341,6 +341,12 @@ impl Dag {
         }
     }
 
+    /// Nothing more of the stage starts.
+    pub fn abandon(&mut self, stage: u32) {
+        self.stages[stage as usize].abandoned = true;
+        self.review(stage);
+    }
+
     /// Nothing more of the job starts.
     pub fn abandon_all(&mut self) {
         for stage in 0..self.stages.len() {

@@ -152,7 +152,8 @@ impl JobManager {
     /// When it would end alone, by what is known now.
     pub(super) fn review_alone(&mut self, now: Instant) {
         let Some(account) = self.account.as_mut().filter(|account| !account.alone_is_known) else { return };
-        let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
+        let (job, dag, running, gangs) = (&self.job, &self.dag, &self.running, &self.gangs);
+        let progress = Progress { job, dag, running, gangs, is_news: self.is_news };
         // On hold nothing of it starts, as without a share.
         let share = self.share.as_deref().filter(|_| !self.held);
         if let Some(alone) = self.intra_job.end_alone(now, &progress, share, self.has_time) {

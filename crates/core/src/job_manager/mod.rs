@@ -16,6 +16,7 @@ mod exchange;
 mod exploration;
 mod files;
 mod first_starts;
+mod gangs;
 mod places;
 mod placing;
 mod progress;
@@ -54,6 +55,7 @@ use correction::Corrections;
 use exploration::Exploration;
 use files::Files;
 use first_starts::FirstStarts;
+use gangs::Gangs;
 use places::Unlocated;
 use placing::Outstanding;
 pub use placing::OwnPlacement;
@@ -116,6 +118,7 @@ pub struct JobManager {
     blame: Blame,
     speeds: Speeds,
     first_starts: FirstStarts,
+    gangs: Gangs,
     quota: Quota,
     /// Whether that, or what the job may hold, kept tasks back when it was looked at last.
     limit_binds: bool,
@@ -253,6 +256,7 @@ impl JobManager {
         let tells_work = own.as_ref().is_some_and(|own| own.tells_work);
         let speeds = Speeds::new(dag.stages.len());
         let first_starts = FirstStarts::new(dag.stages.len());
+        let gangs = Gangs::new(&job.spec, job.id.0);
         let (placement, mix, quota, allowance, promote_after) = match own {
             Some(OwnPlacement { placement, mix, quota, allowance, promote_after, .. }) => {
                 (Some(placement), mix, quota, allowance, promote_after)
@@ -282,6 +286,7 @@ impl JobManager {
             blame: Blame::default(),
             speeds,
             first_starts,
+            gangs,
             quota,
             limit_binds: false,
             outstanding: Outstanding::default(),
@@ -352,6 +357,7 @@ impl JobManager {
             ToJobManager::Finished { attempt, ended, instead } => {
                 self.on_finished(now, from, attempt, ended, instead, out);
             }
+            ToJobManager::InPlace { attempt } => self.on_in_place(now, from, attempt, out),
             ToJobManager::Promoted { attempt, grant } => self.on_promoted(now, attempt, grant, out),
             ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),
             ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
@@ -419,7 +425,9 @@ impl JobManager {
         self.drop_idle_copies(now, out);
         self.locate_inputs();
         self.locate_earlier();
-        let progress = Progress { job: &self.job, dag: &self.dag, running: &self.running, is_news: self.is_news };
+        self.review_gangs(now, out);
+        let (job, dag, running, gangs) = (&self.job, &self.dag, &self.running, &self.gangs);
+        let progress = Progress { job, dag, running, gangs, is_news: self.is_news };
         let asks = self.requests.update(now, progress, self.share.as_deref(), self.intra_job.as_mut(), self.held);
         self.has_time &= !self.requests.took_long();
         self.note_demand(now, out);
@@ -584,9 +592,11 @@ impl JobManager {
                 // It may not have heard of it.
                 out.send(node, ToNode::Promote { attempt, grant: None });
             }
-            if let Some(running) = self.running.get(&attempt).filter(|_| self.stopping) {
-                // The request may have been lost with the connection.
-                self.stop(attempt, running, out);
+            // The request may have been lost with the connection.
+            match self.running.get(&attempt) {
+                Some(running) if self.stopping => self.stop(attempt, running, EndReason::Cancelled, out),
+                Some(running) => self.say_again_to_gang(attempt, running, out),
+                None => {}
             }
         }
         self.update_demand(now, out);
@@ -618,7 +628,8 @@ impl JobManager {
         }
         self.ask_for_promotions(now, out);
         self.explore(now, out);
-        if self.requests.review_at().is_some_and(|at| at <= now) {
+        let reviews = [self.requests.review_at(), self.gangs.next_review()];
+        if reviews.into_iter().flatten().any(|at| at <= now) {
             self.update_demand(now, out);
         }
         self.place(now, out);
@@ -692,6 +703,7 @@ impl JobManager {
         self.allowance.iter_mut().for_each(|allowance| allowance.rerun());
         self.work.restart();
         self.dag.rerun();
+        self.gangs.restart();
         self.blame.clear();
         self.forget_alone();
         self.work.recount(&self.job, &self.dag);
@@ -699,15 +711,16 @@ impl JobManager {
 
     fn stop_everything(&mut self, out: &mut Outbox) {
         self.stopping = true;
+        self.gangs.restart();
         self.dag.abandon_all();
         self.work.recount(&self.job, &self.dag);
         for (&attempt, running) in &self.running {
-            self.stop(attempt, running, out);
+            self.stop(attempt, running, EndReason::Cancelled, out);
         }
     }
 
-    fn stop(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
-        let (task, node, reason) = (running.task, running.node, EndReason::Cancelled);
+    fn stop(&self, attempt: AttemptId, running: &RunningAttempt, reason: EndReason, out: &mut Outbox) {
+        let (task, node) = (running.task, running.node);
         out.record(Record::Stopping { task, attempt, node, reason: reason.clone() });
         out.send(node, ToNode::Stop { attempt, reason, grace: self.settings.stop_grace });
     }
@@ -774,13 +787,15 @@ impl Role for JobManager {
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
         let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
-        let own = [opening, self.promotions.next(), self.requests.review_at(), answer, self.exploration.next()];
+        let (reviews, promotions) = ([self.requests.review_at(), self.gangs.next_review()], self.promotions.next());
+        let own = [opening, promotions, reviews[0], reviews[1], answer, self.exploration.next()];
         self.claims.values().map(|claim| claim.repeat_at).chain(own.into_iter().flatten()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {
         changes.iter().for_each(|change| self.take_back(change));
         self.work.recount(&self.job, &self.dag);
+        self.recover_gangs();
         self.recall_speeds();
         self.check_invariants();
     }

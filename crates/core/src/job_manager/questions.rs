@@ -100,7 +100,12 @@ impl JobManager {
         let tasks = self.running.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
         let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
-        at_nodes.into_iter().chain(self.quota_that_binds()).chain(self.allowance_that_binds()).chain(no_node).collect()
+        self.gangs_that_gather()
+            .chain(at_nodes)
+            .chain(self.quota_that_binds())
+            .chain(self.allowance_that_binds())
+            .chain(no_node)
+            .collect()
     }
 
     /// What of it could wait, and how long still.

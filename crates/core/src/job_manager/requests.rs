@@ -3,6 +3,7 @@
 
 use super::RunningAttempt;
 use super::dag::Dag;
+use super::gangs::Gangs;
 use crate::policy::{DagProgress, Deferrable, IntraJobPolicy, JobDemand, Mix, RunnableStage, StageGraph};
 use crate::protocol::{AdmittedJob, Ask};
 use crate::vocabulary::{AskId, AttemptId, Chance, Duration, ExecutionType, Instant, Resources, Totals};
@@ -15,6 +16,7 @@ pub(super) struct Progress<'a> {
     pub job: &'a AdmittedJob,
     pub dag: &'a Dag,
     pub running: &'a BTreeMap<AttemptId, RunningAttempt>,
+    pub gangs: &'a Gangs,
     pub is_news: bool,
 }
 
@@ -140,7 +142,7 @@ impl Requests {
         };
         let mut known = BTreeMap::new();
         for (number, stage) in job.spec.stages.iter().enumerate() {
-            let accepts = if job.only_guaranteed { ExecutionType::Guaranteed } else { stage.execution };
+            let accepts = if job.only_guaranteed || stage.gang { ExecutionType::Guaranteed } else { stage.execution };
             let (guaranteed, opportunistic) = match (&requests.mix, accepts) {
                 (None, _) => (accepts, accepts),
                 (Some(_), ExecutionType::Auto) => (ExecutionType::Guaranteed, ExecutionType::Opportunistic),
@@ -151,6 +153,7 @@ impl Requests {
                 // Where its input is is another question for each stage of which that is known.
                 let reads = stage.has_inputs().then_some(number);
                 let kind = (resources, execution, stage.constraints.clone(), Arc::clone(near), reads);
+                let kind = (kind, stage.priority_in(&job.spec), stage.gang.then_some(number));
                 *known.entry(kind).or_insert_with(|| requests.add(job, number, execution))
             });
             let kinds = StageKinds { accepts, guaranteed, opportunistic, decided: 0, ready_opportunistic: 0 };
@@ -170,6 +173,8 @@ impl Requests {
             wanted: 0,
             needed: 0,
             rank: number + 1,
+            priority: job.spec.stages[stage].priority_in(&job.spec),
+            is_gang: job.spec.stages[stage].gang,
             locality: Arc::clone(&job.near[stage]),
         };
         self.asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, told: true });
@@ -189,10 +194,10 @@ impl Requests {
         policy: &mut dyn IntraJobPolicy,
         paused: bool,
     ) -> Vec<Ask> {
-        let Progress { job, dag, .. } = progress;
+        let Progress { job, dag, gangs, .. } = progress;
         self.runnable.clear();
         if !paused {
-            self.runnable.extend(dag.runnable().map(|stage| RunnableStage {
+            self.runnable.extend(dag.runnable().filter(|stage| !gangs.withholds(*stage)).map(|stage| RunnableStage {
                 stage,
                 resources: job.resources[stage as usize],
                 ready: dag.stage(stage).ready(),
@@ -213,6 +218,9 @@ impl Requests {
         // An ask that has a rank after the one before it keeps it, and is not told again.
         let mut last_rank = 0;
         for (stage, count, needed) in by_stage(&demand) {
+            // Of a gang all tasks or none.
+            let all = gangs.is_gang(stage).then(|| dag.stage(stage).ready());
+            let (count, needed) = all.map_or((count, needed), |all| (all, if needed > 0 { all } else { 0 }));
             for (ask, count) in self.parts(stage, count).into_iter().filter(|(_, count)| *count > 0) {
                 open[ask].count += u64::from(count);
                 open[ask].needed += u64::from(needed.min(count));

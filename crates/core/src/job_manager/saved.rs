@@ -215,6 +215,9 @@ impl JobManager {
     fn recover_failure(&mut self, failed: bool, stage: u32) {
         if failed {
             self.dag.abandon_dependents(stage);
+            if self.gangs.is_gang(stage) {
+                self.dag.abandon(stage);
+            }
             if self.job.spec.max_fails.is_some_and(|limit| self.dag.failed_tasks() > u64::from(limit)) {
                 self.stopping = true;
                 self.dag.abandon_all();

@@ -90,7 +90,7 @@ impl Master {
     /// node is kept, and passes no limit.
     pub(super) fn on_promote(&mut self, attempt: AttemptId, node: NodeId, resources: &Resources, out: &mut Outbox) {
         let is_up = self.dispatch.rooms.state(node) == Some(NodeState::Up);
-        let is_kept = self.dispatch.scheduler.reserved_node() == Some(node);
+        let is_kept = self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok();
         let has_room = is_up && !is_kept && resources.fits_in(&self.dispatch.rooms.offer(node));
         if has_room
             && self.dispatch.scheduler.may_hold(attempt.job, resources)

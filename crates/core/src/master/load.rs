@@ -487,7 +487,7 @@ impl Master {
         }
         self.dispatch.scheduler.review_reservation(now, &mut self.dispatch.rooms);
         // Room on a kept node is seen by nobody else: its turn must not depend on another task ending there.
-        let kept: Vec<NodeId> = self.dispatch.scheduler.reserved_node().into_iter().collect();
+        let kept: Vec<NodeId> = self.dispatch.scheduler.reserved_nodes().to_vec();
         self.dispatch.decide(now, &kept, &mut self.claims, out);
     }
 
@@ -557,7 +557,7 @@ impl Master {
                 attributes: self.dispatch.rooms.attributes(node).as_ref().clone(),
                 enforcement: entry.enforcement.clone(),
                 silent_for: entry.last_heard.map(|heard| now.since(heard)),
-                reserved: self.dispatch.scheduler.reserved_node() == Some(node),
+                reserved: self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok(),
                 doubt,
                 is_avoided: doubt.is_some() && self.publishes_odds(),
             })

@@ -125,7 +125,8 @@ impl Master {
         sealing: Sealing,
     ) -> Master {
         let judges_users = settings.steer.is_some();
-        let dispatch = DispatchSettings { judges_users, ..settings.dispatch.clone() };
+        let jobs_place_all = settings.publish != Publish::Nothing && settings.steer.is_none();
+        let dispatch = DispatchSettings { judges_users, jobs_place_all, ..settings.dispatch.clone() };
         let has_shares = queues.has_shares();
         let federated =
             settings.federated.map(|(federation, cluster)| Box::new(Federated::new(federation, cluster, has_shares)));

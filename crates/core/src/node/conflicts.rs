@@ -4,6 +4,7 @@
 use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Address, Launch, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
+use crate::scheduling::Lack;
 use crate::vocabulary::resources::CPU;
 use crate::vocabulary::{
     AttemptId, EndReason, Ended, EntryId, ExecutionType, GrantId, Instant, QueuedEntry, Resources, TaskShape,
@@ -179,11 +180,11 @@ impl NodeAgent {
         if does_yield {
             self.note_yields();
         }
-        let awaits_files = self.queue.is_held(EntryId::Attempt(id));
+        let awaits_files = self.queue.lacks(EntryId::Attempt(id), Lack::Files);
         if let Some(waiting) = self.queue.remove(EntryId::Attempt(id)) {
             self.queue.push(QueuedEntry { shape, ..waiting });
             if awaits_files {
-                self.queue.hold(EntryId::Attempt(id));
+                self.queue.hold(EntryId::Attempt(id), Lack::Files);
             }
         }
         self.waits.on_change(now);

@@ -10,6 +10,7 @@ use super::fetch::{Fetch, Step};
 use super::{NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
+use crate::scheduling::Lack;
 use crate::vocabulary::{
     AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, EntryId, Fetched, InputFile, Instant, JobId, NodeId,
     OutputFile, StoredFile, Usage,
@@ -690,7 +691,7 @@ impl NodeAgent {
         if inputs.is_empty() {
             return;
         }
-        self.queue.hold(EntryId::Attempt(id));
+        self.queue.hold(EntryId::Attempt(id), Lack::Files);
         let is_opportunistic = self.attempts[&id].is_opportunistic();
         self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic);
         self.follow_files(now, out);
@@ -843,7 +844,7 @@ impl NodeAgent {
         self.make_cache_room(now, out);
         let Effects { ask, drop, arrived, held, failed } = std::mem::take(&mut self.files.effects);
         let node = self.node;
-        held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id)));
+        held.into_iter().for_each(|id| self.queue.hold(EntryId::Attempt(id), Lack::Files));
         if !drop.is_empty() {
             out.send(TheExecutor(node), ToExecutor::Drop { node, files: drop });
         }
@@ -863,7 +864,8 @@ impl NodeAgent {
             return;
         }
         for &id in &arrived {
-            self.queue.release(EntryId::Attempt(id));
+            self.queue.release(EntryId::Attempt(id), Lack::Files);
+            self.say_in_place(id, out);
             if let Some(entry) = self.attempts.get(&id) {
                 out.record(Record::FilesArrived { task: entry.task, attempt: id, node });
             }

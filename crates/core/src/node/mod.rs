@@ -23,7 +23,7 @@ use crate::protocol::{
     ToJobManager, ToMaster, ToNode,
 };
 use crate::role::{Change, Event, Outbox, Record, Role};
-use crate::scheduling::NodeQueue;
+use crate::scheduling::{Lack, NodeQueue};
 use crate::vocabulary::{
     AtNode, AttemptId, Attributes, Devices, Duration, EndReason, Ended, EntryId, ExecutionType, Foretold,
     ForetoldStart, GrantId, HostId, Instant, JobId, Kinds, LaunchOrder, Mac, NodeId, ProbeId, QueuedEntry,
@@ -348,6 +348,7 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Stored { files, .. }) => self.on_stored(now, files, out),
             ToNode::Executor(ExecutorReport::Fetched { end, .. }) => self.on_fetched(now, *end, out),
             ToNode::Executor(ExecutorReport::Measured { samples, .. }) => self.on_measured(samples, out),
+            ToNode::BeginTask { attempt } => self.on_begin_task(now, from, attempt, out),
             ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
             ToNode::Promote { attempt, grant: None } if from == Address::JobManager(attempt.job) => {
                 self.on_entitled(now, attempt, out);
@@ -371,7 +372,7 @@ impl NodeAgent {
         let attempt = launch.attempt;
         let has_kept_room = launch.probe.is_some_and(|probe| self.take_probe(probe));
         self.tokens.heard_of(attempt.epoch);
-        let Launch { task, grant, expected, weight, foretold, .. } = *launch;
+        let Launch { task, grant, expected, weight, foretold, is_of_gang, .. } = *launch;
         let (template, inputs) = (Arc::clone(&launch.template), Arc::clone(&launch.inputs));
         let (id, shape, booked) = (EntryId::Attempt(attempt), Arc::clone(&template.shape), grant.is_some());
         let entry = QueuedEntry { id, shape, booked, queued_at: now, expected, weight };
@@ -386,10 +387,18 @@ impl NodeAgent {
         let entry = Attempt { grant, expected, foretold, ..entry };
         self.attempts.insert(attempt, Box::new(entry));
         self.waits.on_change(now);
+        if is_of_gang {
+            self.queue.hold(id, Lack::Others);
+        }
         self.gather(now, attempt, &inputs, out);
+        self.say_in_place(attempt, out);
         self.start_what_fits(now, out);
         if self.attempts.get(&attempt).is_some_and(|entry| matches!(entry.state, State::Queued(_))) {
-            out.record(Record::Queued { task, attempt, node: self.node });
+            let node = self.node;
+            out.record(match self.queue.lacks(id, Lack::Others) {
+                true => Record::AwaitsGang { task, attempt, node },
+                false => Record::Queued { task, attempt, node },
+            });
             if is_guaranteed {
                 self.make_room(now, attempt, out);
             } else {
@@ -400,6 +409,25 @@ impl NodeAgent {
                 self.keep_queue_short(now, attempt, out);
             }
         }
+    }
+
+    /// If nothing but the others of its gang keeps it from starting.
+    fn say_in_place(&self, id: AttemptId, out: &mut Outbox) {
+        let lacks = |lack| self.queue.lacks(EntryId::Attempt(id), lack);
+        if lacks(Lack::Others) && !lacks(Lack::Files) {
+            out.send(id.job, ToJobManager::InPlace { attempt: id });
+        }
+    }
+
+    /// It is said again where it may have been lost.
+    fn on_begin_task(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
+        let entry = EntryId::Attempt(id);
+        if from != Address::JobManager(id.job) || !self.queue.lacks(entry, Lack::Others) {
+            return out.record(Record::Stale { from, attempt: id });
+        }
+        self.queue.release(entry, Lack::Others);
+        self.waits.on_change(now);
+        self.start_what_fits(now, out);
     }
 
     /// Whether a launch under this grant counts on the present connection.
@@ -698,6 +726,9 @@ impl NodeAgent {
             {
                 out.send(job, ToJobManager::Promoted { attempt, grant });
             }
+        }
+        for id in claimed.iter().filter(|id| self.attempts.contains_key(id)) {
+            self.say_in_place(*id, out);
         }
         // An end is told until its owner has it, also where that wants nothing of it any more: so it is told that it came late.
         let has_ended = |id: &AttemptId| matches!(self.attempts[id].state, State::Ended(_));

@@ -118,6 +118,10 @@ pub enum DemandChange {
         job: JobSlot,
         shape: Resources,
         class: u32,
+        /// Of its tasks, which may be another than the job's.
+        priority: i32,
+        /// All of its open tasks get resources at once, or none: it goes with no offer of one node.
+        is_gang: bool,
     },
     AskRemoved {
         ask: AskSlot,
@@ -127,7 +131,11 @@ pub enum DemandChange {
         ask: AskSlot,
         class: u32,
     },
-    /// So many tasks of the ask are open. Of a job's asks the one of the smallest rank goes first; of those of equal
+    /// There is room for an ask that had been found without.
+    RoomFor {
+        ask: AskSlot,
+    },
+    /// So many tasks of the ask are open. Of a job's asks of equal priority the one of the smallest rank goes first; of those of equal
     /// rank the one that is best aligned with the room, then the older one.
     Open {
         ask: AskSlot,
@@ -158,8 +166,9 @@ pub enum DemandChange {
 pub enum Offer<'a> {
     /// One node's room.
     Node { node: usize, room: Resources, capacity: Resources, classes: &'a ClassTable },
-    /// Any room anywhere: the next ask that has not been found without room.
-    Cluster,
+    /// Any room anywhere: the next ask that has not been found without room; with `only_gangs`, of those that take no room of
+    /// a single node.
+    Cluster { only_gangs: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -618,6 +618,17 @@ impl Ledger {
         }
     }
 
+    /// How many of the shape the nodes of a class have room for, counted up to `wanted`.
+    pub fn rooms_for(&self, class: u32, shape: &Resources, wanted: u64) -> u64 {
+        let (mut rooms, mut next) = (0, 0);
+        while rooms < wanted {
+            let Some(index) = self.find_in(class, shape, next, self.nodes.len(), |_| u64::MAX) else { break };
+            rooms += u64::from(shape.times_in(&self.room[index]));
+            next = index + 1;
+        }
+        rooms
+    }
+
     /// The first node from `from` on and before `to` that has room, of those whose bits `word` shows of 64 nodes at a time.
     #[inline]
     fn find_in(

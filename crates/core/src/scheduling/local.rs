@@ -654,6 +654,8 @@ mod tests {
             wanted,
             needed: wanted,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::new(input.iter().map(holder).collect()),
         };
         // So many are drawn for each task that all are looked at.
@@ -691,6 +693,8 @@ mod tests {
             wanted: 1,
             needed: 1,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::default(),
         };
         let placement = RelaxedLocality::new(Chance::new(1, "local"), Duration::ZERO, Duration::ZERO);
@@ -715,6 +719,8 @@ mod tests {
             wanted: 9,
             needed: 9,
             rank: number,
+            priority: 0,
+            is_gang: false,
             locality: Arc::default(),
         };
         let placement = EarliestCompletion::new(Chance::new(1, "local"), CompletionSettings::USUAL);
@@ -740,6 +746,8 @@ mod tests {
             wanted: TASKS,
             needed: TASKS,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::default(),
         };
         let at = |task: u32| NodeId(task * 7 % 20);

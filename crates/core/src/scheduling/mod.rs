@@ -15,7 +15,7 @@ mod view;
 pub use ledger::{Booking, BookingChange, ClaimError, Ledger, LedgerNews, NodeState};
 pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTask, Step};
 pub use locality::Delays;
-pub use node_queue::NodeQueue;
+pub use node_queue::{Lack, NodeQueue};
 pub use request_queue::RequestQueue;
 pub use scheduler::{Blocked, Granting, Scheduler, SchedulerSettings, explain_fit};
 pub use view::ClusterView;

@@ -14,8 +14,20 @@ pub struct NodeQueue {
     unbooked_work: u128,
     /// How many are guaranteed.
     guaranteed: usize,
-    /// Those whose turn cannot come: what they need is not here yet.
-    held: BTreeSet<EntryId>,
+    /// Those whose turn cannot come, and what they wait for.
+    held: BTreeSet<(EntryId, Lack)>,
+}
+
+/// What an entry waits for before its turn can come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Lack {
+    Files,
+    /// The other tasks of its gang.
+    Others,
+}
+
+impl Lack {
+    const ALL: [Lack; 2] = [Lack::Files, Lack::Others];
 }
 
 impl NodeQueue {
@@ -49,21 +61,25 @@ impl NodeQueue {
         let entry = self.take_out(at);
         self.unbooked_work -= unbooked_work(&entry);
         self.guaranteed -= usize::from(entry.is_guaranteed());
-        self.held.remove(&entry.id);
+        Lack::ALL.into_iter().for_each(|lack| self.release(entry.id, lack));
         entry
     }
 
-    /// The queue passes over the entry until it is released.
-    pub fn hold(&mut self, id: EntryId) {
-        self.held.insert(id);
+    /// The queue passes over the entry until nothing is lacking any more.
+    pub fn hold(&mut self, id: EntryId, lack: Lack) {
+        self.held.insert((id, lack));
     }
 
-    pub fn release(&mut self, id: EntryId) {
-        self.held.remove(&id);
+    pub fn release(&mut self, id: EntryId, lack: Lack) {
+        self.held.remove(&(id, lack));
+    }
+
+    pub fn lacks(&self, id: EntryId, lack: Lack) -> bool {
+        self.held.contains(&(id, lack))
     }
 
     pub fn is_held(&self, id: EntryId) -> bool {
-        self.held.contains(&id)
+        !self.held.is_empty() && Lack::ALL.into_iter().any(|lack| self.lacks(id, lack))
     }
 
     fn take_out(&mut self, at: usize) -> QueuedEntry {

@@ -499,6 +499,8 @@ mod tests {
             wanted: 1,
             needed: 1,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::new(holders),
         };
         PublishedView::new(std::iter::once(&ask))

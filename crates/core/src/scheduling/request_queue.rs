@@ -33,6 +33,8 @@ pub struct OpenRequest {
     /// When its delays began.
     pub delayed_since: Instant,
     pub execution: ExecutionType,
+    /// All of its open tasks are granted at once, or none.
+    pub is_gang: bool,
     /// Since the job began.
     pub wanted: u64,
     /// Since the job began.

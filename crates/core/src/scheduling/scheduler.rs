@@ -18,6 +18,7 @@ use crate::vocabulary::{
     Resources, Totals, UserId, Wants, Way,
 };
 use crate::why::Why;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -43,6 +44,16 @@ pub struct Scheduler {
     open_asks: u64,
     /// The slot at which the next look for late tasks begins.
     looked_at: AskSlot,
+    gangs: Gangs,
+}
+
+/// Asks of which all open tasks are granted at once, and that found no room.
+#[derive(Default)]
+struct Gangs {
+    parked: BTreeSet<AskSlot>,
+    /// The one that was looked at last, and how often room had grown then.
+    last: AskSlot,
+    looked_at: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,11 +63,17 @@ pub struct SchedulerSettings {
     pub delays: Delays,
 }
 
-/// A node that fills up for the ask that waited longest.
-#[derive(Clone, Copy, Debug)]
+/// A node that fills up for the ask that waited longest; for a gang, as many as hold all of it. In ascending order.
+#[derive(Clone, Debug)]
 struct Reservation {
     ask: AskSlot,
-    node: NodeId,
+    nodes: Vec<NodeId>,
+}
+
+impl Reservation {
+    fn has(&self, node: NodeId) -> bool {
+        self.nodes.binary_search(&node).is_ok()
+    }
 }
 
 /// Where there is room for an ask that found none when it last looked.
@@ -111,6 +128,7 @@ impl Scheduler {
             open_tasks: 0,
             open_asks: 0,
             looked_at: 0,
+            gangs: Gangs::default(),
         }
     }
 
@@ -154,6 +172,10 @@ impl Scheduler {
             self.begin_delays(now, slot, ledger);
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
+        if count != before && self.gangs.parked.remove(&slot) {
+            // Fewer may have room.
+            self.inter_job.on_change(&DemandChange::RoomFor { ask: slot });
+        }
         self.end_reservation_if_unwanted(slot, ledger);
     }
 
@@ -235,13 +257,15 @@ impl Scheduler {
             reach: Reach::Anywhere,
             delayed_since: now,
             execution: ask.execution,
+            is_gang: ask.is_gang,
             wanted: 0,
             granted: 0,
             waiting_since: now,
             no_room_at: None,
             waiting: Waiting::default(),
         });
-        self.inter_job.on_change(&DemandChange::AskAdded { ask: slot, job, shape, class });
+        let (priority, is_gang) = (ask.priority, ask.is_gang);
+        self.inter_job.on_change(&DemandChange::AskAdded { ask: slot, job, shape, class, priority, is_gang });
         slot
     }
 
@@ -249,9 +273,10 @@ impl Scheduler {
     pub fn end_job(&mut self, id: JobId, ledger: &mut Ledger) {
         let Some(job) = self.queue.job_slot(id) else { return };
         for ask in self.queue.job(job).asks.clone() {
-            if self.reservation.is_some_and(|reservation| reservation.ask == ask) {
+            if self.is_kept_for(ask) {
                 self.end_reservation(ledger);
             }
+            self.gangs.parked.remove(&ask);
             self.set_reach(ask, Reach::Anywhere, ledger);
             self.inter_job.on_change(&DemandChange::AskRemoved { ask });
             self.count_open(self.queue.ask(ask).open(), 0);
@@ -312,9 +337,13 @@ impl Scheduler {
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) {
-        if let Some(reservation) = self.reservation.filter(|reservation| reservation.node == node) {
-            self.try_reservation(now, reservation, most, ledger, confirm);
-            return;
+        if let Some(kept) = self.reservation.as_ref().filter(|kept| kept.has(node)) {
+            let ask = kept.ask;
+            return if self.queue.ask(ask).is_gang {
+                self.try_kept_gang(now, ask, ledger, confirm);
+            } else {
+                self.try_reservation(now, ask, node, most, ledger, confirm);
+            };
         }
         for _ in 0..most.unwrap_or(u32::MAX) {
             let room = ledger.offer(node);
@@ -332,10 +361,25 @@ impl Scheduler {
         }
     }
 
-    /// Tries every ask that is new on the whole cluster. Returns the asks that found no room.
-    pub fn fill_cluster(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut Confirm<'_>) -> Vec<AskId> {
+    /// Tries every ask that is new on the whole cluster, or only gangs. Returns the asks that found no room.
+    pub fn fill_cluster(
+        &mut self,
+        now: Instant,
+        only_gangs: bool,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) -> Vec<AskId> {
         let mut blocked = Vec::new();
-        while let Some(choice) = self.inter_job.next(&Offer::Cluster) {
+        self.rouse_gangs(ledger);
+        while let Some(choice) = self.inter_job.next(&Offer::Cluster { only_gangs }) {
+            if self.queue.ask(choice.ask).is_gang {
+                if !self.place_gang(now, choice, ledger, confirm) {
+                    self.gangs.parked.insert(choice.ask);
+                    self.park(choice.ask, ledger);
+                    blocked.push(self.queue.ask(choice.ask).id);
+                }
+                continue;
+            }
             match self.room_since(choice.ask, ledger) {
                 RoomSince::Unknown => {}
                 RoomSince::None => {
@@ -351,33 +395,142 @@ impl Scheduler {
                     }
                 }
             }
-            let request = self.queue.ask(choice.ask);
-            let (slot, shape, class, count) = (choice.ask, request.shape, request.class, request.open());
-            let (execution, expected) = (request.execution, None);
-            let ask = OpenAsk { slot, shape, class, count, probes: 0, execution, expected };
-            let mut decisions = std::mem::take(&mut self.decisions);
-            decisions.clear();
-            ledger.tighten();
-            if self.placement.compares_room() {
-                ledger.order_by_room();
-            }
-            self.placement.place(now, &[ask], Budget { starts: 1 }, &*ledger, &mut decisions);
-            let mut started = false;
-            for decision in &decisions {
-                if let Decision::Start { node, .. } = *decision {
-                    let (node, rule) = (ledger.node(node), self.inter_job.rule());
-                    started |= self.grant(now, choice, node, rule, ledger, confirm).is_ok();
-                }
-            }
-            self.decisions = decisions;
-            if !started {
-                self.queue.ask_mut(choice.ask).no_room_at = Some(ledger.growths());
-                self.inter_job.outcome(choice.ask, Outcome::NoRoom);
+            if !self.place_one(now, choice, self.inter_job.rule(), ledger, confirm) {
+                self.park(choice.ask, ledger);
                 blocked.push(self.queue.ask(choice.ask).id);
             }
         }
         self.settled = ledger.growths();
         blocked
+    }
+
+    /// One task of the ask goes where the placement policy says.
+    fn place_one(
+        &mut self,
+        now: Instant,
+        choice: Choice,
+        rule: Rule,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) -> bool {
+        let request = self.queue.ask(choice.ask);
+        let (slot, shape, class, count) = (choice.ask, request.shape, request.class, request.open());
+        let (execution, expected) = (request.execution, None);
+        let ask = OpenAsk { slot, shape, class, count, probes: 0, execution, expected };
+        let mut decisions = std::mem::take(&mut self.decisions);
+        decisions.clear();
+        ledger.tighten();
+        if self.placement.compares_room() {
+            ledger.order_by_room();
+        }
+        self.placement.place(now, &[ask], Budget { starts: 1 }, &*ledger, &mut decisions);
+        let mut started = false;
+        for decision in &decisions {
+            if let Decision::Start { node, .. } = *decision {
+                started |= self.grant(now, choice, ledger.node(node), rule, ledger, confirm).is_ok();
+            }
+        }
+        self.decisions = decisions;
+        started
+    }
+
+    fn park(&mut self, ask: AskSlot, ledger: &Ledger) {
+        self.queue.ask_mut(ask).no_room_at = Some(ledger.growths());
+        self.inter_job.outcome(ask, Outcome::NoRoom);
+    }
+
+    // ---- gangs: all open tasks of an ask get room at once, or none ---------------------------------------------------
+
+    /// So many gangs that found no room are looked at when some has grown.
+    const LOOKED_AT_GANGS: usize = 16;
+
+    /// Whose room there is now stand in line again.
+    fn rouse_gangs(&mut self, ledger: &mut Ledger) {
+        if self.gangs.parked.is_empty() || self.gangs.looked_at == ledger.growths() {
+            return;
+        }
+        self.gangs.looked_at = ledger.growths();
+        let after = (std::ops::Bound::Excluded(self.gangs.last), std::ops::Bound::Unbounded);
+        let parked = self.gangs.parked.range(after).chain(self.gangs.parked.range(..=self.gangs.last));
+        let looked_at: Vec<AskSlot> = parked.copied().take(Self::LOOKED_AT_GANGS).collect();
+        ledger.tighten();
+        for &ask in &looked_at {
+            if self.has_room_for_all(ask, &[], ledger) {
+                self.gangs.parked.remove(&ask);
+                self.inter_job.on_change(&DemandChange::RoomFor { ask });
+            }
+        }
+        self.gangs.last = looked_at.last().copied().unwrap_or_default();
+    }
+
+    /// Whether all open tasks of the ask find room, also that which is kept on these nodes. As they are of one shape, no choice of nodes
+    /// for the first of them leaves too little for the last.
+    fn has_room_for_all(&self, ask: AskSlot, kept: &[NodeId], ledger: &Ledger) -> bool {
+        let request = self.queue.ask(ask);
+        let suits = |node: &&NodeId| ledger.classes().meets(request.class, ledger.index(**node));
+        let on = |node: &NodeId| u64::from(request.shape.times_in(&ledger.offer(*node)));
+        let on_kept: u64 = kept.iter().filter(suits).map(on).sum();
+        let wanted = request.open().saturating_sub(on_kept);
+        ledger.rooms_for(request.class, &request.shape, wanted) >= wanted
+    }
+
+    fn place_gang(&mut self, now: Instant, choice: Choice, ledger: &mut Ledger, confirm: &mut Confirm<'_>) -> bool {
+        ledger.tighten();
+        let rule = self.inter_job.rule();
+        self.has_room_for_all(choice.ask, &[], ledger) && self.place_all(now, choice, rule, ledger, confirm)
+    }
+
+    fn place_all(
+        &mut self,
+        now: Instant,
+        choice: Choice,
+        rule: Rule,
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) -> bool {
+        while self.queue.ask(choice.ask).open() > 0 {
+            if !self.place_one(now, choice, rule, ledger, confirm) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Once the kept nodes have room for those that find none elsewhere.
+    fn try_kept_gang(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+        let kept = self.reservation.as_ref().map_or(&[][..], |kept| &kept.nodes);
+        ledger.tighten();
+        if !self.has_room_for_all(ask, kept, ledger) || self.inter_job.limit_on(ask).is_some() {
+            return;
+        }
+        self.end_reservation(ledger);
+        self.gangs.parked.remove(&ask);
+        let choice = Choice { ask, passed_over: 0, parked: false };
+        self.place_all(now, choice, Rule::Reservation, ledger, confirm);
+    }
+
+    /// The nodes with most room for the ask of those that together could hold all of it; `None` if all of them could not.
+    fn nodes_for_gang(&self, ask: AskSlot, ledger: &Ledger) -> Option<Vec<NodeId>> {
+        let request = self.queue.ask(ask);
+        let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(request.class, index));
+        let open = meeting.map(|index| ledger.node(index)).filter(|node| !ledger.offer_is_closed(*node));
+        let times = |room: &Resources| u64::from(request.shape.times_in(room));
+        let mut nodes: Vec<(Reverse<u64>, NodeId, u64)> = open
+            .map(|node| (Reverse(times(&ledger.offer(node))), node, times(&ledger.node_capacity(node))))
+            .filter(|(_, _, most)| *most > 0)
+            .collect();
+        nodes.sort_unstable();
+        let mut left = request.open();
+        let mut chosen = Vec::new();
+        for (_, node, most) in nodes {
+            if left == 0 {
+                break;
+            }
+            left = left.saturating_sub(most);
+            chosen.push(node);
+        }
+        chosen.sort_unstable();
+        (left == 0).then_some(chosen)
     }
 
     /// Whether some ask of the queue found no room that no limit holds back.
@@ -390,16 +543,18 @@ impl Scheduler {
         has_some
     }
 
-    /// Asks of a queue that found no room, that no limit holds back and that are wanted: in its order the first of each shape and
-    /// class, so many at most.
-    pub fn blocked_in(&self, queue: QueueId, most: usize, is_wanted: impl Fn(&Resources) -> bool) -> Vec<Blocked> {
+    /// Asks of a queue that found no room, that no limit holds back and that are wanted, by their shape and how many tasks get room at
+    /// once: in its order the first of each shape and class, so many at most.
+    pub fn blocked_in(&self, queue: QueueId, most: usize, is_wanted: impl Fn(&Resources, u64) -> bool) -> Vec<Blocked> {
         /// Asks that are looked at.
         const LOOKED_AT: usize = 4_096;
         let (mut blocked, mut seen): (Vec<Blocked>, usize) = (Vec::new(), 0);
         self.inter_job.blocked_in(queue, &mut |slot| {
-            let OpenRequest { shape, class, .. } = *self.queue.ask(slot);
+            let request = self.queue.ask(slot);
+            let OpenRequest { shape, class, is_gang, .. } = *request;
+            let at_once = if is_gang { request.open() } else { 1 };
             let is_new = || blocked.iter().all(|other| (other.shape, other.class) != (shape, class));
-            if is_wanted(&shape) && is_new() {
+            if is_wanted(&shape, at_once) && is_new() {
                 blocked.push(Blocked { slot, shape, class });
             }
             seen += 1;
@@ -465,6 +620,9 @@ impl Scheduler {
         self.count_open(open, left);
         self.pace.on_held(&resources);
         self.inter_job.outcome(choice.ask, Outcome::Started);
+        if left == 0 {
+            self.gangs.parked.remove(&choice.ask);
+        }
         self.end_reservation_if_unwanted(choice.ask, ledger);
         if local_nodes(&self.queue.ask(choice.ask).locality).contains(&node) {
             self.begin_delays(now, choice.ask, ledger);
@@ -526,11 +684,9 @@ impl Scheduler {
     /// (An ask further back waits for its turn, which is no starvation.)
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
-        if let Some(kept) = self.reservation {
-            if self.inter_job.limit_on(kept.ask).is_none()
-                && self.reaches(kept, ledger)
-                && !ledger.offer_is_closed(kept.node)
-            {
+        if let Some(kept) = &self.reservation {
+            let is_of_use = |node: &NodeId| self.reaches(kept.ask, *node, ledger) && !ledger.offer_is_closed(*node);
+            if self.inter_job.limit_on(kept.ask).is_none() && kept.nodes.iter().all(is_of_use) {
                 return;
             }
             self.end_reservation(ledger);
@@ -540,50 +696,61 @@ impl Scheduler {
         if now.since(request.waiting_since) < reserve_after {
             return;
         }
-        if let Some(node) = closest(ledger, request.class, &request.shape, &|view| {
-            request.shape.fits_in(&view.capacity) && !ledger.offer_is_closed(view.node)
-        }) {
-            ledger.reserve(node);
-            self.reservation = Some(Reservation { ask, node });
+        let nodes = if request.is_gang {
+            self.nodes_for_gang(ask, ledger)
+        } else {
+            let could_hold = |view: &crate::vocabulary::NodeView| {
+                request.shape.fits_in(&view.capacity) && !ledger.offer_is_closed(view.node)
+            };
+            closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
+        };
+        if let Some(nodes) = nodes {
+            nodes.iter().for_each(|node| ledger.reserve(*node));
+            self.reservation = Some(Reservation { ask, nodes });
         }
     }
 
     /// Whether the ask takes the node; it may hold out for room near its input again.
-    fn reaches(&self, kept: Reservation, ledger: &Ledger) -> bool {
-        ledger.classes().meets(self.queue.ask(kept.ask).class, ledger.index(kept.node))
+    fn reaches(&self, ask: AskSlot, node: NodeId, ledger: &Ledger) -> bool {
+        ledger.classes().meets(self.queue.ask(ask).class, ledger.index(node))
     }
 
     fn try_reservation(
         &mut self,
         now: Instant,
-        kept: Reservation,
+        ask: AskSlot,
+        node: NodeId,
         most: Option<u32>,
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) {
-        let shape = self.queue.ask(kept.ask).shape;
-        let fits = shape.fits_in(&ledger.offer(kept.node)) && self.reaches(kept, ledger);
-        if !fits || self.inter_job.limit_on(kept.ask).is_some() {
+        let shape = self.queue.ask(ask).shape;
+        let fits = shape.fits_in(&ledger.offer(node)) && self.reaches(ask, node, ledger);
+        if !fits || self.inter_job.limit_on(ask).is_some() {
             return;
         }
-        let choice = Choice { ask: kept.ask, passed_over: 0, parked: false };
-        if self.grant(now, choice, kept.node, Rule::Reservation, ledger, confirm).is_ok() {
+        let choice = Choice { ask, passed_over: 0, parked: false };
+        if self.grant(now, choice, node, Rule::Reservation, ledger, confirm).is_ok() {
             self.end_reservation(ledger);
-            self.fill_node(now, kept.node, most.map(|most| most - 1), ledger, confirm);
+            self.fill_node(now, node, most.map(|most| most - 1), ledger, confirm);
         }
+    }
+
+    fn is_kept_for(&self, ask: AskSlot) -> bool {
+        self.reservation.as_ref().is_some_and(|kept| kept.ask == ask)
     }
 
     /// What the node was kept for has found room elsewhere, or is wanted no longer.
     fn end_reservation_if_unwanted(&mut self, ask: AskSlot, ledger: &mut Ledger) {
-        if self.reservation.is_some_and(|kept| kept.ask == ask) && self.queue.ask(ask).open() == 0 {
+        if self.is_kept_for(ask) && self.queue.ask(ask).open() == 0 {
             self.end_reservation(ledger);
         }
     }
 
-    /// Shows the kept node's room again.
+    /// Shows the kept nodes' room again.
     fn end_reservation(&mut self, ledger: &mut Ledger) {
         if let Some(reservation) = self.reservation.take() {
-            ledger.unreserve(reservation.node);
+            reservation.nodes.into_iter().for_each(|node| ledger.unreserve(node));
             self.inter_job.on_change(&DemandChange::RoomOpened);
         }
     }
@@ -608,7 +775,12 @@ impl Scheduler {
         if let Some(limit) = self.inter_job.limit_on(ask) {
             return vec![limit];
         }
-        let fit = explain_fit(request.widest_class, &request.shape, ledger);
+        let (tasks, shape) = (request.open(), &request.shape);
+        let short_of_rooms = || {
+            let rooms = ledger.rooms_for(request.widest_class, shape, tasks);
+            (request.is_gang && rooms < tasks).then_some(Why::Gang { tasks, rooms })
+        };
+        let fit = explain_fit(request.widest_class, shape, ledger).or_else(short_of_rooms);
         let is_near = request.reach != Reach::Anywhere;
         let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())
             .then_some(Why::NearInput);
@@ -620,11 +792,11 @@ impl Scheduler {
         if no_node_will_do {
             return reasons;
         }
-        if let Some(kept) =
-            self.reservation.filter(|kept| kept.ask != ask && request.shape.fits_in(&ledger.offer(kept.node)))
+        if let Some(kept) = self.reservation.as_ref().filter(|kept| kept.ask != ask)
+            && let Some(&node) = kept.nodes.iter().find(|node| request.shape.fits_in(&ledger.offer(**node)))
         {
             let job = self.queue.ask(kept.ask).id.job;
-            reasons.insert(0, Why::Reserved { node: kept.node, job });
+            reasons.insert(0, Why::Reserved { node, job });
         }
         if let Some((jobs, first)) = self.inter_job.ahead_of(ask) {
             reasons.push(Why::Ahead { jobs, first, rule: self.inter_job.rule() });
@@ -649,8 +821,9 @@ impl Scheduler {
         self.open_tasks
     }
 
-    pub fn reserved_node(&self) -> Option<NodeId> {
-        self.reservation.map(|reservation| reservation.node)
+    /// Nodes that are kept free for some ask, in ascending order.
+    pub fn reserved_nodes(&self) -> &[NodeId] {
+        self.reservation.as_ref().map_or(&[], |kept| &kept.nodes)
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// The most tasks that one job may have.
 pub const MAX_TASKS: u64 = 20_000_000;
+/// The most tasks of a stage that begin together: room for all of them is looked for in one decision.
+pub const MAX_GANG: u32 = 16_384;
 /// The most stages that one job may have.
 pub const MAX_STAGES: usize = 100_000;
 
@@ -51,6 +53,12 @@ pub struct StageSpec {
     pub retries: u32,
     /// An attempt that runs longer is ended; `None` takes the queue's default.
     pub timeout: Option<Duration>,
+    /// Of its tasks, instead of the job's.
+    #[serde(default)]
+    pub priority: Option<i32>,
+    /// None of its tasks begins before there is room for all of them; and where one has to be tried again, all that have not ended are.
+    #[serde(default)]
+    pub gang: bool,
     /// Files that each task leaves, relative to its working directory.
     #[serde(default)]
     pub outputs: Vec<String>,
@@ -169,6 +177,13 @@ impl ExecutionType {
             ExecutionType::Opportunistic => "opportunistic",
             ExecutionType::Auto => "auto",
         }
+    }
+}
+
+impl StageSpec {
+    /// Of its tasks, in a job of this priority.
+    pub fn priority_in(&self, job: &JobSpec) -> i32 {
+        self.priority.unwrap_or(job.priority)
     }
 }
 

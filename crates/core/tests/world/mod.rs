@@ -597,6 +597,8 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         near: Vec::new(),
         retries: 0,
         timeout: None,
+        priority: None,
+        gang: false,
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),

@@ -63,6 +63,8 @@ fn ask(wanted: u64) -> Ask {
         wanted,
         needed: wanted,
         rank: 1,
+        priority: 0,
+        is_gang: false,
         locality: Arc::default(),
     }
 }

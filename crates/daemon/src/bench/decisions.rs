@@ -296,6 +296,8 @@ impl Cluster {
             wanted: entry.wanted,
             needed: entry.wanted,
             rank: 0,
+            priority: 0,
+            is_gang: false,
             locality: Arc::default(),
         };
         let id = entry.id;

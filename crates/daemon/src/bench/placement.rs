@@ -76,6 +76,8 @@ fn ask() -> Ask {
         wanted: 0,
         needed: 0,
         rank: 1,
+        priority: 0,
+        is_gang: false,
         locality: Arc::default(),
     }
 }

@@ -287,6 +287,8 @@ impl Backend for FakeCluster {
             resources: BTreeMap::from([("cpu".to_owned(), f64::from(spec.resources.basic.cpu_millis()) / 1e3)]),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
+            gang: spec.gang,
+            priority: spec.priority.unwrap_or(0),
             timeout_seconds: spec.timeout.map(|timeout| timeout.as_secs_f64()),
             ..StageDetail::default()
         };

@@ -108,6 +108,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             EndReason::Shed => Some("attempt shed"),
             EndReason::Timeout => Some("attempt timed out"),
             EndReason::Cancelled => Some("attempt cancelled"),
+            EndReason::Withdrawn(ref why) if why.contains("gang") => Some("attempt taken back with its gang"),
             EndReason::Withdrawn(_) => Some("attempt taken back as its input is written again"),
             EndReason::NoInput(_) => Some("attempt without its input"),
             EndReason::NodeFault(_) => Some("attempt not launched"),
@@ -140,6 +141,7 @@ fn of_record(record: &Record) -> Option<&'static str> {
     match record {
         Record::Blocked { why, .. } => of_why(why),
         Record::Queued { .. } => Some("attempt waited at its node"),
+        Record::GangBegins { .. } => Some("gang began together"),
         Record::Adopted { .. } => Some("attempt found again"),
         Record::Orphaned { .. } => Some("attempt without an owner ended"),
         Record::Retried { costs_none: false, .. } => Some("retry used"),
@@ -168,6 +170,7 @@ fn of_why(why: &Why) -> Option<&'static str> {
         Why::FairShare { .. } => Some("strict fair share bound"),
         Why::Constraints { .. } => Some("constraint met by no node"),
         Why::Occupied { .. } => Some("no room"),
+        Why::Gang { .. } => Some("gang without room for all of it"),
         Why::Reserved { .. } => Some("node kept for another"),
         Why::Quota { .. } => Some("opportunistic quota bound"),
         Why::Allowance { .. } => Some("what a job may hold bound"),

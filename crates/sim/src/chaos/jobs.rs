@@ -3,11 +3,13 @@
 use super::cluster::Shape;
 use super::draws::{is_one_in, one_of};
 use super::scenario::UNSAFE_FOR;
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::job::{IndexRange, Items};
+use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{
     Chance, Duration, ExecutionType, InputSpec, JobId, JobSpec, Program, Reads, StageSpec, TaskSet, Workdir,
 };
-use amalgam_workload::trace::{MalformedLines, RunTimes, TraceJob, Workload};
+use amalgam_workload::trace::{MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
 
 pub fn workload(shapes: &[Shape], leaves: &[&str], chance: &mut Chance) -> Workload {
@@ -54,6 +56,8 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         near: Vec::new(),
         retries: chance.below(3_u32),
         timeout: one_of(chance, &[None, None, None, Some(Duration::from_secs(4))]),
+        priority: None,
+        gang: false,
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),
@@ -74,6 +78,74 @@ pub fn hand_on_files(workload: &mut Workload, chance: &mut Chance) {
                 let files = one_of(chance, &["*", "all", "own-{index}"]).to_owned();
                 stage.inputs.push(InputSpec { stage: before, files });
             }
+        }
+    }
+}
+
+/// In some jobs stages are gangs, of as many tasks at most as the nodes and the queue have room for.
+pub fn form_gangs(workload: &mut Workload, nodes: &[Node], queues: &QueueTree, chance: &mut Chance) {
+    for job in &mut workload.jobs {
+        if !is_one_in(3, chance) {
+            continue;
+        }
+        let (spec, run_times) = (Arc::make_mut(&mut job.spec), Arc::make_mut(&mut job.run_times));
+        let share = share_of(&spec.queue, queues);
+        for (stage, run_times) in spec.stages.iter_mut().zip(run_times) {
+            let rooms = rooms_for(stage, nodes, share).min(u64::from(stage.tasks.len()));
+            if rooms == 0 || is_one_in(2, chance) {
+                continue;
+            }
+            stage.gang = true;
+            if stage.execution == ExecutionType::Opportunistic {
+                stage.execution = ExecutionType::Auto;
+            }
+            if rooms < u64::from(stage.tasks.len()) {
+                stage.tasks = TaskSet::Count(rooms as u32);
+                if let RunTimes::Each(each) = run_times {
+                    each.truncate(rooms as usize);
+                }
+            }
+        }
+    }
+}
+
+/// What the queue may hold of the cluster at most, and one user in it, in millionths.
+fn share_of(name: &str, queues: &QueueTree) -> u32 {
+    let Some(leaf) = queues.find(name) else { return 1_000_000 };
+    let above = std::iter::successors(Some(leaf), |queue| queues.parent(*queue));
+    above.map(|queue| queues.spec(queue).maximum).min().unwrap_or(1_000_000).min(queues.spec(leaf).user_limit)
+}
+
+/// How many of its tasks run at once on these nodes, where a queue may hold so much of them.
+fn rooms_for(stage: &StageSpec, nodes: &[Node], share: u32) -> u64 {
+    let amount_of = |node: &Node, kind: &str| {
+        node.resources.custom.iter().find(|(name, _)| name == kind).map_or(0, |(_, amount)| *amount)
+    };
+    let on = |node: &Node| {
+        let custom = stage.resources.custom.iter().filter(|(_, wanted)| *wanted > 0);
+        let of_custom = custom.map(|(kind, wanted)| amount_of(node, kind) / wanted).min().unwrap_or(u32::MAX);
+        u64::from(stage.resources.basic.times_in(&node.resources.basic).min(of_custom))
+    };
+    let suits = |node: &&Node| stage.constraints.iter().all(|constraint| constraint.is_met_by(&node.attributes));
+    let on_nodes: u64 = nodes.iter().filter(suits).map(on).sum();
+    let part = |wanted: u32, total: u64| (total * u64::from(share) / 1_000_000).checked_div(u64::from(wanted));
+    let basic = (0..WIDTH).filter_map(|kind| {
+        let total = nodes.iter().map(|node| u64::from(node.resources.basic.0[kind])).sum();
+        part(stage.resources.basic.0[kind], total)
+    });
+    let custom =
+        stage.resources.custom.iter().filter_map(|(kind, wanted)| {
+            part(*wanted, nodes.iter().map(|node| u64::from(amount_of(node, kind))).sum())
+        });
+    basic.chain(custom).min().unwrap_or(0).min(on_nodes)
+}
+
+/// Some stages have a priority of their own.
+pub fn give_priorities(workload: &mut Workload, chance: &mut Chance) {
+    for job in &mut workload.jobs {
+        if is_one_in(3, chance) {
+            let stages = &mut Arc::make_mut(&mut job.spec).stages;
+            stages.iter_mut().for_each(|stage| stage.priority = one_of(chance, &[None, Some(-2), Some(3)]));
         }
     }
 }

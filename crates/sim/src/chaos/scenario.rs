@@ -40,6 +40,10 @@ impl Scenario {
         jobs::hand_on_files(&mut workload, files);
         let mut settings = settings(seed, queues, &mut Chance::new(seed, "chaos settings"));
         federate(&mut settings, &mut workload, nodes.len(), &mut Chance::new(seed, "chaos federation"));
+        if settings.preset.places != Places::JobManagers {
+            jobs::form_gangs(&mut workload, &nodes, &settings.queues, &mut Chance::new(seed, "chaos gangs"));
+        }
+        jobs::give_priorities(&mut workload, &mut Chance::new(seed, "chaos priorities"));
         let managers = usize::from(settings.manager_processes);
         let hosts = places::Places { nodes: nodes.len(), managers, federation: settings.federation_of(nodes.len()) };
         let mut plan = misfortune::plan(&hosts, workload.jobs.len(), &mut Chance::new(seed, "chaos faults"));

@@ -8,6 +8,7 @@ mod attempts;
 mod capacity;
 mod endings;
 mod following;
+mod gangs;
 mod limits;
 mod liveness;
 mod outputs;
@@ -97,6 +98,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(limits::Limits::default()),
         Box::new(shares::Shares::default()),
         Box::new(submissions::Submissions::default()),
+        Box::new(gangs::Gangs::default()),
         Box::new(tokens::Tokens::default()),
         Box::new(yields::Yields::new(preset.queueing.and_then(|queueing| queueing.yields_for))),
         Box::new(endings::Endings::default()),

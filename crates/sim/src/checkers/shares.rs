@@ -170,7 +170,9 @@ impl<'a> Booked<'a> {
         let is_beyond =
             |(other, used): &(&QueueId, &Totals)| used.dominant_share(&self.capacity) > share_of(queues, **other);
         let beyond: Vec<QueueId> = self.used.iter().filter(is_beyond).map(|(other, _)| *other).collect();
-        let asks = dispatcher.scheduler.blocked_in(queue, usize::MAX, |shape| self.is_within(queue, share, shape));
+        // A gang takes no part of what it lacks, and may have to wait for the rest.
+        let is_wanted = |shape: &Resources, at_once| at_once == 1 && self.is_within(queue, share, shape);
+        let asks = dispatcher.scheduler.blocked_in(queue, usize::MAX, is_wanted);
         asks.iter().find_map(|ask| {
             let nodes = self.world.nodes().filter(|node| dispatcher.rooms.classes().meets(ask.class, *node));
             let mut places = nodes.flat_map(|node| beyond.iter().map(move |other| (node, *other)));

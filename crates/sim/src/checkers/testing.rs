@@ -6,7 +6,7 @@ use crate::simulation::Simulation;
 use crate::testing::{run, simulation};
 use amalgam_core::hosting::Fact;
 use amalgam_core::protocol::{AdmittedJob, JobOutcome, Rule};
-use amalgam_core::role::Change;
+use amalgam_core::role::{Change, Record};
 use amalgam_core::vocabulary::{
     AttemptId, EndReason, Ended, Epoch, ExecutionType, GrantId, HostId, Instant, JobId, JobSpec, NodeId, Program,
     QueueId, ResourceSpec, Resources, StageSpec, TaskId, TaskSet, UserId,
@@ -40,6 +40,10 @@ pub fn began(node: usize, attempt: AttemptId, cpu_millis: u32) -> Happening {
 
 pub fn told(change: Change) -> Happening {
     Happening::Told(Place::Server, Fact::Change(change))
+}
+
+pub fn told_record(record: Record) -> Happening {
+    Happening::Told(Place::Server, Fact::Record(record))
 }
 
 pub fn launched(attempt: AttemptId) -> Happening {

@@ -60,6 +60,8 @@ pub(crate) struct JobFile {
     pub retries: Option<u32>,
     /// A task that runs longer is ended, such as `5m`.
     pub timeout: Option<Timeout>,
+    /// The tasks begin together, as in a stage.
+    pub gang: Option<At<bool>>,
     /// Variables for the tasks.
     pub env: Option<At<Environment>>,
     /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.
@@ -102,6 +104,10 @@ pub(crate) struct StageFile {
     pub retries: Option<u32>,
     /// A task that runs longer is ended, such as `5m`.
     pub timeout: Option<Timeout>,
+    /// Instead of the job's: of all tasks in the queue those of a higher priority go first.
+    pub priority: Option<i32>,
+    /// No task begins before there is room for all of the stage, and if one has to be tried again, all that have not ended are.
+    pub gang: Option<At<bool>>,
     /// Variables for the tasks.
     pub env: Option<At<Environment>>,
     /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.

@@ -285,6 +285,8 @@ impl<'a> Reading<'a> {
             near: self.draw_near(),
             retries: self.options.retries,
             timeout: None,
+            priority: None,
+            gang: false,
             outputs: Vec::new(),
             inputs: Vec::new(),
             input_kib: draft.input_kib,

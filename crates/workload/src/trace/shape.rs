@@ -311,6 +311,8 @@ mod tests {
             near: Vec::new(),
             retries: 0,
             timeout: None,
+            priority: None,
+            gang: false,
             outputs: Vec::new(),
             inputs: Vec::new(),
             input_kib: Vec::new(),

@@ -6,6 +6,7 @@ use crate::policy::{Alignment, AskSlot, DemandChange, JobSlot, Offer, Outcome, Q
 use crate::vocabulary::resources::WIDTH;
 use crate::vocabulary::{JobId, JobWork, QueueId, Resources, Totals, UserId};
 use crate::why::Why;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Usage of queues, users and jobs, and the open asks. Slots are those of the scheduler's request queue.
@@ -50,16 +51,13 @@ pub struct JobAccount {
     pub id: JobId,
     pub queue: QueueId,
     pub user: UserId,
-    pub priority: i32,
     pub used: Totals,
     /// In millionths of the cluster.
     pub share: u64,
-    /// By rank, then age.
+    /// By priority, then rank, then age.
     pub asks: Vec<AskSlot>,
-    /// Asks with open tasks.
-    pub open_asks: u32,
-    /// Asks with open tasks that have not been found without room.
-    pub fresh_asks: u32,
+    /// Of each priority that its asks have, the highest first; at least one.
+    pub levels: Vec<Level>,
     work: JobWork,
     /// For how long all of its work, and what is left of it, would occupy the whole cluster; nanoseconds.
     pub total_time: u64,
@@ -68,16 +66,71 @@ pub struct JobAccount {
     pub most: Option<u64>,
 }
 
+/// The asks of a job that have the same priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Level {
+    pub priority: i32,
+    /// Asks with open tasks.
+    pub open_asks: u32,
+    /// Asks with open tasks that have not been found without room.
+    pub fresh_asks: u32,
+}
+
+impl Level {
+    fn new(priority: i32) -> Level {
+        Level { priority, open_asks: 0, fresh_asks: 0 }
+    }
+}
+
 pub struct AskAccount {
     pub job: JobSlot,
     pub shape: Resources,
+    pub priority: i32,
+    pub is_gang: bool,
     rank: u32,
     pub open: u64,
     /// No open node had room for it when it was last tried everywhere.
     pub parked: bool,
 }
 
+impl AskAccount {
+    /// How many of its tasks get resources at once.
+    fn at_once(&self) -> u64 {
+        if self.is_gang { self.open.max(1) } else { 1 }
+    }
+
+    /// Of its job's asks the smallest goes first.
+    fn place(&self) -> (Reverse<i32>, u32) {
+        (Reverse(self.priority), self.rank)
+    }
+}
+
 impl JobAccount {
+    pub fn has_open(&self) -> bool {
+        self.levels.iter().any(|level| level.open_asks > 0)
+    }
+
+    pub fn has_fresh(&self) -> bool {
+        self.levels.iter().any(|level| level.fresh_asks > 0)
+    }
+
+    /// The highest priority of which it has something open, or else of all.
+    pub fn priority(&self) -> i32 {
+        let open = self.levels.iter().find(|level| level.open_asks > 0);
+        open.or(self.levels.first()).map_or(0, |level| level.priority)
+    }
+
+    fn level_mut(&mut self, priority: i32) -> &mut Level {
+        let at = match self.levels.binary_search_by_key(&Reverse(priority), |level| Reverse(level.priority)) {
+            Ok(at) => at,
+            Err(at) => {
+                self.levels.insert(at, Level::new(priority));
+                at
+            }
+        };
+        &mut self.levels[at]
+    }
+
     /// Measures what it holds and what it has to do by the cluster's capacity.
     fn weigh(&mut self, capacity: &Totals) {
         self.share = self.used.dominant_share(capacity);
@@ -123,12 +176,10 @@ impl Accounts {
                     id,
                     queue,
                     user,
-                    priority,
                     used: Totals::ZERO,
                     share: 0,
                     asks: Vec::new(),
-                    open_asks: 0,
-                    fresh_asks: 0,
+                    levels: vec![Level::new(priority)],
                     work: JobWork::default(),
                     total_time: 0,
                     remaining_time: 0,
@@ -148,10 +199,14 @@ impl Accounts {
                 return Some(job);
             }
             DemandChange::Wants { .. } => {}
-            DemandChange::AskAdded { ask, job, shape, class } => {
-                put(&mut self.asks, ask, AskAccount { job, shape, rank: 0, open: 0, parked: false });
+            DemandChange::AskAdded { ask, job, shape, class, priority, is_gang } => {
+                let account = AskAccount { job, shape, priority, is_gang, rank: 0, open: 0, parked: false };
+                put(&mut self.asks, ask, account);
                 self.job_mut(job).asks.push(ask);
+                self.sort_asks(job);
+                self.job_mut(job).level_mut(priority);
                 self.index.add(ask, shape, class);
+                self.index.set_gang(ask, is_gang);
                 self.note_only_ask(job);
             }
             DemandChange::AskRemoved { ask } => {
@@ -165,6 +220,10 @@ impl Accounts {
             }
             DemandChange::Class { ask, class } => {
                 self.index.set_class(ask, class);
+                self.unpark(ask);
+                return Some(self.ask(ask).job);
+            }
+            DemandChange::RoomFor { ask } => {
                 self.unpark(ask);
                 return Some(self.ask(ask).job);
             }
@@ -220,7 +279,7 @@ impl Accounts {
 
     /// Jobs that hold something or want more.
     pub fn active_jobs(&self) -> impl Iterator<Item = JobSlot> {
-        let is_active = |job: &JobAccount| job.open_asks > 0 || job.used != Totals::ZERO;
+        let is_active = |job: &JobAccount| job.has_open() || job.used != Totals::ZERO;
         let slots = self.jobs.iter().enumerate();
         slots.filter(move |(_, job)| job.as_ref().is_some_and(is_active)).map(|(slot, _)| slot as JobSlot)
     }
@@ -240,10 +299,14 @@ impl Accounts {
         let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         if std::mem::replace(&mut account.rank, rank) != rank {
             let job = account.job;
-            let Accounts { jobs, asks, .. } = self;
-            let rank_of = |ask: &AskSlot| asks[*ask as usize].as_ref().expect("an ask slot in use").rank;
-            jobs[job as usize].as_mut().expect("a job slot in use").asks.sort_by_key(rank_of);
+            self.sort_asks(job);
         }
+    }
+
+    fn sort_asks(&mut self, job: JobSlot) {
+        let Accounts { jobs, asks, .. } = self;
+        let place_of = |ask: &AskSlot| asks[*ask as usize].as_ref().expect("an ask slot in use").place();
+        jobs[job as usize].as_mut().expect("a job slot in use").asks.sort_by_key(place_of);
     }
 
     fn set_open(&mut self, ask: AskSlot, count: u64) {
@@ -258,10 +321,10 @@ impl Accounts {
             self.index.set_open(ask, count > 0);
         }
         let (is_open, is_fresh) = (count > 0, count > 0 && !account.parked);
-        let job = account.job;
-        let job = self.job_mut(job);
-        job.open_asks = job.open_asks + u32::from(is_open) - u32::from(was_open);
-        job.fresh_asks = job.fresh_asks + u32::from(is_fresh) - u32::from(was_fresh);
+        let (job, priority) = (account.job, account.priority);
+        let level = self.job_mut(job).level_mut(priority);
+        level.open_asks = level.open_asks + u32::from(is_open) - u32::from(was_open);
+        level.fresh_asks = level.fresh_asks + u32::from(is_fresh) - u32::from(was_fresh);
     }
 
     /// Takes in what came of an ask. Returns the job whose place in an order may have moved.
@@ -279,8 +342,8 @@ impl Accounts {
         if account.open > 0 && !account.parked {
             account.parked = true;
             self.index.set_parked(ask, true);
-            let job = account.job;
-            self.job_mut(job).fresh_asks -= 1;
+            let (job, priority) = (account.job, account.priority);
+            self.job_mut(job).level_mut(priority).fresh_asks -= 1;
         }
     }
 
@@ -288,7 +351,8 @@ impl Accounts {
         let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         if std::mem::take(&mut account.parked) {
             self.index.set_parked(ask, false);
-            self.jobs[account.job as usize].as_mut().expect("a job slot in use").fresh_asks += 1;
+            let (job, priority) = (account.job, account.priority);
+            self.job_mut(job).level_mut(priority).fresh_asks += 1;
         }
     }
 
@@ -365,11 +429,11 @@ impl Accounts {
         self.narrowed = false;
         self.on_offer = match offer {
             Offer::Node { room, capacity, .. } => Some((*room, *capacity)),
-            Offer::Cluster => None,
+            Offer::Cluster { .. } => None,
         };
         match offer {
             Offer::Node { node, room, classes, .. } => self.index.find_on(room, *node, classes),
-            Offer::Cluster => self.index.find_fresh(),
+            Offer::Cluster { only_gangs } => self.index.find_fresh(*only_gangs),
         }
     }
 
@@ -411,26 +475,32 @@ impl Accounts {
     /// The job's first found ask that no limit keeps back.
     #[inline]
     pub fn first_found(&mut self, job: JobSlot) -> Option<AskSlot> {
+        self.first_found_of(job, None)
+    }
+
+    /// The same, of those of a priority if one is named.
+    #[inline]
+    pub fn first_found_of(&mut self, job: JobSlot, priority: Option<i32>) -> Option<AskSlot> {
         let only = self.only_ask[job as usize];
         if only != SEVERAL && !self.index.is_found(only) {
             return None;
         }
         let account = self.jobs[job as usize].as_ref().expect("a job slot in use");
-        let mut best: Option<(AskSlot, u32)> = None;
+        let mut best: Option<(AskSlot, (Reverse<i32>, u32))> = None;
         for &slot in &account.asks {
             let ask = self.asks[slot as usize].as_ref().expect("an ask slot in use");
-            if !self.index.is_found(slot) {
+            if !self.index.is_found(slot) || priority.is_some_and(|priority| ask.priority != priority) {
                 continue;
             }
-            if best.is_some_and(|(_, rank)| rank < ask.rank) {
+            if best.is_some_and(|(_, place)| place < ask.place()) {
                 break;
             }
-            if self.exceeds_limit(account, &ask.shape) {
+            if self.exceeds_limit(account, ask) {
                 if ask.parked {
                     self.limited.push(slot);
                 }
             } else if best.is_none_or(|(best, _)| self.is_better_aligned(slot, best)) {
-                best = Some((slot, ask.rank));
+                best = Some((slot, ask.place()));
             }
         }
         best.map(|(slot, _)| slot)
@@ -449,7 +519,7 @@ impl Accounts {
         for slot in self.index.found() {
             let ask = self.ask(slot);
             let job = self.job(ask.job);
-            if self.exceeds_limit(job, &ask.shape) {
+            if self.exceeds_limit(job, ask) {
                 limited.extend(ask.parked.then_some(slot));
             } else if self.is_first_by_rank(slot, ask, job) {
                 show(slot, ask, job);
@@ -459,21 +529,22 @@ impl Accounts {
     }
 
     fn is_first_by_rank(&self, slot: AskSlot, ask: &AskAccount, job: &JobAccount) -> bool {
-        let before = job.asks.iter().take_while(|&&other| other != slot && self.ask(other).rank < ask.rank);
+        let before = job.asks.iter().take_while(|&&other| other != slot && self.ask(other).place() < ask.place());
         self.only_ask[ask.job as usize] == slot
-            || !before
-                .into_iter()
-                .any(|&other| self.index.is_found(other) && !self.exceeds_limit(job, &self.ask(other).shape))
+            || !before.into_iter().any(|&other| self.index.is_found(other) && !self.exceeds_limit(job, self.ask(other)))
     }
 
-    /// The job's first ask that found no room and that no limit keeps back.
-    pub fn first_blocked(&self, job: JobSlot) -> Option<AskSlot> {
-        self.blocked(job).next()
+    /// The job's first ask of this priority that found no room and that no limit keeps back.
+    pub fn first_blocked(&self, job: JobSlot, priority: i32) -> Option<AskSlot> {
+        self.blocked(job, priority).next()
     }
 
     /// All such asks of it.
-    pub fn blocked(&self, job: JobSlot) -> impl Iterator<Item = AskSlot> {
-        let is_blocked = |ask: &AskSlot| self.ask(*ask).parked && self.limit_on(*ask).is_none();
+    pub fn blocked(&self, job: JobSlot, priority: i32) -> impl Iterator<Item = AskSlot> {
+        let is_blocked = move |slot: &AskSlot| {
+            let ask = self.ask(*slot);
+            ask.priority == priority && ask.parked && self.limit_on(*slot).is_none()
+        };
         self.job(job).asks.iter().copied().filter(is_blocked)
     }
 
@@ -487,28 +558,31 @@ impl Accounts {
     }
 
     #[inline]
-    fn exceeds_limit(&self, job: &JobAccount, shape: &Resources) -> bool {
+    fn exceeds_limit(&self, job: &JobAccount, ask: &AskAccount) -> bool {
         let leaf = &self.queues[job.queue.0 as usize];
-        (leaf.is_limited || leaf.limits_users || job.most.is_some()) && self.limit_hit(job, shape).is_some()
+        (leaf.is_limited || leaf.limits_users || job.most.is_some())
+            && self.limit_hit(job, &ask.shape, ask.at_once()).is_some()
     }
 
-    fn limit_hit(&self, job: &JobAccount, shape: &Resources) -> Option<Why> {
+    /// The limit that so many of the shape would pass.
+    fn limit_hit(&self, job: &JobAccount, shape: &Resources, count: u64) -> Option<Why> {
+        let mut more = Totals::ZERO;
+        more.add_times(shape, count);
         let leaf = &self.queues[job.queue.0 as usize];
         if leaf.limits_users {
             let used = leaf.users.get(&job.user).copied().unwrap_or_default();
-            if let Some(kind) = first_excess(&used, shape, &leaf.user_maximum) {
+            if let Some(kind) = first_excess(&used, &more, &leaf.user_maximum) {
                 return Some(Why::UserLimit {
                     queue: self.tree.spec(job.queue).name.clone(),
                     kind,
                     used: used.0[kind],
                     limit: leaf.user_maximum.0[kind],
-                    wants: shape.0[kind],
+                    wants: more.0[kind],
                 });
             }
         }
         if let Some(most) = job.most.filter(|_| job.used != Totals::ZERO) {
-            let mut used = job.used;
-            used.add(shape);
+            let used = job.used.zip(&more, |used, more| used + more);
             if used.dominant_share(&self.capacity) > most {
                 return Some(Why::FairShare { used: job.share, most });
             }
@@ -516,13 +590,13 @@ impl Accounts {
         let mut next = Some(job.queue);
         while let Some(id) = next.filter(|_| leaf.is_limited) {
             let queue = &self.queues[id.0 as usize];
-            if let Some(kind) = first_excess(&queue.used, shape, &queue.maximum) {
+            if let Some(kind) = first_excess(&queue.used, &more, &queue.maximum) {
                 return Some(Why::QueueLimit {
                     queue: self.tree.spec(id).name.clone(),
                     kind,
                     used: queue.used.0[kind],
                     limit: queue.maximum.0[kind],
-                    wants: shape.0[kind],
+                    wants: more.0[kind],
                 });
             }
             next = self.tree.parent(id);
@@ -532,11 +606,11 @@ impl Accounts {
 
     pub fn limit_on(&self, ask: AskSlot) -> Option<Why> {
         let ask = self.ask(ask);
-        self.limit_hit(self.job(ask.job), &ask.shape)
+        self.limit_hit(self.job(ask.job), &ask.shape, ask.at_once())
     }
 
     pub fn limit_for(&self, job: JobSlot, more: &Resources) -> Option<Why> {
-        self.limit_hit(self.job(job), more)
+        self.limit_hit(self.job(job), more, 1)
     }
 
     pub fn queue_usage(&self, queue: QueueId) -> QueueUsage {
@@ -563,6 +637,6 @@ fn fraction(total: &Totals, millionths: u32) -> Totals {
 }
 
 /// The first kind of which `used` and `more` together pass `limit`.
-fn first_excess(used: &Totals, more: &Resources, limit: &Totals) -> Option<usize> {
-    (0..WIDTH).find(|&kind| more.0[kind] > 0 && used.0[kind] + u64::from(more.0[kind]) > limit.0[kind])
+fn first_excess(used: &Totals, more: &Totals, limit: &Totals) -> Option<usize> {
+    (0..WIDTH).find(|&kind| more.0[kind] > 0 && used.0[kind].saturating_add(more.0[kind]) > limit.0[kind])
 }

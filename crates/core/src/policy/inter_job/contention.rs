@@ -17,10 +17,10 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Whether it would be within its share with so much more.
-    pub fn may_have(&self, more: &Resources, capacity: &Totals) -> bool {
+    /// Whether it would be within its share with so many more of this shape.
+    pub fn may_have(&self, more: &Resources, count: u64, capacity: &Totals) -> bool {
         let mut with = self.used;
-        with.add(more);
+        with.add_times(more, count);
         with.dominant_share(capacity) <= self.share
     }
 
@@ -68,9 +68,9 @@ mod tests {
     fn a_queue_may_have_what_leaves_it_within_its_share() {
         let capacity = cores(100);
         let standing = standing(1, 250_000, 24);
-        assert!(standing.may_have(&Resources::new(1_000, 0), &capacity));
-        assert!(!standing.may_have(&Resources::new(1_001, 0), &capacity));
-        assert!(!standing.may_have(&Resources::new(0, 1), &capacity), "of memory the cluster has none");
+        assert!(standing.may_have(&Resources::new(1_000, 0), 1, &capacity));
+        assert!(!standing.may_have(&Resources::new(1_001, 0), 1, &capacity));
+        assert!(!standing.may_have(&Resources::new(0, 1), 1, &capacity), "of memory the cluster has none");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub struct FitIndex {
     of_class: Vec<Bits>,
     open: Bits,
     parked: Bits,
+    gangs: Bits,
     found: Bits,
     words: usize,
 }
@@ -62,7 +63,8 @@ impl FitIndex {
         for row in self.at_most.iter_mut().flatten().flat_map(|rows| rows.iter_mut()) {
             row.resize(words, u64::MAX);
         }
-        for row in self.of_class.iter_mut().chain([&mut self.open, &mut self.parked, &mut self.found]) {
+        for row in self.of_class.iter_mut().chain([&mut self.open, &mut self.parked, &mut self.gangs, &mut self.found])
+        {
             row.resize(words, 0);
         }
     }
@@ -70,6 +72,7 @@ impl FitIndex {
     pub fn remove(&mut self, ask: AskSlot) {
         self.set_open(ask, false);
         self.set_parked(ask, false);
+        self.set_gang(ask, false);
         let class = self.classes[ask as usize];
         set(&mut self.of_class[class as usize], ask, false);
     }
@@ -91,17 +94,26 @@ impl FitIndex {
         set(&mut self.parked, ask, parked);
     }
 
-    /// Finds the open asks that fit into `room` and whose class the node meets. Whether there are any.
+    /// Its tasks do not get room one by one.
+    pub fn set_gang(&mut self, ask: AskSlot, is_gang: bool) {
+        set(&mut self.gangs, ask, is_gang);
+    }
+
+    /// Finds the open asks that fit into `room` and whose class the node meets, but for gangs. Whether there are any.
     pub fn find_on(&mut self, room: &Resources, node: usize, classes: &ClassTable) -> bool {
-        self.found.copy_from_slice(&self.open);
+        let Self { found, open, gangs, .. } = self;
+        for ((found, open), gangs) in found.iter_mut().zip(open).zip(gangs) {
+            *found = *open & !*gangs;
+        }
         self.keep_fitting(room) && self.keep_meeting(node, classes)
     }
 
-    /// Finds the open asks that are not parked. Whether there are any.
-    pub fn find_fresh(&mut self) -> bool {
-        let Self { found, open, parked, .. } = self;
-        for ((found, open), parked) in found.iter_mut().zip(open).zip(parked) {
-            *found = *open & !*parked;
+    /// Finds the open asks that are not parked, or the gangs among them. Whether there are any.
+    pub fn find_fresh(&mut self, only_gangs: bool) -> bool {
+        let Self { found, open, parked, gangs, .. } = self;
+        let others = if only_gangs { 0 } else { u64::MAX };
+        for (((found, open), parked), gangs) in found.iter_mut().zip(open).zip(parked).zip(gangs) {
+            *found = *open & !*parked & (*gangs | others);
         }
         any(&self.found)
     }

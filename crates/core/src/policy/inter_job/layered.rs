@@ -171,7 +171,14 @@ mod tests {
             policy.on_change(&DemandChange::JobAdded { job: slot, id, queue, user, priority: 0 });
             let remaining = Work::of(&CORE, Duration::from_secs(u64::from(left)), 1);
             policy.on_change(&DemandChange::Work { job: slot, work: JobWork { total: remaining, remaining } });
-            policy.on_change(&DemandChange::AskAdded { ask: slot, job: slot, shape: CORE, class: 0 });
+            policy.on_change(&DemandChange::AskAdded {
+                ask: slot,
+                job: slot,
+                shape: CORE,
+                class: 0,
+                priority: 0,
+                is_gang: false,
+            });
             policy.on_change(&DemandChange::Open { ask: slot, count, needed, rank: 0 });
         }
         policy

@@ -2,7 +2,7 @@
 //! before it, and the earlier submission decides between equals. Whoever does not fit is passed over; queue and user
 //! limits hold.
 
-use super::accounts::JobAccount;
+use super::accounts::{JobAccount, Level};
 use super::{Accounts, QueueTree};
 use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
@@ -20,7 +20,7 @@ pub trait JobOrder: Send {
 }
 
 /// Priority, rank, id.
-type Key = (Reverse<i32>, u64, JobId, JobSlot);
+pub(super) type Key = (Reverse<i32>, u64, JobId, JobSlot);
 
 pub struct Line<O> {
     accounts: Accounts,
@@ -28,8 +28,8 @@ pub struct Line<O> {
     waiting: BTreeSet<Key>,
     /// Those of them with an ask that was not yet found without room.
     fresh: BTreeSet<Key>,
-    /// The key under which a job waits.
-    keys: Vec<Option<Key>>,
+    /// The keys under which a job waits: one for each priority of which it has open asks.
+    keys: Vec<Vec<Key>>,
     order: PhantomData<O>,
 }
 
@@ -39,25 +39,25 @@ impl<O: JobOrder> Line<O> {
         Line { accounts, waiting: BTreeSet::new(), fresh: BTreeSet::new(), keys: Vec::new(), order: PhantomData }
     }
 
-    fn key(&self, slot: JobSlot) -> Key {
-        let job = self.accounts.job(slot);
-        (Reverse(job.priority), O::rank(job), job.id, slot)
-    }
-
     fn put_in_place(&mut self, slot: JobSlot) {
-        let key = self.key(slot);
-        let job = self.accounts.job(slot);
-        let (open, fresh) = (job.open_asks > 0, job.fresh_asks > 0);
-        if self.keys.len() <= slot as usize {
-            self.keys.resize(slot as usize + 1, None);
+        let Line { accounts, waiting, fresh, keys, .. } = self;
+        let job = accounts.job(slot);
+        let rank = O::rank(job);
+        let key = |level: &Level| (Reverse(level.priority), rank, job.id, slot);
+        if keys.len() <= slot as usize {
+            keys.resize(slot as usize + 1, Vec::new());
         }
-        let old = std::mem::replace(&mut self.keys[slot as usize], open.then_some(key));
-        if let Some(old) = old.filter(|old| *old != key) {
-            self.waiting.remove(&old);
-            self.fresh.remove(&old);
+        let keys = &mut keys[slot as usize];
+        for old in keys.drain(..).filter(|old| job.levels.iter().all(|level| key(level) != *old)) {
+            waiting.remove(&old);
+            fresh.remove(&old);
         }
-        place(&mut self.waiting, key, open);
-        place(&mut self.fresh, key, fresh);
+        for level in &job.levels {
+            let (is_open, is_fresh) = (level.open_asks > 0, level.fresh_asks > 0);
+            place(waiting, key(level), is_open);
+            place(fresh, key(level), is_fresh);
+            keys.extend(is_open.then(|| key(level)));
+        }
     }
 
     fn put_all_in_place(&mut self) {
@@ -67,6 +67,18 @@ impl<O: JobOrder> Line<O> {
             }
         }
     }
+}
+
+/// How many jobs stand there beside this one, and the first of them. Each counts where it stands with its highest priority.
+pub(super) fn ahead<'a>(
+    accounts: &Accounts,
+    of: JobSlot,
+    places: impl Iterator<Item = &'a Key>,
+) -> Option<(u32, JobId)> {
+    let is_first = |&&(Reverse(priority), _, _, job): &&Key| job != of && accounts.job(job).priority() == priority;
+    let mut ahead = places.filter(is_first);
+    let (_, _, first, _) = *ahead.next()?;
+    Some((ahead.count() as u32 + 1, first))
 }
 
 fn place(set: &mut BTreeSet<Key>, key: Key, belongs: bool) {
@@ -99,8 +111,10 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
             return None;
         }
         let Line { accounts, waiting, fresh, .. } = self;
-        let mut jobs = if matches!(offer, Offer::Cluster) { fresh.iter() } else { waiting.iter() }.enumerate();
-        let first = jobs.find_map(|(before, &(_, _, _, job))| Some((accounts.first_found(job)?, before as u32)));
+        let mut jobs = if matches!(offer, Offer::Cluster { .. }) { fresh.iter() } else { waiting.iter() }.enumerate();
+        let first = jobs.find_map(|(before, &(Reverse(priority), _, _, job))| {
+            Some((accounts.first_found_of(job, Some(priority))?, before as u32))
+        });
         for job in self.accounts.unpark_limited() {
             self.put_in_place(job);
         }
@@ -115,7 +129,7 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
     }
 
     fn first_blocked(&self) -> Option<AskSlot> {
-        self.waiting.iter().find_map(|&(_, _, _, job)| self.accounts.first_blocked(job))
+        self.waiting.iter().find_map(|&(Reverse(priority), _, _, job)| self.accounts.first_blocked(job, priority))
     }
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {
@@ -127,10 +141,9 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
     }
 
     fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)> {
-        let key = (*self.keys.get(self.accounts.ask(ask).job as usize)?)?;
-        let mut ahead = self.waiting.range(..key);
-        let (_, _, first, _) = *ahead.next()?;
-        Some((ahead.count() as u32 + 1, first))
+        let (job, priority) = (self.accounts.ask(ask).job, self.accounts.ask(ask).priority);
+        let key = *self.keys.get(job as usize)?.iter().find(|key| key.0.0 == priority)?;
+        ahead(&self.accounts, job, self.waiting.range(..key))
     }
 
     fn rule(&self) -> Rule {

@@ -135,7 +135,10 @@ impl Shares {
             DemandChange::Taken { job, resources } => self.want(job, |wants| wants.add(&resources)),
             DemandChange::Freed { job, resources } => self.want(job, |wants| wants.sub(&resources)),
             DemandChange::Wants { job, ref wants } => self.want(job, |all| *all = wants.all),
-            DemandChange::Work { .. } | DemandChange::Class { .. } | DemandChange::RoomOpened => {}
+            DemandChange::Work { .. }
+            | DemandChange::Class { .. }
+            | DemandChange::RoomFor { .. }
+            | DemandChange::RoomOpened => {}
         }
     }
 
@@ -383,7 +386,14 @@ mod tests {
             shares.on_change(&DemandChange::JobAdded { job, id, queue, user, priority: 0 });
             for ask in [2 * job, 2 * job + 1] {
                 let shape = std::array::from_fn(|kind| if kind < kinds { chance.below(4_u32) } else { 0 });
-                shares.on_change(&DemandChange::AskAdded { ask, job, shape: Resources(shape), class: 0 });
+                shares.on_change(&DemandChange::AskAdded {
+                    ask,
+                    job,
+                    shape: Resources(shape),
+                    class: 0,
+                    priority: 0,
+                    is_gang: false,
+                });
             }
         }
         shares
@@ -428,7 +438,14 @@ mod tests {
             shares.review();
         };
         for job in 0..=LEAVING {
-            shares.on_change(&DemandChange::AskAdded { ask: 1_000 + job, job, shape: one, class: 0 });
+            shares.on_change(&DemandChange::AskAdded {
+                ask: 1_000 + job,
+                job,
+                shape: one,
+                class: 0,
+                priority: 0,
+                is_gang: false,
+            });
             put_open(&mut shares, job, if job < LEAVING { 10_000 } else { 100_000 });
         }
         let told = |shares: &Shares| shares.of(LEAVING).0[0];
@@ -450,7 +467,7 @@ mod tests {
         for (job, user) in (0..).zip([1, 1, 2, 3, 4, 5]) {
             shares.on_change(&DemandChange::JobAdded { job, id: JobId(1), queue, user: UserId(user), priority: 0 });
             let shape = Resources(std::array::from_fn(|kind| u32::from(kind == 0)));
-            shares.on_change(&DemandChange::AskAdded { ask: job, job, shape, class: 0 });
+            shares.on_change(&DemandChange::AskAdded { ask: job, job, shape, class: 0, priority: 0, is_gang: false });
             shares.on_change(&DemandChange::Open { ask: job, count: 900, needed: 900, rank: 0 });
             shares.review();
             told.push((0..=job).map(|job| shares.of(job).0[0]).collect::<Vec<_>>());

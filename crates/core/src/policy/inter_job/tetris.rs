@@ -47,7 +47,7 @@ struct Neediest {
 struct Candidate {
     ask: AskSlot,
     job: JobId,
-    /// Whether its job is considered, then its job's priority.
+    /// Whether its job is considered, then its priority.
     group: (bool, i32),
     alignment: u64,
     /// Of its job, in nanoseconds of the whole cluster.
@@ -73,7 +73,7 @@ impl Tetris {
     fn put_in_place(&mut self, slot: JobSlot) {
         let job = self.accounts.job(slot);
         let key = key(job, slot);
-        let (open, fresh) = (job.open_asks > 0, job.fresh_asks > 0);
+        let (open, fresh) = (job.has_open(), job.has_fresh());
         if self.keys.len() <= slot as usize {
             self.keys.resize(slot as usize + 1, None);
         }
@@ -105,7 +105,7 @@ impl Tetris {
             candidates.push(Candidate {
                 ask,
                 job: job.id,
-                group: (is_considered, job.priority),
+                group: (is_considered, account.priority),
                 alignment: alignment.of(&account.shape),
                 remaining: job.remaining_time,
             });
@@ -122,7 +122,7 @@ impl Tetris {
 }
 
 fn key(job: &JobAccount, slot: JobSlot) -> Key {
-    (Reverse(job.priority), job.share, job.id, slot)
+    (Reverse(job.priority()), job.share, job.id, slot)
 }
 
 /// The candidate with the best score in the first group; the earlier job's where the score is equal.
@@ -197,7 +197,7 @@ impl InterJobPolicy for Tetris {
         }
         let ask = match offer {
             Offer::Node { room, capacity, .. } => self.best_on(&Alignment::with(room, capacity)),
-            Offer::Cluster => self.first_fresh(),
+            Offer::Cluster { .. } => self.first_fresh(),
         };
         for job in self.accounts.unpark_limited() {
             self.put_in_place(job);
@@ -212,7 +212,9 @@ impl InterJobPolicy for Tetris {
     }
 
     fn first_blocked(&self) -> Option<AskSlot> {
-        self.waiting.iter().find_map(|&(_, _, _, job)| self.accounts.first_blocked(job))
+        let of = |job| self.accounts.job(job).levels.iter().map(move |level| (job, level.priority));
+        let places = self.waiting.iter().flat_map(|&(_, _, _, job)| of(job));
+        places.into_iter().find_map(|(job, priority)| self.accounts.first_blocked(job, priority))
     }
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {

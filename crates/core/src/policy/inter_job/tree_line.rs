@@ -1,7 +1,8 @@
 //! Jobs in the leaves of a tree of queues. What siblings, and the jobs of a leaf, go by is a [`QueueOrder`]. Maximum
 //! shares and user limits hold at every start. Whoever does not fit is passed over.
 
-use super::accounts::{JobAccount, QueueAccount};
+use super::accounts::{JobAccount, Level, QueueAccount};
+use super::line::{Key, ahead};
 use super::{Accounts, QueueTree};
 use crate::policy::{AskSlot, Choice, DemandChange, InterJobPolicy, JobSlot, Offer, Outcome, QueueUsage};
 use crate::protocol::Rule;
@@ -36,25 +37,24 @@ const WHOLE_PART: u64 = 1_000_000_000;
 /// Whether it comes in the second group, then its place there.
 pub type QueueKey = (bool, u64);
 
-/// Priority, rank, id.
-type Key = (Reverse<i32>, u64, JobId, JobSlot);
-
 pub struct TreeLine<O> {
     accounts: Accounts,
     lines: Vec<Line>,
-    /// The key under which a job stands in its line.
-    keys: Vec<Option<Key>>,
+    /// The keys under which a job stands in its line: one for each priority of which it has open asks.
+    keys: Vec<Vec<Key>>,
     /// Children of the queues on the way down, sorted; kept to save allocations.
     siblings: Vec<(QueueKey, u32)>,
     limits: Limits,
     order: PhantomData<O>,
 }
 
-/// What waits in a queue: jobs in a leaf, counts above.
+/// What waits in a queue: jobs in a leaf, counts above. A job with open asks of several priorities stands there once for each.
 #[derive(Default)]
 struct Line {
     waiting: BTreeSet<Key>,
     fresh: BTreeSet<Key>,
+    /// Jobs that stand in this very line, with one priority or several.
+    jobs: u32,
     waiting_below: u32,
     fresh_below: u32,
 }
@@ -78,31 +78,37 @@ impl<O: QueueOrder> TreeLine<O> {
     }
 
     fn put_in_place(&mut self, slot: JobSlot) {
-        let job = self.accounts.job(slot);
-        let key = (Reverse(job.priority), O::job_rank(job), job.id, slot);
-        let (open, fresh, queue) = (job.open_asks > 0, job.fresh_asks > 0, job.queue);
-        if self.keys.len() <= slot as usize {
-            self.keys.resize(slot as usize + 1, None);
+        let TreeLine { accounts, lines, keys, .. } = self;
+        let job = accounts.job(slot);
+        let (rank, queue) = (O::job_rank(job), job.queue);
+        let key = |level: &Level| (Reverse(level.priority), rank, job.id, slot);
+        if keys.len() <= slot as usize {
+            keys.resize(slot as usize + 1, Vec::new());
         }
-        let old = self.keys[slot as usize];
-        if old == Some(key) && open && fresh == self.lines[queue.0 as usize].fresh.contains(&key) {
+        let (line, keys) = (&mut lines[queue.0 as usize], &mut keys[slot as usize]);
+        if let ([level], [old]) = (&job.levels[..], &keys[..])
+            && *old == key(level)
+            && level.open_asks > 0
+            && (level.fresh_asks > 0) == line.fresh.contains(old)
+        {
             return;
         }
-        let line = &mut self.lines[queue.0 as usize];
-        let (mut waiting, mut was_fresh) = (0, 0);
-        if let Some(old) = old {
+        let (mut waiting, mut fresh) = (0, 0);
+        line.jobs -= u32::from(!keys.is_empty());
+        for old in keys.drain(..) {
             waiting -= i32::from(line.waiting.remove(&old));
-            was_fresh -= i32::from(line.fresh.remove(&old));
+            fresh -= i32::from(line.fresh.remove(&old));
         }
-        if open {
-            waiting += i32::from(line.waiting.insert(key));
+        for level in job.levels.iter().filter(|level| level.open_asks > 0) {
+            waiting += i32::from(line.waiting.insert(key(level)));
+            if level.fresh_asks > 0 {
+                fresh += i32::from(line.fresh.insert(key(level)));
+            }
+            keys.push(key(level));
         }
-        if fresh {
-            was_fresh += i32::from(line.fresh.insert(key));
-        }
-        self.keys[slot as usize] = open.then_some(key);
-        if (waiting, was_fresh) != (0, 0) {
-            self.count_below(queue, waiting, was_fresh);
+        line.jobs += u32::from(!keys.is_empty());
+        if (waiting, fresh) != (0, 0) {
+            self.count_below(queue, waiting, fresh);
         }
     }
 
@@ -132,14 +138,14 @@ impl<O: QueueOrder> TreeLine<O> {
         let is_active = |queue: QueueId| {
             self.lines[queue.0 as usize].waiting_below > 0 || self.accounts.queues[queue.0 as usize].share > 0
         };
-        let jobs = self.lines[queue.0 as usize].waiting_below.max(1);
+        let jobs = self.lines[queue.0 as usize].jobs.max(1);
         self.accounts.tree.part_by_weight(queue, amount, is_active) / u64::from(jobs)
     }
 
     fn has_candidates(&self, queue: u32, offer: &Offer<'_>) -> bool {
         let line = &self.lines[queue as usize];
         match offer {
-            Offer::Cluster => line.fresh_below > 0,
+            Offer::Cluster { .. } => line.fresh_below > 0,
             Offer::Node { .. } => line.waiting_below > 0,
         }
     }
@@ -171,13 +177,13 @@ impl<O: QueueOrder> TreeLine<O> {
 
     fn first_in_line(&mut self, leaf: u32, offer: &Offer<'_>, passed_over: &mut u32) -> Option<AskSlot> {
         let line = &self.lines[leaf as usize];
-        let jobs = if matches!(offer, Offer::Cluster) { &line.fresh } else { &line.waiting };
+        let jobs = if matches!(offer, Offer::Cluster { .. }) { &line.fresh } else { &line.waiting };
         if !self.accounts.find_within(QueueId(leaf), offer) {
             *passed_over += jobs.len() as u32;
             return None;
         }
-        for &(_, _, _, job) in jobs {
-            if let Some(ask) = self.accounts.first_found(job) {
+        for &(Reverse(priority), _, _, job) in jobs {
+            if let Some(ask) = self.accounts.first_found_of(job, Some(priority)) {
                 return Some(ask);
             }
             *passed_over += 1;
@@ -204,7 +210,7 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
                 }
             }
             DemandChange::JobRemoved { job } => {
-                assert!(self.keys.get(*job as usize).is_none_or(Option::is_none), "a removed job stands in line");
+                assert!(self.keys.get(*job as usize).is_none_or(Vec::is_empty), "a removed job stands in line");
             }
             _ => {}
         }
@@ -236,14 +242,15 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
     fn first_blocked(&self) -> Option<AskSlot> {
         let lines = self.lines.iter().enumerate();
         let jobs = lines.flat_map(|(queue, line)| line.waiting.iter().map(move |key| (queue as u32, *key)));
-        let parked =
-            jobs.filter_map(|(queue, key)| Some((self.queue_key(queue), key, self.accounts.first_blocked(key.3)?)));
+        let parked = jobs.filter_map(|(queue, key)| {
+            Some((self.queue_key(queue), key, self.accounts.first_blocked(key.3, key.0.0)?))
+        });
         parked.min().map(|(_, _, ask)| ask)
     }
 
     fn blocked_in(&self, queue: QueueId, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
         let jobs = self.lines[queue.0 as usize].waiting.iter();
-        let mut asks = jobs.flat_map(|&(_, _, _, job)| self.accounts.blocked(job));
+        let mut asks = jobs.flat_map(|&(Reverse(priority), _, _, job)| self.accounts.blocked(job, priority));
         let _ = asks.any(is_enough);
     }
 
@@ -256,12 +263,10 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
     }
 
     fn ahead_of(&self, ask: AskSlot) -> Option<(u32, JobId)> {
-        let slot = self.accounts.ask(ask).job;
-        let key = (*self.keys.get(slot as usize)?)?;
+        let (slot, priority) = (self.accounts.ask(ask).job, self.accounts.ask(ask).priority);
+        let key = *self.keys.get(slot as usize)?.iter().find(|key| key.0.0 == priority)?;
         let line = &self.lines[self.accounts.job(slot).queue.0 as usize];
-        let mut ahead = line.waiting.range(..key);
-        let (_, _, first, _) = *ahead.next()?;
-        Some((ahead.count() as u32 + 1, first))
+        ahead(&self.accounts, slot, line.waiting.range(..key))
     }
 
     fn rule(&self) -> Rule {

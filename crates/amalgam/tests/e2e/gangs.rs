@@ -1,0 +1,67 @@
+//! Stages whose tasks begin together, as real processes: on one cluster, and over the clusters of a federation.
+
+use crate::federations::ended_once;
+use crate::support::{Fault, Federation, Scene, is_alive, until_true};
+use amalgam_daemon::api::{NodeSummary, TaskState};
+use std::collections::BTreeSet;
+
+/// Says that it is there and waits for the three others, as ranks of one computation do.
+const RANK: &str = "echo $$ > pid-$AMALGAM_INDEX; touch here-$AMALGAM_INDEX; \
+    until [ -e here-0 ] && [ -e here-1 ] && [ -e here-2 ] && [ -e here-3 ]; do sleep 0.02; done; \
+    while [ ! -e go ]; do sleep 0.02; done; echo $AMALGAM_INDEX >> ran";
+
+fn running(scene: &Scene, id: &str) -> u32 {
+    scene.job(id).summary.tasks.running
+}
+
+#[test]
+fn two_gangs_of_which_one_has_room_run_one_after_the_other() {
+    let scene = Scene::dev(&["--nodes", "2", "--cpus", "3"]);
+    let script = |name: &str| RANK.replace("here-", &format!("{name}-here-")).replace(">> ran", &format!(">> {name}"));
+    let submit = |name: &str| scene.submit(&["--gang", "--array", "0-3", "--", "sh", "-c", &script(name)]);
+    let (first, second) = (submit("first"), submit("second"));
+    until_true("all of the first", || running(&scene, &first) == 4);
+    // Two CPUs are free, and nothing of the second has them.
+    let reason = scene.job(&second).summary.reason.unwrap_or_default();
+    assert!(reason.contains("its 4 tasks begin together, and nodes have room for 2"), "{reason}");
+    assert_eq!(running(&scene, &second), 0);
+    let small = scene.submit(&["--", "true"]);
+    scene.ok(&["wait", &small]);
+    scene.write("go", "");
+    scene.ok(&["wait", &first, &second]);
+    assert_eq!((scene.read("first").lines().count(), scene.read("second").lines().count()), (4, 4));
+    let told: Vec<String> = scene.story(&second).into_iter().map(|line| line.kind).collect();
+    assert_eq!(told.iter().filter(|kind| *kind == "gang-begins").count(), 1, "{told:?}");
+    let too_many = scene.run(&["submit", "--gang", "--array", "0-6", "--", "true"]);
+    assert!(too_many.code != 0 && too_many.err.contains("the nodes that suit them hold 6"), "{too_many:?}");
+}
+
+#[test]
+fn a_gang_spans_clusters_and_begins_anew_together_when_one_of_it_is_lost() {
+    let federation = Federation::start(2, 2, 2, "heartbeat = '100ms'\nmissed_heartbeats = 3\nnode_grace = '700ms'");
+    let scene = &federation.scene;
+    let nodes = || scene.json::<Vec<NodeSummary>>(&["node", "list"]);
+    until_true("all nodes", || nodes().len() == 4);
+    let id = scene.submit(&["--gang", "--array", "0-3", "--", "sh", "-c", RANK]);
+    until_true("all four at once", || running(scene, &id) == 4);
+    let clusters: BTreeSet<char> =
+        scene.tasks(&id).iter().filter_map(|task| task.node.as_ref()?.chars().nth(1)).collect();
+    assert_eq!(clusters.len(), 2, "{:?}", scene.tasks(&id));
+    let gone = scene.tasks(&id)[0].node.clone().expect("it runs somewhere");
+    let elsewhere = |index: u32| scene.tasks(&id)[index as usize].node.as_ref() != Some(&gone);
+    let others: Vec<u32> = (0..4).filter(|index| elsewhere(*index)).collect();
+    let others: Vec<String> = others.iter().map(|rank| scene.line_in(&format!("pid-{rank}"))).collect();
+    assert!(!others.is_empty());
+    let (cluster, agent) = (gone[1..2].parse().expect("a cluster"), gone[3..4].parse().expect("a node"));
+    federation.of_agents[cluster][agent].break_by(Fault::Cut);
+    federation.kill_agent(cluster, agent);
+    until_true("the others are taken back", || others.iter().all(|pid| !is_alive(pid)));
+    until_true("all four again", || {
+        let tasks = scene.tasks(&id);
+        running(scene, &id) == 4 && tasks.iter().all(|task| task.state == TaskState::Running && task.attempts > 1)
+    });
+    assert!(scene.tasks(&id).iter().all(|task| task.node.as_ref() != Some(&gone)));
+    scene.write("go", "");
+    scene.ok(&["wait", &id]);
+    ended_once(scene, &id, 4);
+}

@@ -1,0 +1,310 @@
+//! Stages whose tasks begin together (gang scheduling; Ousterhout 1982, and the future work of Megha, section VIII). ADR 54.
+//!
+//! Their launches wait at the nodes until all of them are in place; then each is told to begin. Where only some found room,
+//! these wait for the others for a while and are taken back then, so that two gangs do not hold for ever what the other lacks. Once
+//! they run, they run together: where one of them has to be tried again, all that have not ended are.
+
+use super::{JobManager, Life, RunningAttempt};
+use crate::protocol::{Address, ToNode};
+use crate::role::{Outbox, Record};
+use crate::vocabulary::{AttemptId, Chance, Duration, EndReason, Instant, JobSpec, TaskId};
+use crate::why::Why;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For about so long those that have room wait for the others; after each time in vain, and before the next one, for twice as long.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_PATIENCE: Duration = Duration::from_secs(30);
+/// Launches without files to fetch that have not arrived within this time are taken for lost somewhere.
+const ARRIVE_WITHIN: Duration = Duration::from_secs(60);
+
+const NOT_COMPLETE: &str = "its job manager began anew, and another task of its gang has to be tried again";
+
+pub(super) struct Gangs {
+    /// By stage; only those that are gangs.
+    stages: BTreeMap<u32, Gang>,
+    chance: Chance,
+}
+
+#[derive(Default)]
+struct Gang {
+    phase: Phase,
+    in_place: BTreeSet<AttemptId>,
+    /// How often it was taken back since it last ran.
+    tries: u32,
+}
+
+enum Phase {
+    /// All that wait are asked for. Where not all come into place, those that do wait until then.
+    Gathers { until: Option<Instant> },
+    /// All were told to begin, and nothing more is asked for.
+    Runs,
+    /// Its attempts end for this reason. Then it gathers again, and not before, while that lies ahead.
+    Dissolves { reason: EndReason, not_before: Option<Instant> },
+}
+
+impl Default for Phase {
+    fn default() -> Phase {
+        Phase::Gathers { until: None }
+    }
+}
+
+/// How far a stage's tasks are.
+struct Standing {
+    waiting: u32,
+    running: u32,
+    /// Some of it never succeeds, so none is worth anything.
+    has_failed: bool,
+    /// Of some that were launched in an earlier life it is not known whether they were told to begin.
+    is_unsure: bool,
+    fetches: bool,
+}
+
+/// What follows for a gang.
+enum Step {
+    None,
+    Begin,
+    Dissolve { reason: EndReason, pauses: bool },
+    Gather,
+}
+
+impl Gangs {
+    pub(super) fn new(spec: &JobSpec, job: u64) -> Gangs {
+        let gangs = spec.stages.iter().zip(0..).filter(|(stage, _)| stage.gang);
+        Gangs {
+            stages: gangs.map(|(_, number)| (number, Gang::default())).collect(),
+            // Two jobs are not to be patient for equally long again and again.
+            chance: Chance::new(job, "patience of gangs"),
+        }
+    }
+
+    pub(super) fn is_gang(&self, stage: u32) -> bool {
+        self.stages.contains_key(&stage)
+    }
+
+    /// Whether nothing of the stage is asked for now, although some of it could run.
+    pub(super) fn withholds(&self, stage: u32) -> bool {
+        self.stages.get(&stage).is_some_and(|gang| !matches!(gang.phase, Phase::Gathers { .. }))
+    }
+
+    pub(super) fn on_gone(&mut self, stage: u32, attempt: AttemptId) {
+        if let Some(gang) = self.stages.get_mut(&stage) {
+            gang.in_place.remove(&attempt);
+        }
+    }
+
+    pub(super) fn restart(&mut self) {
+        self.stages.values_mut().for_each(|gang| *gang = Gang::default());
+    }
+
+    pub(super) fn next_review(&self) -> Option<Instant> {
+        let at = |gang: &Gang| match gang.phase {
+            Phase::Gathers { until } => until,
+            Phase::Runs => None,
+            Phase::Dissolves { not_before, .. } => not_before,
+        };
+        self.stages.values().filter_map(at).min()
+    }
+
+    /// Between a half and one and a half times of the usual time, that of a gang which was taken back so often.
+    fn patience(&mut self, tries: u32) -> Duration {
+        let usual = Duration(PATIENCE.0 << tries.min(5)).min(MOST_PATIENCE);
+        Duration(usual.0 / 2 + self.chance.below(usual.0))
+    }
+
+    fn step(&mut self, now: Instant, stage: u32, of: &Standing) -> Step {
+        let Some(gang) = self.stages.get(&stage) else { return Step::None };
+        let withdrawn = |why: &str| EndReason::Withdrawn(why.to_owned());
+        match &gang.phase {
+            Phase::Gathers { .. } if of.running == 0 => {
+                self.wait_until(stage, None);
+                Step::None
+            }
+            Phase::Gathers { .. } | Phase::Runs if of.has_failed && of.running > 0 => {
+                Step::Dissolve { reason: EndReason::Cancelled, pauses: false }
+            }
+            Phase::Gathers { .. } if of.waiting == 0 && gang.in_place.len() as u32 == of.running => Step::Begin,
+            Phase::Gathers { .. } if of.waiting > 0 && of.is_unsure => {
+                Step::Dissolve { reason: withdrawn(NOT_COMPLETE), pauses: false }
+            }
+            Phase::Gathers { until: Some(until) } if *until <= now => {
+                let reason = withdrawn("not all tasks of its gang found room");
+                Step::Dissolve { reason, pauses: true }
+            }
+            Phase::Gathers { until } => {
+                let (until, tries) = (*until, gang.tries);
+                let limit = match of {
+                    Standing { waiting: 1.., .. } => Some(until.unwrap_or_else(|| now + self.patience(tries))),
+                    Standing { fetches: false, .. } => Some(until.unwrap_or(now + ARRIVE_WITHIN)),
+                    Standing { fetches: true, .. } => None,
+                };
+                self.wait_until(stage, limit);
+                Step::None
+            }
+            Phase::Runs if of.running == 0 => Step::Gather,
+            Phase::Runs if of.waiting > 0 => {
+                let reason = withdrawn("another task of its gang has to be tried again, and all of it is together");
+                Step::Dissolve { reason, pauses: false }
+            }
+            Phase::Dissolves { not_before, .. } if not_before.is_none_or(|at| at <= now) => {
+                if of.running == 0 {
+                    return Step::Gather;
+                }
+                self.end_pause(stage);
+                Step::None
+            }
+            Phase::Runs | Phase::Dissolves { .. } => Step::None,
+        }
+    }
+
+    fn end_pause(&mut self, stage: u32) {
+        if let Some(Gang { phase: Phase::Dissolves { not_before, .. }, .. }) = self.stages.get_mut(&stage) {
+            *not_before = None;
+        }
+    }
+
+    fn wait_until(&mut self, stage: u32, until: Option<Instant>) {
+        if let Some(gang) = self.stages.get_mut(&stage) {
+            gang.phase = Phase::Gathers { until };
+        }
+    }
+}
+
+impl JobManager {
+    /// Takes every step that is due; asked before it is said what the job wants, and whenever something may have come into place.
+    pub(super) fn review_gangs(&mut self, now: Instant, out: &mut Outbox) {
+        if self.stopping {
+            return;
+        }
+        let stages: Vec<u32> = self.gangs.stages.keys().copied().collect();
+        for stage in stages {
+            let entry = self.dag.stage(stage);
+            let waiting = if entry.abandoned { 0 } else { entry.waiting() };
+            let standing = Standing {
+                waiting,
+                is_unsure: waiting > 0 && self.is_unsure_of(stage),
+                running: entry.running,
+                has_failed: entry.failed > 0 || entry.abandoned,
+                fetches: !self.job.spec.stages[stage as usize].inputs.is_empty(),
+            };
+            match self.gangs.step(now, stage, &standing) {
+                Step::None => {}
+                Step::Begin => self.begin_gang(stage, out),
+                Step::Dissolve { reason, pauses } => self.dissolve_gang(now, stage, reason, pauses, out),
+                Step::Gather => self.gangs.wait_until(stage, None),
+            }
+        }
+    }
+
+    fn is_unsure_of(&self, stage: u32) -> bool {
+        let is_known = |(attempt, running): (AttemptId, &RunningAttempt)| {
+            running.life == Life::Present || self.gangs.stages[&stage].in_place.contains(&attempt)
+        };
+        !self.attempts_of(stage).all(is_known)
+    }
+
+    fn attempts_of(&self, stage: u32) -> impl Iterator<Item = (AttemptId, &RunningAttempt)> {
+        self.running.iter().filter(move |(_, running)| running.task.stage == stage).map(|(id, running)| (*id, running))
+    }
+
+    fn begin_gang(&mut self, stage: u32, out: &mut Outbox) {
+        let Some(gang) = self.gangs.stages.get_mut(&stage) else { return };
+        (gang.phase, gang.tries) = (Phase::Runs, 0);
+        gang.in_place.clear();
+        for (attempt, running) in self.attempts_of(stage).filter(|(_, running)| running.started_at.is_none()) {
+            out.send(running.node, ToNode::BeginTask { attempt });
+        }
+        let tasks = self.dag.stage(stage).running;
+        out.record(Record::GangBegins { job: self.id(), stage, tasks });
+    }
+
+    fn dissolve_gang(&mut self, now: Instant, stage: u32, reason: EndReason, pauses: bool, out: &mut Outbox) {
+        let tries = self.gangs.stages.get(&stage).map_or(0, |gang| gang.tries);
+        let not_before = pauses.then(|| now + self.gangs.patience(tries));
+        if let Some(gang) = self.gangs.stages.get_mut(&stage) {
+            gang.tries += u32::from(pauses);
+            gang.phase = Phase::Dissolves { reason: reason.clone(), not_before };
+            gang.in_place.clear();
+        }
+        let attempts: Vec<AttemptId> = self.attempts_of(stage).map(|(attempt, _)| attempt).collect();
+        for attempt in attempts {
+            self.stop(attempt, &self.running[&attempt], reason.clone(), out);
+        }
+    }
+
+    pub(super) fn on_in_place(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
+        let stale = Record::Stale { from, attempt };
+        let at_its_node = |running: &&RunningAttempt| from == Address::Node(running.node);
+        let Some(running) = self.running.get(&attempt).filter(at_its_node) else { return out.record(stale) };
+        let (node, task) = (running.node, running.task);
+        match self.gangs.stages.get_mut(&task.stage) {
+            None => out.record(stale),
+            Some(_) if self.stopping => self.stop(attempt, &self.running[&attempt], EndReason::Cancelled, out),
+            Some(Gang { phase: Phase::Gathers { .. }, in_place, .. }) => {
+                in_place.insert(attempt);
+                self.review_gangs(now, out);
+            }
+            // What it was told was lost.
+            Some(Gang { phase: Phase::Runs, .. }) => out.send(node, ToNode::BeginTask { attempt }),
+            Some(Gang { phase: Phase::Dissolves { reason, .. }, .. }) => {
+                let reason = reason.clone();
+                self.stop(attempt, &self.running[&attempt], reason, out);
+            }
+        }
+    }
+
+    /// A task has started or succeeded: the others may begin, too, if this was said in an earlier life.
+    pub(super) fn note_gang_began(&mut self, now: Instant, task: TaskId, out: &mut Outbox) {
+        if !self.gangs.is_gang(task.stage) || self.gangs.withholds(task.stage) || self.stopping {
+            return;
+        }
+        let stage = self.dag.stage(task.stage);
+        if stage.waiting() == 0 && stage.failed == 0 {
+            return self.begin_gang(task.stage, out);
+        }
+        // Another one has to be tried again meanwhile.
+        if let Some(gang) = self.gangs.stages.get_mut(&task.stage) {
+            gang.phase = Phase::Runs;
+        }
+        self.review_gangs(now, out);
+    }
+
+    /// An attempt is live at its node, to which something may have been lost.
+    pub(super) fn say_again_to_gang(&self, attempt: AttemptId, running: &RunningAttempt, out: &mut Outbox) {
+        match self.gangs.stages.get(&running.task.stage).map(|gang| &gang.phase) {
+            Some(Phase::Runs) if running.started_at.is_none() => {
+                out.send(running.node, ToNode::BeginTask { attempt });
+            }
+            Some(Phase::Dissolves { reason, .. }) => self.stop(attempt, running, reason.clone(), out),
+            _ => {}
+        }
+    }
+
+    /// In an earlier life some of these were to be taken back, or to be joined by others: which, is not known, and they begin anew.
+    pub(super) fn recover_gangs(&mut self) {
+        for (&stage, gang) in &mut self.gangs.stages {
+            let entry = self.dag.stage(stage);
+            if entry.running > 0 && (entry.waiting() > 0 || entry.failed > 0) {
+                let reason = match entry.failed {
+                    0 => EndReason::Withdrawn(NOT_COMPLETE.to_owned()),
+                    _ => EndReason::Cancelled,
+                };
+                gang.phase = Phase::Dissolves { reason, not_before: None };
+            }
+        }
+    }
+
+    /// Gangs of which some tasks have room and wait for the others.
+    pub(super) fn gangs_that_gather(&self) -> impl Iterator<Item = Why> {
+        let gathering = |(stage, gang): (&u32, &Gang)| {
+            let entry = self.dag.stage(*stage);
+            let is_partial = matches!(gang.phase, Phase::Gathers { .. }) && entry.running > 0;
+            let name = || self.job.spec.stages[*stage as usize].name.clone();
+            is_partial.then(|| Why::GangGathers {
+                stage: name(),
+                in_place: gang.in_place.len() as u32,
+                tasks: entry.running + entry.ready(),
+            })
+        };
+        self.gangs.stages.iter().filter_map(gathering)
+    }
+}

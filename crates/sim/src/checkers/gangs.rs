@@ -1,0 +1,180 @@
+//! Tasks that begin together do: no process of a gang begins before every task of its stage that has not succeeded has an attempt in
+//! place, and none is launched beside others that were told to begin.
+//!
+//! Which attempts are open is counted by what job managers wrote down.
+
+use super::{Breach, Checker};
+use crate::faults::Happening;
+use crate::simulation::Simulation;
+use amalgam_core::role::{Change, Record};
+use amalgam_core::vocabulary::{AttemptId, JobId, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Default)]
+pub struct Gangs {
+    /// By job and stage.
+    gangs: BTreeMap<(JobId, u32), Gang>,
+    /// Processes that began, of gangs.
+    begun: u64,
+}
+
+#[derive(Default)]
+struct Gang {
+    tasks: u32,
+    succeeded: BTreeSet<u32>,
+    open: BTreeMap<AttemptId, u32>,
+    /// Those of them, and of all before, that were told to begin.
+    may_begin: BTreeSet<AttemptId>,
+}
+
+impl Gangs {
+    fn of(&mut self, task: TaskId) -> Option<&mut Gang> {
+        self.gangs.get_mut(&(task.job, task.stage))
+    }
+
+    fn take_in(&mut self, change: &Change) -> Result<(), Breach> {
+        match change {
+            Change::JobAdmitted { job, .. } => {
+                let gangs = job.spec.stages.iter().zip(0..).filter(|(stage, _)| stage.gang);
+                let gang = |tasks| Gang { tasks, ..Gang::default() };
+                self.gangs.extend(gangs.map(|(stage, number)| ((job.id, number), gang(stage.tasks.len()))));
+            }
+            Change::Launched { attempt, task, .. } => {
+                let Some(gang) = self.of(*task) else { return Ok(()) };
+                if let Some(other) = gang.open.keys().find(|other| gang.may_begin.contains(other)) {
+                    let what = format!("{task} is launched anew, and {other} of its gang was told to begin before");
+                    return Err(Breach::of_task(*task, what));
+                }
+                gang.open.insert(*attempt, task.index);
+            }
+            Change::Finished { attempt, task, ended, .. } => {
+                if let Some(gang) = self.of(*task)
+                    && gang.open.remove(attempt).is_some()
+                    && ended.reason.is_success()
+                {
+                    gang.succeeded.insert(task.index);
+                }
+            }
+            Change::Lost { attempt, task, .. } => {
+                if let Some(gang) = self.of(*task) {
+                    gang.open.remove(attempt);
+                }
+            }
+            Change::OutputLost { task, .. } => {
+                if let Some(gang) = self.of(*task) {
+                    gang.succeeded.remove(&task.index);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The server died before this was on disk: it is not so.
+    fn undo(&mut self, change: &Change) {
+        match change {
+            Change::Launched { attempt, task, .. } => {
+                if let Some(gang) = self.of(*task) {
+                    gang.open.remove(attempt);
+                }
+            }
+            Change::Finished { attempt, task, .. } | Change::Lost { attempt, task, .. } => {
+                if let Some(gang) = self.of(*task) {
+                    gang.succeeded.remove(&task.index);
+                    gang.open.insert(*attempt, task.index);
+                }
+            }
+            Change::OutputLost { task, .. } => {
+                if let Some(gang) = self.of(*task) {
+                    gang.succeeded.insert(task.index);
+                }
+            }
+            Change::JobAdmitted { job, .. } => self.gangs.retain(|(id, _), _| *id != job.id),
+            _ => {}
+        }
+    }
+
+    fn on_told_to_begin(&mut self, job: JobId, stage: u32) -> Result<(), Breach> {
+        let Some(gang) = self.gangs.get_mut(&(job, stage)) else { return Ok(()) };
+        let open: BTreeSet<u32> = gang.open.values().copied().collect();
+        let lacks = (0..gang.tasks).find(|index| !open.contains(index) && !gang.succeeded.contains(index));
+        if let Some(index) = lacks {
+            let what = format!("stage {stage} of job {job} is told to begin, and its task {index} is nowhere");
+            return Err(Breach::of_task(TaskId { job, stage, index }, what));
+        }
+        gang.may_begin.extend(gang.open.keys());
+        Ok(())
+    }
+
+    fn on_began(&mut self, attempt: AttemptId, task: TaskId) -> Result<(), Breach> {
+        let Some(gang) = self.of(task) else { return Ok(()) };
+        if !gang.may_begin.contains(&attempt) {
+            return Err(Breach::of_task(task, format!("{attempt} began, and its gang was not told to begin")));
+        }
+        self.begun += 1;
+        Ok(())
+    }
+}
+
+impl Checker for Gangs {
+    fn rule(&self) -> &'static str {
+        "the tasks of a gang begin together, and none without the others"
+    }
+
+    fn subjects(&self) -> u64 {
+        self.begun
+    }
+
+    fn check(&mut self, _world: &Simulation, happened: &[Happening]) -> Result<(), Breach> {
+        for happening in happened {
+            if let Some(change) = happening.change() {
+                self.take_in(change)?;
+            }
+            match (happening, happening.record()) {
+                (Happening::Undone(changes), _) => changes.iter().rev().for_each(|change| self.undo(change)),
+                (Happening::Began { attempt, task, .. }, _) => self.on_began(*attempt, *task)?,
+                (_, Some(Record::GangBegins { job, stage, .. })) => self.on_told_to_begin(*job, *stage)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::testing::{attempt, began, finished, launched, quiet_world, told_record};
+    use amalgam_core::vocabulary::EndReason;
+
+    /// What the rule says of these, where a gang of one task is known.
+    fn breach(happened: &[Happening]) -> Option<String> {
+        let mut gangs = Gangs::default();
+        gangs.gangs.insert((JobId(1), 0), Gang { tasks: 1, ..Gang::default() });
+        gangs.check(&quiet_world(), happened).err().map(|breach| breach.what)
+    }
+
+    fn begins() -> Happening {
+        told_record(Record::GangBegins { job: JobId(1), stage: 0, tasks: 1 })
+    }
+
+    #[test]
+    fn a_gang_that_is_told_to_begin_without_a_task_is_noticed() {
+        assert!(breach(&[begins()]).is_some_and(|what| what.contains("its task 0 is nowhere")));
+        assert_eq!(breach(&[launched(attempt(0)), begins(), began(0, attempt(0), 1_000)]), None);
+    }
+
+    #[test]
+    fn a_process_that_begins_before_its_gang_is_noticed() {
+        let what = breach(&[launched(attempt(0)), began(0, attempt(0), 1_000)]);
+        assert!(what.is_some_and(|what| what.contains("was not told to begin")));
+    }
+
+    #[test]
+    fn a_launch_beside_those_that_were_told_to_begin_is_noticed() {
+        let begun = [launched(attempt(0)), begins()];
+        let again = |between: &[Happening]| breach(&[&begun[..], between, &[launched(attempt(1))]].concat());
+        assert!(again(&[]).is_some_and(|what| what.contains("was told to begin before")));
+        assert_eq!(again(&[finished(attempt(0), EndReason::Exit(1), false)]), None);
+    }
+}
