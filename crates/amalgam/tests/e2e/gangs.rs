@@ -10,7 +10,7 @@ const RANK: &str = "echo $$ > pid-$AMALGAM_INDEX; touch here-$AMALGAM_INDEX; \
     until [ -e here-0 ] && [ -e here-1 ] && [ -e here-2 ] && [ -e here-3 ]; do sleep 0.02; done; \
     while [ ! -e go ]; do sleep 0.02; done; echo $AMALGAM_INDEX >> ran";
 
-fn running(scene: &Scene, id: &str) -> u32 {
+fn running(scene: &Scene, id: &str) -> u64 {
     scene.job(id).summary.tasks.running
 }
 
@@ -52,7 +52,8 @@ fn a_gang_spans_clusters_and_begins_anew_together_when_one_of_it_is_lost() {
     let others: Vec<u32> = (0..4).filter(|index| elsewhere(*index)).collect();
     let others: Vec<String> = others.iter().map(|rank| scene.line_in(&format!("pid-{rank}"))).collect();
     assert!(!others.is_empty());
-    let (cluster, agent) = (gone[1..2].parse().expect("a cluster"), gone[3..4].parse().expect("a node"));
+    let digit = |at: usize| gone[at..=at].parse::<usize>().expect("a number");
+    let (cluster, agent) = (digit(1), digit(3));
     federation.of_agents[cluster][agent].break_by(Fault::Cut);
     federation.kill_agent(cluster, agent);
     until_true("the others are taken back", || others.iter().all(|pid| !is_alive(pid)));
