@@ -57,7 +57,7 @@ fn all_figures_are_listed_paper_by_paper() {
         "12",
     ]
     .map(|name| format!("apollo-{name}"));
-    let megha = ["3", "6", "7", "8", "9", "10", "heartbeat", "plus"].map(|name| format!("megha-{name}"));
+    let megha = ["3", "6", "7", "8", "9", "10", "12", "heartbeat", "plus"].map(|name| format!("megha-{name}"));
     let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).chain(megha).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
@@ -185,6 +185,33 @@ fn of_meghas_waits_it_is_told_what_they_were_spent_on() {
     assert!(without < with, "{without} without starting processes, {with} with it");
 }
 
+#[test]
+fn the_jobs_of_meghas_prototype_run_on_real_daemons_as_in_the_simulator() {
+    let found = json(&["run", "megha-12", "--smoke", "--json"]);
+    let row = |case: &str, metric: &str| {
+        let mut rows = found["rows"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["case"] == case && row["metric"] == metric);
+        row.unwrap_or_else(|| panic!("{case}, {metric}")).clone()
+    };
+    let ours = |case: &str, metric: &str| row(case, metric)["ours"].as_f64().unwrap();
+    let kinds = ["daemons", "simulator", "simulator with this disk"].map(|kind| format!("Alibaba 2018, {kind}"));
+    for case in &kinds {
+        assert_eq!(ours(case, "tasks that started"), 1.0, "{case}");
+        let waits = ["wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "wait_max_ms"].map(|metric| ours(case, metric));
+        assert!(waits[0] > 0.0 && waits.is_sorted(), "{case}: {waits:?}");
+    }
+    // As many nodes as clusters: each is the first of its cluster, and so in the partition of the first global master.
+    let lent = kinds.each_ref().map(|case| ours(case, "repartitions"));
+    assert!(lent[0] > 0.0 && lent.iter().all(|count| *count == lent[1]), "{lent:?}");
+    let delay = row(&kinds[0], "execution delay, p50_s");
+    assert!(delay["paper"] == 2.15 && delay["ours"].as_f64().unwrap() >= 0.0, "{delay}");
+    assert!(ours(&kinds[0], "floor: a message and its answer over loopback_ms") > 0.0);
+    let departures = found["departures"].as_array().unwrap();
+    assert!(
+        departures.iter().any(|said| said.as_str().unwrap().starts_with("missed: Alibaba 2018, daemons, execution"))
+    );
+}
+
 /// Jobs of one stage each, the third of which needs more cores than any node has.
 const ROWS: &str = "M1,20,j_1,1,Terminated,100,110,100,0.2
 M1,30,j_2,1,Terminated,101,120,100,0.2
@@ -264,6 +291,7 @@ fn a_wrong_scenario_is_pointed_at() {
         ("share = 0.50, global = 3", "share = 0.50, global = 4", "figure.megha-10: global of user-4 is 4"),
         ("share = 0.50, global = 3", "share = 0.60, global = 3", "110.0 % together"),
         ("launch=0us", "lunch=0us", "there is no cost `lunch`"),
+        ("time_scale = 0.01", "time_scale = 0.0", "prototype: time_scale is 0, and may be"),
         ("workloads = [\"Google 2011\"]", "workloads = [\"Google\"]", "there is no workload `Google`"),
     ];
     wrong_scenarios("apollo-12", &of_apollo);

@@ -7,6 +7,7 @@ pub mod config;
 pub mod dev;
 pub mod executor;
 pub mod global;
+pub mod hollow_federation;
 pub mod info;
 pub mod jobs;
 pub mod list;

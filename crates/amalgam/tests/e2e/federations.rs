@@ -15,7 +15,7 @@ fn dev() -> Scene {
     scene
 }
 
-fn nodes(scene: &Scene) -> BTreeMap<String, NodeSummary> {
+pub fn nodes(scene: &Scene) -> BTreeMap<String, NodeSummary> {
     let nodes: Vec<NodeSummary> = scene.json(&["node", "list"]);
     nodes.into_iter().map(|node| (node.name.clone(), node)).collect()
 }
@@ -28,7 +28,7 @@ fn clusters_of(scene: &Scene, id: &str) -> BTreeSet<u32> {
 }
 
 /// Each of so many tasks wrote its number once, and its global master knows it for one that succeeded.
-fn all_ran_once(scene: &Scene, id: &str, file: &str, tasks: u32) {
+pub fn all_ran_once(scene: &Scene, id: &str, file: &str, tasks: u32) {
     scene.ok(&["wait", id]);
     let mut ran: Vec<u32> = scene.read(file).lines().map(|line| line.parse().unwrap()).collect();
     ran.sort_unstable();
@@ -148,13 +148,17 @@ fn who_lacks_some_of_his_share_has_it_soon_and_the_others_tasks_run_later() {
 const STEP: &str = "echo $$ > pid-$AMALGAM_INDEX; while [ ! -e go-$AMALGAM_INDEX ]; do sleep 0.02; done; \
     echo $AMALGAM_INDEX >> ran";
 
-fn let_go(scene: &Scene, tasks: impl IntoIterator<Item = u32>) {
+pub fn let_go(scene: &Scene, tasks: impl IntoIterator<Item = u32>) {
     tasks.into_iter().for_each(|task| drop(scene.write(&format!("go-{task}"), "")));
 }
 
 /// A federation of two clusters with a node each, whose four CPUs run the first four of six tasks.
 fn half_way() -> (Federation, String, Vec<String>) {
-    let federation = Federation::start(2, 2, 1, "heartbeat = '200ms'");
+    go_half_way(Federation::start(2, 2, 1, "heartbeat = '200ms'"))
+}
+
+/// As that.
+pub fn go_half_way(federation: Federation) -> (Federation, String, Vec<String>) {
     let scene = &federation.scene;
     until_true("both nodes", || nodes(scene).len() == 2);
     let id = scene.submit(&["--array", "0-5", "--", "sh", "-c", STEP]);

@@ -15,6 +15,7 @@ mod job_hosts;
 mod jobs;
 mod kill_loop;
 mod misbehaviour;
+mod namespaces;
 mod running;
 mod scheduling;
 mod simulation;

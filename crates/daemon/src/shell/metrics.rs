@@ -25,6 +25,8 @@ pub struct Metrics {
     attempts_launched: Counter,
     attempts_ended: Family<Label, Counter>,
     attempts_lost: Counter,
+    launches_refused: Counter,
+    repartitions: Counter,
     attempts_preempted: Counter,
     attempts_shed: Counter,
     attempts_superseded: Counter,
@@ -56,6 +58,8 @@ impl Default for Metrics {
             attempts_launched: Counter::default(),
             attempts_ended: Family::default(),
             attempts_lost: Counter::default(),
+            launches_refused: Counter::default(),
+            repartitions: Counter::default(),
             attempts_preempted: Counter::default(),
             attempts_shed: Counter::default(),
             attempts_superseded: Counter::default(),
@@ -89,6 +93,10 @@ impl Metrics {
         registry.register("attempts_launched", "Attempts launched", self.attempts_launched.clone());
         registry.register("attempts_ended", "Attempts ended, by reason", self.attempts_ended.clone());
         registry.register("attempts_lost", "Attempts written off", self.attempts_lost.clone());
+        let not_taken = "Of these, launches that the master of a federation's cluster refused";
+        registry.register("launches_refused", not_taken, self.launches_refused.clone());
+        let lent = "Launches that this master let pass on a node of another global master's partition";
+        registry.register("repartitions", lent, self.repartitions.clone());
         let preempted = "Opportunistic attempts ended to make room for guaranteed ones";
         registry.register("attempts_preempted", preempted, self.attempts_preempted.clone());
         registry.register("attempts_shed", "Opportunistic attempts shed from queues", self.attempts_shed.clone());
@@ -151,8 +159,11 @@ impl Metrics {
                 Fact::Change(Change::Lost { cause: LostCause::Superseded, .. }) => {
                     self.attempts_superseded.inc();
                 }
-                Fact::Change(Change::Lost { .. }) => {
+                Fact::Change(Change::Lost { cause, .. }) => {
                     self.attempts_lost.inc();
+                    if *cause == LostCause::NotTaken {
+                        self.launches_refused.inc();
+                    }
                 }
                 Fact::Record(Record::Started { waited, allocation, .. }) => {
                     self.launch_seconds.observe(waited.as_secs_f64());
@@ -169,6 +180,9 @@ impl Metrics {
                 }
                 Fact::Record(Record::Overtaken { .. }) => {
                     self.stragglers_overtaken.inc();
+                }
+                Fact::Record(Record::Repartitioned { .. }) => {
+                    self.repartitions.inc();
                 }
                 Fact::Record(Record::Retried { .. }) => {
                     self.tasks_retried.inc();

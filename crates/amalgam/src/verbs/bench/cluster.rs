@@ -190,11 +190,16 @@ pub fn first_line(process: &mut Child) -> Result<String> {
 }
 
 pub fn stop(mut process: Child) {
+    ask_to_stop(&process);
+    let _ = process.wait();
+}
+
+/// One that was not waited for yet.
+pub fn ask_to_stop(process: &Child) {
     // SAFETY: it is our child and was not waited for, so the number is its own.
     unsafe {
         libc::kill(process.id() as libc::pid_t, libc::SIGTERM);
     }
-    let _ = process.wait();
 }
 
 /// A job of `tasks` tasks of one command.

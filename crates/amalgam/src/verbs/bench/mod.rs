@@ -3,7 +3,7 @@
 
 mod agreement;
 mod arrays;
-mod cluster;
+pub mod cluster;
 mod costs;
 mod decisions;
 mod federation;
@@ -117,13 +117,13 @@ fn millis(duration: Duration) -> f64 {
 }
 
 /// The disk's own time for a small durable write, in milliseconds.
-fn fdatasync_p50() -> Result<f64> {
+pub fn fdatasync_p50() -> Result<f64> {
     let dir = std::env::temp_dir();
     let floor = amalgam_daemon::bench::disk_floor::fdatasync_floor(&dir, 200)?;
     Ok(millis(floor.p50))
 }
 
-fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
+pub fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
     let what = what.to_owned();
     move |error| Failure::new(format!("cannot {what}: {error}"), "")
 }

@@ -2,12 +2,13 @@
 
 mod experiment;
 mod peak;
+mod prototype;
 mod rows;
 mod scenario;
 
 use super::figure::{Extent, Figure, Findings, Paper, Row, ScenarioText};
 use crate::failure::Result;
-use experiment::CaseRuns;
+use experiment::{CaseRuns, LeftOut};
 use rows::{P50_OVER_SPARROW, P99, REFUSED};
 use scenario::Scenario;
 
@@ -17,13 +18,24 @@ const PAPER: Paper = Paper {
     smoke: "one seed, a hundredth of nodes and tasks, which are generated instead of read from traces and have no constraints",
 };
 
-pub const FIGURES: [Figure; 8] = [
+const PROTOTYPE: Paper = Paper {
+    quick: "nine tenths of the nodes, of the tasks and of all times, as of heartbeats",
+    smoke: "one seed, one replay, a hundredth of nodes, tasks and times; jobs are generated instead of read from traces and have no constraints",
+    ..PAPER
+};
+
+pub const FIGURES: [Figure; 9] = [
     PAPER.figure("megha-3", "Megha, figures 3 to 5: how long tasks wait, against Sparrow", find),
     PAPER.figure("megha-6", "Megha, figure 6: against one global master and one cluster", find),
     PAPER.figure("megha-7", "Megha, figure 7: what a wait is spent on", find),
     PAPER.figure("megha-8", "Megha, figure 8: waits by the number of nodes", find),
     PAPER.figure("megha-9", "Megha, figure 9: waits by the numbers of global masters and clusters", find),
     PAPER.figure("megha-10", "Megha, figures 10 and 11: four users' shares on fewer and more nodes", find),
+    PROTOTYPE.figure(
+        "megha-12",
+        "Megha, figure 12: the prototype's jobs on real daemons, and in the simulator",
+        prototype::find,
+    ),
     PAPER.figure("megha-heartbeat", "The paper's future work: waits by how often nodes report", find),
     PAPER.figure("megha-plus", "Not of the paper: megha-plus against megha and Sparrow", find),
 ];
@@ -59,18 +71,21 @@ fn off(figure: &str, rows: &[Row]) -> Vec<String> {
 fn left_out(cases: &[CaseRuns]) -> Vec<String> {
     let mut sentences: Vec<String> = Vec::new();
     for CaseRuns { case, runs, .. } in cases {
-        let Some([unsuited, wide]) = runs.first().map(|run| run.left_out).filter(|counts| *counts != [0, 0]) else {
-            continue;
-        };
-        let sentence = format!(
-            "of the jobs drawn from {}, with the first seed, {unsuited} were left out that no node suits, and {wide} that are too wide for the cluster",
-            case.workload
-        );
-        if !sentences.contains(&sentence) {
-            sentences.push(sentence);
-        }
+        let sentence = runs.first().and_then(|run| said_left_out(&case.workload, run.left_out));
+        sentences.extend(sentence.filter(|sentence| !sentences.contains(sentence)));
     }
     sentences
+}
+
+fn said_left_out(workload: &str, left_out: LeftOut) -> Option<String> {
+    let LeftOut { unsuited, wide, long } = left_out;
+    let too_long = if long > 0 { format!(", and {long} that last too long") } else { String::new() };
+    (left_out != LeftOut::default()).then(|| {
+        format!(
+            "of the jobs drawn from {workload}, with the first seed, {unsuited} were left out that no node suits, and {wide} that are too wide for the \
+             cluster{too_long}"
+        )
+    })
 }
 
 /// With the figures that they are about; none for all.

@@ -1,4 +1,4 @@
-//! `amalgam paper`: the figures of the papers, run in the simulator and laid beside the papers' numbers.
+//! `amalgam paper`: the figures of the papers, run in the simulator, or one of them by daemons, and laid beside the papers' numbers.
 
 mod apollo;
 mod carbyne;

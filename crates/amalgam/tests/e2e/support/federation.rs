@@ -1,10 +1,12 @@
-//! A federation of separate processes, each link of which goes through a proxy.
+//! A federation of separate processes, each link of which goes through a proxy, and which may each have a network namespace.
 
-use super::{Daemon, Proxy, Scene, free_port};
+use super::namespace::address;
+use super::{Daemon, Namespace, Network, Proxy, Scene, free_port, told};
 use amalgam_daemon::auth::Tokens;
 use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 pub struct Federation {
     masters: Vec<RefCell<Option<Daemon>>>,
@@ -16,6 +18,10 @@ pub struct Federation {
     pub to_masters: Vec<Vec<Proxy>>,
     /// From the agents of each cluster to its master.
     pub of_agents: Vec<Vec<Proxy>>,
+    /// To each master from the other namespaces.
+    _gates: Vec<Proxy>,
+    /// Its hosts are those of the masters, of the global masters and of the agents.
+    pub network: Option<Network>,
     listen_agents: Vec<String>,
     listen: Vec<String>,
     config: String,
@@ -24,28 +30,84 @@ pub struct Federation {
 impl Federation {
     /// So many clusters of so many agents with two CPUs each, under so many global masters.
     pub fn start(clusters: usize, globals: usize, agents: usize, config: &str) -> Federation {
+        Federation::across(None, [clusters, globals, agents], config)
+    }
+
+    /// Each process is on a host of its own.
+    pub fn across(network: Option<Network>, [clusters, globals, agents]: [usize; 3], config: &str) -> Federation {
         let scene = Scene::new();
-        let address = || format!("127.0.0.1:{}", free_port());
-        let listen_agents: Vec<String> = (0..clusters).map(|_| address()).collect();
-        let links = |target: &String, count: usize| (0..count).map(|_| Proxy::to(target.clone())).collect();
+        let loopback = || format!("127.0.0.1:{}", free_port());
+        let listen_agents: Vec<String> = (0..clusters).map(|_| loopback()).collect();
+        let host = |number: usize| network.as_ref().map(|network| &network.hosts[number]);
+        // Every master listens on its own loopback alone: who is elsewhere comes by a gate on its host.
+        let is_apart = |_: &usize| network.is_some();
+        let gates: Vec<Proxy> = (0..clusters)
+            .filter(is_apart)
+            .map(|number| {
+                let outside = format!("{}:{}", address(number), free_port());
+                Proxy::within(host(number), outside, &listen_agents[number])
+            })
+            .collect();
+        let link = |from: usize, to: usize| {
+            let target = gates.get(to).map_or(&listen_agents[to], |gate| &gate.address);
+            Proxy::within(host(from), loopback(), target)
+        };
+        let of_global = |global| (0..clusters).map(|cluster| link(clusters + global, cluster)).collect();
+        let to_masters = (0..globals).map(of_global).collect();
+        let first = clusters + globals;
+        let of_cluster = |cluster| (0..agents).map(|agent| link(first + cluster * agents + agent, cluster)).collect();
+        let of_agents = (0..clusters).map(of_cluster).collect();
         let federation = Federation {
             masters: (0..clusters).map(|_| RefCell::default()).collect(),
             globals: (0..globals).map(|_| RefCell::default()).collect(),
             agents: (0..clusters).map(|_| (0..agents).map(|_| RefCell::default()).collect()).collect(),
-            to_masters: (0..globals).map(|_| listen_agents.iter().cloned().map(Proxy::to).collect()).collect(),
-            of_agents: listen_agents.iter().map(|target| links(target, agents)).collect(),
-            listen: (0..clusters + globals).map(|_| address()).collect(),
+            to_masters,
+            of_agents,
+            listen: (0..clusters + globals).map(|_| loopback()).collect(),
             listen_agents,
             config: config.to_owned(),
             scene,
+            _gates: gates,
+            network,
         };
         Tokens::open(&federation.scene.state(), "ada").unwrap();
+        if let Some(host) = federation.host(federation.global_host(0)) {
+            drop(federation.scene.namespace.set(host.clone()));
+        }
         (0..clusters).for_each(|cluster| federation.start_master(cluster));
         (0..globals).for_each(|global| federation.start_global(global));
         for cluster in 0..clusters {
             (0..agents).for_each(|agent| federation.start_agent(cluster, agent));
         }
         federation
+    }
+
+    fn host(&self, number: usize) -> Option<&Namespace> {
+        self.network.as_ref().map(|network| &network.hosts[number])
+    }
+
+    pub fn global_host(&self, global: usize) -> usize {
+        self.masters.len() + global
+    }
+
+    pub fn agent_host(&self, cluster: usize, agent: usize) -> usize {
+        self.masters.len() + self.globals.len() + cluster * self.agents[cluster].len() + agent
+    }
+
+    /// Starts a daemon on its host.
+    fn started(&self, host: usize, mut command: Command, what: &str) -> Daemon {
+        self.host(host).into_iter().for_each(|host| host.has(&mut command));
+        Daemon::start(command).unwrap_or_else(|said| panic!("no {what}: {said}"))
+    }
+
+    /// What a command prints that asks this global master, and succeeds.
+    pub fn ok_at(&self, global: usize, arguments: &[&str]) -> String {
+        let mut command = self.scene.command(&arguments[..1]);
+        command.arg("--state-dir").arg(self.global_home(global)).args(&arguments[1..]);
+        self.host(self.global_host(global)).into_iter().for_each(|host| host.has(&mut command));
+        let told = told(command);
+        assert_eq!(told.code, 0, "{arguments:?}: {told:?}");
+        told.out
     }
 
     /// The state directory of a process, which has the tokens of all.
@@ -77,7 +139,7 @@ impl Federation {
         let mut command = self.scene.command(&["server", "--listen", &self.listen[cluster]]);
         command.args(["--listen-agents", &self.listen_agents[cluster], "--config"]).arg(config);
         command.arg("--state-dir").arg(self.home(&name)).arg("--journal").arg(self.scene.journals());
-        *self.masters[cluster].borrow_mut() = Some(started(command, &name));
+        *self.masters[cluster].borrow_mut() = Some(self.started(cluster, command, &name));
     }
 
     pub fn start_global(&self, global: usize) {
@@ -86,7 +148,7 @@ impl Federation {
         let mut command = self.scene.command(&["global", "--listen", &self.listen[self.masters.len() + global]]);
         command.arg("--config").arg(config).arg("--state-dir").arg(self.global_home(global));
         command.arg("--journal").arg(self.scene.journals());
-        *self.globals[global].borrow_mut() = Some(started(command, "global master"));
+        *self.globals[global].borrow_mut() = Some(self.started(self.global_host(global), command, "global master"));
     }
 
     pub fn start_agent(&self, cluster: usize, agent: usize) {
@@ -97,7 +159,7 @@ impl Federation {
         command.arg("--token-file").arg(self.scene.state().join(Tokens::FILE));
         command.arg("--journal").arg(self.scene.journals());
         self.scene.has_executor(&home);
-        *self.agents[cluster][agent].borrow_mut() = Some(started(command, &name));
+        *self.agents[cluster][agent].borrow_mut() = Some(self.started(self.agent_host(cluster, agent), command, &name));
     }
 
     pub fn kill_master(&self, cluster: usize) {
@@ -116,8 +178,4 @@ impl Federation {
     pub fn links(&self) -> impl Iterator<Item = &Proxy> {
         self.to_masters.iter().chain(&self.of_agents).flatten()
     }
-}
-
-fn started(command: std::process::Command, what: &str) -> Daemon {
-    Daemon::start(command).unwrap_or_else(|said| panic!("no {what}: {said}"))
 }

@@ -4,12 +4,14 @@ mod cluster;
 mod daemon;
 mod federation;
 mod http;
+mod namespace;
 mod proxy;
 
 pub use cluster::Cluster;
 pub use daemon::{Daemon, die_with_us, free_port, is_alive};
 pub use federation::Federation;
 pub use http::{Http, job_spec};
+pub use namespace::{Namespace, Network};
 pub use proxy::{Fault, Proxy};
 
 use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSummary};
@@ -17,7 +19,7 @@ use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::shut_down;
 use serde::de::DeserializeOwned;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -37,6 +39,8 @@ pub struct Scene {
     /// State directories that may have an executor.
     hosts: RefCell<Vec<PathBuf>>,
     pub daemons: RefCell<Vec<Daemon>>,
+    /// Where commands run, if it is elsewhere.
+    pub namespace: OnceCell<Namespace>,
 }
 
 impl Scene {
@@ -45,7 +49,7 @@ impl Scene {
         for name in ["state", "work", "tmp"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Scene { dir, hosts: RefCell::default(), daemons: RefCell::default() }
+        Scene { dir, hosts: RefCell::default(), daemons: RefCell::default(), namespace: OnceCell::new() }
     }
 
     /// A scene with `amalgam dev` of one node of two CPUs and 1 GiB.
@@ -131,6 +135,7 @@ impl Scene {
             .env("TMPDIR", self.path().join("tmp"))
             .env("USER", "ada")
             .stdin(Stdio::null());
+        self.namespace.get().into_iter().for_each(|namespace| namespace.has(&mut command));
         command
     }
 

@@ -1,15 +1,21 @@
-//! A link between two daemons that a test can cut and heal: a small TCP proxy on loopback.
+//! A link between two daemons that a test can cut and heal: a small TCP proxy on loopback, or within a network namespace.
 
-use super::free_port;
+use super::Namespace;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
+
+/// How long the other end may take to answer. Who was refused tries again.
+const CONNECTING: Duration = Duration::from_secs(1);
 
 pub struct Proxy {
     /// Who connects here is connected with the other end.
     pub address: String,
     link: Arc<Link>,
+    listener: TcpListener,
 }
 
 struct Link {
@@ -20,6 +26,7 @@ struct Link {
 #[derive(Default)]
 struct State {
     fault: Option<Fault>,
+    is_over: bool,
     /// Both ends of each connection.
     streams: Vec<TcpStream>,
 }
@@ -34,15 +41,21 @@ pub enum Fault {
 }
 
 impl Proxy {
-    /// To a daemon that listens there, or will.
-    pub fn to(target: String) -> Proxy {
-        let address = format!("127.0.0.1:{}", free_port());
-        let listener = TcpListener::bind(&address).unwrap();
+    /// Listens at this address and connects to a daemon that listens at that one, or will, in a namespace or here: sockets belong to the namespace that
+    /// their thread was in when it made them, and a thread is where the one was that started it.
+    pub fn within(namespace: Option<&Namespace>, address: String, target: &str) -> Proxy {
         let link = Arc::new(Link { state: Mutex::default(), changed: Condvar::new() });
-        let accepting = Arc::clone(&link);
-        // It ends with the test's process.
-        thread::spawn(move || listener.incoming().flatten().for_each(|inner| accepting.connect(inner, &target)));
-        Proxy { address, link }
+        let (accepting, namespace, at) = (Arc::clone(&link), namespace.cloned(), address.clone());
+        let target: SocketAddr = target.parse().unwrap();
+        let (listens, is_listening) = mpsc::channel();
+        thread::spawn(move || {
+            namespace.iter().for_each(|namespace| namespace.enter().unwrap());
+            let listener = TcpListener::bind(&at).unwrap();
+            listens.send(listener.try_clone().unwrap()).unwrap();
+            accepting.accept(&listener, target);
+        });
+        let listener = is_listening.recv().unwrap_or_else(|_| panic!("nobody can listen at {address}"));
+        Proxy { address, link, listener }
     }
 
     pub fn break_by(&self, fault: Fault) {
@@ -60,13 +73,31 @@ impl Proxy {
     }
 }
 
+/// Its threads would keep a namespace alive.
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.link.state.lock().unwrap().is_over = true;
+        self.break_by(Fault::Cut);
+        // SAFETY: the socket is ours. Whoever waits for connections there wakes.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
 impl Link {
-    fn connect(self: &Arc<Link>, inner: TcpStream, target: &str) {
+    fn accept(self: &Arc<Link>, listener: &TcpListener, target: SocketAddr) {
+        while !self.state.lock().unwrap().is_over {
+            let Ok((inner, _)) = listener.accept() else { continue };
+            let link = Arc::clone(self);
+            thread::spawn(move || link.connect(inner, target));
+        }
+    }
+
+    fn connect(self: &Arc<Link>, inner: TcpStream, target: SocketAddr) {
+        let Ok(outer) = TcpStream::connect_timeout(&target, CONNECTING) else { return };
         let mut state = self.state.lock().unwrap();
         if state.fault == Some(Fault::Cut) {
             return;
         }
-        let Ok(outer) = TcpStream::connect(target) else { return };
         for stream in [&inner, &outer] {
             stream.set_nodelay(true).unwrap();
             state.streams.push(stream.try_clone().unwrap());

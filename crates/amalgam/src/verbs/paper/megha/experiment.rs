@@ -46,12 +46,27 @@ pub struct Run {
     pub started: f64,
     /// The jobs of users that succeeded: user, seconds.
     pub of_users: Vec<(String, f64)>,
-    /// Jobs that were left out because no node suits them, or because they are too wide.
-    pub left_out: [usize; 2],
+    pub left_out: LeftOut,
+}
+
+/// How many jobs of those that were drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeftOut {
+    pub unsuited: usize,
+    pub wide: usize,
+    pub long: usize,
+}
+
+/// What a run is of.
+pub struct Prepared {
+    pub nodes: Vec<Node>,
+    pub workload: Workload,
+    pub settings: Settings,
+    pub left_out: LeftOut,
 }
 
 /// All that a run needs but its seed.
-struct World<'a> {
+pub struct World<'a> {
     scenario: &'a Scenario,
     figure: &'a FigureScenario,
     case: &'a Case,
@@ -62,7 +77,7 @@ struct World<'a> {
 }
 
 /// All combinations of what the figure lists.
-fn cases(scenario: &Scenario, figure: &FigureScenario) -> Vec<Case> {
+pub fn cases(scenario: &Scenario, figure: &FigureScenario) -> Vec<Case> {
     let setup = &scenario.setup;
     let usual = Case {
         workload: String::new(),
@@ -100,6 +115,7 @@ impl Case {
         let arrivals = match self.arrivals {
             Arrivals::Load(load) => format!("load {load}"),
             Arrivals::Gap(gap) => format!("a job every {gap} s"),
+            Arrivals::Within(time) => format!("within {time} s"),
             Arrivals::AtOnce => "all at once".to_owned(),
         };
         let Masters { globals, clusters } = self.masters;
@@ -119,13 +135,37 @@ impl Case {
 
 pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Result<Vec<CaseRuns>> {
     let cases = cases(scenario, figure);
-    let mut worlds = Vec::new();
-    for case in &cases {
+    let worlds: Vec<World> =
+        cases.iter().map(|case| World::of(scenario, figure, case, extent)).collect::<Result<_>>()?;
+    let runs = run_all(&worlds, extent, World::run);
+    let named = cases.iter().zip(runs).map(|(case, runs)| {
+        let runs = runs.into_iter().collect::<Result<_>>()?;
+        Ok(CaseRuns { case: case.clone(), name: case.name(figure), runs })
+    });
+    named.collect()
+}
+
+/// One in so many nodes and tasks is left.
+pub fn part(amount: Amount) -> u32 {
+    match amount {
+        Amount::Whole => 1,
+        Amount::Quick => 10,
+        Amount::Smoke => 100,
+    }
+}
+
+impl<'a> World<'a> {
+    pub fn of(
+        scenario: &'a Scenario,
+        figure: &'a FigureScenario,
+        case: &'a Case,
+        extent: &'a Extent,
+    ) -> Result<World<'a>> {
         let of_case = figure.costs.iter().find(|costs| Some(&costs.name) == case.costs.as_ref());
         let costs = of_case.map_or_else(|| Ok(Costs::default()), CostCase::costs);
         let wrong =
             |what: String| Failure::usage(what, "begin with the frozen scenario: `amalgam paper scenario megha-3`");
-        worlds.push(World {
+        Ok(World {
             scenario,
             figure,
             case,
@@ -136,32 +176,19 @@ pub fn run(scenario: &Scenario, figure: &FigureScenario, extent: &Extent) -> Res
                 _ => scenario.workload(&case.workload),
             },
             extent,
-        });
+        })
     }
-    let runs = run_all(&worlds, extent, World::run);
-    let named = cases.iter().zip(runs).map(|(case, runs)| {
-        let runs = runs.into_iter().collect::<Result<_>>()?;
-        Ok(CaseRuns { case: case.clone(), name: case.name(figure), runs })
-    });
-    named.collect()
-}
 
-impl World<'_> {
-    fn run(&self, seed: u64) -> Result<Run> {
+    pub fn prepare(&self, seed: u64) -> Result<Prepared> {
         let nodes = self.nodes(self.case.nodes, seed)?;
         let (workload, left_out) = self.jobs(seed)?;
-        let tasks = workload.task_count();
-        let outcome = Simulation::new(self.settings(seed)?, &nodes, &workload).run();
-        Ok(Run::of(outcome, tasks, left_out))
+        Ok(Prepared { nodes, workload, settings: self.settings(seed)?, left_out })
     }
 
-    /// One in so many nodes and tasks is left.
-    fn part(&self) -> u32 {
-        match self.extent.amount {
-            Amount::Whole => 1,
-            Amount::Quick => 10,
-            Amount::Smoke => 100,
-        }
+    fn run(&self, seed: u64) -> Result<Run> {
+        let Prepared { nodes, workload, settings, left_out } = self.prepare(seed)?;
+        let outcome = Simulation::new(settings, &nodes, &workload).run();
+        Ok(Run::of(outcome, workload.task_count(), left_out))
     }
 
     fn is_constrained(&self) -> bool {
@@ -169,7 +196,7 @@ impl World<'_> {
     }
 
     fn count(&self, nodes: u32) -> u32 {
-        (nodes / self.part()).max(u32::from(self.case.masters.clusters))
+        (nodes / part(self.extent.amount)).max(u32::from(self.case.masters.clusters))
     }
 
     fn node_size(&self) -> Resources {
@@ -196,7 +223,7 @@ impl World<'_> {
     }
 
     /// The jobs that can run on the smallest cluster of the figure, the same for all its clusters.
-    fn jobs(&self, seed: u64) -> Result<(Workload, [usize; 2])> {
+    fn jobs(&self, seed: u64) -> Result<(Workload, LeftOut)> {
         let mut workload = self.read(seed)?;
         let least = self.figure.nodes.iter().copied().min().unwrap_or(self.case.nodes);
         let left_out = self.leave_out(&mut workload.jobs, &self.nodes(least, seed)?);
@@ -226,14 +253,15 @@ impl World<'_> {
     }
 
     fn tasks(&self) -> u64 {
-        (self.workload.tasks / u64::from(self.part())).max(1)
+        (self.workload.tasks / u64::from(part(self.extent.amount))).max(1)
     }
 
-    /// Keeps jobs until they have as many tasks as there are to be. How many of those that came before were left out, because no node suits them
-    /// and because they are too wide.
-    fn leave_out(&self, jobs: &mut Vec<TraceJob>, nodes: &[Node]) -> [usize; 2] {
+    /// Keeps jobs until they have as many tasks as there are to be. How many of those that came before were left out, because no node suits them,
+    /// because they are too wide or because they last too long.
+    fn leave_out(&self, jobs: &mut Vec<TraceJob>, nodes: &[Node]) -> LeftOut {
         let widest = self.scenario.setup.widest * f64::from(self.load_nodes());
-        let (mut left, mut left_out) = (self.tasks(), [0, 0]);
+        let (mut left, mut left_out) = (self.tasks(), LeftOut::default());
+        let longest_s = self.scenario.setup.longest_s.unwrap_or(f64::INFINITY);
         jobs.retain(|job| {
             let tasks = job.spec.task_count();
             if tasks > left {
@@ -247,9 +275,11 @@ impl World<'_> {
                 })
             });
             let is_narrow = Plan::of(std::slice::from_ref(job), &self.node_size()).peak(1.0) <= widest;
-            left_out[0] += usize::from(!is_suited);
-            left_out[1] += usize::from(is_suited && !is_narrow);
-            let is_kept = is_suited && is_narrow;
+            let is_short = longest_s.is_infinite() || job.shape().critical_seconds <= longest_s;
+            left_out.unsuited += usize::from(!is_suited);
+            left_out.wide += usize::from(is_suited && !is_narrow);
+            left_out.long += usize::from(is_suited && is_narrow && !is_short);
+            let is_kept = is_suited && is_narrow && is_short;
             left -= if is_kept { tasks } else { 0 };
             is_kept
         });
@@ -271,6 +301,10 @@ impl World<'_> {
         let gap_s = match self.case.arrivals {
             Arrivals::AtOnce => 0.0,
             Arrivals::Gap(gap_s) => gap_s,
+            Arrivals::Within(time_s) => {
+                let last = jobs.last().map_or(0.0, |job| job.arrival.as_secs_f64());
+                if last > 0.0 { time_s / last } else { 0.0 }
+            }
             Arrivals::Load(load) => {
                 let most = load * f64::from(self.load_nodes());
                 Plan::of(jobs, &self.node_size()).least_gap(most).ok_or_else(|| {
@@ -304,7 +338,7 @@ impl World<'_> {
 }
 
 impl Run {
-    fn of(outcome: Outcome, tasks: u64, left_out: [usize; 2]) -> Run {
+    pub fn of(outcome: Outcome, tasks: u64, left_out: LeftOut) -> Run {
         let results = outcome.results;
         let users = outcome.jobs.into_iter().filter(|job| job.outcome == "succeeded");
         Run {

@@ -15,6 +15,7 @@ pub struct Scenario {
     pub setup: Setup,
     workload: BTreeMap<String, WorkloadEntry>,
     figure: BTreeMap<String, FigureScenario>,
+    pub prototype: Prototype,
 }
 
 #[derive(Clone, Deserialize, Debug)]
@@ -34,6 +35,8 @@ pub struct Setup {
     pub constrained: f64,
     /// The part of the cluster that one job may need at once.
     pub widest: f64,
+    /// How long a job may take even if nothing waits.
+    pub longest_s: Option<f64>,
     /// Read in place of any other where only the machinery is to be tested.
     stand_in: WorkloadEntry,
 }
@@ -53,7 +56,7 @@ pub struct WorkloadEntry {
 }
 
 /// Its cases are all combinations of what it lists; of what it does not list, the setup's.
-#[derive(Clone, Deserialize, Debug)]
+#[derive(Clone, Default, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct FigureScenario {
     pub workloads: Vec<String>,
@@ -63,6 +66,9 @@ pub struct FigureScenario {
     /// Between jobs that come at random, in the mean; 0: all come at once.
     #[serde(default)]
     gaps_s: Vec<f64>,
+    /// From the first job to the last one, all of which come at random.
+    #[serde(default)]
+    within_s: Vec<f64>,
     /// The nodes that the loads are parts of, where those of a case are others.
     pub load_nodes: Option<u32>,
     #[serde(default)]
@@ -91,6 +97,8 @@ pub enum Arrivals {
     Load(f64),
     /// At random, with this gap in the mean.
     Gap(f64),
+    /// At random, the last one so many seconds after the first.
+    Within(f64),
     AtOnce,
 }
 
@@ -101,6 +109,36 @@ pub struct CostCase {
     pub name: String,
     #[serde(default)]
     set: String,
+}
+
+/// What real daemons are to do, and what of it the simulator is told.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Prototype {
+    nodes: u32,
+    clusters: u8,
+    globals: u8,
+    scheduler: String,
+    /// Of the run times in the trace.
+    time_scale: f64,
+    longest_s: f64,
+    within_s: f64,
+    /// From one process to another, in the simulator.
+    delay_ms: f64,
+    /// As in `sim run --cost`.
+    costs: String,
+    #[serde(rename = "replay")]
+    pub replays: Vec<Replay>,
+}
+
+/// Jobs, and the size of the nodes on which they run.
+#[derive(Clone, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Replay {
+    pub name: String,
+    pub workload: String,
+    cpus: u32,
+    memory_gib: u32,
 }
 
 /// A user, whose jobs are in a queue of its own.
@@ -129,8 +167,37 @@ impl Scenario {
         &self.workload[name]
     }
 
+    /// The scenario and the figure with the one case of a replay, where all times are divided by `part`.
+    pub fn replayed(&self, replay: &Replay, part: u32) -> (Scenario, FigureScenario) {
+        let Prototype { nodes, clusters, globals, ref scheduler, time_scale, longest_s, within_s, delay_ms, .. } =
+            self.prototype;
+        let (mut scenario, part) = (self.clone(), f64::from(part));
+        let Setup { heartbeat_s, .. } = self.setup;
+        let Replay { cpus, memory_gib, .. } = *replay;
+        let (heartbeat_s, longest_s) = (heartbeat_s / part, Some(longest_s / part));
+        let setup = &mut scenario.setup;
+        *setup =
+            Setup { nodes, cpus, memory_gib, heartbeat_s, delay_ms, globals, clusters, longest_s, ..setup.clone() };
+        for entry in scenario.workload.values_mut().chain([&mut setup.stand_in]) {
+            entry.options.insert("time-scale".to_owned(), (time_scale / part).to_string());
+        }
+        let figure = FigureScenario {
+            workloads: vec![replay.workload.clone()],
+            schedulers: vec![scheduler.clone()],
+            within_s: vec![within_s / part],
+            costs: vec![CostCase { name: String::new(), set: self.prototype.costs.clone() }],
+            ..FigureScenario::default()
+        };
+        (scenario, figure)
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
         self.setup.check()?;
+        self.prototype.check().map_err(|what| format!("prototype: {what}"))?;
+        let replayed = self.prototype.replays.iter().map(|replay| &replay.workload);
+        if let Some(unknown) = replayed.into_iter().find(|name| !self.workload.contains_key(*name)) {
+            return Err(format!("prototype: there is no workload `{unknown}`"));
+        }
         for (name, entry) in &self.workload {
             within(&format!("workload.{name}: tasks"), entry.tasks as f64, 1.0..=1e8)?;
         }
@@ -170,6 +237,24 @@ impl Setup {
     }
 }
 
+impl Prototype {
+    fn check(&self) -> std::result::Result<(), String> {
+        within("nodes", self.nodes, 1.0..=10_000.0)?;
+        Masters { globals: self.globals, clusters: self.clusters }.check()?;
+        within("time_scale", self.time_scale, 1e-6..=1e3)?;
+        within("longest_s", self.longest_s, 0.001..=MANY)?;
+        within("within_s", self.within_s, 0.0..=MANY)?;
+        within("delay_ms", self.delay_ms, 0.0..=MANY)?;
+        Preset::parse(&self.scheduler)?;
+        Costs::default().set(&self.costs)?;
+        for Replay { name, cpus, memory_gib, .. } in &self.replays {
+            within(&format!("cpus of {name}"), *cpus, 1.0..=1_000.0)?;
+            within(&format!("memory_gib of {name}"), *memory_gib, 1.0..=100_000.0)?;
+        }
+        Ok(())
+    }
+}
+
 impl Masters {
     fn check(&self) -> std::result::Result<(), String> {
         within("globals", self.globals, 1.0..=200.0)?;
@@ -181,7 +266,8 @@ impl FigureScenario {
     pub fn arrivals(&self) -> Vec<Arrivals> {
         let loads = self.loads.iter().map(|&load| Arrivals::Load(load));
         let gap = |&gap: &f64| if gap > 0.0 { Arrivals::Gap(gap) } else { Arrivals::AtOnce };
-        loads.chain(self.gaps_s.iter().map(gap)).collect()
+        let within = self.within_s.iter().map(|&within| Arrivals::Within(within));
+        loads.chain(self.gaps_s.iter().map(gap)).chain(within).collect()
     }
 
     /// A queue for each user.
@@ -199,6 +285,7 @@ impl FigureScenario {
         self.loads.iter().try_for_each(|&load| within("loads", load, 0.01..=100.0))?;
         self.gaps_s.iter().try_for_each(|&gap| within("gaps_s", gap, 0.0..=MANY))?;
         within("load_nodes", self.load_nodes.unwrap_or(1), 1.0..=MANY)?;
+        self.within_s.iter().try_for_each(|&time| within("within_s", time, 0.0..=MANY))?;
         self.nodes.iter().try_for_each(|&nodes| within("nodes", nodes, 1.0..=MANY))?;
         self.masters.iter().try_for_each(Masters::check)?;
         self.heartbeats_s.iter().try_for_each(|&period| within("heartbeats_s", period, 0.01..=MANY))?;

@@ -1,17 +1,15 @@
 //! Allocations a second of a federation of real daemons, whose nodes are hollow: everything but the processes of tasks is
 //! what it would be.
 
-mod daemons;
-
 use super::cluster::array;
 use super::{fdatasync_p50, percentile, sorted};
 use crate::client::{Client, Query};
 use crate::failure::{Failure, Result};
+use crate::verbs::hollow_federation::{Counts, Daemons, Nodes, Plan, Spent};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{Action, AllocationParts, JobState, StoryLine};
 use amalgam_daemon::bench::loopback_floor::rounds_a_second;
 use clap::Args;
-use daemons::{Counts, Daemons, Size, Spent};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -63,10 +61,17 @@ pub fn execute(args: &FederationArgs) -> Result<()> {
 }
 
 fn measure(args: &FederationArgs, nodes: u32) -> Result<()> {
-    let size = Size { clusters: args.clusters, globals: args.globals, nodes, cpus: args.cpus.div_ceil(nodes) };
+    let cpus = args.cpus.div_ceil(nodes);
+    let plan = Plan {
+        preset: &args.preset,
+        clusters: args.clusters,
+        globals: args.globals,
+        heartbeat: None,
+        nodes: Nodes::Alike { count: nodes, cpus },
+    };
     let started = Instant::now();
-    let daemons = Daemons::start(size, &args.preset)?;
-    println!("{nodes} nodes of {} CPUs: known to all after {:.1} s", size.cpus, started.elapsed().as_secs_f64());
+    let daemons = Daemons::start(&plan)?;
+    println!("{nodes} nodes of {cpus} CPUs: known to all after {:.1} s", started.elapsed().as_secs_f64());
     let rate = with_a_backlog(args, &daemons)?;
     at_half_the_rate(args, &daemons, rate)
 }

@@ -1,10 +1,12 @@
-//! A federation of daemons on loopback, whose nodes are hollow.
+//! A federation of daemons on loopback, whose nodes are hollow: each master, global master and group of nodes is a process.
 
 use crate::client::Client;
 use crate::failure::{Failure, Result};
-use crate::verbs::bench::cluster::{first_line, new_state_dir, spawn, stop};
+use crate::verbs::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
 use crate::verbs::bench::failed;
+use amalgam_core::vocabulary::Attribute;
 use amalgam_daemon::auth::{Tokens, client_token};
+use amalgam_workload::trace::Node;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::TcpListener;
@@ -15,22 +17,30 @@ use std::time::{Duration, Instant};
 /// How long all nodes may take until every global master knows them.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-#[derive(Clone, Copy)]
-pub struct Size {
+pub struct Plan<'a> {
+    /// A preset of federations.
+    pub preset: &'a str,
     pub clusters: u32,
     pub globals: u32,
-    /// Of all clusters together.
-    pub nodes: u32,
-    /// Of each node.
-    pub cpus: u32,
+    /// Of the masters; without it the usual one.
+    pub heartbeat: Option<Duration>,
+    pub nodes: Nodes<'a>,
+}
+
+pub enum Nodes<'a> {
+    /// So many of all clusters together, with so many CPUs each: those of a cluster are one process.
+    Alike { count: u32, cpus: u32 },
+    /// A process each. The first ones are of the first cluster, and join it in this order, as in the simulator.
+    Each(&'a [Node]),
 }
 
 pub struct Daemons {
     masters: Vec<Child>,
     globals: Vec<Child>,
-    /// All nodes of a cluster are one process.
     agents: Vec<Child>,
+    /// Of the global masters.
     pub clients: Vec<Client>,
+    pub of_masters: Vec<Client>,
     state_dir: PathBuf,
 }
 
@@ -45,33 +55,39 @@ pub struct Spent {
 
 impl Daemons {
     /// Starts them, and returns when every global master knows all nodes.
-    pub fn start(size: Size, preset: &str) -> Result<Daemons> {
+    pub fn start(plan: &Plan<'_>) -> Result<Daemons> {
         let state_dir = new_state_dir();
-        let (masters, globals, agents, clients) = Default::default();
+        let (masters, globals, agents, clients, of_masters) = Default::default();
         // From here on whatever was started is stopped when something fails.
-        let mut daemons = Daemons { masters, globals, agents, clients, state_dir };
-        let addresses = free_addresses(size.clusters)?;
+        let mut daemons = Daemons { masters, globals, agents, clients, of_masters, state_dir };
+        let addresses = free_addresses(plan.clusters)?;
         let first = daemons.home("global-0")?;
         let user = crate::cluster::user();
         Tokens::open(&first, &user).map_err(|error| Failure::new(error.to_string(), ""))?;
         let tokens = first.join(Tokens::FILE);
-        let config = daemons.state_dir.join("federation.toml");
-        let text = format!("preset = '{preset}'\n[federation]\nmasters = {addresses:?}\nglobals = {}\n", size.globals);
-        std::fs::write(&config, text)?;
-        for (cluster, address) in (0..size.clusters).zip(&addresses) {
-            let master = daemons.daemon("server", "cluster", cluster, &["--listen-agents", address], &tokens)?;
-            daemons.masters.push(master.0);
+        std::fs::write(daemons.state_dir.join("federation.toml"), plan.config(&addresses))?;
+        for (cluster, address) in (0..plan.clusters).zip(&addresses) {
+            let (process, ready) =
+                daemons.daemon("server", "cluster", cluster, &["--listen-agents", address], &tokens)?;
+            daemons.masters.push(process);
+            daemons.of_masters.push(Client::new(interface(&ready)?, token(&tokens, &user)?));
         }
-        for global in 0..size.globals {
+        for global in 0..plan.globals {
             let (process, ready) = daemons.daemon("global", "global", global, &[], &tokens)?;
             daemons.globals.push(process);
             daemons.clients.push(Client::new(interface(&ready)?, token(&tokens, &user)?));
         }
-        for (cluster, address) in (0..size.clusters).zip(&addresses) {
-            let count = size.nodes / size.clusters + u32::from(cluster < size.nodes % size.clusters);
-            daemons.add_nodes(cluster, address, count, size.cpus, &tokens)?;
-        }
-        daemons.wait_for_nodes(size.nodes)?;
+        let count = match plan.nodes {
+            Nodes::Alike { count, cpus } => {
+                daemons.add_alike(count, cpus, &addresses, &tokens)?;
+                count
+            }
+            Nodes::Each(nodes) => {
+                daemons.add_each(nodes, &addresses, &tokens)?;
+                nodes.len() as u32
+            }
+        };
+        daemons.wait_for_nodes(count)?;
         Ok(daemons)
     }
 
@@ -92,29 +108,51 @@ impl Daemons {
         let (config, number) = (self.state_dir.join("federation.toml"), number.to_string());
         let (config, place) = (config.to_string_lossy(), home.to_string_lossy());
         let own = [verb, "--listen", "127.0.0.1:0", "--config", &config, "--number", &number, "--state-dir", &place];
-        self.started(&home, &[&own[..], arguments].concat())
+        let mut process = spawn(&home, &[&own[..], arguments].concat(), Stdio::piped())?;
+        match is_ready(&mut process) {
+            Ok(ready) => Ok((process, ready)),
+            Err(failure) => {
+                stop(process);
+                Err(failure)
+            }
+        }
     }
 
-    fn add_nodes(&mut self, cluster: u32, server: &str, count: u32, cpus: u32, tokens: &Path) -> Result<()> {
-        if count == 0 {
-            return Ok(());
+    fn add_alike(&mut self, count: u32, cpus: u32, masters: &[String], tokens: &Path) -> Result<()> {
+        let clusters = masters.len() as u32;
+        for (cluster, master) in (0..).zip(masters) {
+            let own = (count / clusters + u32::from(cluster < count % clusters)).to_string();
+            if own != "0" {
+                let size = ["--hollow", &own, "--cpus", &cpus.to_string(), "--memory", "64GiB"];
+                self.agents.push(self.agent(master, &format!("c{cluster}"), &size, tokens)?);
+                self.agents.last_mut().map(is_ready).transpose()?;
+            }
         }
-        let (name, count, cpus) = (format!("c{cluster}"), count.to_string(), cpus.to_string());
-        let tokens = tokens.to_string_lossy();
-        let who = ["agent", "--server", server, "--token-file", &tokens, "--name", &name, "--hollow", &count];
-        let agent = self.started(&self.state_dir, &[&who[..], &["--cpus", &cpus, "--memory", "64GiB"]].concat())?;
-        self.agents.push(agent.0);
         Ok(())
     }
 
-    fn started(&self, home: &Path, arguments: &[&str]) -> Result<(Child, String)> {
-        let mut process = spawn(home, arguments, Stdio::piped())?;
-        let ready = first_line(&mut process)?;
-        if ready.starts_with("ready: ") {
-            return Ok((process, ready));
+    /// One of each cluster at a time.
+    fn add_each(&mut self, nodes: &[Node], masters: &[String], tokens: &Path) -> Result<()> {
+        let of_cluster: Vec<&[Node]> = nodes.chunks(nodes.len().div_ceil(masters.len()).max(1)).collect();
+        for place in 0..of_cluster.iter().map(|nodes| nodes.len()).max().unwrap_or(0) {
+            let begun = self.agents.len();
+            for (cluster, (nodes, master)) in of_cluster.iter().zip(masters).enumerate() {
+                let Some(node) = nodes.get(place) else { continue };
+                let name = format!("c{cluster}-n{place}");
+                let offer = offer(node);
+                let offer: Vec<&str> = offer.iter().map(String::as_str).collect();
+                self.agents.push(self.agent(master, &name, &offer, tokens)?);
+            }
+            self.agents[begun..].iter_mut().try_for_each(|agent| is_ready(agent).map(drop))?;
         }
-        stop(process);
-        Err(Failure::new(format!("`amalgam {}` did not come up", arguments[0]), "see its message above"))
+        Ok(())
+    }
+
+    /// A process of hollow nodes that may not have joined yet.
+    fn agent(&self, master: &str, name: &str, offer: &[&str], tokens: &Path) -> Result<Child> {
+        let tokens = tokens.to_string_lossy();
+        let who = ["agent", "--server", master, "--token-file", &tokens, "--name", name];
+        spawn(&self.state_dir, &[&who[..], offer].concat(), Stdio::piped())
     }
 
     fn home(&self, name: &str) -> Result<PathBuf> {
@@ -152,6 +190,7 @@ impl Daemons {
 
 impl Drop for Daemons {
     fn drop(&mut self) {
+        self.agents.iter().for_each(ask_to_stop);
         for process in self.agents.drain(..).chain(self.globals.drain(..)).chain(self.masters.drain(..)) {
             stop(process);
         }
@@ -174,6 +213,32 @@ impl Spent {
             self.waited += waited / 1e9;
         }
         Ok(())
+    }
+}
+
+impl Plan<'_> {
+    fn config(&self, masters: &[String]) -> String {
+        let heartbeat = self.heartbeat.map(|period| format!("heartbeat = '{}ms'\n", period.as_millis()));
+        let (preset, heartbeat, globals) = (self.preset, heartbeat.unwrap_or_default(), self.globals);
+        format!("preset = '{preset}'\n{heartbeat}[federation]\nmasters = {masters:?}\nglobals = {globals}\n")
+    }
+}
+
+fn offer(node: &Node) -> Vec<String> {
+    let size = &node.resources.basic;
+    let (cpus, memory) = (format!("{}m", size.cpu_millis()), format!("{}MiB", size.memory_mib()));
+    let attribute =
+        |attribute: &Attribute| ["--attribute".to_owned(), format!("{}={}", attribute.name, attribute.value)];
+    let own = ["--hollow", "1", "--cpus", &cpus, "--memory", &memory].map(str::to_owned);
+    own.into_iter().chain(node.attributes.iter().flat_map(attribute)).collect()
+}
+
+/// Waits for what it says when it is.
+fn is_ready(process: &mut Child) -> Result<String> {
+    let ready = first_line(process)?;
+    match ready.starts_with("ready: ") {
+        true => Ok(ready),
+        false => Err(Failure::new("a daemon did not come up", "see its message above")),
     }
 }
 

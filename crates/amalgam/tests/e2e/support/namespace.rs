@@ -1,0 +1,98 @@
+//! Network namespaces that a test makes for itself: hosts with a loopback of their own, whose links are real interfaces.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+/// It has no name, and lasts for as long as somebody has it open or is in it: whatever becomes of the test, nothing is left.
+#[derive(Clone)]
+pub struct Namespace(Arc<File>);
+
+/// Hosts that a bridge connects, which is in a namespace of its own.
+pub struct Network {
+    pub hosts: Vec<Namespace>,
+    bridge: Namespace,
+}
+
+impl Namespace {
+    fn new() -> io::Result<Namespace> {
+        let made = thread::spawn(|| {
+            // SAFETY: unshare has no preconditions, and concerns this thread alone.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::open("/proc/thread-self/ns/net")
+        });
+        Ok(Namespace(Arc::new(made.join().unwrap()?)))
+    }
+
+    /// This thread goes there, and so do those that it starts from now on.
+    pub fn enter(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is open for as long as `self` is there.
+        match unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The command will run there.
+    pub fn has(&self, command: &mut Command) {
+        let namespace = self.clone();
+        // SAFETY: setns is async-signal-safe, and nothing else is called unless it fails.
+        unsafe { command.pre_exec(move || namespace.enter()) };
+    }
+
+    /// As another process can open it.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// Runs `ip` there.
+    fn ip(&self, arguments: &str) -> Result<(), String> {
+        let mut command = Command::new("ip");
+        self.has(command.args(arguments.split_whitespace()));
+        let output = command.output().map_err(|why| format!("`ip` of iproute2 cannot be run: {why}"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(format!("`ip {arguments}`: {}", said.trim())) }
+    }
+}
+
+impl Network {
+    /// # Errors
+    /// Why it cannot be made here.
+    pub fn new(hosts: usize) -> Result<Network, String> {
+        let namespace = || Namespace::new().map_err(|why| format!("no network namespace can be made: {why}"));
+        let bridge = namespace()?;
+        bridge.ip("link add hub type bridge")?;
+        bridge.ip("link set hub up")?;
+        let mut network = Network { hosts: Vec::new(), bridge };
+        for number in 0..hosts {
+            let host = namespace()?;
+            host.ip("link set lo up")?;
+            host.ip(&format!("link add eth0 type veth peer name port{number} netns {}", network.bridge.path()))?;
+            host.ip(&format!("address add {}/24 dev eth0", address(number)))?;
+            host.ip("link set eth0 up")?;
+            network.bridge.ip(&format!("link set port{number} master hub up"))?;
+            network.hosts.push(host);
+        }
+        Ok(network)
+    }
+
+    /// What is sent from now on is lost, and nobody is told.
+    pub fn cut(&self, host: usize) {
+        self.bridge.ip(&format!("link set port{host} down")).unwrap();
+    }
+
+    pub fn heal(&self, host: usize) {
+        self.bridge.ip(&format!("link set port{host} up")).unwrap();
+    }
+}
+
+/// Of a host, for the others.
+pub fn address(host: usize) -> String {
+    format!("10.77.0.{}", host + 1)
+}
