@@ -29,6 +29,8 @@ pub struct GlobalMaster {
     sharing: Sharing,
     /// By number.
     clusters: Vec<Cluster>,
+    /// Nodes that were given up and have not come back.
+    lost: BTreeSet<NodeId>,
     /// Counts introductions.
     introductions: u32,
 }
@@ -92,6 +94,7 @@ impl GlobalMaster {
             proposals: Proposals::new(epoch, sharing.is_wanted()),
             sharing,
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
+            lost: BTreeSet::new(),
             introductions: 0,
         }
     }
@@ -163,6 +166,8 @@ impl GlobalMaster {
         let number = u64::from(epoch.0) << 32 | u64::from(self.introductions);
         if let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) {
             entry.awaited = Some(number);
+            // What its queues hold may have changed since.
+            entry.is_settled = false;
             let jobs = self.dispatch.running().map(|(job, queue)| (job.id, queue)).collect();
             out.send(cluster, ToMaster::Introduce(Box::new(GlobalIntroduction { epoch, number, jobs })));
         }
@@ -184,6 +189,7 @@ impl GlobalMaster {
         let federation = self.federation;
         let is_there = |node: NodeId| federation.has(node) && federation.cluster_of(node) == cluster;
         let (mut returned, mut lost) = (Vec::new(), Vec::new());
+        let is_whole = matches!(since, Since::Nothing { .. });
         match since {
             Since::Nothing { introduction, kinds, held } => {
                 let is_answer = entry.awaited == Some(introduction);
@@ -235,7 +241,7 @@ impl GlobalMaster {
         if *self.dispatch.rooms.capacity() != had {
             self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
         }
-        self.tell_managers(returned, lost, out);
+        self.tell_managers(returned, lost, is_whole, out);
         if self.dispatch.scheduler.open_tasks() > 0 {
             self.dispatch.decide(now, &opened, &mut self.proposals, out);
         }
@@ -308,8 +314,9 @@ impl GlobalMaster {
         }
     }
 
-    /// What is at nodes that come back is claimed, and what was at nodes that are given up is lost.
-    fn tell_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, out: &mut Outbox) {
+    /// What is at nodes that come back is claimed, and what was at nodes that are given up is lost. At a node that had been given
+    /// up, or was not heard of before, there may be something of jobs that have ended.
+    fn tell_managers(&mut self, mut returned: Vec<NodeId>, lost: Vec<NodeId>, is_whole: bool, out: &mut Outbox) {
         if returned.is_empty() && lost.is_empty() {
             return;
         }
@@ -317,10 +324,17 @@ impl GlobalMaster {
         if !returned.is_empty() {
             returned.sort_unstable();
             returned.dedup();
+            let was_lost = returned.iter().filter(|node| self.lost.remove(node)).count() > 0;
             let nodes: Arc<[NodeId]> = returned.into();
-            running.iter().for_each(|job| out.send(*job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) }));
+            let mut tell = |job| out.send(job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) });
+            if is_whole || was_lost {
+                self.dispatch.jobs_from(JobId(0)).for_each(|(job, _)| tell(job.id));
+            } else {
+                running.iter().for_each(|job| tell(*job));
+            }
         }
         for node in lost {
+            self.lost.insert(node);
             running.iter().for_each(|job| out.send(*job, ToJobManager::NodeLost { node }));
         }
     }

@@ -1,5 +1,5 @@
 //! Tasks that begin together do: no process of a gang begins before every task of its stage that has not succeeded has an attempt in
-//! place, and none is launched beside others that were told to begin.
+//! place, and none is launched beside others that run.
 //!
 //! Which attempts are open is counted by what job managers wrote down.
 
@@ -25,6 +25,8 @@ struct Gang {
     open: BTreeMap<AttemptId, u32>,
     /// Those of them, and of all before, that were told to begin.
     may_begin: BTreeSet<AttemptId>,
+    /// Those that became processes.
+    begun: BTreeSet<AttemptId>,
 }
 
 impl Gangs {
@@ -41,8 +43,8 @@ impl Gangs {
             }
             Change::Launched { attempt, task, .. } => {
                 let Some(gang) = self.of(*task) else { return Ok(()) };
-                if let Some(other) = gang.open.keys().find(|other| gang.may_begin.contains(other)) {
-                    let what = format!("{task} is launched anew, and {other} of its gang was told to begin before");
+                if let Some(other) = gang.open.keys().find(|other| gang.begun.contains(other)) {
+                    let what = format!("{task} is launched anew, and {other} of its gang runs since before");
                     return Err(Breach::of_task(*task, what));
                 }
                 gang.open.insert(*attempt, task.index);
@@ -111,6 +113,7 @@ impl Gangs {
         if !gang.may_begin.contains(&attempt) {
             return Err(Breach::of_task(task, format!("{attempt} began, and its gang was not told to begin")));
         }
+        gang.begun.insert(attempt);
         self.begun += 1;
         Ok(())
     }
@@ -171,10 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_beside_those_that_were_told_to_begin_is_noticed() {
-        let begun = [launched(attempt(0)), begins()];
-        let again = |between: &[Happening]| breach(&[&begun[..], between, &[launched(attempt(1))]].concat());
-        assert!(again(&[]).is_some_and(|what| what.contains("was told to begin before")));
-        assert_eq!(again(&[finished(attempt(0), EndReason::Exit(1), false)]), None);
+    fn a_launch_beside_those_that_run_is_noticed() {
+        let told = [launched(attempt(0)), begins()];
+        let again = |between: &[Happening]| breach(&[&told[..], between, &[launched(attempt(1))]].concat());
+        assert_eq!(again(&[]), None, "what it was told may be lost");
+        let begun = began(0, attempt(0), 1_000);
+        assert!(again(std::slice::from_ref(&begun)).is_some_and(|what| what.contains("runs since before")));
+        assert_eq!(again(&[begun, finished(attempt(0), EndReason::Exit(1), false)]), None);
     }
 }
