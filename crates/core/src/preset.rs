@@ -421,8 +421,8 @@ impl Preset {
         ..Preset::of("megha", InterJob::RoundRobin)
     };
 
-    /// One step beyond it: global masters that search the same partition begin at different nodes, leave those alone for a while
-    /// where they were refused, and hear of changes before the next heartbeat.
+    /// One step beyond it: global masters that search the same nodes begin at different ones, look where they were refused after
+    /// their other partitions, take others' room where there is most, and hear of changes before the next heartbeat.
     pub const MEGHA_PLUS: Preset = Preset {
         name: Name("megha-plus"),
         placement: Placement::Partitions { scattered: true },

@@ -44,6 +44,8 @@ pub struct Ledger {
     /// Where bookings are kept whose grants were numbered in an earlier life or by somebody else: their ids say another place.
     adopted: BTreeMap<(Epoch, u64), u32>,
     classes: Classes,
+    /// Those of nodes that have not joined.
+    no_attributes: Arc<Attributes>,
     capacity: Totals,
     /// Counts changes to which nodes there are and which of them are open.
     node_changes: u64,
@@ -214,7 +216,7 @@ impl Ledger {
                 capacity: Resources::ZERO,
                 booked: Resources::ZERO,
                 elsewhere: Resources::ZERO,
-                attributes: Arc::default(),
+                attributes: Arc::clone(&self.no_attributes),
                 first_booking: NONE,
                 bookings: 0,
                 giving_way: 0,
@@ -249,7 +251,8 @@ impl Ledger {
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);
         }
-        let is_other = entry.attributes != attributes;
+        // Those of a new node are not looked at for nothing: they are elsewhere in memory, in no cache.
+        let is_other = entry.state == NodeState::Expected || entry.attributes != attributes;
         entry.attributes = attributes;
         self.expected -= u32::from(std::mem::replace(&mut entry.state, NodeState::Up) == NodeState::Expected);
         self.node_changes += 1;

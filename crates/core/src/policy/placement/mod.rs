@@ -52,6 +52,17 @@ mod tests {
             Nodes((0..count).map(node).collect())
         }
 
+        /// Nodes of one size, some of them free and all others full.
+        pub(super) fn with_room(count: u32, is_free: impl Fn(u32) -> bool) -> Nodes {
+            let Nodes(mut nodes) = Nodes::random(0, count);
+            for (number, node) in (0..).zip(&mut nodes) {
+                node.capacity = Resources::new(4_000, 4_000);
+                node.free = if is_free(number) { node.capacity } else { Resources::ZERO };
+                node.open = true;
+            }
+            Nodes(nodes)
+        }
+
         pub(super) fn ask(cpu_millis: u32, memory_mib: u32) -> OpenAsk {
             OpenAsk {
                 slot: 0,

@@ -3,12 +3,14 @@
 //!
 //! Departs: where no node of any partition has room, that is found by one search of all nodes and not by one of each partition.
 //! Beyond the paper, if it is told to avoid conflicts: within a partition it begins at a node that it draws, so that two global
-//! masters seldom choose the same room; and a partition where it was refused comes after all others for a while.
+//! masters seldom choose the same room; an own partition where it was refused comes after the other own ones for a while, but
+//! never after others'; and of others' room it takes what the search of all nodes finds that begins at a node that it draws. So
+//! it seldom takes where little is left, which whoever owns it is about to use, as taking turns does.
 
 use crate::policy::{Budget, Decision, OpenAsk, PlacementPolicy};
-use crate::vocabulary::{Chance, ClusterId, Duration, Federation, GlobalId, Instant, NodeId, NodeViews, Partition};
+use crate::vocabulary::{Chance, ClusterId, Duration, Federation, GlobalId, Instant, NodeId, NodeViews};
 
-/// For so long a partition comes last where a launch was refused: others place there just now.
+/// For so long an own partition comes last among these where a launch was refused: others place there just now.
 const LAST_FOR: Duration = Duration::from_millis(500);
 
 pub struct Partitions {
@@ -23,9 +25,9 @@ pub struct Partitions {
 
 /// How conflicts with other global masters are avoided.
 struct Avoidance {
-    /// Where searches of a partition begin; without it, at its first node.
+    /// Where searches begin; without it, at the first node.
     scatter: Chance,
-    /// When each partition was the last to be refused, by cluster and then by global master.
+    /// When the own partition of each cluster was the last to be refused.
     refused_at: Vec<Option<Instant>>,
 }
 
@@ -35,71 +37,74 @@ impl Partitions {
         // Global masters that begin together do not all begin with the same cluster.
         let clusters = u32::from(federation.clusters);
         let internal = u32::from(own.0) % clusters;
-        let partitions = usize::from(federation.clusters) * usize::from(federation.globals);
-        let avoidance = scatter.map(|scatter| Avoidance { scatter, refused_at: vec![None; partitions] });
+        let avoidance = scatter.map(|scatter| Avoidance { scatter, refused_at: vec![None; clusters as usize] });
         Partitions { federation, own, internal, external: internal, avoidance }
     }
 
     fn find(&mut self, now: Instant, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
-        let clusters = u32::from(self.federation.clusters);
-        if !self.comes_last(now, self.internal, self.own) {
-            let first = self.search(self.internal, self.own, ask, view);
-            if first.is_some() {
-                self.internal = (self.internal + 1) % clusters;
-                return first;
-            }
+        if !self.comes_last(now, self.internal)
+            && let Some(node) = self.search_internal(self.internal, ask, view)
+        {
+            return Some(node);
         }
-        view.find_room(ask.class, &ask.shape, 0)?;
-        let found = self.find_among(now, false, ask, view);
-        if found.is_some() || self.avoidance.is_none() { found } else { self.find_among(now, true, ask, view) }
+        let start = self.draw(view.len());
+        let anywhere = view.find_room(ask.class, &ask.shape, start)?;
+        if let Some(node) = self.find_internal(now, ask, view) {
+            return Some(node);
+        }
+        // What was found anywhere is another's, then.
+        if self.avoidance.is_some() { Some(anywhere) } else { self.find_external(ask, view) }
     }
 
-    /// In the partitions that come last now, or in the others.
-    fn find_among(&mut self, now: Instant, last: bool, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
-        let clusters = u32::from(self.federation.clusters);
-        for turn in 0..clusters {
-            let cluster = (self.internal + turn) % clusters;
-            if self.comes_last(now, cluster, self.own) == last
-                && let Some(node) = self.search(cluster, self.own, ask, view)
-            {
-                self.internal = (cluster + 1) % clusters;
-                return Some(node);
-            }
-        }
-        let others = u32::from(self.federation.globals) - 1;
-        for turn in 0..others * clusters {
-            let place = (self.external + turn) % (others * clusters);
-            let global = GlobalId(((u32::from(self.own.0) + 1 + place / clusters) % (others + 1)) as u8);
-            if self.comes_last(now, place % clusters, global) == last
-                && let Some(node) = self.search(place % clusters, global, ask, view)
-            {
-                self.external = (place + 1) % (others * clusters);
+    fn find_internal(&mut self, now: Instant, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
+        let (first, clusters) = (self.internal, u32::from(self.federation.clusters));
+        let mut find = |last| {
+            let mut in_turn = (0..clusters).map(|turn| (first + turn) % clusters);
+            in_turn.find_map(|cluster| {
+                let is_wanted = self.comes_last(now, cluster) == last;
+                is_wanted.then(|| self.search_internal(cluster, ask, view)).flatten()
+            })
+        };
+        find(false).or_else(|| find(true))
+    }
+
+    fn search_internal(&mut self, cluster: u32, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
+        let node = self.search(cluster, self.own, ask, view)?;
+        self.internal = (cluster + 1) % u32::from(self.federation.clusters);
+        Some(node)
+    }
+
+    fn find_external(&mut self, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
+        let (clusters, globals) = (u32::from(self.federation.clusters), u32::from(self.federation.globals));
+        let all = (globals - 1) * clusters;
+        for turn in 0..all {
+            let place = (self.external + turn) % all;
+            let global = GlobalId(((u32::from(self.own.0) + 1 + place / clusters) % globals) as u8);
+            if let Some(node) = self.search(place % clusters, global, ask, view) {
+                self.external = (place + 1) % all;
                 return Some(node);
             }
         }
         None
     }
 
-    fn comes_last(&self, now: Instant, cluster: u32, global: GlobalId) -> bool {
-        let refused_at = |avoidance: &Avoidance| avoidance.refused_at[self.number(cluster, global)];
+    /// Of the own partitions, that of this cluster.
+    fn comes_last(&self, now: Instant, cluster: u32) -> bool {
+        let refused_at = |avoidance: &Avoidance| avoidance.refused_at[cluster as usize];
         self.avoidance.as_ref().and_then(refused_at).is_some_and(|at| now.since(at) < LAST_FOR)
-    }
-
-    fn number(&self, cluster: u32, global: GlobalId) -> usize {
-        cluster as usize * usize::from(self.federation.globals) + usize::from(global.0)
     }
 
     fn search(&mut self, cluster: u32, global: GlobalId, ask: &OpenAsk, view: &dyn NodeViews) -> Option<usize> {
         let partition = self.federation.partition(ClusterId(cluster as u8), global);
-        let start = self.start(&partition, view);
+        let start = partition.from + self.draw(partition.to.min(view.len()).saturating_sub(partition.from));
         view.find_in_partition(ask.class, &ask.shape, &partition, start)
     }
 
-    fn start(&mut self, partition: &Partition, view: &dyn NodeViews) -> usize {
-        let length = partition.to.min(view.len()).saturating_sub(partition.from) as u64;
+    /// The first of so many nodes, or if conflicts are avoided any of them.
+    fn draw(&mut self, length: usize) -> usize {
         match &mut self.avoidance {
-            Some(avoidance) if length > 0 => partition.from + avoidance.scatter.below(length) as usize,
-            _ => partition.from,
+            Some(avoidance) if length > 0 => avoidance.scatter.below(length as u64) as usize,
+            _ => 0,
         }
     }
 }
@@ -115,10 +120,10 @@ impl PlacementPolicy for Partitions {
 
     fn on_refused(&mut self, now: Instant, node: usize) {
         let node = NodeId(node as u32);
-        let (cluster, global) = (self.federation.cluster_of(node), self.federation.internal_to(node));
-        let number = self.number(u32::from(cluster.0), global);
-        if let Some(avoidance) = &mut self.avoidance {
-            avoidance.refused_at[number] = Some(now);
+        if let Some(avoidance) = &mut self.avoidance
+            && self.federation.internal_to(node) == self.own
+        {
+            avoidance.refused_at[usize::from(self.federation.cluster_of(node).0)] = Some(now);
         }
     }
 }
@@ -157,7 +162,7 @@ mod tests {
             let nodes = Nodes::random(seed, 60);
             // Few nodes are as large.
             let ask = Nodes::ask(3_500, 3_200);
-            let mut policy = Partitions::new(federation, own, None);
+            let mut policy = Partitions::new(federation, own, (seed % 2 == 0).then(|| Chance::new(seed, "scatter")));
             let internal = |node: &usize| federation.internal_to(crate::vocabulary::NodeId(*node as u32)) == own;
             let chosen = one_start(&mut policy, &ask, &nodes);
             assert_eq!(chosen.is_some(), nodes.fitting(&ask).next().is_some(), "seed {seed}");
@@ -191,5 +196,41 @@ mod tests {
         };
         let later = LAST_FOR.as_micros();
         assert_eq!([chosen(true, 1), chosen(true, later), chosen(false, 1)], [false, true, true]);
+    }
+
+    #[test]
+    fn where_it_was_refused_it_looks_before_it_takes_others_room() {
+        let federation = Federation::new(3, 4, 20).unwrap();
+        for (seed, own) in (0..50).flat_map(|seed| [0, 3].map(|own| (seed, GlobalId(own)))) {
+            let (nodes, ask) = (Nodes::random(seed, 60), Nodes::ask(2_000, 1_500));
+            let internal = |node: usize| federation.internal_to(NodeId(node as u32)) == own;
+            let has_internal = nodes.fitting(&ask).any(internal);
+            let mut policy = Partitions::new(federation, own, Some(Chance::new(seed, "scatter")));
+            let mut chance = Chance::new(seed, "refused");
+            for _ in 0..20 {
+                let chosen = one_start(&mut policy, &ask, &nodes);
+                assert_eq!(chosen.is_some_and(internal), has_internal, "seed {seed}: {chosen:?}");
+                policy.on_refused(Instant::ZERO, chance.below(60_u64) as usize);
+            }
+        }
+    }
+
+    /// Of one of others' partitions all nodes are free, of another one is.
+    #[test]
+    fn of_others_room_it_takes_most_where_there_is_most() {
+        let federation = Federation::new(2, 4, 100).unwrap();
+        let partition = |node: u32| (federation.cluster_of(NodeId(node)).0, federation.internal_to(NodeId(node)).0);
+        let nodes = Nodes::with_room(200, |node| partition(node) == (0, 1) || node == 102);
+        let ask = Nodes::ask(1_000, 1_000);
+        let from_the_last = |scatter: Option<Chance>| {
+            let mut policy = Partitions::new(federation, GlobalId(0), scatter);
+            (0..400).filter(|_| one_start(&mut policy, &ask, &nodes) == Some(102)).count()
+        };
+        assert_eq!(from_the_last(None), 200, "by turns");
+        // From five of the 200 nodes on it is the first.
+        for seed in 0..20 {
+            let drawn = from_the_last(Some(Chance::new(seed, "scatter")));
+            assert!(drawn < 40, "seed {seed}: {drawn} of 400");
+        }
     }
 }
