@@ -539,7 +539,9 @@ impl Preset {
         // Nobody keeps a node free for another.
         let of_scheduler = SchedulerSettings { reserve_after: None, delays: self.delays };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
-        GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler)
+        // As long as it takes until the others have heard of it and somebody's launch is there.
+        let first_refusal = self.tell_changes_after.map(|after| after + after);
+        GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler).leaving_to_others(first_refusal)
     }
 
     /// Whether it takes a federation.

@@ -80,6 +80,12 @@ fn shuffle_counts_what_its_nodes_handed_to_each_other() {
 }
 
 #[test]
+fn ranks_meet_since_they_run_at_the_same_time() {
+    let told = run(&Scene::new(), "ranks");
+    assert!(told.out.contains("4 ranks met at three steps") && told.out.contains("12 meetings"), "{told:?}");
+}
+
+#[test]
 fn an_array_of_ten_thousand_ends() {
     let told = run(&Scene::new(), "array");
     assert!(told.err.contains("10000/10000"), "{told:?}");
@@ -90,7 +96,7 @@ fn every_example_is_accepted() {
     let scene = Scene::new();
     let mut check = scene.command(&["config", "check"]);
     check.current_dir(repository());
-    let jobs = ["array", "diamond", "nightly", "query", "shuffle", "sweep", "wordcount"];
+    let jobs = ["array", "diamond", "nightly", "query", "ranks", "shuffle", "sweep", "wordcount"];
     let told = told({
         check.args(jobs.map(|name| format!("examples/{name}.toml")));
         check

@@ -3,6 +3,7 @@
 //!
 //! What it believes is soft: it is told everything when a connection is new. Its jobs are in its log.
 
+mod first_refusal;
 mod proposals;
 mod sharing;
 
@@ -15,6 +16,7 @@ use crate::vocabulary::{
     Attributes, ClusterId, Duration, Epoch, Federation, GlobalId, GrantId, Instant, JobId, NodeId, QueueId, Resources,
     Totals,
 };
+use first_refusal::FirstRefusal;
 use proposals::Proposals;
 use sharing::Sharing;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,7 @@ pub struct GlobalMaster {
     dispatch: Dispatcher,
     proposals: Proposals,
     sharing: Sharing,
+    first_refusal: FirstRefusal,
     /// By number.
     clusters: Vec<Cluster>,
     /// Nodes that were given up and have not come back.
@@ -93,10 +96,18 @@ impl GlobalMaster {
             dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new()),
             proposals: Proposals::new(epoch, sharing.is_wanted()),
             sharing,
+            first_refusal: FirstRefusal::default(),
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
             lost: BTreeSet::new(),
             introductions: 0,
         }
+    }
+
+    /// Room in others' partitions is left to these for so long.
+    #[must_use]
+    pub fn leaving_to_others(mut self, length: Option<Duration>) -> GlobalMaster {
+        self.first_refusal = FirstRefusal::of_length(length);
+        self
     }
 
     /// Its jobs, and what it believes of the room for them.
@@ -175,6 +186,7 @@ impl GlobalMaster {
 
     fn close(&mut self, cluster: ClusterId) {
         for node in self.federation.nodes_of(cluster).map(NodeId) {
+            self.first_refusal.forget(node);
             match self.dispatch.rooms.state(node) {
                 Some(NodeState::Up) => self.dispatch.rooms.set_state(node, NodeState::Unreachable),
                 Some(_) => {}
@@ -229,11 +241,13 @@ impl GlobalMaster {
             self.dispatch.scheduler.on_refused(now, self.dispatch.rooms.index(booking.node));
         }
         self.dispatch.free(now, from, &refused, out);
+        let left = self.to_be_left(&freed);
         self.dispatch.free(now, from, &freed, out);
+        self.leave_room(&left);
         let (had, changes) = (*self.dispatch.rooms.capacity(), self.dispatch.rooms.node_changes());
         let mut opened = Vec::new();
         for news in nodes.into_iter().filter(|news| is_there(news.node())) {
-            self.take_news(now, news, seen, &mut opened, &mut returned, &mut lost);
+            self.take_news(now, (news, seen, is_whole), &mut opened, &mut returned, &mut lost);
         }
         if self.dispatch.rooms.node_changes() != changes {
             self.dispatch.scheduler.on_room_opened();
@@ -274,8 +288,7 @@ impl GlobalMaster {
     fn take_news(
         &mut self,
         now: Instant,
-        news: NodeNews,
-        seen: u64,
+        (news, seen, is_whole): (NodeNews, u64, bool),
         opened: &mut Vec<NodeId>,
         returned: &mut Vec<NodeId>,
         lost: &mut Vec<NodeId>,
@@ -292,10 +305,10 @@ impl GlobalMaster {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
                 }
-                let epoch = self.proposals.epoch();
-                self.dispatch.rooms.believe(node, &free, |grant| grant.epoch != epoch || grant.number <= seen);
                 self.sharing.on_held(node, held);
-                opened.push(node);
+                if self.take_room(now, node, free, seen, is_whole) {
+                    opened.push(node);
+                }
             }
             NodeNews::Away { node, lost: false } if rooms.state(node) == Some(NodeState::Up) => {
                 rooms.set_state(node, NodeState::Unreachable);
@@ -368,7 +381,10 @@ impl Role for GlobalMaster {
                 self.dispatch.on_recovered(now, out);
             }
             Event::Connected { .. } | Event::Disconnected { .. } => {}
-            Event::Wakeup => self.dispatch.on_delays(now, &mut self.proposals, out),
+            Event::Wakeup => {
+                self.see_openings(now, out);
+                self.dispatch.on_delays(now, &mut self.proposals, out);
+            }
         }
         self.have_others_give_way(now, out);
         self.dispatch.begun.clear();
@@ -377,7 +393,8 @@ impl Role for GlobalMaster {
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        self.dispatch.scheduler.next_widening().into_iter().chain(self.sharing.next_retry()).min()
+        let own = [self.sharing.next_retry(), self.first_refusal.next_due()];
+        self.dispatch.scheduler.next_widening().into_iter().chain(own.into_iter().flatten()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

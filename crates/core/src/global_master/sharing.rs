@@ -160,14 +160,19 @@ impl Sharing {
 }
 
 impl GlobalMaster {
-    /// What the queue's tasks hold in all clusters together, as they say and with what was proposed since.
-    fn used(&self, queue: QueueId) -> Totals {
-        let mut used = Totals::ZERO;
+    /// What the queue's tasks hold in all clusters together, as they say and with what was proposed since. What may be taken from it
+    /// counts still: its cluster may find that nobody has to give way.
+    fn held(&self, queue: QueueId) -> Totals {
+        let mut held = self.sharing.coming.get(&queue).copied().unwrap_or_default();
         for told in self.clusters.iter().filter_map(|cluster| cluster.usage.get(&queue)) {
-            used.0.iter_mut().zip(&told.0).for_each(|(sum, more)| *sum += more);
+            held.0.iter_mut().zip(&told.0).for_each(|(sum, more)| *sum += more);
         }
-        let of = |proposals: &BTreeMap<QueueId, Totals>| proposals.get(&queue).copied().unwrap_or_default();
-        used.zip(&of(&self.sharing.coming), |used, coming| used + coming).saturating_sub(&of(&self.sharing.going))
+        held
+    }
+
+    /// The same when all has been taken from it that is on its way to be.
+    fn used(&self, queue: QueueId) -> Totals {
+        self.held(queue).saturating_sub(&self.sharing.going.get(&queue).copied().unwrap_or_default())
     }
 
     fn standings(&self) -> Vec<Standing> {
@@ -198,7 +203,7 @@ impl GlobalMaster {
             self.sharing.own[number].retry_at = None;
             while self.dispatch.scheduler.has_blocked(queue) {
                 let standings = self.standings();
-                let asks = self.who_lacks(queue, &standings);
+                let asks = self.who_lacks(queue);
                 if asks.is_empty() {
                     break;
                 }
@@ -217,8 +222,10 @@ impl GlobalMaster {
     }
 
     /// Asks that wait for room, and with which their queue would be within its share.
-    fn who_lacks(&self, queue: QueueId, standings: &[Standing]) -> Vec<Blocked> {
-        let Some(own) = standings.iter().find(|standing| standing.queue == queue) else { return Vec::new() };
+    fn who_lacks(&self, queue: QueueId) -> Vec<Blocked> {
+        let mut shares = self.dispatch.queues().shares();
+        let Some((_, share)) = shares.find(|(other, _)| *other == queue) else { return Vec::new() };
+        let own = Standing { queue, share, used: self.held(queue) };
         let capacity = self.dispatch.rooms.capacity();
         self.dispatch.scheduler.blocked_in(queue, MOST_ASKS, |shape, count| own.may_have(shape, count, capacity))
     }

@@ -430,13 +430,33 @@ impl Ledger {
 
     /// What the owner of a node says is free there, in which bookings count that `is_counted` names and no others of this ledger's.
     pub fn believe(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) {
+        let index = self.index(node);
+        self.nodes[index].elsewhere = self.elsewhere(node, free, is_counted);
+        self.show_room(index);
+    }
+
+    /// The same, but no more of the node is seen than was before. Whether it would be.
+    pub fn believe_no_more(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) -> bool {
+        let index = self.index(node);
+        let (before, now) = (self.nodes[index].elsewhere, self.elsewhere(node, free, is_counted));
+        self.nodes[index].elsewhere = now.larger_of(&before);
+        self.show_room(index);
+        !before.fits_in(&now)
+    }
+
+    /// What others hold of a node of which so much is free.
+    fn elsewhere(&self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) -> Resources {
         let mut own = Resources::ZERO;
         for booking in self.bookings_on(node).filter(|booking| is_counted(&booking.grant)) {
             own = own.saturating_add(&booking.resources);
         }
+        self.node_capacity(node).saturating_sub(free).saturating_sub(&own)
+    }
+
+    /// Others are to have this of the node.
+    pub fn believe_taken(&mut self, node: NodeId, taken: &Resources) {
         let index = self.index(node);
-        let entry = &mut self.nodes[index];
-        entry.elsewhere = entry.capacity.saturating_sub(free).saturating_sub(&own);
+        self.nodes[index].elsewhere = self.nodes[index].elsewhere.saturating_add(taken);
         self.show_room(index);
     }
 

@@ -46,13 +46,15 @@ struct Running {
 }
 
 impl Running {
-    /// Its master has it give way to another: it counts no more, how long ever it takes to end.
-    fn gives_way(&self, world: &Simulation) -> bool {
-        world.ledger_of(self.node).is_some_and(|ledger| {
-            let is_it = |booking: Booking| booking.grant == self.grant;
-            let node = NodeId(self.node as u32);
-            ledger.bookings_on(node).any(is_it) && !ledger.staying_on(node).any(is_it)
-        })
+    /// Its master has it give way to another, or its node ends it already: it counts no more, how long ever it takes to end.
+    fn gives_way(&self, attempt: AttemptId, world: &Simulation) -> bool {
+        let is_ending = world.agent(self.node).is_some_and(|agent| agent.is_ending(attempt));
+        is_ending
+            || world.ledger_of(self.node).is_some_and(|ledger| {
+                let is_it = |booking: Booking| booking.grant == self.grant;
+                let node = NodeId(self.node as u32);
+                ledger.bookings_on(node).any(is_it) && !ledger.staying_on(node).any(is_it)
+            })
     }
 }
 
@@ -80,6 +82,12 @@ impl Shares {
                 self.jobs.insert(job.id, Arc::clone(job));
             }
             Some(Change::Lost { attempt, .. }) => drop(self.running.remove(attempt)),
+            // It was given room, and could not use it: from now on it lacks some anew.
+            Some(Change::Finished { task, ended, .. }) if ended.reason.is_loss() => {
+                if let Some(job) = self.jobs.get(&task.job) {
+                    self.lacking.remove(&job.queue);
+                }
+            }
             Some(Change::Launched { attempt, task, grant: Some(grant), rule, .. }) => {
                 self.grants.insert(*attempt, *grant);
                 if let Some(job) = self.jobs.get(&task.job) {
@@ -102,8 +110,9 @@ impl Shares {
         let mut held = Totals::ZERO;
         let launched = self.launched.iter().filter(|(queue, _)| *queue == job.queue);
         launched.for_each(|(_, resources)| held.add(resources));
-        let of_queue = self.running.values().filter(|running| running.queue == job.queue);
-        of_queue.filter(|running| !running.gives_way(world)).for_each(|running| held.add(&running.resources));
+        let of_queue = self.running.iter().filter(|(_, running)| running.queue == job.queue);
+        let staying = of_queue.filter(|(attempt, running)| !running.gives_way(**attempt, world));
+        staying.for_each(|(_, running)| held.add(&running.resources));
         // Nodes may have left since, within one turn.
         let now = *dispatcher.rooms.capacity();
         let before = self.capacity.get(&job.queue).copied().unwrap_or_default();
