@@ -712,6 +712,19 @@ pub enum ToNode {
 }
 
 impl ToNode {
+    /// The only one whose word it is, where it is about what somebody owns: from anybody else it means nothing.
+    pub fn only_from(&self) -> Option<Address> {
+        match self {
+            ToNode::BeginTask { attempt }
+            | ToNode::Promote { attempt, grant: None }
+            | ToNode::Stop { attempt, .. }
+            | ToNode::Acknowledge { attempt } => Some(Address::JobManager(attempt.job)),
+            ToNode::Claim(Claim { job, .. }) | ToNode::Forget { job } => Some(Address::JobManager(*job)),
+            ToNode::Disown { .. } | ToNode::Promote { grant: Some(_), .. } => Some(Address::Master),
+            _ => None,
+        }
+    }
+
     /// The launch that it brings.
     pub fn launch(&self) -> Option<&Launch> {
         match self {

@@ -660,7 +660,9 @@ impl Roles {
     }
 
     fn at_node(&mut self, now: Instant, node: NodeId, event: Event<ToNode>, effects: &mut Effects) {
-        if let Event::Message { body: ToNode::Forget { job }, .. } = event {
+        if let Event::Message { from, body: ToNode::Forget { job } } = event
+            && from == Address::JobManager(job)
+        {
             effects.forgotten.push(job);
         }
         let noted = self.noted(|| RoleEvent::Node(node, event.clone()));

@@ -318,6 +318,9 @@ impl NodeAgent {
     }
 
     fn on_message(&mut self, now: Instant, from: Address, body: ToNode, out: &mut Outbox) {
+        if body.only_from().is_some_and(|only| only != from) {
+            return out.record(Record::StaleMessage { from });
+        }
         match body {
             ToNode::Welcome(welcome) => {
                 // Since an earlier one, the ledger may have freed what was granted after its welcome.
@@ -350,10 +353,7 @@ impl NodeAgent {
             ToNode::Executor(ExecutorReport::Measured { samples, .. }) => self.on_measured(samples, out),
             ToNode::BeginTask { attempt } => self.on_begin_task(now, from, attempt, out),
             ToNode::Promote { attempt, grant: Some(grant) } => self.on_promote(now, attempt, grant, out),
-            ToNode::Promote { attempt, grant: None } if from == Address::JobManager(attempt.job) => {
-                self.on_entitled(now, attempt, out);
-            }
-            ToNode::Promote { .. } => {}
+            ToNode::Promote { attempt, grant: None } => self.on_entitled(now, attempt, out),
             ToNode::Stop { attempt, reason, grace } => self.on_stop(now, attempt, reason, grace, out),
             ToNode::Holder { digest, node } => self.on_holder(now, digest, node, out),
             ToNode::Acknowledge { attempt } => self.on_acknowledge(from, attempt, out),
@@ -422,7 +422,7 @@ impl NodeAgent {
     /// It is said again where it may have been lost.
     fn on_begin_task(&mut self, now: Instant, from: Address, id: AttemptId, out: &mut Outbox) {
         let entry = EntryId::Attempt(id);
-        if from != Address::JobManager(id.job) || !self.queue.lacks(entry, Lack::Others) {
+        if !self.queue.lacks(entry, Lack::Others) {
             return out.record(Record::Stale { from, attempt: id });
         }
         self.queue.release(entry, Lack::Others);
