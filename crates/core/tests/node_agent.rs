@@ -303,3 +303,17 @@ fn who_is_promoted_while_its_input_is_on_its_way_starts_with_it_and_not_before()
     assert_eq!(starts(vec![input]), [false, false]);
     assert_eq!(starts(Vec::new()), [true, false], "there is room");
 }
+
+#[test]
+fn a_word_about_an_attempt_counts_from_its_jobs_manager_only() {
+    let stopped = |from: Address| {
+        let (mut agent, _) = registered_as(Preset::DRF, CORE, Instant(0), vec![executing(0)]);
+        hear(&mut agent, welcome(1));
+        let (reason, grace) = (EndReason::Cancelled, Duration::from_secs(1));
+        let body = ToNode::Stop { attempt: ATTEMPT, reason, grace };
+        let sent = handle(&mut agent, Event::Message { from, body });
+        sent.iter().any(|(_, message)| matches!(message, Message::ToExecutor(ToExecutor::Signal { .. })))
+    };
+    assert!(stopped(Address::JobManager(JobId(1))));
+    assert!(!stopped(Address::JobManager(JobId(2))) && !stopped(Address::Master));
+}
