@@ -3,8 +3,9 @@
 use crate::cluster;
 use crate::failure::{Failure, Result};
 use crate::show;
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId};
+use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, QueueId};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::Tokens;
@@ -87,6 +88,7 @@ fn federated(plan: &Plan, size: Federation) -> Result<Config> {
         let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
         return Err(Failure::usage(what, format!("choose one of {}, or leave out --clusters", such.join(", "))));
     }
+    check_globals(&config.queues, size)?;
     let kinds = &mut config.master.dispatch.kinds;
     for (name, _) in plan.nodes.iter().flat_map(|node| &node.resources) {
         kinds.add(name).map_err(|problem| Failure::usage(problem, "offer others with --resource"))?;
@@ -94,6 +96,22 @@ fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     let kinds = kinds.clone();
     config.federation = Some(FederationConfig { size, number: None, masters: Vec::new(), kinds });
     Ok(config)
+}
+
+/// The file of the configuration cannot know how many global masters there are.
+fn check_globals(queues: &QueueTree, size: Federation) -> Result<()> {
+    let last = size.globals - 1;
+    let specs = (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)));
+    match specs.into_iter().find_map(|spec| spec.global.filter(|global| *global > last).map(|global| (spec, global))) {
+        Some((spec, global)) => Err(Failure::usage(
+            format!("queue `{}`: global is {global}", spec.name),
+            format!(
+                "there are global masters 0 to {last}: name one of them, or say --globals {}",
+                u32::from(global) + 1
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A directory for one of its processes, with the tokens of all.
@@ -172,6 +190,17 @@ fn await_nodes(globals: &[Server], nodes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::vocabulary::QueueSpec;
+
+    #[test]
+    fn a_queue_of_a_global_master_that_is_not_there_is_a_mistake() {
+        let queue = QueueSpec { global: Some(1), ..QueueSpec::named("root.a") };
+        let queues = QueueTree::new(vec![queue]).unwrap();
+        let of = |globals| check_globals(&queues, Federation::new(2, globals, 8).unwrap());
+        assert!(of(2).is_ok());
+        let wrong = of(1).unwrap_err();
+        assert_eq!((wrong.what.as_str(), wrong.remedy.contains("--globals 2")), ("queue `root.a`: global is 1", true));
+    }
 
     #[test]
     fn global_masters_listen_at_ports_in_a_row_unless_the_system_chooses() {
