@@ -145,7 +145,7 @@ fn in_heartbeat_mode_gangs_are_served_too() {
 }
 
 #[test]
-fn where_one_has_to_be_tried_again_all_are_at_no_cost_to_the_others() {
+fn what_fails_begins_anew_together_until_its_retries_are_used_up() {
     let mut world = World::with_nodes(Preset::DRF, 4, CORE);
     let failing = StageSpec { retries: 1, ..gang("gang", 4, "3s 1") };
     let id = world.submit(job(vec![failing]));
@@ -259,6 +259,40 @@ fn all_of_a_gang_count_for_what_its_queue_may_hold() {
     );
     world.run_for(seconds(4));
     assert_eq!(running_of(&world, id), 4, "{:?}", world.why(id));
+    let refusal = world.refusal(in_half(vec![gang("gang", 5, "3s")]));
+    assert!(refusal.message.contains("62.5 % of this cluster, of which one user may have 50.0 % there"), "{refusal:?}");
+}
+
+#[test]
+fn others_that_run_of_the_job_do_not_put_off_a_gang_that_begins_anew() {
+    let mut world = World::with_nodes(Preset::DRF, 5, CORE);
+    let id = world.submit(job(vec![gang("gang", 3, "60s"), stage("long", 1, "1h", 1_000)]));
+    world.run_for(seconds(2));
+    let of_gang = |world: &World| world.running_tasks().iter().filter(|task| task.stage == 0).count();
+    assert_eq!(of_gang(&world), 3);
+    let runs_some = |world: &World, node: usize| {
+        world.nodes[node].executor.running.values().any(|(order, ..)| order.task.stage == 0)
+    };
+    let node = (0..5).find(|&node| runs_some(&world, node)).expect("one runs");
+    world.kill_agent(node);
+    world.kill_executor(node);
+    world.run_for(seconds(30));
+    assert_eq!((beginnings(&world, id), of_gang(&world)), (vec![3, 3], 3), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_gang_that_is_near_some_node_takes_it_and_the_rest_elsewhere_at_once() {
+    let mut world = World::with_nodes(Preset::DRF, 4, CORE);
+    world.run_for(seconds(1));
+    let near = StageSpec { near: vec![world.nodes[0].name.clone()], ..gang("gang", 4, "3s") };
+    let id = world.submit(job(vec![near]));
+    world.run_for(seconds(10));
+    assert_eq!(
+        (beginnings(&world, id), ends(&world, id).get("withdrawn")),
+        (vec![4], None),
+        "{}",
+        world.log.join("\n")
+    );
 }
 
 #[test]

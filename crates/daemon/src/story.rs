@@ -246,7 +246,7 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
         }
         Record::GangBegins { stage, tasks, .. } => {
             let text = format!(
-                "all {} of stage {} are in place and begin",
+                "{} of stage {}, all that have not succeeded, are in place and begin",
                 counted(u64::from(*tasks), "task"),
                 names.stage(*stage)
             );

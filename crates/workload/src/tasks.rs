@@ -56,7 +56,7 @@ pub(crate) fn check_count(count: u64) -> Result<(), Malformed> {
 pub(crate) fn check_gang(tasks: u32, execution: ExecutionType) -> Result<(), Malformed> {
     if execution == ExecutionType::Opportunistic {
         let problem = "tasks that begin together cannot be opportunistic";
-        return Err(Malformed::new(problem, "leave one away: `gang` or `execution`"));
+        return Err(Malformed::new(problem, "leave one out: `gang` or `execution`"));
     }
     if tasks > MAX_GANG {
         let problem = format!("{tasks} tasks are too many to begin together");

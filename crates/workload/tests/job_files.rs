@@ -279,7 +279,7 @@ fn impossible_jobs_are_refused() {
         ),
         (
             "command = 'x'\ngang = true\nexecution = 'opportunistic'",
-            "2:8: tasks that begin together cannot be opportunistic\n  help: leave one away: `gang` or `execution`",
+            "2:8: tasks that begin together cannot be opportunistic\n  help: leave one out: `gang` or `execution`",
         ),
         (
             "gang = true\n[[stage]]\nname = 'a'\ncommand = 'x'",

@@ -6,11 +6,12 @@ use crate::policy::Trust;
 use crate::protocol::{AdmittedJob, Holder, JobOutcome, RefusalKind, ToClient};
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::NodeState;
-use crate::vocabulary::job::{MAX_GANG, MAX_STAGES, MAX_TASKS};
+use crate::vocabulary::job::{MAX_GANG, MAX_PRIORITIES, MAX_STAGES, MAX_TASKS};
 use crate::vocabulary::{
-    ClientId, ExecutionType, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec,
+    ClientId, ExecutionType, Instant, JobId, JobSpec, NodeId, QueueId, Reads, Resources, StageSpec, Totals,
 };
 use crate::why::Why;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a submission's names mean here.
@@ -126,7 +127,7 @@ impl Dispatcher {
                 self.check_possible(&stage.name, &shape, &stage.constraints)?;
             }
             if stage.gang {
-                self.check_gang(stage, &shape, spec.wait_for_nodes)?;
+                self.check_gang(stage, &shape, queue, spec.wait_for_nodes)?;
             }
             resources.push(shape);
             near.push(self.holders(stage, spec.wait_for_nodes)?);
@@ -222,13 +223,19 @@ impl Dispatcher {
     }
 
     /// Whether somebody here finds room for all of a stage at once, and the nodes together could have it.
-    fn check_gang(&self, stage: &StageSpec, shape: &Resources, are_nodes_to_come: bool) -> Result<(), Wrong> {
+    fn check_gang(
+        &self,
+        stage: &StageSpec,
+        shape: &Resources,
+        queue: QueueId,
+        are_nodes_to_come: bool,
+    ) -> Result<(), Wrong> {
         let (name, tasks) = (&stage.name, u64::from(stage.tasks.len()));
         if self.settings.jobs_place_all {
             let message = format!(
                 "the tasks of stage `{name}` are to begin together, and here each job places its tasks one by one"
             );
-            let remedy = "leave `gang` away, or submit it where a master or a global master places tasks (presets such as drf or megha)";
+            let remedy = "leave `gang` out, or submit it where a master or a global master places tasks (presets such as drf or megha)";
             return Err((RefusalKind::Invalid, message, remedy.to_owned()));
         }
         let joined = |node: &NodeId| matches!(self.rooms.state(*node), Some(NodeState::Up | NodeState::Unreachable));
@@ -241,17 +248,41 @@ impl Dispatcher {
                 rooms += u64::from(shape.times_in(&self.rooms.node_capacity(node)));
             }
             if rooms >= tasks {
-                return Ok(());
+                break;
             }
         }
         if are_nodes_to_come || !any {
             return Ok(());
         }
-        let message = format!(
-            "stage `{name}` can never start on the nodes of this cluster: its {tasks} tasks begin together, and the nodes that suit them hold {rooms}"
-        );
+        let mut together = Totals::ZERO;
+        together.add_times(shape, tasks);
+        let (share, most) = (together.dominant_share(self.rooms.capacity()), self.most_of(queue));
+        let message = if rooms < tasks {
+            format!(
+                "stage `{name}` can never start on the nodes of this cluster: its {tasks} tasks begin together, and the nodes that suit them hold {rooms}"
+            )
+        } else if share > most {
+            let percent = |millionths: u64| millionths as f64 / 1e4;
+            format!(
+                "stage `{name}` can never start in its queue: its {tasks} tasks begin together and are {:.1} % of this cluster, of which one user may have {:.1} % there",
+                percent(share),
+                percent(most)
+            )
+        } else {
+            return Ok(());
+        };
         let remedy = "give it fewer tasks or smaller ones, or say `--wait-for-nodes` (`wait_for_nodes = true` in a job file) if nodes will join";
         Err((RefusalKind::Invalid, message, remedy.to_owned()))
+    }
+}
+
+impl Dispatcher {
+    /// What one user may hold in the queue, in millionths of the cluster.
+    fn most_of(&self, queue: QueueId) -> u64 {
+        let queues = &self.admission.queues;
+        let above = std::iter::successors(Some(queue), |queue| queues.parent(*queue));
+        let most = above.map(|queue| queues.spec(queue).maximum).min().unwrap_or(u32::MAX);
+        u64::from(most.min(queues.spec(queue).user_limit))
     }
 }
 
@@ -263,6 +294,11 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
     }
     if spec.task_count() > MAX_TASKS {
         return invalid(format!("a job has at most {MAX_TASKS} tasks, this one has {}", spec.task_count()));
+    }
+    let priorities: BTreeSet<i32> = spec.stages.iter().filter_map(|stage| stage.priority).collect();
+    if priorities.len() > MAX_PRIORITIES {
+        let many = priorities.len();
+        return invalid(format!("the stages of a job have at most {MAX_PRIORITIES} priorities, here they have {many}"));
     }
     for (index, stage) in spec.stages.iter().enumerate() {
         if stage.program.command.is_empty() {

@@ -337,7 +337,10 @@ impl GlobalMaster {
         if !returned.is_empty() {
             returned.sort_unstable();
             returned.dedup();
-            let was_lost = returned.iter().filter(|node| self.lost.remove(node)).count() > 0;
+            let mut was_lost = false;
+            for node in &returned {
+                was_lost |= self.lost.remove(node);
+            }
             let nodes: Arc<[NodeId]> = returned.into();
             let mut tell = |job| out.send(job, ToJobManager::NodesReturned { nodes: Arc::clone(&nodes) });
             if is_whole || was_lost {

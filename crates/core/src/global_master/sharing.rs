@@ -203,7 +203,8 @@ impl GlobalMaster {
             self.sharing.own[number].retry_at = None;
             while self.dispatch.scheduler.has_blocked(queue) {
                 let standings = self.standings();
-                let asks = self.who_lacks(queue);
+                let mut asks = self.who_lacks(queue);
+                asks.retain(|ask| ask.at_once == 1 || self.has_places_for_all(ask, &standings));
                 if asks.is_empty() {
                     break;
                 }
@@ -251,12 +252,29 @@ impl GlobalMaster {
 
     /// Whether the victim's tasks hold enough for it there, with what is free.
     fn could_leave(&self, victim: QueueId, node: NodeId, ask: &Blocked) -> bool {
+        self.places_on(victim, node, ask) > 0
+    }
+
+    /// For how many of its tasks.
+    fn places_on(&self, victim: QueueId, node: NodeId, ask: &Blocked) -> u32 {
         let rooms = &self.dispatch.rooms;
-        let room = || rooms.offer(node).saturating_add(&self.sharing.held(victim, node));
-        rooms.classes().meets(ask.class, rooms.index(node))
-            && rooms.state(node) == Some(NodeState::Up)
-            && ask.shape.fits_in(&rooms.node_capacity(node))
-            && ask.shape.fits_in(&room())
+        if !rooms.classes().meets(ask.class, rooms.index(node)) || rooms.state(node) != Some(NodeState::Up) {
+            return 0;
+        }
+        let room = rooms.offer(node).saturating_add(&self.sharing.held(victim, node));
+        ask.shape.times_in(&room.smaller_of(&rooms.node_capacity(node)))
+    }
+
+    /// Nobody gives way to a part of a gang, which would wait for the others in vain.
+    fn has_places_for_all(&self, ask: &Blocked, standings: &[Standing]) -> bool {
+        let mut places: BTreeMap<NodeId, u32> = BTreeMap::new();
+        for victim in violators(standings, self.dispatch.rooms.capacity()) {
+            for node in self.sharing.nodes_after(victim, NodeId(0)).take(MOST_NODES) {
+                let on_node = places.entry(node).or_default();
+                *on_node = (*on_node).max(self.places_on(victim, node, ask));
+            }
+        }
+        places.values().map(|places| u64::from(*places)).sum::<u64>() >= ask.at_once
     }
 
     fn give(&mut self, now: Instant, place: &Place) -> bool {

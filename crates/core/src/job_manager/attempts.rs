@@ -306,8 +306,8 @@ impl JobManager {
             self.on_task_failed(task, out);
         }
         self.drop_idle_copies(now, out);
-        // A success that frees no stage changes nothing that is asked for.
-        if !succeeded || !ready.is_empty() || self.running.is_empty() {
+        // A success that frees no stage changes nothing that is asked for, but where others of its gang are to begin anew.
+        if !succeeded || !ready.is_empty() || self.running.is_empty() || self.gangs.is_gang(task.stage) {
             self.update_demand(now, out);
         } else if self.quota.is_set() || self.allowance.is_some() {
             self.place(now, out);

@@ -22,6 +22,8 @@ const NOT_COMPLETE: &str = "its job manager began anew, and another task of its 
 pub(super) struct Gangs {
     /// By stage; only those that are gangs.
     stages: BTreeMap<u32, Gang>,
+    /// Attempts were launched in an earlier life.
+    is_recovered: bool,
     chance: Chance,
 }
 
@@ -73,6 +75,7 @@ impl Gangs {
         Gangs {
             stages: gangs.map(|(_, number)| (number, Gang::default())).collect(),
             // Two jobs are not to be patient for equally long again and again.
+            is_recovered: false,
             chance: Chance::new(job, "patience of gangs"),
         }
     }
@@ -127,7 +130,8 @@ impl Gangs {
                 Step::Dissolve { reason: withdrawn(NOT_COMPLETE), pauses: false }
             }
             Phase::Gathers { until: Some(until) } if *until <= now => {
-                let reason = withdrawn("not all tasks of its gang found room");
+                let why = if of.waiting > 0 { "found room" } else { "arrived at their nodes" };
+                let reason = withdrawn(&format!("not all tasks of its gang {why}"));
                 Step::Dissolve { reason, pauses: true }
             }
             Phase::Gathers { until } => {
@@ -181,14 +185,18 @@ impl JobManager {
             let waiting = if entry.abandoned { 0 } else { entry.waiting() };
             let standing = Standing {
                 waiting,
-                is_unsure: waiting > 0 && self.is_unsure_of(stage),
+                is_unsure: self.gangs.is_recovered && waiting > 0 && entry.running > 0 && self.is_unsure_of(stage),
                 running: entry.running,
                 has_failed: entry.failed > 0 || entry.abandoned,
                 fetches: !self.job.spec.stages[stage as usize].inputs.is_empty(),
             };
             match self.gangs.step(now, stage, &standing) {
                 Step::None => {}
-                Step::Begin => self.begin_gang(stage, out),
+                Step::Begin => {
+                    self.begin_gang(stage, out);
+                    let tasks = self.dag.stage(stage).running;
+                    out.record(Record::GangBegins { job: self.id(), stage, tasks });
+                }
                 Step::Dissolve { reason, pauses } => self.dissolve_gang(now, stage, reason, pauses, out),
                 Step::Gather => self.gangs.wait_until(stage, None),
             }
@@ -213,8 +221,6 @@ impl JobManager {
         for (attempt, running) in self.attempts_of(stage).filter(|(_, running)| running.started_at.is_none()) {
             out.send(running.node, ToNode::BeginTask { attempt });
         }
-        let tasks = self.dag.stage(stage).running;
-        out.record(Record::GangBegins { job: self.id(), stage, tasks });
     }
 
     fn dissolve_gang(&mut self, now: Instant, stage: u32, reason: EndReason, pauses: bool, out: &mut Outbox) {
@@ -281,6 +287,7 @@ impl JobManager {
 
     /// In an earlier life some of these were to be taken back, or to be joined by others: which, is not known, and they begin anew.
     pub(super) fn recover_gangs(&mut self) {
+        self.gangs.is_recovered = !self.running.is_empty();
         for (&stage, gang) in &mut self.gangs.stages {
             let entry = self.dag.stage(stage);
             if entry.running > 0 && (entry.waiting() > 0 || entry.failed > 0) {

@@ -174,7 +174,7 @@ pub enum Offer<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     pub ask: AskSlot,
-    /// Jobs before it whose asks did not go with the offer.
+    /// Jobs before it whose asks did not go with the offer; one with asks of several priorities counts for each.
     pub passed_over: u32,
     /// It found no room anywhere, and none of the room that was opened since.
     pub parked: bool,

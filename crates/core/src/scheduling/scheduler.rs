@@ -51,9 +51,10 @@ pub struct Scheduler {
 #[derive(Default)]
 struct Gangs {
     parked: BTreeSet<AskSlot>,
-    /// The one that was looked at last, and how often room had grown then.
+    /// Room had grown so often when it was begun to look at all of them, of which so many are left, those after this one.
+    growths: u64,
+    left: usize,
     last: AskSlot,
-    looked_at: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +102,8 @@ pub struct Granting {
 pub struct Blocked {
     pub slot: AskSlot,
     pub shape: Resources,
+    /// So many of its tasks get room at once.
+    pub at_once: u64,
     /// Of the nodes that suit it.
     pub class: u32,
 }
@@ -441,26 +444,28 @@ impl Scheduler {
 
     // ---- gangs: all open tasks of an ask get room at once, or none ---------------------------------------------------
 
-    /// So many gangs that found no room are looked at when some has grown.
-    const LOOKED_AT_GANGS: usize = 16;
+    /// So many gangs that found no room are looked at in one event, after some has grown.
+    const LOOKED_AT_GANGS: usize = 4;
 
-    /// Whose room there is now stand in line again.
+    /// One of which all tasks find room now stands in line again; the next at another event, when this one has taken its own.
     fn rouse_gangs(&mut self, ledger: &mut Ledger) {
-        if self.gangs.parked.is_empty() || self.gangs.looked_at == ledger.growths() {
+        if self.gangs.growths != ledger.growths() {
+            (self.gangs.growths, self.gangs.left) = (ledger.growths(), self.gangs.parked.len());
+        }
+        if self.gangs.left == 0 {
             return;
         }
-        self.gangs.looked_at = ledger.growths();
-        let after = (std::ops::Bound::Excluded(self.gangs.last), std::ops::Bound::Unbounded);
-        let parked = self.gangs.parked.range(after).chain(self.gangs.parked.range(..=self.gangs.last));
-        let looked_at: Vec<AskSlot> = parked.copied().take(Self::LOOKED_AT_GANGS).collect();
         ledger.tighten();
-        for &ask in &looked_at {
+        for _ in 0..Self::LOOKED_AT_GANGS.min(self.gangs.left) {
+            let after = (std::ops::Bound::Excluded(self.gangs.last), std::ops::Bound::Unbounded);
+            let next = self.gangs.parked.range(after).next().or(self.gangs.parked.first());
+            let Some(&ask) = next else { return self.gangs.left = 0 };
+            (self.gangs.last, self.gangs.left) = (ask, self.gangs.left - 1);
             if self.has_room_for_all(ask, &[], ledger) {
                 self.gangs.parked.remove(&ask);
-                self.inter_job.on_change(&DemandChange::RoomFor { ask });
+                return self.inter_job.on_change(&DemandChange::RoomFor { ask });
             }
         }
-        self.gangs.last = looked_at.last().copied().unwrap_or_default();
     }
 
     /// Whether all open tasks of the ask find room, also that which is kept on these nodes. As they are of one shape, no choice of nodes
@@ -555,7 +560,7 @@ impl Scheduler {
             let at_once = if is_gang { request.open() } else { 1 };
             let is_new = || blocked.iter().all(|other| (other.shape, other.class) != (shape, class));
             if is_wanted(&shape, at_once) && is_new() {
-                blocked.push(Blocked { slot, shape, class });
+                blocked.push(Blocked { slot, shape, at_once, class });
             }
             seen += 1;
             blocked.len() == most || seen == LOOKED_AT
@@ -624,7 +629,9 @@ impl Scheduler {
             self.gangs.parked.remove(&choice.ask);
         }
         self.end_reservation_if_unwanted(choice.ask, ledger);
-        if local_nodes(&self.queue.ask(choice.ask).locality).contains(&node) {
+        // All tasks of a gang go where they find room at the same time.
+        let request = self.queue.ask(choice.ask);
+        if !request.is_gang && local_nodes(&request.locality).contains(&node) {
             self.begin_delays(now, choice.ask, ledger);
         }
         Ok(grant)
@@ -686,7 +693,10 @@ impl Scheduler {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = &self.reservation {
             let is_of_use = |node: &NodeId| self.reaches(kept.ask, *node, ledger) && !ledger.offer_is_closed(*node);
-            if self.inter_job.limit_on(kept.ask).is_none() && kept.nodes.iter().all(is_of_use) {
+            if self.inter_job.limit_on(kept.ask).is_none()
+                && kept.nodes.iter().all(is_of_use)
+                && self.could_hold(kept, ledger)
+            {
                 return;
             }
             self.end_reservation(ledger);
@@ -708,6 +718,14 @@ impl Scheduler {
             nodes.iter().for_each(|node| ledger.reserve(*node));
             self.reservation = Some(Reservation { ask, nodes });
         }
+    }
+
+    /// Whether the kept nodes are large enough still.
+    fn could_hold(&self, kept: &Reservation, ledger: &Ledger) -> bool {
+        let request = self.queue.ask(kept.ask);
+        let on = |node: &NodeId| u64::from(request.shape.times_in(&ledger.node_capacity(*node)));
+        let wanted = if request.is_gang { request.open() } else { 1 };
+        kept.nodes.iter().map(on).sum::<u64>() >= wanted
     }
 
     /// Whether the ask takes the node; it may hold out for room near its input again.
@@ -778,9 +796,12 @@ impl Scheduler {
         let (tasks, shape) = (request.open(), &request.shape);
         let short_of_rooms = || {
             let rooms = ledger.rooms_for(request.widest_class, shape, tasks);
-            (request.is_gang && rooms < tasks).then_some(Why::Gang { tasks, rooms })
+            (rooms < tasks).then_some(Why::Gang { tasks, rooms })
         };
-        let fit = explain_fit(request.widest_class, shape, ledger).or_else(short_of_rooms);
+        let fit = match explain_fit(request.widest_class, shape, ledger) {
+            None | Some(Why::Occupied { .. }) if request.is_gang => short_of_rooms(),
+            fit => fit,
+        };
         let is_near = request.reach != Reach::Anywhere;
         let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())
             .then_some(Why::NearInput);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub const MAX_TASKS: u64 = 20_000_000;
 /// The most tasks of a stage that begin together: room for all of them is looked for in one decision.
 pub const MAX_GANG: u32 = 16_384;
+/// The most priorities that the stages of a job have: it stands in its queue's line once for each.
+pub const MAX_PRIORITIES: usize = 32;
 /// The most stages that one job may have.
 pub const MAX_STAGES: usize = 100_000;
 

@@ -62,7 +62,7 @@ impl ReplicaError {
     pub fn remedy(&self) -> &'static str {
         match self {
             ReplicaError::Lost | ReplicaError::Away(_) => {
-                "nothing that was acknowledged is lost; a standby takes over, and this one is the next if it is started again"
+                "nothing that was acknowledged is lost; a standby takes over if there is one, and this one is the next once it is started again: run it under something that does, such as systemd"
             }
             _ => "see to it that etcd answers, and that [store] names it",
         }

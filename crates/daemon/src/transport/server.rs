@@ -121,7 +121,8 @@ impl Gate {
         let secrets = self.secrets.all().map_err(io::Error::other)?;
         let token = secrets.into_iter().find(|token| auth::verify(token, JOINING, &nonce, &hello.proof));
         let Some(token) = token else {
-            let why = "the token is not that of an administrator of this server".to_owned();
+            let why = "the token is not that of an administrator of this server, whose tokens.toml it needs a copy of"
+                .to_owned();
             return Err(refuse(link, Refusal::for_good(why)).await);
         };
         let address = match &hello.introduction {

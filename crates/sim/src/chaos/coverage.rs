@@ -108,6 +108,9 @@ fn of_change(change: &Change) -> Option<&'static str> {
             EndReason::Shed => Some("attempt shed"),
             EndReason::Timeout => Some("attempt timed out"),
             EndReason::Cancelled => Some("attempt cancelled"),
+            EndReason::Withdrawn(ref why) if why.contains("found room") => {
+                Some("attempt of a gang without room for all")
+            }
             EndReason::Withdrawn(ref why) if why.contains("gang") => Some("attempt taken back with its gang"),
             EndReason::Withdrawn(_) => Some("attempt taken back as its input is written again"),
             EndReason::NoInput(_) => Some("attempt without its input"),

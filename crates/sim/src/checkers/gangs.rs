@@ -23,6 +23,8 @@ struct Gang {
     tasks: u32,
     succeeded: BTreeSet<u32>,
     open: BTreeMap<AttemptId, u32>,
+    /// Attempts that are known to be at their nodes.
+    arrived: BTreeSet<AttemptId>,
     /// Those of them, and of all before, that were told to begin.
     may_begin: BTreeSet<AttemptId>,
     /// Those that became processes.
@@ -104,6 +106,11 @@ impl Gangs {
             let what = format!("stage {stage} of job {job} is told to begin, and its task {index} is nowhere");
             return Err(Breach::of_task(TaskId { job, stage, index }, what));
         }
+        if let Some((attempt, index)) = gang.open.iter().find(|(attempt, _)| !gang.arrived.contains(attempt)) {
+            let what =
+                format!("stage {stage} of job {job} is told to begin, and {attempt} has not arrived at its node");
+            return Err(Breach::of_task(TaskId { job, stage, index: *index }, what));
+        }
         gang.may_begin.extend(gang.open.keys());
         Ok(())
     }
@@ -136,6 +143,11 @@ impl Checker for Gangs {
             match (happening, happening.record()) {
                 (Happening::Undone(changes), _) => changes.iter().rev().for_each(|change| self.undo(change)),
                 (Happening::Began { attempt, task, .. }, _) => self.on_began(*attempt, *task)?,
+                (_, Some(Record::AwaitsGang { task, attempt, .. })) => {
+                    if let Some(gang) = self.of(*task) {
+                        gang.arrived.insert(*attempt);
+                    }
+                }
                 (_, Some(Record::GangBegins { job, stage, .. })) => self.on_told_to_begin(*job, *stage)?,
                 _ => {}
             }
@@ -148,13 +160,18 @@ impl Checker for Gangs {
 mod tests {
     use super::*;
     use crate::checkers::testing::{attempt, began, finished, launched, quiet_world, told_record};
-    use amalgam_core::vocabulary::EndReason;
+    use amalgam_core::vocabulary::{EndReason, NodeId};
 
     /// What the rule says of these, where a gang of one task is known.
     fn breach(happened: &[Happening]) -> Option<String> {
         let mut gangs = Gangs::default();
         gangs.gangs.insert((JobId(1), 0), Gang { tasks: 1, ..Gang::default() });
         gangs.check(&quiet_world(), happened).err().map(|breach| breach.what)
+    }
+
+    fn arrived(number: u32) -> Happening {
+        let task = TaskId { job: JobId(1), stage: 0, index: 0 };
+        told_record(Record::AwaitsGang { task, attempt: attempt(number), node: NodeId(0) })
     }
 
     fn begins() -> Happening {
@@ -164,7 +181,9 @@ mod tests {
     #[test]
     fn a_gang_that_is_told_to_begin_without_a_task_is_noticed() {
         assert!(breach(&[begins()]).is_some_and(|what| what.contains("its task 0 is nowhere")));
-        assert_eq!(breach(&[launched(attempt(0)), begins(), began(0, attempt(0), 1_000)]), None);
+        let early = breach(&[launched(attempt(0)), begins()]);
+        assert!(early.is_some_and(|what| what.contains("has not arrived at its node")));
+        assert_eq!(breach(&[launched(attempt(0)), arrived(0), begins(), began(0, attempt(0), 1_000)]), None);
     }
 
     #[test]
@@ -175,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_launch_beside_those_that_run_is_noticed() {
-        let told = [launched(attempt(0)), begins()];
+        let told = [launched(attempt(0)), arrived(0), begins()];
         let again = |between: &[Happening]| breach(&[&told[..], between, &[launched(attempt(1))]].concat());
         assert_eq!(again(&[]), None, "what it was told may be lost");
         let begun = began(0, attempt(0), 1_000);

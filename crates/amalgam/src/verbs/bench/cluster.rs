@@ -154,6 +154,9 @@ impl Cluster {
         let output = Command::new(std::env::current_exe()?)
             .args(arguments)
             .env("AMALGAM_STATE", &self.state_dir)
+            .env_remove("AMALGAM_SERVER")
+            .env_remove("AMALGAM_TOKEN")
+            .env_remove("AMALGAM_TOKEN_FILE")
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()?;
@@ -175,8 +178,12 @@ pub fn new_state_dir() -> PathBuf {
     std::env::temp_dir().join(format!("amalgam-bench-{}-{}", std::process::id(), super::wall_micros()))
 }
 
+/// A daemon of its own there, whatever server and token the user has.
 pub fn spawn(state_dir: &Path, arguments: &[&str], stdout: Stdio) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
+    for own in ["AMALGAM_SERVER", "AMALGAM_TOKEN", "AMALGAM_TOKEN_FILE"] {
+        command.env_remove(own);
+    }
     command.args(arguments).env("AMALGAM_STATE", state_dir).stdin(Stdio::null()).stdout(stdout);
     command.spawn().map_err(failed("start a cluster"))
 }
