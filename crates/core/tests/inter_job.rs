@@ -91,7 +91,9 @@ impl Model {
         };
         let (job_slot, ask) = (slot as u32, slot as u32);
         let Job { id, queue, priority, shape, .. } = job;
-        self.policy.on_change(&DemandChange::JobAdded { job: job_slot, id, queue, user: UserId(0), priority });
+        // What is asked for goes by its own priority, whatever the job's is.
+        let of_job = self.below(3) as i32 - 1;
+        self.policy.on_change(&DemandChange::JobAdded { job: job_slot, id, queue, user: UserId(0), priority: of_job });
         self.policy.on_change(&DemandChange::AskAdded {
             ask,
             job: job_slot,
