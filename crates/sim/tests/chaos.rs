@@ -21,7 +21,16 @@ fn cores() -> usize {
 
 /// Of 480 seeds, at least so many meet each of these.
 const MET: [(u64, &[&str]); 7] = [
-    (1, &["job rerun", "strict fair share bound", "node kept for another", "finished task copied for a slow file"]),
+    (
+        1,
+        &[
+            "attempt of a gang without room for all",
+            "job rerun",
+            "strict fair share bound",
+            "node kept for another",
+            "finished task copied for a slow file",
+        ],
+    ),
     (4, &["duplicate of a slow attempt launched", "slow attempt overtaken"]),
     (
         8,
