@@ -36,7 +36,6 @@ const MET: [(u64, &[&str]); 7] = [
         8,
         &[
             "gang without room for all of it",
-            "attempt of a gang without room for all",
             "duplicate launched",
             "duplicate tried another node",
             "attempt yielded its CPU",
