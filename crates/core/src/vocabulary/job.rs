@@ -58,7 +58,7 @@ pub struct StageSpec {
     /// Of its tasks, instead of the job's.
     #[serde(default)]
     pub priority: Option<i32>,
-    /// None of its tasks begins before there is room for all of them; and where one has to be tried again, all that have not ended are.
+    /// None of its tasks begins before room is booked for all of them; and where one has to be tried again, all that have not ended are.
     #[serde(default)]
     pub gang: bool,
     /// Files that each task leaves, relative to its working directory.
