@@ -8,7 +8,7 @@ use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, Record};
-use amalgam_core::vocabulary::{Duration, JobId, QueueSpec, Resources, StageSpec, TaskId};
+use amalgam_core::vocabulary::{Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 use world::{World, job, stage};
 
@@ -108,12 +108,16 @@ fn two_gangs_of_which_only_one_has_room_do_not_hold_each_other_up() {
 fn nodes_are_kept_for_a_gang_that_would_never_find_all_of_them_free() {
     let mut preset = Preset::DRF;
     preset.reserve_after = seconds(5);
-    let begun = |preset: Preset| {
+    let begun = |preset: Preset, is_first: bool| {
         let mut world = World::with_nodes(preset, 3, TWO);
         // Each second a task comes that runs for five: five or six of six cores are busy at any time.
         world.run_for(seconds(1));
         for _ in 0..3 {
             world.submit(job(vec![stage("before", 1, "4s", 1_000)]));
+        }
+        if !is_first {
+            // It waits for a node that never joins.
+            world.submit(JobSpec { wait_for_nodes: true, ..job(vec![gang("larger", 7, "3s")]) });
         }
         let mut id = None;
         for at in 0..40 {
@@ -126,9 +130,10 @@ fn nodes_are_kept_for_a_gang_that_would_never_find_all_of_them_free() {
         let id = id.expect("it came");
         (world.outcome(id), beginnings(&world, id))
     };
-    assert_eq!(begun(preset), (Some(JobOutcome::Succeeded), vec![5]));
+    assert_eq!(begun(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
+    assert_eq!(begun(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "whatever can have none kept");
     preset.reserve_after = seconds(3_600);
-    assert_eq!(begun(preset), (None, vec![]), "without that it does not start");
+    assert_eq!(begun(preset, true), (None, vec![]), "without that it does not start");
 }
 
 #[test]

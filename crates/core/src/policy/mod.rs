@@ -61,8 +61,8 @@ pub trait InterJobPolicy: Send {
     /// What became of the ask that `next` returned.
     fn outcome(&mut self, ask: AskSlot, outcome: Outcome);
 
-    /// In its own order, the first ask that found no room and that no limit holds back.
-    fn first_blocked(&self) -> Option<AskSlot>;
+    /// Shows the asks that found no room and that no limit holds back, in its own order and until it is told that no more are wanted.
+    fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool);
 
     /// Shows the asks of a queue that takes jobs which found no room and which no limit holds back, in its own order and until it is
     /// told that no more are wanted. None where it is nobody's turn by queues.

@@ -585,8 +585,11 @@ impl Scheduler {
 
     // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
 
+    /// So many asks are looked at that nodes could be kept for.
+    const MOST_KEPT_FOR: usize = 4;
+
     /// Keeps a node free for the ask that is first in the policy's order, once nothing of it has started for too long.
-    /// (An ask further back waits for its turn, which is no starvation.)
+    /// (An ask further back waits for its turn, which is no starvation, unless no nodes that are there could ever hold the first.)
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = &self.reservation {
@@ -599,23 +602,31 @@ impl Scheduler {
             }
             self.end_reservation(ledger);
         }
-        let Some(ask) = self.inter_job.first_blocked() else { return };
+        let (mut found, mut looked_at) = (None, 0);
+        self.inter_job.blocked(&mut |ask| {
+            if now.since(self.queue.ask(ask).waiting_since) < reserve_after {
+                return true;
+            }
+            looked_at += 1;
+            found = self.nodes_to_keep(ask, ledger).map(|nodes| Reservation { ask, nodes });
+            found.is_some() || looked_at == Self::MOST_KEPT_FOR
+        });
+        if let Some(reservation) = found {
+            reservation.nodes.iter().for_each(|node| ledger.reserve(*node));
+            self.reservation = Some(reservation);
+        }
+    }
+
+    /// Those that could hold the ask once they are free; all of it, if it is a gang.
+    fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger) -> Option<Vec<NodeId>> {
         let request = self.queue.ask(ask);
-        if now.since(request.waiting_since) < reserve_after {
-            return;
+        if request.is_gang {
+            return self.nodes_for_gang(ask, ledger);
         }
-        let nodes = if request.is_gang {
-            self.nodes_for_gang(ask, ledger)
-        } else {
-            let could_hold = |view: &crate::vocabulary::NodeView| {
-                request.shape.fits_in(&view.capacity) && !ledger.offer_is_closed(view.node)
-            };
-            closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
+        let could_hold = |view: &crate::vocabulary::NodeView| {
+            request.shape.fits_in(&view.capacity) && !ledger.offer_is_closed(view.node)
         };
-        if let Some(nodes) = nodes {
-            nodes.iter().for_each(|node| ledger.reserve(*node));
-            self.reservation = Some(Reservation { ask, nodes });
-        }
+        closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
     }
 
     /// Whether the ask takes the node; it may hold out for room near its input again.

@@ -535,11 +535,6 @@ impl Accounts {
     }
 
     /// The job's first ask of this priority that found no room and that no limit keeps back.
-    pub fn first_blocked(&self, job: JobSlot, priority: i32) -> Option<AskSlot> {
-        self.blocked(job, priority).next()
-    }
-
-    /// All such asks of it.
     pub fn blocked(&self, job: JobSlot, priority: i32) -> impl Iterator<Item = AskSlot> {
         let is_blocked = move |slot: &AskSlot| {
             let ask = self.ask(*slot);

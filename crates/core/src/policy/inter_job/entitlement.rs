@@ -348,9 +348,7 @@ impl InterJobPolicy for Entitlement {
 
     fn outcome(&mut self, _: AskSlot, _: Outcome) {}
 
-    fn first_blocked(&self) -> Option<AskSlot> {
-        None
-    }
+    fn blocked(&self, _: &mut dyn FnMut(AskSlot) -> bool) {}
 
     fn limit_on(&self, _: AskSlot) -> Option<Why> {
         None

@@ -120,8 +120,15 @@ impl InterJobPolicy for Layered {
         }
     }
 
-    fn first_blocked(&self) -> Option<AskSlot> {
-        self.needed.first_blocked().or_else(|| self.open.first_blocked())
+    fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
+        let mut is_over = false;
+        self.needed.blocked(&mut |ask| {
+            is_over = is_enough(ask);
+            is_over
+        });
+        if !is_over {
+            self.open.blocked(is_enough);
+        }
     }
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {

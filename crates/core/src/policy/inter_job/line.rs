@@ -128,8 +128,10 @@ impl<O: JobOrder> InterJobPolicy for Line<O> {
         }
     }
 
-    fn first_blocked(&self) -> Option<AskSlot> {
-        self.waiting.iter().find_map(|&(Reverse(priority), _, _, job)| self.accounts.first_blocked(job, priority))
+    fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
+        let places = self.waiting.iter();
+        let mut asks = places.flat_map(|&(Reverse(priority), _, _, job)| self.accounts.blocked(job, priority));
+        let _ = asks.any(is_enough);
     }
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {

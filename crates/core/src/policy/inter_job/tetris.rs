@@ -211,10 +211,10 @@ impl InterJobPolicy for Tetris {
         }
     }
 
-    fn first_blocked(&self) -> Option<AskSlot> {
+    fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
         let of = |job| self.accounts.job(job).levels.iter().map(move |level| (job, level.priority));
         let places = self.waiting.iter().flat_map(|&(_, _, _, job)| of(job));
-        places.into_iter().find_map(|(job, priority)| self.accounts.first_blocked(job, priority))
+        let _ = places.flat_map(|(job, priority)| self.accounts.blocked(job, priority)).any(is_enough);
     }
 
     fn limit_on(&self, ask: AskSlot) -> Option<Why> {

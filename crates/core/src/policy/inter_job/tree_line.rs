@@ -239,13 +239,13 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         }
     }
 
-    fn first_blocked(&self) -> Option<AskSlot> {
+    fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
         let lines = self.lines.iter().enumerate();
         let jobs = lines.flat_map(|(queue, line)| line.waiting.iter().map(move |key| (queue as u32, *key)));
-        let parked = jobs.filter_map(|(queue, key)| {
-            Some((self.queue_key(queue), key, self.accounts.first_blocked(key.3, key.0.0)?))
-        });
-        parked.min().map(|(_, _, ask)| ask)
+        let has_some = |(_, key): &(u32, Key)| self.accounts.blocked(key.3, key.0.0).next().is_some();
+        let mut places: Vec<_> = jobs.filter(has_some).map(|(queue, key)| (self.queue_key(queue), key)).collect();
+        places.sort_unstable();
+        let _ = places.iter().flat_map(|(_, key)| self.accounts.blocked(key.3, key.0.0)).any(is_enough);
     }
 
     fn blocked_in(&self, queue: QueueId, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
