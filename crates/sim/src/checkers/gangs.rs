@@ -160,7 +160,15 @@ impl Checker for Gangs {
 mod tests {
     use super::*;
     use crate::checkers::testing::{attempt, began, finished, launched, quiet_world, told_record};
-    use amalgam_core::vocabulary::{EndReason, NodeId};
+    use crate::settings::{NetworkSettings, Settings};
+    use crate::testing::{job, run};
+    use amalgam_core::policy::inter_job::QueueTree;
+    use amalgam_core::preset::Preset;
+    use amalgam_core::vocabulary::{
+        Attributes, Duration, EndReason, Federation, GlobalId, NodeId, QueueSpec, ResourceSpec, Resources,
+    };
+    use amalgam_workload::trace::{MalformedLines, Node, TraceJob, Workload};
+    use std::sync::Arc;
 
     /// What the rule says of these, where a gang of one task is known.
     fn breach(happened: &[Happening]) -> Option<String> {
@@ -200,5 +208,54 @@ mod tests {
         let begun = began(0, attempt(0), 1_000);
         assert!(again(std::slice::from_ref(&begun)).is_some_and(|what| what.contains("runs since before")));
         assert_eq!(again(&[begun, finished(attempt(0), EndReason::Exit(1), false)]), None);
+    }
+
+    /// Two clusters of six nodes of one core, and a gang of nine at each of two global masters, which come at the same time.
+    fn two_gangs(preset: Preset, seed: u64) -> Simulation {
+        let queue = |number: u8| QueueSpec { global: Some(number), ..QueueSpec::named(&format!("root.q{number}")) };
+        let queues = QueueTree::new(vec![queue(0), queue(1)]).unwrap();
+        let gang = |queue: &str| {
+            let mut job = job(queue, 9, Duration::from_secs(20), Duration::from_secs(5));
+            Arc::make_mut(&mut job.spec).stages[0].gang = true;
+            job
+        };
+        let jobs: Vec<TraceJob> = ["root.q0", "root.q1"].map(gang).to_vec();
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+        let resources = ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() };
+        let node = |number| {
+            let (name, resources) = (format!("host{number}"), resources.clone());
+            Node { name, resources, attributes: Attributes::default() }
+        };
+        // Which of two letters comes first is drawn, and so who gets which node.
+        let network = NetworkSettings { jitter: Duration::from_millis(2), ..NetworkSettings::default() };
+        let settings = Settings { preset, seed, network, federation: Some((2, 2)), queues, ..Settings::default() };
+        let mut world = Simulation::new(settings, &(0..12).map(node).collect::<Vec<_>>(), &workload);
+        world.open();
+        world.plan(Vec::new());
+        world
+    }
+
+    #[test]
+    fn two_gangs_that_each_hold_what_the_other_needs_come_apart_and_both_run() {
+        let runs = Preset::FEDERATED.into_iter().flat_map(|preset| (1..=10).map(move |seed| (preset, seed)));
+        let mut stuck = 0;
+        for (preset, seed) in runs {
+            let mut world = two_gangs(preset, seed);
+            let happened = run(&mut world, 120_000_000);
+            let mut checker = Gangs::default();
+            assert_eq!(checker.check(&world, &happened), Ok(()), "{} {seed}", preset.name());
+            let (mut given_back, mut succeeded) = ([0; 2], [0; 2]);
+            for change in happened.iter().filter_map(Happening::change) {
+                let Change::Finished { task, ended, .. } = change else { continue };
+                let GlobalId(global) = Federation::new(2, 2, 64).unwrap().admitted_by(task.job);
+                match &ended.reason {
+                    EndReason::Withdrawn(why) if why.contains("found room") => given_back[usize::from(global)] += 1,
+                    reason => succeeded[usize::from(global)] += u32::from(reason.is_success()),
+                }
+            }
+            assert_eq!(succeeded, [9, 9], "{} {seed}: {given_back:?} were given back", preset.name());
+            stuck += u32::from(given_back.iter().all(|count| *count > 0));
+        }
+        assert!(stuck >= 5, "that each held some of what the other needed came up in {stuck} of 20 runs");
     }
 }
