@@ -131,7 +131,7 @@ pub enum ToMaster {
     /// A scheduler elsewhere proposes placements; each is granted, or refused with the node's present state.
     Claim { job: JobId, placements: Vec<Placement> },
     /// A job manager of a federation launches an attempt under a grant that its global master proposes: the node's master claims
-    /// the resources and sends the launch on, or answers `NotTaken`.
+    /// the resources and sends the launch on, or answers `NotPassed`.
     Launch(Box<ProposedLaunch>),
     /// A global master is connected, and says what it has; answered by `Told` with everything.
     Introduce(Box<GlobalIntroduction>),
@@ -340,9 +340,9 @@ pub struct HeldGrant {
 pub enum NodeNews {
     /// It has registered, and what it has; its room follows.
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
-    /// What is free there, nothing where it takes no work; and what the tasks of each queue hold that do not give way, where queues
-    /// have shares.
-    Room { node: NodeId, free: Resources, held: Box<[(QueueId, Resources)]> },
+    /// What is free there; whether it takes work, or is drained or paused; and what the tasks of each queue hold that do not give way,
+    /// where queues have shares.
+    Room { node: NodeId, free: Resources, is_open: bool, held: Box<[(QueueId, Resources)]> },
     /// It cannot be reached; given up, if it is lost.
     Away { node: NodeId, lost: bool },
 }
@@ -476,6 +476,11 @@ pub enum ToJobManager {
     NotTaken {
         attempt: AttemptId,
     },
+    /// The master of a federation's cluster did not let the launch pass to the node.
+    NotPassed {
+        attempt: AttemptId,
+        why: ClaimError,
+    },
     /// It is the turn of a probe, and the node keeps room for it. Answered by `Launch` or `Cancel`.
     Ready {
         probe: ProbeId,
@@ -513,7 +518,8 @@ impl ToJobManager {
             | ToJobManager::InPlace { attempt }
             | ToJobManager::Finished { attempt, .. }
             | ToJobManager::Promoted { attempt, .. }
-            | ToJobManager::NotTaken { attempt } => Some(attempt.epoch),
+            | ToJobManager::NotTaken { attempt }
+            | ToJobManager::NotPassed { attempt, .. } => Some(attempt.epoch),
             ToJobManager::Ready { probe } => Some(probe.epoch),
             ToJobManager::Live { epoch, .. } => Some(*epoch),
             ToJobManager::Waits { starts, .. } => starts.first().map(|(attempt, _)| attempt.epoch),

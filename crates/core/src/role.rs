@@ -243,6 +243,8 @@ pub enum LostCause {
     NotTaken,
     /// Another attempt of its task started, or ended well, first; or nobody needs it any more.
     Superseded,
+    /// The master of its node's cluster did not let its launch pass.
+    Refused(ClaimError),
     /// It has written the files of a finished task once more, or could not: the task stays as it was.
     Copied,
 }

@@ -437,6 +437,8 @@ words! {
         Drained = "drained",
         /// It could not launch a task and gets none for a while.
         Paused = "paused",
+        /// As a global master believes: its cluster's master drains it, or gives it no task for a while.
+        Closed = "closed",
         Lost = "lost",
     }
 

@@ -169,6 +169,10 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
                 LostCause::NodeLost => format!("{} stayed away too long", names.node(*node)),
                 LostCause::Unknown => format!("{} does not have it (any more)", names.node(*node)),
                 LostCause::NotTaken => format!("{} did not take it", names.node(*node)),
+                LostCause::Refused(why) => {
+                    let text = format!("{} is not launched on {}: {why}", names.task(*task), names.node(*node));
+                    return of_attempt("refused", *task, *attempt, *node, text);
+                }
                 LostCause::Copied => {
                     let text = format!("{} has run once more for its files", names.task(*task));
                     return of_attempt("copied", *task, *attempt, *node, text);

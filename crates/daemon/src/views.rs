@@ -603,7 +603,8 @@ fn attempts_at(roles: &Roles, node: NodeId, now: Instant) -> Vec<RunningAttempt>
 /// A node as a global master believes it to be; it was heard when its cluster's master told something last.
 fn believed_summary(node: &BelievedNode, kinds: &Kinds) -> NodeSummary {
     let state = match node.state {
-        Presence::Up => NodeState::Up,
+        Presence::Up if node.is_open => NodeState::Up,
+        Presence::Up => NodeState::Closed,
         Presence::Unreachable | Presence::Expected => NodeState::Unreachable,
         Presence::Lost => NodeState::Lost,
     };

@@ -108,7 +108,7 @@ fn each_process_of_a_federation_says_what_is_not_its_own() {
     let refused = scene.run(&["node", "drain", &name]);
     assert!(refused.code != 0 && refused.err.contains("is of cluster 1, whose master drains it"), "{refused:?}");
     scene.ok(&["node", "drain", "--state-dir", of_cluster, &name]);
-    until_true("the global master hears of it", || nodes(&scene)[&name].free["cpu"] == 0.0);
+    until_true("the global master hears of it", || nodes(&scene)[&name].state == NodeState::Closed);
     // The other global master has jobs of its own, and the same nodes.
     let other = scene.state().join("global-1");
     let other = other.to_str().unwrap();

@@ -136,8 +136,14 @@ impl Pair {
 
     /// As the global master believes.
     fn nodes_up(&self) -> usize {
+        self.states().into_iter().filter(|state| *state == NodeState::Up).count()
+    }
+
+    fn states(&self) -> Vec<NodeState> {
         let nodes: Vec<NodeSummary> = self.scene.json(&["node", "list"]);
-        nodes.iter().filter(|node| node.state == NodeState::Up).count()
+        let mut states: Vec<NodeState> = nodes.iter().map(|node| node.state).collect();
+        states.sort_unstable();
+        states
     }
 
     /// As this server knows.
@@ -214,7 +220,7 @@ fn a_standby_says_so_and_takes_over_from_a_killed_master_without_losing_a_task()
     let stopped = Instant::now();
     pair.await_active(0);
     println!("takeover after a stop: {:?}", stopped.elapsed());
-    until_true("both nodes again", || pair.nodes_up() == 2);
+    until_true("both nodes again, of which one is drained", || pair.states() == [NodeState::Up, NodeState::Closed]);
     assert_eq!(pair.numbers(0), before);
     assert!(pair.nodes(0).iter().any(|node| node.name == "a" && node.state == NodeState::Drained));
 }

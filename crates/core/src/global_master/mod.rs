@@ -59,6 +59,8 @@ pub struct BelievedNode {
     pub name: String,
     pub cluster: ClusterId,
     pub state: NodeState,
+    /// Whether it takes work: its cluster's master may drain it, or give it none for a while.
+    pub is_open: bool,
     pub capacity: Resources,
     pub free: Resources,
     /// What this global master holds there.
@@ -135,6 +137,7 @@ impl GlobalMaster {
                 name: self.dispatch.names.of(node).unwrap_or_default().to_owned(),
                 cluster,
                 state,
+                is_open: rooms.is_open(node),
                 capacity: rooms.node_capacity(node),
                 free: rooms.node_free(node),
                 bookings: rooms.node_bookings(node),
@@ -301,9 +304,12 @@ impl GlobalMaster {
                 self.dispatch.name(node, &name);
                 returned.push(node);
             }
-            NodeNews::Room { node, free, held } if rooms.state(node).is_some() => {
+            NodeNews::Room { node, free, is_open, held } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
+                }
+                if rooms.is_open(node) != is_open {
+                    rooms.set_open(node, is_open);
                 }
                 self.sharing.on_held(node, held);
                 if self.take_room(now, node, free, seen, is_whole) {

@@ -9,7 +9,7 @@ use crate::dispatch::Claims;
 use crate::policy::inter_job::{Standing, violators};
 use crate::protocol::Rule;
 use crate::role::Outbox;
-use crate::scheduling::{Blocked, Booking, Granting, Ledger, NodeState};
+use crate::scheduling::{Blocked, Booking, Granting, Ledger};
 use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, Totals};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -258,7 +258,7 @@ impl GlobalMaster {
     /// For how many of its tasks.
     fn places_on(&self, victim: QueueId, node: NodeId, ask: &Blocked) -> u32 {
         let rooms = &self.dispatch.rooms;
-        if !rooms.classes().meets(ask.class, rooms.index(node)) || rooms.state(node) != Some(NodeState::Up) {
+        if !rooms.classes().meets(ask.class, rooms.index(node)) || rooms.offer_is_closed(node) {
             return 0;
         }
         let room = rooms.offer(node).saturating_add(&self.sharing.held(victim, node));

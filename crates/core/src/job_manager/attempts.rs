@@ -221,9 +221,20 @@ impl JobManager {
         }
     }
 
-    pub(super) fn on_not_taken(&mut self, now: Instant, from: Address, attempt: AttemptId, out: &mut Outbox) {
-        // Of an attempt that it was never asked to run, a node can say nothing. A master may not have passed it on.
-        let may_say = |running: &&RunningAttempt| [Address::Node(running.node), Address::Master].contains(&from);
+    /// Its node did not take it, or the master of the node's cluster did not pass it on.
+    pub(super) fn on_not_launched(
+        &mut self,
+        now: Instant,
+        from: Address,
+        attempt: AttemptId,
+        cause: LostCause,
+        out: &mut Outbox,
+    ) {
+        // Of an attempt that it was never asked to run, a node can say nothing.
+        let may_say = |running: &&RunningAttempt| match cause {
+            LostCause::Refused(_) => from == Address::Master,
+            _ => from == Address::Node(running.node),
+        };
         let running = self.running.get(&attempt).filter(may_say);
         if let Some(running) = running {
             // The node does not take work now, and would not at once.
@@ -231,7 +242,7 @@ impl JobManager {
             if !booked {
                 self.close_node(now, node, out);
             }
-            self.write_off(now, attempt, LostCause::NotTaken, out);
+            self.write_off(now, attempt, cause, out);
             self.update_demand(now, out);
         } else {
             out.record(Record::Stale { from, attempt });

@@ -57,7 +57,7 @@ impl JobManager {
             LostCause::Unknown => out.send(TheMaster, ToMaster::NodeFailed { node, suspects: 1 }),
             // The master said so.
             LostCause::NodeLost => {}
-            LostCause::NotTaken | LostCause::Superseded | LostCause::Copied => return,
+            LostCause::NotTaken | LostCause::Refused(_) | LostCause::Superseded | LostCause::Copied => return,
         }
         self.note_failure(now, attempt, out);
     }

@@ -360,7 +360,12 @@ impl JobManager {
             ToJobManager::InPlace { attempt } => self.on_in_place(now, from, attempt, out),
             ToJobManager::Promoted { attempt, grant } => self.on_promoted(now, attempt, grant, out),
             ToJobManager::Ready { probe } => self.on_ready(now, from, probe, out),
-            ToJobManager::NotTaken { attempt } => self.on_not_taken(now, from, attempt, out),
+            ToJobManager::NotTaken { attempt } => {
+                self.on_not_launched(now, from, attempt, LostCause::NotTaken, out);
+            }
+            ToJobManager::NotPassed { attempt, why } => {
+                self.on_not_launched(now, from, attempt, LostCause::Refused(why), out);
+            }
             ToJobManager::Live { node, epoch, number, attempts } => {
                 self.on_live(now, node, (epoch, number), &attempts, out);
             }

@@ -32,7 +32,7 @@ pub(super) struct Federated {
     /// The version at which each node registered last.
     joined_at: Vec<u64>,
     /// Attempts of refused launches; told after what their global masters are to know before they try again.
-    not_taken: Vec<AttemptId>,
+    not_taken: Vec<(AttemptId, ClaimError)>,
     beat_at: Option<Instant>,
     /// When those are told who were not told of changes.
     tell_at: Option<Instant>,
@@ -161,7 +161,7 @@ impl Federated {
         news.push(match state {
             NodeState::Up => {
                 let held = self.holdings.on_node(ledger.index(node));
-                NodeNews::Room { node, free: ledger.offer(node), held }
+                NodeNews::Room { node, free: ledger.node_free(node), is_open: ledger.is_open(node), held }
             }
             NodeState::Unreachable => NodeNews::Away { node, lost: false },
             NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },
@@ -242,7 +242,7 @@ impl Master {
                 if let Some(global) = owner.and_then(|owner| federated.global(owner)) {
                     global.refused.push(grant);
                 }
-                federated.not_taken.push(attempt);
+                federated.not_taken.push((attempt, why));
                 return out.record(Record::LaunchRefused { task, attempt, node, why });
             }
         };
@@ -333,8 +333,8 @@ impl Master {
             federated.tell_at = is_behind.then(|| federated.tell_at.unwrap_or(now + after));
         }
         // Now that their global master knows better.
-        for attempt in std::mem::take(&mut federated.not_taken) {
-            out.send(attempt.job, ToJobManager::NotTaken { attempt });
+        for (attempt, why) in std::mem::take(&mut federated.not_taken) {
+            out.send(attempt.job, ToJobManager::NotPassed { attempt, why });
         }
     }
 }

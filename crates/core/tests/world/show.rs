@@ -48,6 +48,7 @@ pub fn show_message(message: &Message) -> String {
         Message::ToJobManager(ToJobManager::Finished { attempt, ended, .. }) => {
             format!("finished {attempt}: {}", ended.reason)
         }
+        Message::ToJobManager(ToJobManager::NotPassed { attempt, why }) => format!("refused {attempt}: {why}"),
         Message::ToJobManager(ToJobManager::NotTaken { attempt }) => format!("not taken {attempt}"),
         Message::ToJobManager(ToJobManager::Live { attempts, .. }) => format!("live: [{}]", list(attempts)),
         Message::ToNode(ToNode::Welcome(welcome)) => {

@@ -161,7 +161,7 @@ impl Metrics {
                 }
                 Fact::Change(Change::Lost { cause, .. }) => {
                     self.attempts_lost.inc();
-                    if *cause == LostCause::NotTaken {
+                    if matches!(cause, LostCause::Refused(_)) {
                         self.launches_refused.inc();
                     }
                 }

@@ -59,10 +59,14 @@ impl View<'_> {
                 tell(event.clone());
                 self.of_last(*last, event, *task, tell);
             }
+            // It was no attempt yet.
+            Change::Lost { cause: LostCause::Refused(_), last: false, .. } => {}
             Change::Lost { attempt, task, node, cause, last, .. } => {
                 let lost = Ended::without_run(match cause {
                     LostCause::Superseded | LostCause::Copied => EndReason::Cancelled,
-                    LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken => EndReason::NodeLost,
+                    LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken | LostCause::Refused(_) => {
+                        EndReason::NodeLost
+                    }
                 });
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, &lost);
                 tell(event.clone());

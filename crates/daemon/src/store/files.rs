@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-pub const FORMAT: &str = "amalgam store 19\n";
+pub const FORMAT: &str = "amalgam store 20\n";
 /// Bytes before the first record of a segment or a snapshot: eight of magic, the number in its name, a checksum.
 pub const HEADER: usize = 20;
 

@@ -272,7 +272,7 @@ impl Metrics {
             Change::Lost { attempt, cause, .. } => {
                 self.chain.forget(*attempt);
                 self.forecast.on_ended(*attempt, None);
-                let is_refused = *cause == LostCause::NotTaken;
+                let is_refused = matches!(cause, LostCause::NotTaken | LostCause::Refused(_));
                 self.counters.lost += u64::from(!is_refused);
                 self.counters.refused += u64::from(is_refused);
             }
