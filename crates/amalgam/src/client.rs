@@ -2,10 +2,14 @@
 
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::JobSpec;
-use amalgam_daemon::api::{self, Action, ActionRequest, ActionResult, Event, JobDetail, Listing, Submitted, Waited};
+use amalgam_daemon::api::{
+    self, Action, ActionRequest, ActionResult, Event, JobDetail, JobSummary, Listing, Submitted, Waited,
+};
 use amalgam_daemon::http::MAX_BODY;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::time::{Duration, Instant};
 use ureq::http::Response;
@@ -39,8 +43,9 @@ impl Client {
 
     /// A call whose answer is read piece by piece.
     pub fn open(&self, path: &str) -> Result<Response<Body>> {
-        let call = self.agent.get(format!("{}{path}", self.base)).header("authorization", &self.authorization);
-        self.check(call.call())
+        self.wherever_it_is(|base| {
+            self.agent.get(format!("{base}{path}")).header("authorization", &self.authorization).call()
+        })
     }
 
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
@@ -53,27 +58,25 @@ impl Client {
     }
 
     fn send(&self, path: &str, kind: &str, body: &[u8], key: Option<&str>) -> Result<Response<Body>> {
-        let mut call = self.agent.post(format!("{}{path}", self.base));
-        call = call.header("authorization", &self.authorization).header("content-type", kind);
-        if let Some(key) = key {
-            call = call.header("idempotency-key", key);
-        }
-        self.check(call.send(body))
+        self.wherever_it_is(|base| {
+            let mut call = self.agent.post(format!("{base}{path}"));
+            call = call.header("authorization", &self.authorization).header("content-type", kind);
+            if let Some(key) = key {
+                call = call.header("idempotency-key", key);
+            }
+            call.send(body)
+        })
     }
 
-    fn check(&self, answer: std::result::Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
-        let answer = answer.map_err(|error| self.unanswered(&error))?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let status = answer.status();
-        let mut text = String::new();
-        let _ = answer.into_body().into_reader().take(1 << 20).read_to_string(&mut text);
-        match serde_json::from_str::<api::Error>(&text) {
-            Ok(error) => Err(error.into()),
-            Err(_) => {
-                Err(Failure::new(format!("the server at {} answered {status}", self.base), "is it an amalgam server?"))
-            }
+    /// Asks the server, and, if that says who has what was asked for, that one. Nobody is followed further: two that name each other
+    /// would be asked for ever.
+    fn wherever_it_is(
+        &self,
+        call: impl Fn(&str) -> std::result::Result<Response<Body>, ureq::Error>,
+    ) -> Result<Response<Body>> {
+        match check(&self.base, call(&self.base)) {
+            Err(Failure { elsewhere: Some(base), .. }) => check(&base, call(&base)),
+            answer => answer,
         }
     }
 
@@ -83,28 +86,13 @@ impl Client {
             .into_body()
             .into_reader()
             .read_to_end(&mut bytes)
-            .map_err(|error| self.unanswered(&ureq::Error::Io(error)))?;
+            .map_err(|error| unanswered(&self.base, &ureq::Error::Io(error)))?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Failure::new(
                 format!("the server's answer is not understood: {error}"),
                 "use a program of the server's version",
             )
         })
-    }
-
-    fn unanswered(&self, error: &ureq::Error) -> Failure {
-        let remedy = match error {
-            ureq::Error::Protocol(_) => "is this the address of the interface, and not the one for agents?",
-            _ => "check that it runs, and the address in --server or AMALGAM_SERVER",
-        };
-        let failure = Failure::unreachable(format!("the server at {} does not answer: {error}", self.base), remedy);
-        let connected = match error {
-            ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
-            ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,
-            ureq::Error::Timeout(phase) => !matches!(phase, ureq::Timeout::Connect | ureq::Timeout::Resolve),
-            _ => true,
-        };
-        if connected { Failure { kind: Kind::Broken, ..failure } } else { failure }
     }
 
     /// Submits once, however often the connection breaks: the key makes repetitions harmless.
@@ -130,12 +118,60 @@ impl Client {
         self.get(&format!("/v1/jobs/{job}/wait?timeout_seconds={}", patience.as_secs_f64()))
     }
 
+    /// Each job by itself, whoever of a federation has it; in the order in which they were named.
     pub fn act(&self, jobs: Vec<u64>, action: Action) -> Result<Vec<ActionResult>> {
-        self.post("/v1/jobs/actions", &ActionRequest { jobs, action })
+        let mut results: Vec<ActionResult> = self.post("/v1/jobs/actions", &ActionRequest { jobs, action })?;
+        let mut elsewhere: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (place, result) in results.iter().enumerate() {
+            if let Some(at) = result.error.as_ref().and_then(|error| error.at.clone()) {
+                elsewhere.entry(at).or_default().push(place);
+            }
+        }
+        for (base, places) in elsewhere {
+            let there = Client { base, ..self.clone() };
+            let jobs = places.iter().filter_map(|place| results.get(*place)).map(|result| result.job).collect();
+            let answered = there.post::<Vec<ActionResult>>("/v1/jobs/actions", &ActionRequest { jobs, action });
+            match answered {
+                Ok(answers) => {
+                    places.into_iter().zip(answers).for_each(|(place, answer)| results[place] = answer);
+                }
+                // What was done to the others is to be told all the same.
+                Err(failure) => {
+                    let error = api::Error::new(api::ErrorCode::Unavailable, failure.what, failure.remedy);
+                    places.into_iter().for_each(|place| results[place].error = Some(error.clone()));
+                }
+            }
+        }
+        Ok(results)
     }
 
     /// All pages of a list, up to `limit` items.
     pub fn list<T: DeserializeOwned>(&self, path: &str, query: &Query, limit: usize) -> Result<Vec<T>> {
+        Ok(self.pages(path, query, limit)?.0)
+    }
+
+    /// Up to `limit` jobs, the newest first, of all global masters in a federation, and what is wrong with those that do not answer.
+    pub fn jobs(&self, path: &str, query: &Query, limit: usize) -> Result<(Vec<JobSummary>, Vec<Failure>)> {
+        let (mut jobs, others) = self.pages::<JobSummary>(path, query, limit)?;
+        let mut silent = Vec::new();
+        for base in &others {
+            match (Client { base: base.clone(), ..self.clone() }).pages(path, query, limit) {
+                Ok((further, _)) => jobs.extend(further),
+                Err(failure) => {
+                    let what = format!("the jobs of another global master are missing: {}", failure.what);
+                    silent.push(Failure { what, ..failure });
+                }
+            }
+        }
+        if !others.is_empty() {
+            jobs.sort_by_key(|job| Reverse((job.submitted_at, job.id)));
+            jobs.truncate(limit);
+        }
+        Ok((jobs, silent))
+    }
+
+    /// With where else such items are.
+    fn pages<T: DeserializeOwned>(&self, path: &str, query: &Query, limit: usize) -> Result<(Vec<T>, Vec<String>)> {
         let mut items = Vec::new();
         let mut cursor = None;
         loop {
@@ -146,7 +182,7 @@ impl Client {
             items.extend(page.items);
             cursor = page.next;
             if cursor.is_none() || items.len() >= limit {
-                return Ok(items);
+                return Ok((items, page.others));
             }
         }
     }
@@ -159,6 +195,35 @@ impl Client {
             lines.map_while(std::result::Result::ok).filter_map(|line| Some(line.strip_prefix("data: ")?.to_owned()));
         Ok(payloads.filter_map(|payload| serde_json::from_str(&payload).ok()))
     }
+}
+
+fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
+    let answer = answer.map_err(|error| unanswered(base, &error))?;
+    if answer.status().is_success() {
+        return Ok(answer);
+    }
+    let status = answer.status();
+    let mut text = String::new();
+    let _ = answer.into_body().into_reader().take(1 << 20).read_to_string(&mut text);
+    match serde_json::from_str::<api::Error>(&text) {
+        Ok(error) => Err(error.into()),
+        Err(_) => Err(Failure::new(format!("the server at {base} answered {status}"), "is it an amalgam server?")),
+    }
+}
+
+fn unanswered(base: &str, error: &ureq::Error) -> Failure {
+    let remedy = match error {
+        ureq::Error::Protocol(_) => "is this the address of the interface, and not the one for agents?",
+        _ => "check that it runs, and the address in --server or AMALGAM_SERVER",
+    };
+    let failure = Failure::unreachable(format!("the server at {base} does not answer: {error}"), remedy);
+    let connected = match error {
+        ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
+        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,
+        ureq::Error::Timeout(phase) => !matches!(phase, ureq::Timeout::Connect | ureq::Timeout::Resolve),
+        _ => true,
+    };
+    if connected { Failure { kind: Kind::Broken, ..failure } } else { failure }
 }
 
 fn encode_json(body: &impl Serialize) -> Result<Vec<u8>> {

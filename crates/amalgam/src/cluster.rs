@@ -101,7 +101,7 @@ pub struct ServerSettings {
     /// Queues and other settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the interface listens [default: 127.0.0.1:7433]
+    /// Where the interface listens [default: 127.0.0.1:7433, or what [federation] says of a global master]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }
@@ -133,7 +133,7 @@ impl ServerSettings {
     /// Also that of a federation whose size is still to be said.
     pub fn read_any(self) -> Result<Config> {
         let mut config = configured(self.config.as_deref(), self.preset)?;
-        config.listen = self.listen.unwrap_or(config.listen);
+        config.listen = self.listen.or(config.listen);
         Ok(config)
     }
 

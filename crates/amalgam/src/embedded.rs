@@ -30,7 +30,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
     let mut executor = cluster::executor_setup(&state_dir, EnforcementChoice::Auto)?;
     executor.config.idle_exit = LEASH;
     executor.config.leash = Some(LEASH);
-    let config = Config { listen: "127.0.0.1:0".to_owned(), ..Config::default() };
+    let config = Config { listen: Some("127.0.0.1:0".to_owned()), ..Config::default() };
     let executor_config = executor.config.clone();
     let server = Server::start(ServerOptions {
         state_dir: state_dir.clone(),

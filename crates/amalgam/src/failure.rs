@@ -19,6 +19,8 @@ pub struct Failure {
     /// What the process exits with.
     pub code: u8,
     pub kind: Kind,
+    /// The base URL of who can answer instead.
+    pub elsewhere: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +38,7 @@ pub enum Kind {
 
 impl Failure {
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
-        Failure { what: what.into(), remedy: remedy.into(), code: 1, kind: Kind::Refused }
+        Failure { what: what.into(), remedy: remedy.into(), code: 1, kind: Kind::Refused, elsewhere: None }
     }
 
     /// The command line itself is wrong.
@@ -70,7 +72,7 @@ impl fmt::Display for Failure {
 impl From<api::Error> for Failure {
     fn from(error: api::Error) -> Failure {
         let kind = if error.error == api::ErrorCode::Unavailable { Kind::Unavailable } else { Kind::Refused };
-        Failure { kind, ..Failure::new(error.message, error.remedy) }
+        Failure { kind, elsewhere: error.at, ..Failure::new(error.message, error.remedy) }
     }
 }
 

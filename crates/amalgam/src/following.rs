@@ -1,11 +1,11 @@
 //! The output of tasks: of one as it is written, of many as each ends, so that their lines do not mix.
 
 use crate::client::{Client, Query, patiently, very_patiently};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, EventKind, TaskState, TaskSummary};
 use amalgam_daemon::http::{ATTEMPT, ENDED, NEWER};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -223,16 +223,33 @@ impl Followed {
         Ok(())
     }
 
-    /// Prints what the tasks have written so far, one after the other.
-    pub fn copy_tasks(&self, tasks: &[TaskSummary], streams: &[Stream], sink: &mut dyn Sink) -> Result<()> {
+    /// Prints what the tasks have written so far, one after the other. Returns which nodes have
+    /// some that cannot be had now.
+    pub fn copy_tasks(
+        &self,
+        tasks: &[TaskSummary],
+        streams: &[Stream],
+        sink: &mut dyn Sink,
+    ) -> Result<BTreeMap<String, Failure>> {
+        let mut missing = BTreeMap::new();
         for task in tasks.iter().filter(|task| !matches!(task.state, TaskState::Waiting | TaskState::Queued)) {
             let Some(place) = parse_task(&task.task) else { continue };
+            // To be told once that a node does not answer may take ten seconds.
+            if task.node.as_ref().is_some_and(|node| missing.contains_key(node)) {
+                continue;
+            }
             let source = self.source(place, Some(&task.stage));
             for stream in streams {
-                copy(&self.client, &source, *stream, false, sink)?;
+                match copy(&self.client, &source, *stream, false, sink) {
+                    Err(failure) if failure.kind == Kind::Unavailable => {
+                        missing.insert(task.node.clone().unwrap_or_default(), failure);
+                        break;
+                    }
+                    copied => copied?,
+                }
             }
         }
-        Ok(())
+        Ok(missing)
     }
 
     fn source(&self, (stage, index): (u32, u32), name: Option<&str>) -> Source {

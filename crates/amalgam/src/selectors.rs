@@ -2,8 +2,9 @@
 
 use crate::client::{Client, Query};
 use crate::failure::{Failure, Result};
+use crate::show;
 use amalgam_core::why::counted;
-use amalgam_daemon::api::{JobDetail, JobSummary};
+use amalgam_daemon::api::JobDetail;
 use std::ops::RangeInclusive;
 
 /// More jobs than one command may name by a range.
@@ -46,7 +47,8 @@ pub fn resolve(client: &Client, selectors: &[Selector], states: &str) -> Result<
             Selector::Last => ids.push(last(client)?),
             Selector::All => {
                 let query = Query::default().with("user", "me").with("state", states);
-                let jobs: Vec<JobSummary> = client.list("/v1/jobs", &query, usize::MAX)?;
+                let (jobs, silent) = client.jobs("/v1/jobs", &query, usize::MAX)?;
+                show::failures(&silent);
                 ids.extend(jobs.iter().rev().map(|job| job.id));
             }
         }
@@ -57,7 +59,8 @@ pub fn resolve(client: &Client, selectors: &[Selector], states: &str) -> Result<
 }
 
 fn last(client: &Client) -> Result<u64> {
-    let jobs: Vec<JobSummary> = client.list("/v1/jobs", &Query::default().with("user", "me"), 1)?;
+    let (jobs, silent) = client.jobs("/v1/jobs", &Query::default().with("user", "me"), 1)?;
+    show::failures(&silent);
     let none = || Failure::new("you have no jobs, so none is the last", "submit one with `amalgam submit`");
     jobs.first().map(|job| job.id).ok_or_else(none)
 }

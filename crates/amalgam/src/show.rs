@@ -48,6 +48,11 @@ pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// What went wrong beside what was done.
+pub fn failures<'a>(failures: impl IntoIterator<Item = &'a Failure>) {
+    failures.into_iter().for_each(|failure| note(&failure.to_string()));
+}
+
 /// Whether someone watches, and so wants to see progress move.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()

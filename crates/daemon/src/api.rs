@@ -377,6 +377,9 @@ wire! {
         message: String,
         /// What would help.
         remedy: String,
+        /// Who can answer instead: a base URL.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
     }
 }
 
@@ -386,6 +389,9 @@ pub struct Listing<T> {
     pub items: Vec<T>,
     /// Pass it as `cursor` for the next page; absent on the last one.
     pub next: Option<String>,
+    /// Base URLs of the other global masters of a federation, each of which has such jobs of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 /// Declares a set of words with their spelling.
@@ -498,6 +504,8 @@ words! {
         MethodNotAllowed = "method-not-allowed",
         Conflict = "conflict",
         TooLarge = "too-large",
+        /// Another process of the federation has what was asked for.
+        Elsewhere = "elsewhere",
         Unavailable = "unavailable",
         #[default]
         Internal = "internal",
@@ -546,7 +554,13 @@ impl AttemptCounts {
 
 impl Error {
     pub fn new(error: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { error, message: message.into(), remedy: remedy.into() }
+        Error { error, message: message.into(), remedy: remedy.into(), at: None }
+    }
+
+    /// Another global master has it; `at` is the base URL of its interface, if that is known.
+    pub fn with_global(message: impl Into<String>, at: Option<String>) -> Error {
+        let remedy = "name that one with --server, or its directory with --state-dir";
+        Error { at, ..Error::new(ErrorCode::Elsewhere, message, remedy) }
     }
 
     pub fn bad_request(message: impl Into<String>, remedy: impl Into<String>) -> Error {

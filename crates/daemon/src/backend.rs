@@ -6,6 +6,7 @@ use crate::api::{
 };
 use crate::executor::output_path;
 use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
+use crate::neighbours::Neighbours;
 use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
 use crate::store::History;
 use crate::story::{Names, story_line};
@@ -43,6 +44,8 @@ pub struct ServerBackend {
     pub started: Instant,
     /// Ended tasks at recent looks, for the rate.
     pub ended: Mutex<VecDeque<(std::time::Instant, u64)>>,
+    /// In a federation.
+    pub neighbours: Option<Neighbours>,
 }
 
 /// Where a task's output is, and whether it can still grow.
@@ -102,18 +105,23 @@ impl ServerBackend {
         found.await?.ok_or_else(missing)
     }
 
+    async fn name_of(&self, node: NodeId) -> Result<String, Error> {
+        let named = move |roles: &Roles, _| Some(roles.dispatch()?.names.of(node)?.to_owned());
+        Ok(self.look(named).await?.unwrap_or_else(|| node.to_string()))
+    }
+
     async fn read(&self, node: NodeId, attempt: AttemptId, request: &OutputRequest) -> Result<Vec<u8>, Error> {
         let (stream, offset, limit) = (request.stream, request.offset, request.limit);
         match self.remote.output(&self.handle, node, attempt, stream, offset, limit).await {
             Fetched::Bytes(bytes) => Ok(bytes),
             Fetched::Failed(why) => {
+                let node = self.name_of(node).await?;
                 Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node"))
             }
-            Fetched::Away => Err(Error::new(
-                ErrorCode::Unavailable,
-                format!("the output is on node {node}, which is not reachable now"),
-                "try again when it is back",
-            )),
+            Fetched::Away => {
+                let what = format!("there is output on node {}, which is not reachable now", self.name_of(node).await?);
+                Err(Error::new(ErrorCode::Unavailable, what, "try again when it is back"))
+            }
         }
     }
 }
@@ -157,18 +165,21 @@ fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
 #[async_trait]
 impl Backend for ServerBackend {
     async fn submit(&self, job: JobSpec, key: Option<String>) -> Result<Submitted, Error> {
-        let queue = job.queue.clone();
-        if let Some(elsewhere) = self.look(move |roles, _| home_elsewhere(roles, &queue)).await? {
-            return Err(elsewhere);
+        let job = Arc::new(job);
+        if let Some(neighbours) = self.neighbours.clone() {
+            let submitted = Arc::clone(&job);
+            let taker = move |roles: &Roles, _| neighbours.takes(roles.dispatch()?.queues(), &submitted);
+            self.look(taker).await?.map_or(Ok(()), Err)?;
         }
         let sequence = self.events.newest() + 1;
-        match self.order(ToMaster::Submit { spec: Arc::new(job), key }).await? {
+        match self.order(ToMaster::Submit { spec: job, key }).await? {
             ToClient::Submitted { job } => Ok(Submitted { job: job.0, sequence }),
             other => Err(Error::new(ErrorCode::Internal, format!("the master answered {other:?}"), "report this")),
         }
     }
 
     async fn owner(&self, job: JobId) -> Result<String, Error> {
+        self.neighbours.as_ref().and_then(|neighbours| neighbours.has_job(job)).map_or(Ok(()), Err)?;
         self.look(move |roles, _| views::owner(roles, job)).await?.ok_or_else(|| Error::no_such_job(job.0))
     }
 
@@ -178,7 +189,8 @@ impl Backend for ServerBackend {
         let hosts = self.handle.routes().job_hosts();
         let (items, next) =
             self.look(move |roles, now| views::jobs(roles, &filter, before, limit, &hosts, now)).await?;
-        Ok(Listing { items, next: next.map(|job| job.0.to_string()) })
+        let others = self.neighbours.as_ref().map_or_else(Vec::new, Neighbours::others);
+        Ok(Listing { items, next: next.map(|job| job.0.to_string()), others })
     }
 
     async fn job(&self, job: JobId) -> Result<JobDetail, Error> {
@@ -199,7 +211,7 @@ impl Backend for ServerBackend {
         let limit = page.limit as usize;
         let found = self.look(move |roles, now| views::tasks(roles, job, &filter, from, limit, now)).await?;
         let (items, next) = found.ok_or_else(|| Error::no_such_job(job.0))?;
-        Ok(Listing { items, next: next.map(|(stage, index)| format!("{stage}.{index}")) })
+        Ok(Listing { items, next: next.map(|(stage, index)| format!("{stage}.{index}")), others: Vec::new() })
     }
 
     async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error> {
@@ -227,7 +239,7 @@ impl Backend for ServerBackend {
                 items.push(line);
                 ControlFlow::Continue(())
             })?;
-            Ok(Listing { items, next })
+            Ok(Listing { items, next, others: Vec::new() })
         })
         .await
     }
@@ -374,14 +386,6 @@ impl Backend for ServerBackend {
     async fn ready(&self) -> Result<(), Error> {
         self.look(|_, _| ()).await
     }
-}
-
-/// A queue of a federation may be another global master's.
-fn home_elsewhere(roles: &Roles, queue: &str) -> Option<Error> {
-    let global = roles.global.as_ref()?;
-    let home = global.dispatch().queues().home(queue).filter(|home| *home != usize::from(global.own().0))?;
-    let message = format!("queue `{queue}` is with global master {home}, and this is {}", global.own());
-    Some(Error::new(ErrorCode::Conflict, message, "name that one with --server"))
 }
 
 /// Nodes are drained by their own master.

@@ -8,7 +8,7 @@ mod store;
 
 use amalgam_core::dispatch::{Beside, Decide};
 use amalgam_core::master::MasterSettings;
-use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::policy::inter_job::{QueueTree, QueueTreeError};
 use amalgam_core::preset::{Places, Preset};
 use amalgam_core::vocabulary::{Duration, QueueSpec};
 use amalgam_workload::quantities::Malformed;
@@ -28,6 +28,11 @@ use std::path::{Path, PathBuf};
 pub use store::StoreConfig;
 use store::StoreKeys;
 
+/// Where the public interface listens where nothing is said.
+const INTERFACE: &str = "127.0.0.1:7433";
+/// Where agents connect where nothing is said.
+const AGENTS: &str = "127.0.0.1:7434";
+
 /// What a server's operator decides.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -38,10 +43,10 @@ pub struct Config {
     pub federation: Option<FederationConfig>,
     /// Where the durable records of a federation's master are, if not in its directory.
     pub store: Option<StoreConfig>,
-    /// Where the public interface listens.
-    pub listen: String,
-    /// Where agents connect.
-    pub listen_agents: String,
+    /// Where the public interface listens, if that is said.
+    pub listen: Option<String>,
+    /// Where agents connect, if that is said.
+    pub listen_agents: Option<String>,
     /// What the log keeps beyond its last snapshot, for stories and history.
     pub history_bytes: u64,
     /// After so much of the log a snapshot is written.
@@ -56,8 +61,8 @@ impl Default for Config {
             master: MasterSettings::default(),
             federation: None,
             store: None,
-            listen: "127.0.0.1:7433".to_owned(),
-            listen_agents: "127.0.0.1:7434".to_owned(),
+            listen: None,
+            listen_agents: None,
             history_bytes: 1 << 30,
             segment_bytes: 64 << 20,
         }
@@ -168,6 +173,23 @@ fn named<'de, D: Deserializer<'de>, T>(
 }
 
 impl Config {
+    /// Where the public interface listens of a process that is no global master.
+    pub fn interface(&self) -> &str {
+        self.listen.as_deref().unwrap_or(INTERFACE)
+    }
+
+    /// That of a global master, which `[federation]` may say.
+    pub fn interface_of_global(&self) -> &str {
+        let said = || self.federation.as_ref().and_then(FederationConfig::interface);
+        self.listen.as_deref().or_else(said).unwrap_or(INTERFACE)
+    }
+
+    /// Where agents connect; `[federation]` says where those of each cluster do.
+    pub fn agents(&self) -> &str {
+        let said = || self.federation.as_ref().and_then(FederationConfig::agents);
+        self.listen_agents.as_deref().or_else(said).unwrap_or(AGENTS)
+    }
+
     /// With `preset` in place of the file's own, if given; the file's `[policies]` apply to it all the same.
     ///
     /// # Errors
@@ -207,8 +229,7 @@ impl Config {
         let others = file.beside.iter().filter_map(|entry| entry.value.preset.as_ref()).chain(of_queues);
         let others: Vec<&str> = others.map(|name| name.value.as_str()).collect();
         file.policies.apply(&mut config.preset, &others)?;
-        config.listen = file.listen.unwrap_or(config.listen);
-        config.listen_agents = file.listen_agents.unwrap_or(config.listen_agents);
+        (config.listen, config.listen_agents) = (file.listen, file.listen_agents);
         config.history_bytes = file.history_mib.map_or(config.history_bytes, |mib| mib.saturating_mul(1 << 20));
         config.segment_bytes = file.segment_mib.map_or(config.segment_bytes, |mib| mib.max(1).saturating_mul(1 << 20));
         let master = &mut config.master;
@@ -228,11 +249,12 @@ impl Config {
         master.dispatch.kept_jobs = file.kept_jobs.unwrap_or(master.dispatch.kept_jobs);
         master.dispatch.decide = decide(file.decide, file.grants_per_heartbeat)?;
         master.dispatch.hosts = job_hosts(file.job_hosts, config.preset)?;
+        config.queues = queues(&file.queue, config.preset)?;
         if let Some(federation) = &config.federation {
             config.master.dispatch.kinds = federation.kinds.clone();
-            file.queue.iter().try_for_each(|entry| entry.check_global(federation))?;
+            let checked = config.queues.check_federated(federation.size.globals);
+            checked.map_err(|error| of_queue(&file.queue, error))?;
         }
-        config.queues = queues(&file.queue, config.preset)?;
         config.master.dispatch.beside =
             file.beside.map(|At { at, value }| value.settings(at, config.preset)).transpose()?;
         Ok(config)
@@ -303,11 +325,13 @@ fn decide(when: Option<At<String>>, most: Option<At<NonZeroU32>>) -> Result<Deci
 
 fn queues(entries: &[QueueEntry], preset: Preset) -> Result<QueueTree, Mistake> {
     let specs = entries.iter().map(|entry| entry.spec(preset)).collect::<Result<Vec<QueueSpec>, Mistake>>()?;
-    QueueTree::new(specs).map_err(|error| {
-        // Of one that is there twice the second is wrong, and of the root that nobody wrote all are.
-        let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
-        mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
-    })
+    QueueTree::new(specs).map_err(|error| of_queue(entries, error))
+}
+
+fn of_queue(entries: &[QueueEntry], error: QueueTreeError) -> Mistake {
+    // Of one that is there twice the second is wrong, and of the root that nobody wrote all are.
+    let written = entries.iter().rfind(|entry| entry.full_name() == error.queue).or(entries.first());
+    mistake(written.map_or_else(Position::default, |entry| entry.name.at), error.problem, error.remedy)
 }
 
 /// One that may share the cluster with its own.
@@ -355,18 +379,6 @@ impl QueueEntry {
         let name = &self.name.value;
         let is_full = name == "root" || name.starts_with("root.");
         if is_full { name.clone() } else { format!("root.{name}") }
-    }
-
-    fn check_global(&self, federation: &FederationConfig) -> Result<(), Mistake> {
-        let last = federation.size.globals - 1;
-        match self.global {
-            Some(At { at, value }) if value > last => Err(mistake(
-                at,
-                format!("queue `{}`: global is {value}", self.name.value),
-                format!("this federation has global masters 0 to {last}"),
-            )),
-            _ => Ok(()),
-        }
     }
 
     fn spec(&self, preset: Preset) -> Result<QueueSpec, Mistake> {

@@ -5,20 +5,25 @@ use crate::config::{Config, FederationConfig};
 use crate::journal::JournalWriter;
 use crate::seat;
 use crate::server::{
-    Hosted, Kept, Log, Server, ServerError, bind, global_introduction, interface_runtime, resolve, roles,
+    Hosted, Kept, Log, Server, ServerError, global_introduction, interface_runtime, neighbours, resolve, roles,
+    take_address,
 };
 use crate::shell::{Handle, Input, Stopped};
 use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_patiently, serve_cluster};
 use amalgam_core::hosting::Roles;
 use amalgam_core::vocabulary::{Epoch, Seat};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use tokio::net::TcpListener as AsyncListener;
 
 /// Which global master to start, and where.
 pub struct GlobalOptions {
     pub state_dir: PathBuf,
     /// Its `[federation]` says which it is, and where the clusters' masters are.
     pub config: Config,
+    /// Where its interface listens, if that is taken already, and not to be taken as the configuration says.
+    pub listener: Option<TcpListener>,
     /// Who owns the first token.
     pub user: String,
     /// What proves it to the clusters' masters; its own tokens, where nothing is said.
@@ -32,11 +37,11 @@ pub struct GlobalOptions {
 /// # Errors
 /// When the configuration names no global master, or the log or an address cannot be used.
 pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
-    let GlobalOptions { state_dir, config, user, secrets, journal } = options;
+    let GlobalOptions { state_dir, config, listener, user, secrets, journal } = options;
     let missing = || ServerError::Federation("it is missing, and a global master needs it".to_owned());
     let federation = config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
-    let address = resolve(&config.listen)?;
+    resolve(config.interface_of_global())?;
     let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
     let log = Log::open(&state_dir, &config)?;
     let too_many = || ServerError::TooManyStarts { path: state_dir.clone() };
@@ -53,16 +58,21 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let hosted = Hosted::start(roles, log.store, None, log.clock, journal, None)?;
 
     let runtime = interface_runtime()?;
-    let listener = runtime.block_on(bind(address))?;
+    let listener = listener.map_or_else(|| take_address(config.interface_of_global()), Ok)?;
+    let entered = runtime.enter();
+    let listener = AsyncListener::from_std(listener).map_err(ServerError::io("listen"))?;
+    drop(entered);
     let remote = Arc::new(RemoteNodes::new(Some(seat), None));
     let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
+    let neighbours = Some(neighbours(&config, seat));
     let FederationConfig { size, masters, .. } = federation;
     for (cluster, master) in size.clusters().zip(masters) {
         let introduction = global_introduction(&config, size, own, cluster);
         let (handle, remote, secrets) = (hosted.handle.clone(), Arc::clone(&remote), secrets.clone());
         runtime.spawn(async move { stay_with(&master, introduction, &secrets, &handle, &remote).await });
     }
-    let kept = Kept { agents_address: None, torn_bytes: log.torn_bytes, state_dir, lock: None, resignation: None };
+    let torn_bytes = log.torn_bytes;
+    let kept = Kept { agents_address: None, torn_bytes, state_dir, lock: None, resignation: None, neighbours };
     Server::serve(hosted, remote, tokens, runtime, listener, kept)
 }
 

@@ -1,4 +1,5 @@
-//! A state directory belongs to one place in one federation: numbers of nodes and jobs in its log mean nothing elsewhere.
+//! A state directory belongs to one server, or to one place in one federation: numbers of nodes and jobs in its log mean nothing
+//! elsewhere.
 
 use amalgam_core::vocabulary::{Federation, Seat};
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ const FILE: &str = "federation";
 #[derive(thiserror::Error, Debug)]
 pub enum SeatError {
     #[error(
-        "{path} belongs to {kept}, and the configuration says {given}: use another --state-dir, or the configuration and the \
+        "{path} belongs to {kept}, and this would be {given}: use another --state-dir, or start it with the configuration and the \
          number that it was begun with"
     )]
     Other { path: String, kept: String, given: String },
@@ -22,9 +23,20 @@ pub enum SeatError {
 ///
 /// # Errors
 /// Where it is another's, or cannot be read or written.
-pub fn keep(state_dir: &Path, seat: Option<Seat>) -> Result<(), SeatError> {
+pub(crate) fn keep(state_dir: &Path, seat: Option<Seat>) -> Result<(), SeatError> {
+    keep_as(state_dir, describe(seat))
+}
+
+/// The same for a directory that has those of all processes of a federation in it, and must be there.
+///
+/// # Errors
+/// Where it is another's, or cannot be read or written.
+pub fn keep_whole(state_dir: &Path, federation: Federation) -> Result<(), SeatError> {
+    keep_as(state_dir, format!("all processes of {}", size(federation)))
+}
+
+fn keep_as(state_dir: &Path, given: String) -> Result<(), SeatError> {
     let path = state_dir.join(FILE);
-    let given = describe(seat);
     let failed = |error| SeatError::Io { path: path.display().to_string(), error };
     match fs::read_to_string(&path) {
         Ok(kept) if kept.trim_end() == given => Ok(()),
@@ -32,7 +44,6 @@ pub fn keep(state_dir: &Path, seat: Option<Seat>) -> Result<(), SeatError> {
             let (path, kept) = (state_dir.display().to_string(), kept.trim_end().to_owned());
             Err(SeatError::Other { path, kept, given })
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && seat.is_none() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => write(state_dir, &given).map_err(failed),
         Err(error) => Err(failed(error)),
     }
@@ -48,16 +59,17 @@ fn write(state_dir: &Path, text: &str) -> io::Result<()> {
 }
 
 fn describe(seat: Option<Seat>) -> String {
-    let of = |Federation { clusters, globals, span }: Federation| {
-        format!(
-            "a federation of {clusters} clusters and {globals} global masters, with {span} numbers of nodes for a cluster"
-        )
-    };
     match seat {
         None => "a server without a federation".to_owned(),
-        Some(Seat::Cluster(federation, cluster)) => format!("the master of {cluster} of {}", of(federation)),
-        Some(Seat::Global(federation, global)) => format!("global master {} of {}", global.0, of(federation)),
+        Some(Seat::Cluster(federation, cluster)) => format!("the master of {cluster} of {}", size(federation)),
+        Some(Seat::Global(federation, global)) => format!("{global} of {}", size(federation)),
     }
+}
+
+fn size(Federation { clusters, globals, span }: Federation) -> String {
+    format!(
+        "a federation of {clusters} clusters and {globals} global masters, with {span} numbers of nodes for a cluster"
+    )
 }
 
 #[cfg(test)]
@@ -69,7 +81,6 @@ mod tests {
     fn a_state_directory_keeps_its_place() {
         let dir = tempfile::tempdir().unwrap();
         let cluster = |number, span| Some(Seat::Cluster(Federation::new(3, 2, span).unwrap(), ClusterId(number)));
-        keep(dir.path(), None).unwrap();
         keep(dir.path(), cluster(1, 10)).unwrap();
         keep(dir.path(), cluster(1, 10)).unwrap();
         let others =
@@ -78,5 +89,12 @@ mod tests {
             let refused = keep(dir.path(), other).unwrap_err().to_string();
             assert!(refused.contains("belongs to the master of cluster 1 of a federation of 3 clusters"), "{refused}");
         }
+        let plain = tempfile::tempdir().unwrap();
+        keep(plain.path(), None).unwrap();
+        let refused = keep_whole(plain.path(), Federation::new(3, 2, 10).unwrap()).unwrap_err().to_string();
+        assert!(
+            refused.contains("belongs to a server without a federation, and this would be all processes"),
+            "{refused}"
+        );
     }
 }

@@ -11,6 +11,7 @@ use crate::files::{Fetcher, FileStore, Source, fetcher};
 use crate::http;
 use crate::journal::{JournalError, JournalWriter};
 use crate::lock::LockError;
+use crate::neighbours::Neighbours;
 use crate::node_setup::NodeOptions;
 use crate::replica::{Inherited, Replica, ReplicaError, Resignation};
 use crate::sealing::new_sealing;
@@ -34,7 +35,7 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -219,6 +220,7 @@ pub(crate) struct Kept {
     pub state_dir: PathBuf,
     pub lock: Option<File>,
     pub resignation: Option<Resignation>,
+    pub neighbours: Option<Neighbours>,
 }
 
 /// Those of a process with this configuration, which has none yet.
@@ -230,6 +232,12 @@ pub(crate) fn roles(config: &Config, epoch: Epoch, seat: Option<Seat>) -> Result
         ..JobManagerSettings::default()
     };
     Ok(Roles::new(config.preset, epoch, settings, new_sealing()?).seated(seat))
+}
+
+/// Who else is in the federation of this configuration.
+pub(crate) fn neighbours(config: &Config, seat: Seat) -> Neighbours {
+    let interfaces = config.federation.as_ref().map_or_else(Vec::new, |federation| federation.interfaces.clone());
+    Neighbours { seat, interfaces }
 }
 
 /// How a global master with this configuration introduces itself to a cluster.
@@ -287,8 +295,8 @@ impl Server {
         }
         let federated = config.federation.as_ref().map(|federation| Ok((federation.size, federation.cluster()?)));
         config.master.federated = federated.transpose().map_err(ServerError::Federation)?;
-        let address = resolve(&config.listen)?;
-        let agents = takes_agents.then(|| resolve(&config.listen_agents)).transpose()?;
+        let address = resolve(config.interface())?;
+        let agents = takes_agents.then(|| resolve(config.agents())).transpose()?;
         let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
         // The lock on the log comes first: a second server must not touch the executor of the first.
         let log = match (&config.store, config.master.federated) {
@@ -353,7 +361,8 @@ impl Server {
             }
         };
         let torn_bytes = log.torn_bytes;
-        let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation };
+        let neighbours = seat.map(|seat| neighbours(&config, seat));
+        let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours };
         Server::serve(hosted, remote, tokens, runtime, listener, kept)
     }
 
@@ -373,14 +382,16 @@ impl Server {
             let _ = stopped.await;
         };
         let ended = Mutex::new(VecDeque::new());
-        let backend = ServerBackend { handle: handle.clone(), history, events, metrics, remote, started, ended };
+        let Kept { agents_address, torn_bytes, state_dir, lock, resignation, neighbours } = kept;
+        let handle_of_backend = handle.clone();
+        let backend =
+            ServerBackend { handle: handle_of_backend, history, events, metrics, remote, started, ended, neighbours };
         let token_file = tokens.path().to_owned();
         runtime.spawn(async move {
             if let Err(error) = http::serve(listener, Arc::new(backend), tokens, shutdown).await {
                 tracing::error!(%error, "the public interface failed");
             }
         });
-        let Kept { agents_address, torn_bytes, state_dir, lock, resignation } = kept;
         let server = Server {
             address,
             agents_address,
@@ -525,15 +536,26 @@ pub(crate) fn resolve(address: &str) -> Result<SocketAddr, ServerError> {
 }
 
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    let busy = |error: io::Error| {
-        let remedy = if error.kind() == io::ErrorKind::AddrInUse {
-            "; another server has it: stop that one, or listen elsewhere with --listen"
-        } else {
-            ""
-        };
-        ServerError::Bind(format!("cannot listen on {address}: {error}{remedy}"))
+    TcpListener::bind(address).await.map_err(|error| cannot_bind(address, &error))
+}
+
+fn cannot_bind(address: SocketAddr, error: &io::Error) -> ServerError {
+    let remedy = if error.kind() == io::ErrorKind::AddrInUse {
+        "; another server has it: stop that one, or listen elsewhere with --listen"
+    } else {
+        ""
     };
-    TcpListener::bind(address).await.map_err(busy)
+    ServerError::Bind(format!("cannot listen on {address}: {error}{remedy}"))
+}
+
+/// Takes an address before whoever listens there is started, for others to be told which one it is.
+///
+/// # Errors
+/// When it is no address of this machine's loopback, or is in use.
+pub fn take_address(address: &str) -> Result<StdListener, ServerError> {
+    let address = resolve(address)?;
+    let taken = StdListener::bind(address).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    taken.map_err(|error| cannot_bind(address, &error))
 }
 
 /// Where the executor of a server or agent with this state directory keeps its files and its socket.

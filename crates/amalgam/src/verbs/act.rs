@@ -71,8 +71,6 @@ fn act(args: ActArgs, connection: &Connection, action: Action, all: &str, done: 
     } else {
         show::print(&text)?
     }
-    for failure in &failures {
-        show::note(&failure.to_string());
-    }
+    show::failures(&failures);
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

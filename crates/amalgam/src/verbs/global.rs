@@ -16,12 +16,12 @@ use std::process::ExitCode;
 
   [federation]
   masters = [\"127.0.0.1:7434\", \"127.0.0.1:7534\"]    # where each cluster's master listens for agents
-  globals = 2
+  globals = [\"127.0.0.1:7633\", \"127.0.0.1:7634\"]    # where each global master listens for clients
 
   amalgam server --config federation.toml --number 0 --state-dir /var/lib/amalgam/cluster-0
-  amalgam server --config federation.toml --number 1 --state-dir /var/lib/amalgam/cluster-1 --listen 127.0.0.1:7533 \\
-      --listen-agents 127.0.0.1:7534
-  amalgam global --config federation.toml --number 0 --state-dir /var/lib/amalgam/global-0 --listen 127.0.0.1:7633
+  amalgam server --config federation.toml --number 1 --state-dir /var/lib/amalgam/cluster-1 --listen 127.0.0.1:7533
+  amalgam global --config federation.toml --number 0 --state-dir /var/lib/amalgam/global-0
+  amalgam global --config federation.toml --number 1 --state-dir /var/lib/amalgam/global-1
   amalgam agent --server 127.0.0.1:7534 ...          # a node of cluster 1
   amalgam submit --server 127.0.0.1:7633 -- ./step
 
@@ -49,6 +49,7 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     let options = GlobalOptions {
         state_dir: state_dir.clone(),
         config,
+        listener: None,
         user: cluster::user(),
         secrets,
         journal: args.journal.journal,

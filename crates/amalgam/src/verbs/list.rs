@@ -73,7 +73,8 @@ fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) 
     query.add("user", filter.user.as_deref());
     query.add("queue", filter.queue.as_deref());
     query.add("name", filter.name.as_deref());
-    let mut jobs: Vec<JobSummary> = discovery::connect(connection)?.list(path, &query, filter.limit.get())?;
+    let (mut jobs, silent) = discovery::connect(connection)?.jobs(path, &query, filter.limit.get())?;
+    show::failures(&silent);
     // The newest last, next to the prompt.
     jobs.reverse();
     let is_all = states.is_empty();

@@ -2,10 +2,10 @@
 
 use crate::arguments::Connection;
 use crate::client::{Client, Query};
-use crate::discovery;
 use crate::failure::Result;
 use crate::following::{self, Followed, Plain, Sink, Source, ToStdout};
 use crate::selectors::Target;
+use crate::{discovery, show};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, JobDetail, TaskSummary};
 use clap::Args;
@@ -55,7 +55,11 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
             let mut query = Query::default();
             query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
             let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query, usize::MAX)?;
-            several().copy_tasks(&tasks, streams, &mut *sink(args.both))?;
+            let missing = several().copy_tasks(&tasks, streams, &mut *sink(args.both))?;
+            show::failures(missing.values());
+            if !missing.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -24,7 +24,7 @@ and takes over when the lease of the first ends. Global masters and agents are g
 pub struct ServerArgs {
     #[command(flatten)]
     settings: ServerSettings,
-    /// Where agents connect [default: 127.0.0.1:7434]
+    /// Where agents connect [default: where [federation] says that this master is, or 127.0.0.1:7434]
     #[arg(long, value_name = "ADDRESS")]
     listen_agents: Option<String>,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read()?;
     args.numbered.apply(&mut config)?;
-    config.listen_agents = args.listen_agents.unwrap_or(config.listen_agents);
+    config.listen_agents = args.listen_agents.or(config.listen_agents);
     let preset = config.preset.name();
     let cluster = config.federation.as_ref().and_then(|federation| federation.cluster().ok());
     let server = Server::start(ServerOptions {

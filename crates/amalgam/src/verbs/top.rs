@@ -5,7 +5,7 @@ use crate::arguments::Connection;
 use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_daemon::api::{ClusterSummary, ClusterView, JobSummary, NodeSummary};
+use amalgam_daemon::api::{ClusterSummary, ClusterView, NodeSummary};
 use clap::Args;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -48,7 +48,7 @@ pub fn execute(args: TopArgs, connection: &Connection) -> Result<ExitCode> {
 fn picture(client: &Client) -> Result<String> {
     let cluster: ClusterSummary = client.get("/v1/cluster")?;
     let nodes: Vec<NodeSummary> = client.get("/v1/nodes")?;
-    let jobs: Vec<JobSummary> = client.list("/v1/jobs", &Query::default().with("state", ACTIVE), ROWS)?;
+    let (jobs, silent) = client.jobs("/v1/jobs", &Query::default().with("state", ACTIVE), ROWS)?;
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -84,6 +84,7 @@ fn picture(client: &Client) -> Result<String> {
     text.push_str(&super::node::table(&nodes[..nodes.len().min(ROWS)]));
     text.push('\n');
     text.push_str(&super::list::table(&jobs));
+    silent.iter().for_each(|failure| text.push_str(&format!("{}\n", failure.what)));
     Ok(text)
 }
 

@@ -46,7 +46,9 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
     let usage = if args.jobs.is_empty() {
         let queues = client.get("/v1/queues")?;
-        Usage { queues, jobs: client.list("/v1/jobs", &Query::default(), args.limit.get())? }
+        let (jobs, silent) = client.jobs("/v1/jobs", &Query::default(), args.limit.get())?;
+        show::failures(&silent);
+        Usage { queues, jobs }
     } else {
         let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
         let jobs = jobs.into_iter().map(|id| Ok(client.job(id)?.summary));

@@ -3,7 +3,7 @@
 use crate::kill_loop::seed;
 use crate::running::AWAIT_GO;
 use crate::support::{Fault, Federation, Scene, is_alive, told, until_true};
-use amalgam_daemon::api::{ClusterSummary, JobState, NodeState, NodeSummary, TaskState};
+use amalgam_daemon::api::{ClusterSummary, JobState, JobSummary, NodeState, NodeSummary, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::Duration;
@@ -74,9 +74,11 @@ fn an_array_fills_all_clusters_of_a_federation_in_one_process() {
     assert_eq!(said, (0..12).collect(), "from the nodes of all clusters: {logs}");
     let launched = scene.story(&format!("{id}.0.0")).into_iter().find(|line| line.kind == "launched").unwrap();
     assert!(launched.text.contains(" of cluster "), "{launched:?}");
-    let started = scene.story(&format!("{id}.0.0")).into_iter().find(|line| line.kind == "started").unwrap();
-    let parts = started.allocation.expect("it is told what its allocation took");
-    assert!(parts.communication > 0.0 && parts.processing > 0.0, "its launch goes by a master: {parts:?}");
+    let started = scene.story(&id).into_iter().filter(|line| line.kind == "started");
+    let parts: Vec<_> = started.map(|line| line.allocation.expect("each is told what its allocation took")).collect();
+    // Where a process gets no core for long enough, that of a single one may be all its stay there.
+    let is_whole = parts.iter().any(|parts| parts.communication > 0.0 && parts.processing > 0.0);
+    assert!(parts.len() == 12 && is_whole, "their launches go by a master: {parts:?}");
 }
 
 #[test]
@@ -97,11 +99,6 @@ fn each_process_of_a_federation_says_what_is_not_its_own() {
     let scene = dev();
     let of_cluster = scene.state().join("cluster-1");
     let of_cluster = of_cluster.to_str().unwrap();
-    let refused = scene.run(&["submit", "--state-dir", of_cluster, "--", "true"]);
-    assert!(
-        refused.code != 0 && refused.err.contains("submit to one of the federation's global masters"),
-        "{refused:?}"
-    );
     let own: Vec<NodeSummary> = scene.json(&["node", "list", "--state-dir", of_cluster]);
     assert!(own.len() == 2 && own.iter().all(|node| node.cluster == Some(1)), "{own:#?}");
     let name = own[0].name.clone();
@@ -109,15 +106,48 @@ fn each_process_of_a_federation_says_what_is_not_its_own() {
     assert!(refused.code != 0 && refused.err.contains("is of cluster 1, whose master drains it"), "{refused:?}");
     scene.ok(&["node", "drain", "--state-dir", of_cluster, &name]);
     until_true("the global master hears of it", || nodes(&scene)[&name].state == NodeState::Closed);
-    // The other global master has jobs of its own, and the same nodes.
+    let id = scene.submit(&["--array", "0-9", "--", "sleep", "0.1"]);
+    scene.ok(&["wait", &id]);
+    assert!(scene.tasks(&id).iter().all(|task| task.node.as_ref() != Some(&name)), "nothing is launched there");
+    // The other global master knows the same nodes.
     let other = scene.state().join("global-1");
-    let other = other.to_str().unwrap();
-    let id = scene.ok(&["submit", "-q", "--state-dir", other, "--", "true"]);
-    assert_eq!(id.trim(), "2");
-    scene.ok(&["wait", "--state-dir", other, id.trim()]);
-    assert!(scene.jobs().is_empty());
-    let listed: Vec<NodeSummary> = scene.json(&["node", "list", "--state-dir", other]);
+    let listed: Vec<NodeSummary> = scene.json(&["node", "list", "--state-dir", other.to_str().unwrap()]);
     assert_eq!(listed.len(), 6);
+}
+
+#[test]
+fn whoever_of_a_federation_is_asked_leads_to_who_has_the_job() {
+    let federation = Federation::start(2, 2, 1, "[[queue]]\nname = 'any'\n[[queue]]\nname = 'ours'\nglobal = 1");
+    let scene = &federation.scene;
+    until_true("both nodes", || nodes(scene).len() == 2 && federation.ok_at(1, &["node", "list"]).lines().count() == 3);
+    let submit = |arguments: &[&str]| scene.submit(&[arguments, &["--", "sh", "-c", "echo it ran"]].concat());
+    assert_eq!(submit(&["--queue", "any"]), "1");
+    assert_eq!(submit(&["--queue", "ours"]), "2", "of the queue's global master");
+    assert_eq!(submit(&["--queue", "any", "--after", "2"]), "4", "of the one that has job 2");
+    assert_eq!(scene.ok(&["wait", "1-2,4"]).lines().count(), 3);
+    let at_master = federation.home("cluster-1");
+    let at_master = at_master.to_str().unwrap();
+    for asked in [&["--state-dir", at_master][..], &[]] {
+        assert_eq!(scene.ok(&[&["logs"], asked, &["2"]].concat()).trim(), "it ran");
+        assert!(scene.ok(&[&["story"], asked, &["2.main.0"]].concat()).contains("launched  "));
+        assert!(scene.ok(&[&["info"], asked, &["4"]].concat()).contains("job 4  sh  succeeded"));
+        let listed: Vec<JobSummary> = scene.json(&[&["list", "--all"], asked].concat());
+        assert_eq!(listed.iter().map(|job| job.id).collect::<Vec<_>>(), [1, 2, 4], "as they were submitted");
+        assert_eq!(scene.ok(&[&["wait"], asked, &["last"]].concat()), "job 4 succeeded\n");
+    }
+    let here = scene.ok(&["submit", "-q", "--state-dir", at_master, "--queue", "any", "--", "sleep", "60"]);
+    assert_eq!(here.trim(), "3", "of the first, since a cluster's master has no jobs");
+    let there = submit(&["--queue", "ours", "--hold"]);
+    let missing = scene.run(&["cancel", "9999", &there, here.trim()]);
+    assert_eq!((missing.code, missing.out.as_str()), (1, "job 6 cancelled\njob 3 cancelled\n"));
+    assert!(missing.err.contains("there is no job 9999"), "{missing:?}");
+
+    federation.kill_global(1);
+    let listed = scene.run(&["list", "--all", "-q"]);
+    assert_eq!((listed.code, listed.out.as_str()), (0, "1\n3\n"));
+    assert!(listed.err.contains("the jobs of another global master are missing"), "{listed:?}");
+    let away = scene.run(&["info", "2"]);
+    assert!(away.code != 0 && away.err.contains("does not answer"), "{away:?}");
 }
 
 #[test]
@@ -146,7 +176,7 @@ fn who_lacks_some_of_his_share_has_it_soon_and_the_others_tasks_run_later() {
 
 /// Says that it runs, and goes on when it is told to.
 const STEP: &str = "echo $$ > pid-$AMALGAM_INDEX; while [ ! -e go-$AMALGAM_INDEX ]; do sleep 0.02; done; \
-    echo $AMALGAM_INDEX >> ran";
+    echo $AMALGAM_INDEX >> ran; echo said by $AMALGAM_INDEX";
 
 pub fn let_go(scene: &Scene, tasks: impl IntoIterator<Item = u32>) {
     tasks.into_iter().for_each(|task| drop(scene.write(&format!("go-{task}"), "")));
@@ -271,6 +301,9 @@ fn a_node_that_is_cut_off_goes_on_and_is_heard_when_its_link_is_healed() {
     let_go(scene, 0..6);
     until_true("all that runs", || pids.iter().all(|pid| !is_alive(pid)));
     until_true("what waited, in the other cluster", || scene.job(&id).summary.tasks.succeeded == 4);
+    let logs = scene.run(&["logs", &id]);
+    assert_eq!((logs.code, logs.out.lines().count()), (1, 4), "what the others said is told: {logs:?}");
+    assert!(logs.err.contains("there is output on node c0-0, which is not reachable now"), "{logs:?}");
     federation.of_agents[0][0].heal();
     all_ran_once(scene, &id, "ran", 6);
     assert!(scene.tasks(&id).iter().all(|task| task.attempts == 1));

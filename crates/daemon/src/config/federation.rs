@@ -5,7 +5,10 @@ use super::{Mistake, mistake};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, Kinds};
 use amalgam_workload::{At, Position};
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeSet;
+use std::fmt;
 
 /// Numbers of nodes that a cluster has where nothing is said.
 const SPAN: u32 = 10_000;
@@ -18,6 +21,8 @@ pub struct FederationConfig {
     pub number: Option<u8>,
     /// Where the clusters' masters listen for agents, by their numbers. Of one with a standby both addresses, separated by a comma.
     pub masters: Vec<String>,
+    /// Where the global masters' interfaces are, by their numbers; empty where that is not known.
+    pub interfaces: Vec<String>,
     /// The custom kinds of resources, which have the same numbers everywhere.
     pub kinds: Kinds,
 }
@@ -39,6 +44,17 @@ impl FederationConfig {
         self.own(self.size.globals, "global masters").map(GlobalId)
     }
 
+    /// Where agents find this cluster's master, if there is one such place: masters with a standby have two.
+    pub fn agents(&self) -> Option<&str> {
+        let written = self.masters.get(usize::from(self.number?))?;
+        (!written.contains(',')).then_some(written)
+    }
+
+    /// Where this global master's interface is, if the configuration says so.
+    pub fn interface(&self) -> Option<&str> {
+        self.interfaces.get(usize::from(self.number?)).map(String::as_str)
+    }
+
     fn own(&self, count: u8, of: &str) -> Result<u8, String> {
         match self.number {
             Some(number) if number < count => Ok(number),
@@ -51,11 +67,44 @@ impl FederationConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FederationKeys {
-    masters: Option<At<Vec<String>>>,
-    globals: Option<At<u32>>,
+    masters: Option<At<Vec<At<String>>>>,
+    globals: Option<At<Globals>>,
     span: Option<At<u32>>,
     number: Option<u8>,
     kinds: Option<At<Vec<String>>>,
+}
+
+/// How many global masters there are, or also where each has its interface.
+enum Globals {
+    Count(u32),
+    Interfaces(Vec<At<String>>),
+}
+
+impl<'de> Deserialize<'de> for Globals {
+    // Not derived: whoever tries one form after the other has lost the positions.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Globals, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Globals;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("how many global masters there are, or a list of where each listens for clients")
+            }
+
+            fn visit_u64<E>(self, count: u64) -> Result<Globals, E> {
+                Ok(Globals::Count(u32::try_from(count).unwrap_or(u32::MAX)))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut each: A) -> Result<Globals, A::Error> {
+                let mut addresses = Vec::new();
+                while let Some(address) = each.next_element()? {
+                    addresses.push(address);
+                }
+                Ok(Globals::Interfaces(addresses))
+            }
+        }
+        from.deserialize_any(Either)
+    }
 }
 
 impl FederationKeys {
@@ -64,20 +113,52 @@ impl FederationKeys {
         let Some(At { at, value: masters }) = self.masters else {
             return Err(mistake(section, "[federation] does not say where its clusters' masters are", example));
         };
-        let globals = self.globals.map_or(1, |globals| globals.value);
+        let globals_at = self.globals.as_ref().map(|globals| globals.at);
+        let (globals, interfaces) = match self.globals.map(|globals| globals.value) {
+            None => (1, Vec::new()),
+            Some(Globals::Count(count)) => (count, Vec::new()),
+            Some(Globals::Interfaces(each)) => (each.len() as u32, each),
+        };
         let span = self.span.map_or(SPAN, |span| span.value);
         let size = Federation::new(masters.len() as u32, globals, span).map_err(|problem| {
-            let at = self.globals.or(self.span).map_or(at, |key| key.at);
+            let at = globals_at.or(self.span.map(|span| span.at)).unwrap_or(at);
             mistake(at, problem, "mend `masters`, `globals` or `span`")
         })?;
+        check_addresses(&masters, true)?;
+        check_addresses(&interfaces, false)?;
         let mut kinds = Kinds::new();
         if let Some(At { at, value: names }) = self.kinds {
             for name in names {
                 kinds.add(&name).map_err(|problem| mistake(at, problem, "mend `kinds`, or leave some out"))?;
             }
         }
-        Ok(FederationConfig { size, number: self.number, masters, kinds })
+        let values = |each: Vec<At<String>>| each.into_iter().map(|address| address.value).collect();
+        let (masters, interfaces) = (values(masters), values(interfaces));
+        Ok(FederationConfig { size, number: self.number, masters, interfaces, kinds })
     }
+}
+
+/// Each is a host and a port, and no two are the same; a master with a standby has two, separated by a comma.
+fn check_addresses(written: &[At<String>], may_be_several: bool) -> Result<(), Mistake> {
+    let mut seen = BTreeSet::new();
+    for At { at, value } in written {
+        let each: Vec<&str> = if may_be_several { value.split(',').map(str::trim).collect() } else { vec![value] };
+        for address in each {
+            let host_and_port =
+                address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
+            let is_right = host_and_port
+                .is_some_and(|(host, port)| port > 0 && !host.is_empty() && !host.contains(['/', ',', ' ']));
+            if !is_right {
+                let problem = format!("`{address}` is no address that can be connected to");
+                return Err(mistake(*at, problem, "write a host and a port, as in \"127.0.0.1:7434\""));
+            }
+            if !seen.insert(address) {
+                let problem = format!("`{address}` is there twice");
+                return Err(mistake(*at, problem, "each process has an address of its own"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A federation takes a preset of federations, and such a preset a federation.
@@ -104,6 +185,19 @@ mod tests {
         assert_eq!((federation.cluster(), federation.global()), (Ok(ClusterId(1)), Ok(GlobalId(1))));
         assert_eq!(config.master.dispatch.kinds.custom(), ["fpga"]);
         assert!(config.preset.is_federated());
+        let text = format!("{TWO}globals = ['127.0.0.1:3', 'head-2:4']\nnumber = 1");
+        let federation = parse(&text).unwrap().federation.unwrap();
+        assert_eq!((federation.size.globals, federation.interface()), (2, Some("head-2:4")));
+        let of = |more: &str| {
+            let config =
+                parse(&format!("{more}[federation]\nmasters = ['a:1,b:1', 'c:2']\nglobals = ['d:3']\nnumber = 1"));
+            let mut config = config.unwrap();
+            let agents = config.agents().to_owned();
+            config.federation.as_mut().unwrap().number = Some(0);
+            [agents, config.agents().to_owned(), config.interface_of_global().to_owned()]
+        };
+        assert_eq!(of(""), ["c:2", "127.0.0.1:7434", "d:3"]);
+        assert_eq!(of("listen = 'x:5'\nlisten_agents = 'y:6'\n"), ["y:6", "y:6", "x:5"]);
         let federation = parse(TWO).unwrap().federation.unwrap();
         assert!(federation.cluster().unwrap_err().contains("which of the clusters it is, 0 to 1"));
     }
@@ -114,11 +208,22 @@ mod tests {
             ("[federation]\nglobals = 2".to_owned(), "server.toml:1:1: [federation] does not say where"),
             ("[federation]\nmasters = []".to_owned(), "server.toml:2:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = 0"), "server.toml:3:11: a federation has 1 to 200 clusters"),
+            (format!("{TWO}globals = []"), "server.toml:3:11: a federation has 1 to 200 clusters"),
+            (format!("{TWO}globals = 'two'"), "server.toml:3:11: "),
+            ("[federation]\nmasters = ['a:1', 'b']".to_owned(), "server.toml:2:19: `b` is no address"),
+            ("[federation]\nmasters = ['a:1,:2']".to_owned(), "server.toml:2:12: `:2` is no address"),
+            ("[federation]\nmasters = ['a:0']".to_owned(), "server.toml:2:12: `a:0` is no address"),
+            ("[federation]\nmasters = ['a:1', 'a:1']".to_owned(), "server.toml:2:19: `a:1` is there twice"),
+            (format!("{TWO}globals = ['http://a:1']"), "server.toml:3:12: `http://a:1` is no address"),
             (format!("{TWO}kinds = ['Big Thing']"), "server.toml:3:9: `Big Thing` cannot name a resource"),
             (format!("preset = 'drf'\n{TWO}"), "drf is no preset for a federation\n  help: choose one of megha"),
             (
                 format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nglobal = 2"),
-                "queue `a`: global is 2\n  help: this federation has global masters 0 to 1",
+                "server.toml:5:8: queue `root.a` is with global master 2\n  help: there are global masters 0 to 1: name one of them",
+            ),
+            (
+                format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nmaximum = 0.5"),
+                "server.toml:5:8: queue `root.a` has a limit, and jobs at several global masters, which count their own alone",
             ),
         ] {
             let error = parse(&text).unwrap_err();

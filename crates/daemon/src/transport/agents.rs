@@ -1,7 +1,7 @@
 //! A node's agent: its stream with the server, and those with processes of job managers, of which the server tells.
 
 use super::files::{answer_in_turn, piece};
-use super::{Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_patiently};
+use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_patiently};
 use crate::backend::read_output;
 use crate::files::{FileStore, Piece};
 use crate::shell::{Handle, Input, PeerId};
@@ -59,13 +59,13 @@ pub async fn serve_server(
             }
             Ok(Wire::Fetch { id, attempt, stream, offset, limit, .. }) => {
                 let Some(files) = files else {
-                    let _ = wire_in.send(Wire::Fetched { id, bytes: Ok(Vec::new()) }.into());
+                    let _ = wire_in.send(Wire::Fetched { id, fetched: Fetched::Bytes(Vec::new()) }.into());
                     continue;
                 };
                 let (files, answers): (PathBuf, _) = (files.to_owned(), wire_in.clone());
                 tokio::task::spawn_blocking(move || {
-                    let bytes = read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
-                    let _ = answers.send(Wire::Fetched { id, bytes }.into());
+                    let fetched = read_output(&files, attempt, stream, offset, limit).into();
+                    let _ = answers.send(Wire::Fetched { id, fetched }.into());
                 });
             }
             Ok(Wire::Hosts(list)) => hosts.know(list),

@@ -2,7 +2,7 @@
 //! files between clusters.
 
 use super::files::answer_in_turn;
-use super::{Conversation, FileBytes, Joined, Outgoing, RemoteNodes, Wire};
+use super::{Conversation, Joined, Outgoing, RemoteNodes, Wire};
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, PeerId};
 use amalgam_core::hosting::Letter;
@@ -137,11 +137,10 @@ pub(super) async fn exchange(
                 let (remote, handle, answers) = (Arc::clone(remote), handle.clone(), answers.clone());
                 tokio::spawn(async move {
                     let fetched = remote.output(&handle, node, attempt, stream, offset, limit).await;
-                    let bytes: FileBytes = fetched.into();
-                    let _ = answers.send(Wire::Fetched { id, bytes }.into());
+                    let _ = answers.send(Wire::Fetched { id, fetched }.into());
                 });
             }
-            Ok(Wire::Fetched { id, bytes }) => remote.answer(id, bytes),
+            Ok(Wire::Fetched { id, fetched }) => remote.answer(id, fetched),
             Ok(Wire::AskFile { id, ask }) => {
                 let (remote, handle, places) = (Arc::clone(remote), handle.clone(), Arc::clone(&served));
                 let piece = async move { remote.any_piece(&handle, ask).await };

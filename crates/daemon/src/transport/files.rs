@@ -1,11 +1,13 @@
 //! What tasks wrote and the files that they hand on, as they go between nodes: by way of the server.
 
-use super::{FileBytes, Outgoing, Wire};
+use super::{Outgoing, Wire};
 use crate::backend::read_output;
 use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
 use crate::shell::Handle;
 use amalgam_core::vocabulary::{AttemptId, ClusterId, GlobalId, HostId, NodeId, Seat, Stream};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +29,7 @@ pub struct RemoteNodes {
     /// Where agents reach those that have said so in this life of the server.
     pub(super) job_hosts: watch::Sender<BTreeMap<HostId, String>>,
     peers: Mutex<BTreeMap<Via, mpsc::UnboundedSender<Outgoing>>>,
-    waiting: Mutex<HashMap<u64, oneshot::Sender<FileBytes>>>,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Fetched>>>,
     waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
     next: AtomicU64,
 }
@@ -42,6 +44,8 @@ enum Via {
     Global(GlobalId),
 }
 
+/// A piece of what an attempt wrote, or why it cannot be had.
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Fetched {
     Bytes(Vec<u8>),
     Failed(String),
@@ -49,13 +53,9 @@ pub enum Fetched {
     Away,
 }
 
-impl From<Fetched> for FileBytes {
-    fn from(fetched: Fetched) -> FileBytes {
-        match fetched {
-            Fetched::Bytes(bytes) => Ok(bytes),
-            Fetched::Failed(why) => Err(why),
-            Fetched::Away => Err("it cannot be reached now".to_owned()),
-        }
+impl From<io::Result<Vec<u8>>> for Fetched {
+    fn from(read: io::Result<Vec<u8>>) -> Fetched {
+        read.map_or_else(|error| Fetched::Failed(error.to_string()), Fetched::Bytes)
     }
 }
 
@@ -77,12 +77,8 @@ impl RemoteNodes {
         let Some(files) = self.files_of(handle, node).await else {
             return self.fetch(node, attempt, stream, offset, limit).await;
         };
-        let read = move || read_output(&files, attempt, stream, offset, limit).map_err(|error| error.to_string());
-        match tokio::task::spawn_blocking(read).await {
-            Ok(Ok(bytes)) => Fetched::Bytes(bytes),
-            Ok(Err(why)) => Fetched::Failed(why),
-            Err(error) => Fetched::Failed(error.to_string()),
-        }
+        let read = move || read_output(&files, attempt, stream, offset, limit);
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| Err(error.into())).into()
     }
 
     /// A piece of a file at a node of this process or elsewhere.
@@ -118,11 +114,7 @@ impl RemoteNodes {
         let sent = self.toward(node).is_some_and(|peer| peer.send(ask.into()).is_ok());
         let fetched = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
         lock(&self.waiting).remove(&id);
-        match fetched {
-            Some(Ok(bytes)) => Fetched::Bytes(bytes),
-            Some(Err(why)) => Fetched::Failed(why),
-            None => Fetched::Away,
-        }
+        fetched.unwrap_or(Fetched::Away)
     }
 
     pub(super) fn add(&self, node: NodeId, peer: mpsc::UnboundedSender<Outgoing>) {
@@ -167,9 +159,9 @@ impl RemoteNodes {
         }
     }
 
-    pub(super) fn answer(&self, id: u64, bytes: FileBytes) {
+    pub(super) fn answer(&self, id: u64, fetched: Fetched) {
         if let Some(waiting) = lock(&self.waiting).remove(&id) {
-            let _ = waiting.send(bytes);
+            let _ = waiting.send(fetched);
         }
     }
 }

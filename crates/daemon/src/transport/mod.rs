@@ -136,7 +136,7 @@ enum Wire {
     },
     Fetched {
         id: u64,
-        bytes: FileBytes,
+        fetched: Fetched,
     },
     /// For a piece of a file of another node.
     AskFile {
@@ -167,9 +167,6 @@ enum Wire {
         changes: Vec<Change>,
     },
 }
-
-/// A piece of a file, or why it cannot be read.
-type FileBytes = Result<Vec<u8>, String>;
 
 /// What is to be written, with the place that it takes until it is: what nobody reads must not fill the memory.
 struct Outgoing {

@@ -270,9 +270,9 @@ impl Gate {
                         return;
                     }
                 }
-                Ok(Wire::Fetched { id, bytes }) => {
+                Ok(Wire::Fetched { id, fetched }) => {
                     if let Some(remote) = remote {
-                        remote.answer(id, bytes);
+                        remote.answer(id, fetched);
                     }
                 }
                 Ok(Wire::FilePiece { id, piece }) => {

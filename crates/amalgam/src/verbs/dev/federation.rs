@@ -3,9 +3,8 @@
 use crate::cluster;
 use crate::failure::{Failure, Result};
 use crate::show;
-use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, QueueId};
+use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::Tokens;
@@ -15,10 +14,11 @@ use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::global::{self, GlobalOptions};
 use amalgam_daemon::node_setup::NodeOptions;
 use amalgam_daemon::private::make_private_dir;
-use amalgam_daemon::server::{Server, ServerOptions};
+use amalgam_daemon::seat;
+use amalgam_daemon::server::{Server, ServerError, ServerOptions, take_address};
 use amalgam_daemon::shell::shut_down;
 use std::fs;
-use std::net::ToSocketAddrs;
+use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,8 +46,10 @@ pub struct Plan {
 pub fn execute(plan: Plan) -> Result<ExitCode> {
     let size = Federation::new(plan.clusters, plan.globals, SPAN).map_err(|problem| Failure::usage(problem, ""))?;
     let config = federated(&plan, size)?;
+    let (config, listeners) = with_interfaces(config, size)?;
     // All of them have the same tokens.
     Tokens::open(&plan.state_dir, &cluster::user())?;
+    seat::keep_whole(&plan.state_dir, size).map_err(ServerError::from)?;
     let mut executors = Vec::new();
     let mut servers = Vec::new();
     for cluster in size.clusters() {
@@ -57,7 +59,8 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
     }
     let masters = servers.iter().filter_map(|server| server.agents_address).map(|address| address.to_string());
     let masters: Vec<String> = masters.collect();
-    let globals = size.globals().map(|global| start_global(&plan, &config, global, &masters));
+    let globals = size.globals().zip(listeners);
+    let globals = globals.map(|(global, listener)| start_global(&plan, &config, global, listener, &masters));
     let globals = globals.collect::<Result<Vec<Server>>>()?;
     let nodes = plan.nodes.len() * servers.len();
     await_nodes(&globals, nodes);
@@ -88,30 +91,29 @@ fn federated(plan: &Plan, size: Federation) -> Result<Config> {
         let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
         return Err(Failure::usage(what, format!("choose one of {}, or leave out --clusters", such.join(", "))));
     }
-    check_globals(&config.queues, size)?;
+    // The file of the configuration cannot know how many global masters there are.
+    let checked = config.queues.check_federated(size.globals);
+    checked.map_err(|error| Failure::usage(error.problem, error.remedy))?;
     let kinds = &mut config.master.dispatch.kinds;
     for (name, _) in plan.nodes.iter().flat_map(|node| &node.resources) {
         kinds.add(name).map_err(|problem| Failure::usage(problem, "offer others with --resource"))?;
     }
     let kinds = kinds.clone();
-    config.federation = Some(FederationConfig { size, number: None, masters: Vec::new(), kinds });
+    config.federation =
+        Some(FederationConfig { size, number: None, masters: Vec::new(), interfaces: Vec::new(), kinds });
     Ok(config)
 }
 
-/// The file of the configuration cannot know how many global masters there are.
-fn check_globals(queues: &QueueTree, size: Federation) -> Result<()> {
-    let last = size.globals - 1;
-    let specs = (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)));
-    match specs.into_iter().find_map(|spec| spec.global.filter(|global| *global > last).map(|global| (spec, global))) {
-        Some((spec, global)) => Err(Failure::usage(
-            format!("queue `{}`: global is {global}", spec.name),
-            format!(
-                "there are global masters 0 to {last}: name one of them, or say --globals {}",
-                u32::from(global) + 1
-            ),
-        )),
-        None => Ok(()),
+/// Takes an address for each global master, before any is started: each of them says where the others are.
+fn with_interfaces(mut config: Config, size: Federation) -> Result<(Config, Vec<TcpListener>)> {
+    let listeners = size.globals().map(|global| take_address(&next_port(config.interface(), global.0)));
+    let listeners = listeners.collect::<std::result::Result<Vec<TcpListener>, ServerError>>()?;
+    let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
+    let addresses = addresses.collect::<Result<Vec<String>>>()?;
+    if let Some(federation) = &mut config.federation {
+        federation.interfaces = addresses;
     }
+    Ok((config, listeners))
 }
 
 /// A directory for one of its processes, with the tokens of all.
@@ -130,7 +132,8 @@ fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Se
     let executor = cluster::executor_setup(&state_dir, plan.enforcement)?;
     let executor_config = executor.config.clone();
     let mut config = config.clone();
-    (config.listen, config.listen_agents) = ("127.0.0.1:0".to_owned(), "127.0.0.1:0".to_owned());
+    let any = || Some("127.0.0.1:0".to_owned());
+    (config.listen, config.listen_agents) = (any(), any());
     if let Some(federation) = &mut config.federation {
         federation.number = Some(cluster.0);
     }
@@ -152,16 +155,22 @@ fn start_cluster(plan: &Plan, config: &Config, cluster: ClusterId) -> Result<(Se
     Ok((server, executor_config))
 }
 
-fn start_global(plan: &Plan, config: &Config, global: GlobalId, masters: &[String]) -> Result<Server> {
+fn start_global(
+    plan: &Plan,
+    config: &Config,
+    global: GlobalId,
+    listener: TcpListener,
+    masters: &[String],
+) -> Result<Server> {
     let state_dir = home(&plan.state_dir, &format!("global-{}", global.0))?;
     let mut config = config.clone();
-    config.listen = next_port(&config.listen, global.0);
     if let Some(federation) = &mut config.federation {
         federation.number = Some(global.0);
         federation.masters = masters.to_vec();
     }
     let (user, journal) = (cluster::user(), plan.journal.clone());
-    let server = global::start(GlobalOptions { state_dir, config, user, secrets: None, journal })?;
+    let listener = Some(listener);
+    let server = global::start(GlobalOptions { state_dir, config, listener, user, secrets: None, journal })?;
     crate::verbs::server::report_torn(&server);
     Ok(server)
 }
@@ -190,17 +199,6 @@ fn await_nodes(globals: &[Server], nodes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::QueueSpec;
-
-    #[test]
-    fn a_queue_of_a_global_master_that_is_not_there_is_a_mistake() {
-        let queue = QueueSpec { global: Some(1), ..QueueSpec::named("root.a") };
-        let queues = QueueTree::new(vec![queue]).unwrap();
-        let of = |globals| check_globals(&queues, Federation::new(2, globals, 8).unwrap());
-        assert!(of(2).is_ok());
-        let wrong = of(1).unwrap_err();
-        assert_eq!((wrong.what.as_str(), wrong.remedy.contains("--globals 2")), ("queue `root.a`: global is 1", true));
-    }
 
     #[test]
     fn global_masters_listen_at_ports_in_a_row_unless_the_system_chooses() {

@@ -434,6 +434,10 @@ pub fn execute(args: &RunArgs) -> Result<()> {
         check_shares(&presets, *other)?;
     }
     check_federation(&args.cluster, &presets, first.nodes.len())?;
+    let federated = configs.iter().filter(|config| config.preset.is_federated());
+    federated
+        .map(|config| config.queues.check_federated(args.cluster.federation().1))
+        .try_for_each(|checked| checked.map_err(|error| Failure::usage(error.problem, error.remedy)))?;
     if args.against_selfish {
         let yields = |preset: &Preset| selfish(*preset).is_some();
         let what = "in which they do, with altruism above 0";

@@ -111,7 +111,7 @@ impl Federation {
     }
 
     /// The state directory of a process, which has the tokens of all.
-    fn home(&self, name: &str) -> PathBuf {
+    pub fn home(&self, name: &str) -> PathBuf {
         let home = self.scene.path().join(name);
         if !home.exists() {
             fs::create_dir(&home).unwrap();
@@ -125,7 +125,11 @@ impl Federation {
     }
 
     fn config(&self, name: &str, number: usize, masters: &[String]) -> PathBuf {
-        let globals = self.globals.len();
+        // Nobody reaches the loopback of another namespace.
+        let globals = match self.network {
+            Some(_) => self.globals.len().to_string(),
+            None => format!("{:?}", &self.listen[self.masters.len()..]),
+        };
         let text = format!(
             "{}\n[federation]\nmasters = {masters:?}\nglobals = {globals}\nspan = 64\nnumber = {number}\n",
             self.config
@@ -145,7 +149,10 @@ impl Federation {
     pub fn start_global(&self, global: usize) {
         let masters: Vec<String> = self.to_masters[global].iter().map(|proxy| proxy.address.clone()).collect();
         let config = self.config(&format!("global-{global}"), global, &masters);
-        let mut command = self.scene.command(&["global", "--listen", &self.listen[self.masters.len() + global]]);
+        let mut command = self.scene.command(&["global"]);
+        if self.network.is_some() {
+            command.args(["--listen", &self.listen[self.masters.len() + global]]);
+        }
         command.arg("--config").arg(config).arg("--state-dir").arg(self.global_home(global));
         command.arg("--journal").arg(self.scene.journals());
         *self.globals[global].borrow_mut() = Some(self.started(self.global_host(global), command, "global master"));

@@ -121,6 +121,30 @@ impl QueueTree {
         }
     }
 
+    /// Whether the queues can be those of a federation with so many global masters, each of which counts what its own jobs hold.
+    ///
+    /// # Errors
+    /// Names the first queue that cannot.
+    pub fn check_federated(&self, globals: u8) -> Result<(), QueueTreeError> {
+        let last = globals.saturating_sub(1);
+        for (number, spec) in (0..).zip(&self.specs) {
+            if let Some(global) = spec.global.filter(|global| *global > last) {
+                let problem = format!("is with global master {global}");
+                return Err(wrong(spec, &problem, &format!("there are global masters 0 to {last}: name one of them")));
+            }
+            let is_limited = spec.maximum < WHOLE || spec.user_limit < WHOLE || spec.max_running_jobs.is_some();
+            if is_limited && globals > 1 && self.global_of(QueueId(number)).is_none() {
+                let problem = "has a limit, and jobs at several global masters, which count their own alone";
+                return Err(wrong(
+                    spec,
+                    problem,
+                    "say with `global` which of them has its jobs, or leave the limit out",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The global master of the leaf that a job file means.
     pub fn home(&self, name: &str) -> Option<usize> {
         self.global_of(self.leaf(name).ok()?).map(usize::from)
@@ -242,5 +266,24 @@ mod tests {
         assert!(wrong(vec![spec("root.a", 600_000, WHOLE), spec("root.b", 600_000, WHOLE)]).contains("120.0 %"));
         assert!(wrong(vec![spec("root.a", 600_000, 500_000)]).contains("more than its maximum"));
         assert!(wrong(vec![spec("root.a", 0, WHOLE), spec("root.a", 0, WHOLE)]).contains("twice"));
+    }
+
+    #[test]
+    fn in_a_federation_a_limit_belongs_to_one_global_master() {
+        let limits: [fn(&mut QueueSpec); 3] =
+            [|spec| spec.maximum = 500_000, |spec| spec.user_limit = 500_000, |spec| spec.max_running_jobs = Some(3)];
+        for limit in limits {
+            let with = |of: &str, global: Option<u8>| {
+                let mut specs = ["root.a", "root.a.x", "root.b"].map(|name| spec(name, 0, WHOLE));
+                specs[0].global = global;
+                specs.iter_mut().filter(|spec| spec.name == of).for_each(limit);
+                let tree = QueueTree::new(specs.to_vec()).unwrap();
+                (tree.check_federated(2).is_ok(), tree.check_federated(1).is_ok())
+            };
+            assert_eq!(with("root.a.x", None), (false, true));
+            assert_eq!(with("root.a.x", Some(0)), (true, true), "that of the queue above");
+            assert_eq!(with("root.b", Some(0)), (false, true));
+            assert_eq!(with("root.a.x", Some(1)), (true, false), "there is only one");
+        }
     }
 }
