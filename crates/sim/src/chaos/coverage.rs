@@ -124,7 +124,7 @@ fn of_change(change: &Change) -> Option<&'static str> {
             LostCause::NodeLost => Some("attempt written off with its node"),
             LostCause::Unknown => Some("attempt unknown to its node"),
             LostCause::NotTaken => Some("attempt not taken by its node"),
-            LostCause::Refused(_) => Some("launch refused by its cluster's master"),
+            LostCause::Refused(_) => Some("refused launch written off"),
             LostCause::Superseded => Some("attempt superseded by a duplicate"),
             LostCause::Copied => Some("copy of a finished task ended"),
         },
