@@ -33,6 +33,9 @@ pub struct Scheduler {
     placement: Box<dyn PlacementPolicy>,
     settings: SchedulerSettings,
     reservation: Option<Reservation>,
+    /// Asks that all nodes together could not hold, as of so many changes of nodes.
+    hopeless: BTreeSet<AskSlot>,
+    hopeless_at: u64,
     /// When asks with a locality reach further.
     widenings: BTreeSet<(Instant, AskSlot)>,
     decisions: Vec<Decision>,
@@ -115,6 +118,8 @@ impl Scheduler {
             placement,
             settings,
             reservation: None,
+            hopeless: BTreeSet::new(),
+            hopeless_at: 0,
             widenings: BTreeSet::new(),
             decisions: Vec::new(),
             settled: 0,
@@ -167,9 +172,12 @@ impl Scheduler {
             self.begin_delays(now, slot, ledger);
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
-        if count != before && self.gangs.parked.remove(&slot) {
-            // Fewer may have room.
-            self.inter_job.on_change(&DemandChange::RoomFor { ask: slot });
+        if count != before {
+            // Fewer of a gang may have room.
+            self.hopeless.remove(&slot);
+            if self.gangs.parked.remove(&slot) {
+                self.inter_job.on_change(&DemandChange::RoomFor { ask: slot });
+            }
         }
         self.end_reservation_if_unwanted(slot, ledger);
     }
@@ -272,6 +280,7 @@ impl Scheduler {
                 self.end_reservation(ledger);
             }
             self.gangs.parked.remove(&ask);
+            self.hopeless.remove(&ask);
             self.set_reach(ask, Reach::Anywhere, ledger);
             self.inter_job.on_change(&DemandChange::AskRemoved { ask });
             self.count_open(self.queue.ask(ask).open(), 0);
@@ -560,6 +569,7 @@ impl Scheduler {
             None => request.widest_class,
         };
         (request.reach, request.no_room_at) = (reach, None);
+        self.hopeless.remove(&ask);
         self.widenings.extend(reach.ends(request.delayed_since, delays).map(|end| (end, ask)));
         self.inter_job.on_change(&DemandChange::Class { ask, class: request.class });
     }
@@ -585,11 +595,11 @@ impl Scheduler {
 
     // ---- reservations: a large ask must not starve behind small ones -----------------------------------------------
 
-    /// So many asks are looked at that nodes could be kept for.
-    const MOST_KEPT_FOR: usize = 4;
+    /// So many asks are found in one review for which there are no nodes that could hold them.
+    const MOST_HOPELESS: usize = 4;
 
     /// Keeps a node free for the ask that is first in the policy's order, once nothing of it has started for too long.
-    /// (An ask further back waits for its turn, which is no starvation, unless no nodes that are there could ever hold the first.)
+    /// (An ask further back waits for its turn, which is no starvation, unless the nodes that are there could not hold the first if they were empty.)
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = &self.reservation {
@@ -602,30 +612,43 @@ impl Scheduler {
             }
             self.end_reservation(ledger);
         }
-        let (mut found, mut looked_at) = (None, 0);
+        let changes = ledger.node_changes();
+        if self.hopeless_at != changes {
+            (self.hopeless_at, self.hopeless) = (changes, BTreeSet::new());
+        }
+        let (mut found, mut hopeless) = (None, Vec::new());
         self.inter_job.blocked(&mut |ask| {
+            if self.hopeless.contains(&ask) {
+                return false;
+            }
             if now.since(self.queue.ask(ask).waiting_since) < reserve_after {
                 return true;
             }
-            looked_at += 1;
-            found = self.nodes_to_keep(ask, ledger).map(|nodes| Reservation { ask, nodes });
-            found.is_some() || looked_at == Self::MOST_KEPT_FOR
+            found = self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes });
+            // Some that are drained or away now may be back soon, and it is the turn of this ask.
+            if found.is_some() || self.nodes_to_keep(ask, ledger, false).is_some() {
+                return true;
+            }
+            hopeless.push(ask);
+            hopeless.len() == Self::MOST_HOPELESS
         });
+        self.hopeless.extend(hopeless);
         if let Some(reservation) = found {
             reservation.nodes.iter().for_each(|node| ledger.reserve(*node));
             self.reservation = Some(reservation);
         }
     }
 
-    /// Those that could hold the ask once they are free; all of it, if it is a gang.
-    fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger) -> Option<Vec<NodeId>> {
+    /// Those that could hold the ask once they are free, all of it, if it is a gang; of those that take work, or of all that are not
+    /// lost.
+    fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger, are_open: bool) -> Option<Vec<NodeId>> {
+        let is_counted = |node: NodeId| !are_open || !ledger.offer_is_closed(node);
         let request = self.queue.ask(ask);
         if request.is_gang {
-            return self.nodes_for_gang(ask, ledger);
+            return self.nodes_for_gang(ask, ledger, &is_counted);
         }
-        let could_hold = |view: &crate::vocabulary::NodeView| {
-            request.shape.fits_in(&view.capacity) && !ledger.offer_is_closed(view.node)
-        };
+        let could_hold =
+            |view: &crate::vocabulary::NodeView| request.shape.fits_in(&view.capacity) && is_counted(view.node);
         closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
     }
 

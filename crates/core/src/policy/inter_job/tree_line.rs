@@ -240,12 +240,16 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
     }
 
     fn blocked(&self, is_enough: &mut dyn FnMut(AskSlot) -> bool) {
-        let lines = self.lines.iter().enumerate();
-        let jobs = lines.flat_map(|(queue, line)| line.waiting.iter().map(move |key| (queue as u32, *key)));
-        let has_some = |(_, key): &(u32, Key)| self.accounts.blocked(key.3, key.0.0).next().is_some();
-        let mut places: Vec<_> = jobs.filter(has_some).map(|(queue, key)| (self.queue_key(queue), key)).collect();
-        places.sort_unstable();
-        let _ = places.iter().flat_map(|(_, key)| self.accounts.blocked(key.3, key.0.0)).any(is_enough);
+        let asks = |key: &Key| self.accounts.blocked(key.3, key.0.0);
+        // Queues in the order in which it would be the turn of the first of each.
+        let first = |(queue, line): (usize, &Line)| {
+            let key = line.waiting.iter().find(|key| asks(key).next().is_some())?;
+            Some((self.queue_key(queue as u32), *key, queue))
+        };
+        let mut queues: Vec<_> = self.lines.iter().enumerate().filter_map(first).collect();
+        queues.sort_unstable();
+        let lines = queues.iter().map(|(_, first, queue)| self.lines[*queue].waiting.range(first..));
+        let _ = lines.flatten().flat_map(asks).any(is_enough);
     }
 
     fn blocked_in(&self, queue: QueueId, is_enough: &mut dyn FnMut(AskSlot) -> bool) {

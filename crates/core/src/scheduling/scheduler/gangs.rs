@@ -96,10 +96,15 @@ impl Scheduler {
     }
 
     /// The nodes with most room for the ask of those that together could hold all of it; `None` if all of them could not.
-    pub(super) fn nodes_for_gang(&self, ask: AskSlot, ledger: &Ledger) -> Option<Vec<NodeId>> {
+    pub(super) fn nodes_for_gang(
+        &self,
+        ask: AskSlot,
+        ledger: &Ledger,
+        is_counted: &dyn Fn(NodeId) -> bool,
+    ) -> Option<Vec<NodeId>> {
         let request = self.queue.ask(ask);
         let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(request.class, index));
-        let open = meeting.map(|index| ledger.node(index)).filter(|node| !ledger.offer_is_closed(*node));
+        let open = meeting.map(|index| ledger.node(index)).filter(|node| is_counted(*node));
         let times = |room: &Resources| u64::from(request.shape.times_in(room));
         let mut nodes: Vec<(Reverse<u64>, NodeId, u64)> = open
             .map(|node| (Reverse(times(&ledger.offer(node))), node, times(&ledger.node_capacity(node))))
