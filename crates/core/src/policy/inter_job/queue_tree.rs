@@ -2,6 +2,7 @@
 
 use crate::vocabulary::{QueueId, QueueSpec};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A share of everything, in millionths.
@@ -133,7 +134,7 @@ impl QueueTree {
                 return Err(wrong(spec, &problem, &format!("there are global masters 0 to {last}: name one of them")));
             }
             let is_limited = spec.maximum < WHOLE || spec.user_limit < WHOLE || spec.max_running_jobs.is_some();
-            if is_limited && globals > 1 && self.global_of(QueueId(number)).is_none() {
+            if is_limited && globals > 1 && !self.is_at_one_global(QueueId(number)) {
                 let problem = "has a limit, and jobs at several global masters, which count their own alone";
                 return Err(wrong(
                     spec,
@@ -143,6 +144,17 @@ impl QueueTree {
             }
         }
         Ok(())
+    }
+
+    /// Whether all queues below it that take jobs, or itself, are with the same global master.
+    fn is_at_one_global(&self, queue: QueueId) -> bool {
+        let is_below = |leaf: &QueueId| {
+            let mut chain = std::iter::successors(Some(*leaf), |next| self.parent(*next));
+            chain.any(|next| next == queue)
+        };
+        let leaves = (0..self.len() as u32).map(QueueId).filter(|leaf| self.children(*leaf).is_empty());
+        let homes: BTreeSet<Option<u8>> = leaves.filter(is_below).map(|leaf| self.global_of(leaf)).collect();
+        homes.len() == 1 && !homes.contains(&None)
     }
 
     /// The global master of the leaf that a job file means.
@@ -284,6 +296,16 @@ mod tests {
             assert_eq!(with("root.a.x", Some(0)), (true, true), "that of the queue above");
             assert_eq!(with("root.b", Some(0)), (false, true));
             assert_eq!(with("root.a.x", Some(1)), (true, false), "there is only one");
+        }
+        let maximum_of_a = |own: Option<u8>, below: [Option<u8>; 2]| {
+            let leaf = |name: &str, global| QueueSpec { global, ..spec(name, 0, WHOLE) };
+            let above = QueueSpec { global: own, ..spec("root.a", 0, 500_000) };
+            let tree = QueueTree::new(vec![above, leaf("root.a.x", below[0]), leaf("root.a.y", below[1])]).unwrap();
+            tree.check_federated(2).is_ok()
+        };
+        assert!(maximum_of_a(None, [Some(1), Some(1)]) && maximum_of_a(Some(0), [None, Some(0)]));
+        for (own, below) in [(Some(0), [Some(1), None]), (None, [Some(1), None]), (None, [Some(0), Some(1)])] {
+            assert!(!maximum_of_a(own, below), "{own:?} {below:?}");
         }
     }
 }
