@@ -3,20 +3,25 @@
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{
-    self, Action, ActionRequest, ActionResult, Event, JobDetail, JobSummary, Listing, Submitted, Waited,
+    self, Action, ActionRequest, ActionResult, Elsewhere, Event, JobDetail, JobSummary, Listing, Submitted, Waited,
 };
+use amalgam_daemon::config::is_loopback;
 use amalgam_daemon::http::MAX_BODY;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
+use std::thread;
 use std::time::{Duration, Instant};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
 /// How long a server that went away may take to come back while a job is watched.
 const RETURN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long another global master may take for a list of its jobs.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub struct Client {
@@ -27,14 +32,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(base: String, token: String) -> Client {
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(Duration::from_secs(5)))
-            .user_agent(concat!("amalgam/", env!("CARGO_PKG_VERSION")))
-            // A proxy in the environment is not meant for the cluster.
-            .proxy(None)
-            .build();
-        Client { agent: config.new_agent(), base, authorization: format!("Bearer {token}") }
+        Client { agent: agent(None), base, authorization: format!("Bearer {token}") }
     }
 
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -75,9 +73,20 @@ impl Client {
         call: impl Fn(&str) -> std::result::Result<Response<Body>, ureq::Error>,
     ) -> Result<Response<Body>> {
         match check(&self.base, call(&self.base)) {
-            Err(Failure { elsewhere: Some(base), .. }) => check(&base, call(&base)),
+            Err(failure) => match self.led_to(failure.elsewhere.as_ref()).first() {
+                Some(base) => check(base, call(base)),
+                None => Err(failure),
+            },
             answer => answer,
         }
+    }
+
+    /// Where to go on. Our token goes to nobody else than the server meant: not from the other end of a tunnel, whose addresses are
+    /// others' here, and not off this machine.
+    fn led_to<'a>(&self, elsewhere: Option<&'a Elsewhere>) -> Vec<&'a str> {
+        let elsewhere = elsewhere.filter(|elsewhere| same_place(&self.base, &elsewhere.here));
+        let at = elsewhere.map(|elsewhere| elsewhere.at.as_slice()).unwrap_or_default();
+        at.iter().map(String::as_str).filter(|base| is_loopback(address_of(base))).collect()
     }
 
     fn decode<T: DeserializeOwned>(&self, answer: Response<Body>) -> Result<T> {
@@ -123,8 +132,9 @@ impl Client {
         let mut results: Vec<ActionResult> = self.post("/v1/jobs/actions", &ActionRequest { jobs, action })?;
         let mut elsewhere: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (place, result) in results.iter().enumerate() {
-            if let Some(at) = result.error.as_ref().and_then(|error| error.at.clone()) {
-                elsewhere.entry(at).or_default().push(place);
+            let led = result.error.as_ref().and_then(|error| error.elsewhere.as_ref());
+            if let Some(base) = self.led_to(led).first() {
+                elsewhere.entry((*base).to_owned()).or_default().push(place);
             }
         }
         for (base, places) in elsewhere {
@@ -153,25 +163,48 @@ impl Client {
     /// Up to `limit` jobs, the newest first, of all global masters in a federation, and what is wrong with those that do not answer.
     pub fn jobs(&self, path: &str, query: &Query, limit: usize) -> Result<(Vec<JobSummary>, Vec<Failure>)> {
         let (mut jobs, others) = self.pages::<JobSummary>(path, query, limit)?;
+        let Some(others) = others else { return Ok((jobs, Vec::new())) };
+        let bases = self.led_to(Some(&others));
+        let asked = thread::scope(|scope| {
+            let ask = |base: &&str| {
+                // One that is paused takes connections and says nothing.
+                let agent = agent(Some(OTHERS_PATIENCE));
+                let other = Client { base: (*base).to_owned(), agent, ..self.clone() };
+                scope.spawn(move || other.pages::<JobSummary>(path, query, limit))
+            };
+            let threads: Vec<_> = bases.iter().map(ask).collect();
+            threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
+        });
         let mut silent = Vec::new();
-        for base in &others {
-            match (Client { base: base.clone(), ..self.clone() }).pages(path, query, limit) {
+        let missing = "the jobs of another global master are missing";
+        for answer in asked.into_iter().flatten() {
+            match answer {
                 Ok((further, _)) => jobs.extend(further),
                 Err(failure) => {
-                    let what = format!("the jobs of another global master are missing: {}", failure.what);
-                    silent.push(Failure { what, ..failure });
+                    silent.push(Failure { what: format!("{missing}: {}", failure.what), ..failure });
                 }
             }
         }
-        if !others.is_empty() {
-            jobs.sort_by_key(|job| Reverse((job.submitted_at, job.id)));
-            jobs.truncate(limit);
+        if bases.len() < others.at.len() {
+            let what =
+                format!("{missing}: this one is reached at another address than {}, where it listens", others.here);
+            silent.push(Failure::unreachable(
+                what,
+                "reach all at the addresses that they have, or ask each with --server",
+            ));
         }
+        jobs.sort_by_key(|job| Reverse((job.submitted_at, job.id)));
+        jobs.truncate(limit);
         Ok((jobs, silent))
     }
 
     /// With where else such items are.
-    fn pages<T: DeserializeOwned>(&self, path: &str, query: &Query, limit: usize) -> Result<(Vec<T>, Vec<String>)> {
+    fn pages<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &Query,
+        limit: usize,
+    ) -> Result<(Vec<T>, Option<Elsewhere>)> {
         let mut items = Vec::new();
         let mut cursor = None;
         loop {
@@ -195,6 +228,30 @@ impl Client {
             lines.map_while(std::result::Result::ok).filter_map(|line| Some(line.strip_prefix("data: ")?.to_owned()));
         Ok(payloads.filter_map(|payload| serde_json::from_str(&payload).ok()))
     }
+}
+
+/// Gives up a call after `patience`, if there is a limit.
+fn agent(patience: Option<Duration>) -> Agent {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_connect(Some(Duration::from_secs(5)))
+        .timeout_global(patience)
+        .user_agent(concat!("amalgam/", env!("CARGO_PKG_VERSION")))
+        // A proxy in the environment is not meant for the cluster.
+        .proxy(None)
+        .build();
+    config.new_agent()
+}
+
+fn address_of(base: &str) -> &str {
+    base.trim_start_matches("http://")
+}
+
+/// Whether both are the same port of this machine's loopback, however that is called.
+fn same_place(one: &str, other: &str) -> bool {
+    let port = |base: &str| address_of(base).rsplit_once(':').map(|(_, port)| port.to_owned());
+    let are_here = [one, other].into_iter().all(|base| is_loopback(address_of(base)));
+    address_of(one) == address_of(other) || are_here && port(one) == port(other)
 }
 
 fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
@@ -284,5 +341,27 @@ impl Query {
 impl std::fmt::Display for Query {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_token_goes_only_where_the_server_that_was_meant_leads_and_stays_on_this_machine() {
+        let client = |base: &str| Client::new(base.to_owned(), String::new());
+        let led = |asked: &str, here: &str, at: &[&str]| {
+            let at = at.iter().map(|at| (*at).to_owned()).collect();
+            let elsewhere = Elsewhere { here: here.to_owned(), at };
+            client(asked).led_to(Some(&elsewhere)).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (one, two) = ("http://127.0.0.1:7633", "http://127.0.0.1:7634");
+        assert_eq!(led(one, one, &[two]), [two]);
+        assert_eq!(led("http://localhost:7633", one, &[two]), [two]);
+        assert!(led("http://127.0.0.1:9999", one, &[two]).is_empty(), "by a tunnel");
+        assert!(led("http://head:7633", one, &[two]).is_empty(), "by another machine");
+        assert!(led(one, one, &["http://head:7634", "http://10.0.0.1:7634"]).is_empty());
+        assert!(client(one).led_to(None).is_empty());
     }
 }

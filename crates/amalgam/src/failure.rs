@@ -19,8 +19,8 @@ pub struct Failure {
     /// What the process exits with.
     pub code: u8,
     pub kind: Kind,
-    /// The base URL of who can answer instead.
-    pub elsewhere: Option<String>,
+    /// Who can answer instead.
+    pub elsewhere: Option<api::Elsewhere>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +72,7 @@ impl fmt::Display for Failure {
 impl From<api::Error> for Failure {
     fn from(error: api::Error) -> Failure {
         let kind = if error.error == api::ErrorCode::Unavailable { Kind::Unavailable } else { Kind::Refused };
-        Failure { kind, elsewhere: error.at, ..Failure::new(error.message, error.remedy) }
+        Failure { kind, elsewhere: error.elsewhere, ..Failure::new(error.message, error.remedy) }
     }
 }
 

@@ -68,7 +68,14 @@ pub fn copy(client: &Client, source: &Source, stream: Stream, follow: bool, sink
     let mut buffer = vec![0; 64 << 10];
     loop {
         let open = || client.open(&source.path(stream, attempt.as_deref(), offset, follow));
-        let answer = if follow { very_patiently(open)? } else { patiently(open)? };
+        let answer = match if follow { very_patiently(open) } else { patiently(open) } {
+            Ok(answer) => answer,
+            Err(failure) => {
+                // What came of its last line is shown all the same.
+                writer.finish()?;
+                return Err(failure);
+            }
+        };
         let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (of, newer, ended) = (header(ATTEMPT), header(NEWER), header(ENDED).is_some());
         attempt = attempt.or(of);

@@ -2,7 +2,6 @@
 
 use crate::client::{Client, Query};
 use crate::failure::{Failure, Result};
-use crate::show;
 use amalgam_core::why::counted;
 use amalgam_daemon::api::JobDetail;
 use std::ops::RangeInclusive;
@@ -48,7 +47,7 @@ pub fn resolve(client: &Client, selectors: &[Selector], states: &str) -> Result<
             Selector::All => {
                 let query = Query::default().with("user", "me").with("state", states);
                 let (jobs, silent) = client.jobs("/v1/jobs", &query, usize::MAX)?;
-                show::failures(&silent);
+                all_known(silent)?;
                 ids.extend(jobs.iter().rev().map(|job| job.id));
             }
         }
@@ -60,9 +59,20 @@ pub fn resolve(client: &Client, selectors: &[Selector], states: &str) -> Result<
 
 fn last(client: &Client) -> Result<u64> {
     let (jobs, silent) = client.jobs("/v1/jobs", &Query::default().with("user", "me"), 1)?;
-    show::failures(&silent);
+    all_known(silent)?;
     let none = || Failure::new("you have no jobs, so none is the last", "submit one with `amalgam submit`");
     jobs.first().map(|job| job.id).ok_or_else(none)
+}
+
+/// Which jobs `last` and `all` name is known only where every global master answers.
+fn all_known(silent: Vec<Failure>) -> Result<()> {
+    match silent.into_iter().next() {
+        None => Ok(()),
+        Some(failure) => {
+            let remedy = "name the jobs that you mean by their numbers; `amalgam list` shows those that are known";
+            Err(Failure { remedy: remedy.to_owned(), ..failure })
+        }
+    }
 }
 
 /// `JOB[.STAGE[.INDEX]]`, where a stage is named or numbered.

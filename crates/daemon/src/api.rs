@@ -377,9 +377,18 @@ wire! {
         message: String,
         /// What would help.
         remedy: String,
-        /// Who can answer instead: a base URL.
+        /// Who can answer instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        at: Option<String>,
+        elsewhere: Option<Elsewhere>,
+    }
+
+    /// Other processes of a federation. Who reached this one at another address than `here`, through a tunnel for instance, may find
+    /// anybody at the others.
+    pub struct Elsewhere {
+        /// Where the one that says this is known to listen: a base URL.
+        here: String,
+        /// Where those listen that have what was asked for.
+        at: Vec<String>,
     }
 }
 
@@ -389,9 +398,9 @@ pub struct Listing<T> {
     pub items: Vec<T>,
     /// Pass it as `cursor` for the next page; absent on the last one.
     pub next: Option<String>,
-    /// Base URLs of the other global masters of a federation, each of which has such jobs of its own.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<String>,
+    /// The other global masters of a federation, each of which has such jobs of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Elsewhere>,
 }
 
 /// Declares a set of words with their spelling.
@@ -554,13 +563,13 @@ impl AttemptCounts {
 
 impl Error {
     pub fn new(error: ErrorCode, message: impl Into<String>, remedy: impl Into<String>) -> Error {
-        Error { error, message: message.into(), remedy: remedy.into(), at: None }
+        Error { error, message: message.into(), remedy: remedy.into(), elsewhere: None }
     }
 
-    /// Another global master has it; `at` is the base URL of its interface, if that is known.
-    pub fn with_global(message: impl Into<String>, at: Option<String>) -> Error {
+    /// Another global master has it; where that is, if it is known.
+    pub fn with_global(message: impl Into<String>, elsewhere: Option<Elsewhere>) -> Error {
         let remedy = "name that one with --server, or its directory with --state-dir";
-        Error { at, ..Error::new(ErrorCode::Elsewhere, message, remedy) }
+        Error { elsewhere, ..Error::new(ErrorCode::Elsewhere, message, remedy) }
     }
 
     pub fn bad_request(message: impl Into<String>, remedy: impl Into<String>) -> Error {

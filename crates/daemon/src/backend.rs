@@ -119,7 +119,8 @@ impl ServerBackend {
                 Err(Error::new(ErrorCode::Internal, format!("node {node} cannot read it: {why}"), "look at the node"))
             }
             Fetched::Away => {
-                let what = format!("there is output on node {}, which is not reachable now", self.name_of(node).await?);
+                let what =
+                    format!("what was written is on node {}, which is not reachable now", self.name_of(node).await?);
                 Err(Error::new(ErrorCode::Unavailable, what, "try again when it is back"))
             }
         }
@@ -189,7 +190,7 @@ impl Backend for ServerBackend {
         let hosts = self.handle.routes().job_hosts();
         let (items, next) =
             self.look(move |roles, now| views::jobs(roles, &filter, before, limit, &hosts, now)).await?;
-        let others = self.neighbours.as_ref().map_or_else(Vec::new, Neighbours::others);
+        let others = self.neighbours.as_ref().and_then(Neighbours::others);
         Ok(Listing { items, next: next.map(|job| job.0.to_string()), others })
     }
 
@@ -211,7 +212,7 @@ impl Backend for ServerBackend {
         let limit = page.limit as usize;
         let found = self.look(move |roles, now| views::tasks(roles, job, &filter, from, limit, now)).await?;
         let (items, next) = found.ok_or_else(|| Error::no_such_job(job.0))?;
-        Ok(Listing { items, next: next.map(|(stage, index)| format!("{stage}.{index}")), others: Vec::new() })
+        Ok(Listing { items, next: next.map(|(stage, index)| format!("{stage}.{index}")), others: None })
     }
 
     async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error> {
@@ -239,7 +240,7 @@ impl Backend for ServerBackend {
                 items.push(line);
                 ControlFlow::Continue(())
             })?;
-            Ok(Listing { items, next, others: Vec::new() })
+            Ok(Listing { items, next, others: None })
         })
         .await
     }

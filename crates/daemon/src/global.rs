@@ -41,7 +41,12 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     let missing = || ServerError::Federation("it is missing, and a global master needs it".to_owned());
     let federation = config.federation.clone().ok_or_else(missing)?;
     let own = federation.global().map_err(ServerError::Federation)?;
-    resolve(config.interface_of_global())?;
+    let address = resolve(config.interface_of_global())?;
+    if let Some(told) = federation.interface().filter(|_| listener.is_none())
+        && resolve(told)? != address
+    {
+        return Err(ServerError::Elsewhere { address, told: told.to_owned() });
+    }
     let tokens = Arc::new(Tokens::open(&state_dir, &user)?);
     let log = Log::open(&state_dir, &config)?;
     let too_many = || ServerError::TooManyStarts { path: state_dir.clone() };
@@ -64,7 +69,7 @@ pub fn start(options: GlobalOptions) -> Result<Server, ServerError> {
     drop(entered);
     let remote = Arc::new(RemoteNodes::new(Some(seat), None));
     let secrets = secrets.unwrap_or_else(|| Secrets::Server(Arc::clone(&tokens)));
-    let neighbours = Some(neighbours(&config, seat));
+    let neighbours = Some(neighbours(&config, seat, &listener)?);
     let FederationConfig { size, masters, .. } = federation;
     for (cluster, master) in size.clusters().zip(masters) {
         let introduction = global_introduction(&config, size, own, cluster);

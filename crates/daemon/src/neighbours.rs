@@ -1,13 +1,16 @@
 //! What other processes of a federation have. Clients come to any of them and are led to the one that can answer.
 
-use crate::api::Error;
+use crate::api::{Elsewhere, Error, ErrorCode};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{GlobalId, JobId, JobSpec, Seat};
+use std::net::SocketAddr;
 
 /// The global masters beside this process.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
     pub seat: Seat,
+    /// Where this process listens for clients.
+    pub here: SocketAddr,
     /// Where the global masters listen for clients, by their numbers; empty where that is not known.
     pub interfaces: Vec<String>,
 }
@@ -15,40 +18,55 @@ pub struct Neighbours {
 impl Neighbours {
     /// Who has this job, if this process cannot have it: its number says so.
     pub fn has_job(&self, job: JobId) -> Option<Error> {
-        let (Seat::Cluster(federation, _) | Seat::Global(federation, _)) = self.seat;
-        self.has(format!("job {job}"), federation.admitted_by(job))
+        self.is_with(self.admitted_by(job), &format!("job {job}"))
     }
 
     /// Who takes this job, if this process does not: a queue may have one global master, jobs that come after others are with the
-    /// one that has those, and a cluster's master has none.
+    /// one that has those, and a cluster's master has none. What nobody could take is refused.
     pub fn takes(&self, queues: &QueueTree, job: &JobSpec) -> Option<Error> {
-        let home = queues.home(&job.queue).map(|home| GlobalId(home as u8));
-        match (home, job.after_jobs.first(), self.seat) {
-            (Some(home), ..) => self.has(format!("queue `{}`", job.queue), home),
-            (None, Some(&first), _) => self.has_job(first),
-            // The first of them, where any would do.
-            (None, None, Seat::Cluster(..)) if !self.interfaces.is_empty() => {
-                self.has("every job".to_owned(), GlobalId(0))
-            }
-            (None, None, _) => None,
+        let home = queues.home(&job.queue).map(|home| (GlobalId(home as u8), format!("queue `{}`", job.queue)));
+        let first = job.after_jobs.first().map(|first| (self.admitted_by(*first), format!("job {first}")));
+        // The first of them, where any would do.
+        let any = || match self.seat {
+            Seat::Cluster(..) => (!self.interfaces.is_empty()).then(|| (GlobalId(0), "every job".to_owned())),
+            Seat::Global(_, own) => Some((own, String::new())),
+        };
+        let (taker, what) = home.or(first).or_else(any)?;
+        if let Some(other) = job.after_jobs.iter().find(|other| self.admitted_by(**other) != taker) {
+            let has = self.admitted_by(*other);
+            let message =
+                format!("{what} is with {taker}, and job {other}, which this one is to come after, with {has}");
+            let remedy = "name only jobs of one global master, and a queue that is not with another; or wait for those others first";
+            return Some(Error::new(ErrorCode::Conflict, message, remedy));
         }
+        self.is_with(taker, &what)
     }
 
-    /// Where the other global masters' interfaces are.
-    pub fn others(&self) -> Vec<String> {
+    /// Where the other global masters are.
+    pub fn others(&self) -> Option<Elsewhere> {
         let is_other = |number: usize| !matches!(self.seat, Seat::Global(_, own) if usize::from(own.0) == number);
         let others = self.interfaces.iter().enumerate().filter(|(number, _)| is_other(*number));
-        others.map(|(_, address)| url(address)).collect()
+        let others: Vec<String> = others.map(|(_, address)| url(address)).collect();
+        (!others.is_empty()).then(|| self.elsewhere(others))
     }
 
-    fn has(&self, what: String, global: GlobalId) -> Option<Error> {
+    fn admitted_by(&self, job: JobId) -> GlobalId {
+        let (Seat::Cluster(federation, _) | Seat::Global(federation, _)) = self.seat;
+        federation.admitted_by(job)
+    }
+
+    fn is_with(&self, global: GlobalId, what: &str) -> Option<Error> {
         let this = match self.seat {
             Seat::Global(_, own) if own == global => return None,
             Seat::Global(_, own) => own.to_string(),
             Seat::Cluster(_, cluster) => format!("the master of {cluster}"),
         };
-        let interface = self.interfaces.get(usize::from(global.0)).map(|address| url(address));
+        let interface = self.interfaces.get(usize::from(global.0)).map(|address| self.elsewhere(vec![url(address)]));
         Some(Error::with_global(format!("{what} is with {global}, and this is {this}"), interface))
+    }
+
+    fn elsewhere(&self, at: Vec<String>) -> Elsewhere {
+        Elsewhere { here: url(&self.here.to_string()), at }
     }
 }
 
@@ -60,7 +78,6 @@ fn url(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ErrorCode;
     use amalgam_core::vocabulary::{ClusterId, Federation, QueueSpec};
 
     #[test]
@@ -72,15 +89,18 @@ mod tests {
         ]);
         let queues = queues.unwrap();
         let interfaces = vec!["a:1".to_owned(), "b:2".to_owned(), "c:3".to_owned()];
-        let global = Neighbours { seat: Seat::Global(federation, GlobalId(1)), interfaces: interfaces.clone() };
-        let of = |error: Option<Error>| error.map(|error| (error.error, error.message, error.at));
+        let here = "127.0.0.1:2".parse().unwrap();
+        let global = Neighbours { seat: Seat::Global(federation, GlobalId(1)), here, interfaces: interfaces.clone() };
+        let of = |error: Option<Error>| error.map(|error| (error.error, error.message, error.elsewhere));
         assert_eq!(of(global.has_job(JobId(2))), None);
-        let elsewhere = |message: &str, at: Option<&str>| {
-            Some((ErrorCode::Elsewhere, message.to_owned(), at.map(|at| format!("http://{at}"))))
+        let led = |at: &[&str]| {
+            let at = at.iter().map(|at| format!("http://{at}")).collect();
+            Some(Elsewhere { here: "http://127.0.0.1:2".to_owned(), at })
         };
-        let third = elsewhere("job 6 is with global master 2, and this is global master 1", Some("c:3"));
+        let elsewhere = |message: &str, at: &str| Some((ErrorCode::Elsewhere, message.to_owned(), led(&[at])));
+        let third = elsewhere("job 6 is with global master 2, and this is global master 1", "c:3");
         assert_eq!(of(global.has_job(JobId(6))), third.clone());
-        let queue = elsewhere("queue `a` is with global master 2, and this is global master 1", Some("c:3"));
+        let queue = elsewhere("queue `a` is with global master 2, and this is global master 1", "c:3");
         let job = |queue: &str, after: &[u64]| JobSpec {
             queue: queue.to_owned(),
             after_jobs: after.iter().copied().map(JobId).collect(),
@@ -88,20 +108,24 @@ mod tests {
         };
         let takes = |who: &Neighbours, queue, after| of(who.takes(&queues, &job(queue, after)));
         assert_eq!((takes(&global, "a", &[]), takes(&global, "b", &[])), (queue.clone(), None));
-        assert_eq!((takes(&global, "a", &[2]), takes(&global, "b", &[2, 3])), (queue, None));
-        assert_eq!(takes(&global, "b", &[6, 2]), third);
+        assert_eq!((takes(&global, "a", &[3]), takes(&global, "b", &[2, 5])), (queue, None));
+        assert_eq!(takes(&global, "b", &[6, 3]), third);
+        let mixed: [(&str, &[u64]); 3] = [("a", &[2]), ("b", &[2, 3]), ("b", &[6, 2])];
+        for (queue, after) in mixed {
+            let (code, message, _) = of(global.takes(&queues, &job(queue, after))).unwrap();
+            assert!(code == ErrorCode::Conflict && message.contains("which this one is to come after"), "{message}");
+        }
+        assert_eq!(global.others(), led(&["a:1", "c:3"]));
 
-        assert_eq!(global.others(), ["http://a:1", "http://c:3"]);
-
-        let master = Neighbours { seat: Seat::Cluster(federation, ClusterId(0)), interfaces };
-        let first = elsewhere("job 1 is with global master 0, and this is the master of cluster 0", Some("a:1"));
+        let master = Neighbours { seat: Seat::Cluster(federation, ClusterId(0)), here, interfaces };
+        let first = elsewhere("job 1 is with global master 0, and this is the master of cluster 0", "a:1");
         assert_eq!(of(master.has_job(JobId(1))), first);
-        let any = elsewhere("every job is with global master 0, and this is the master of cluster 0", Some("a:1"));
+        let any = elsewhere("every job is with global master 0, and this is the master of cluster 0", "a:1");
         assert_eq!(takes(&master, "b", &[]), any);
-        assert_eq!(master.others(), ["http://a:1", "http://b:2", "http://c:3"]);
+        assert_eq!(master.others(), led(&["a:1", "b:2", "c:3"]));
         let silent = Neighbours { interfaces: Vec::new(), ..master };
-        assert_eq!(takes(&silent, "b", &[]), None, "its master refuses by itself");
-        let unknown = elsewhere("job 1 is with global master 0, and this is the master of cluster 0", None);
-        assert_eq!(of(silent.has_job(JobId(1))), unknown);
+        assert_eq!((takes(&silent, "b", &[]), silent.others()), (None, None), "its master refuses by itself");
+        let unknown = "job 1 is with global master 0, and this is the master of cluster 0".to_owned();
+        assert_eq!(of(silent.has_job(JobId(1))), Some((ErrorCode::Elsewhere, unknown, None)));
     }
 }

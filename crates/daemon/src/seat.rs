@@ -11,8 +11,8 @@ const FILE: &str = "federation";
 #[derive(thiserror::Error, Debug)]
 pub enum SeatError {
     #[error(
-        "{path} belongs to {kept}, and this would be {given}: use another --state-dir, or start it with the configuration and the \
-         number that it was begun with"
+        "{path} belongs to {kept}, and this would be {given}: use another --state-dir, or start it as it was begun: with the same \
+         configuration and --number, or --clusters and --globals"
     )]
     Other { path: String, kept: String, given: String },
     #[error("cannot keep in {path} which place in its federation it belongs to: {error}")]

@@ -83,6 +83,11 @@ pub enum ServerError {
     Hosted { jobs: usize, first: JobId, preset: String },
     #[error("[federation] of the configuration: {0}")]
     Federation(String),
+    #[error(
+        "it is to listen at {address}, and `globals` of [federation] tells clients that it does at {told}: leave out --listen and \
+         `listen`, or mend `globals`"
+    )]
+    Elsewhere { address: SocketAddr, told: String },
     #[error(transparent)]
     Seat(#[from] SeatError),
     #[error("[store] of the configuration: a server with nodes of its own has no standby")]
@@ -235,9 +240,10 @@ pub(crate) fn roles(config: &Config, epoch: Epoch, seat: Option<Seat>) -> Result
 }
 
 /// Who else is in the federation of this configuration.
-pub(crate) fn neighbours(config: &Config, seat: Seat) -> Neighbours {
+pub(crate) fn neighbours(config: &Config, seat: Seat, listener: &TcpListener) -> Result<Neighbours, ServerError> {
     let interfaces = config.federation.as_ref().map_or_else(Vec::new, |federation| federation.interfaces.clone());
-    Neighbours { seat, interfaces }
+    let here = listener.local_addr().map_err(ServerError::io("learn the interface's address"))?;
+    Ok(Neighbours { seat, here, interfaces })
 }
 
 /// How a global master with this configuration introduces itself to a cluster.
@@ -306,6 +312,8 @@ impl Server {
             (Some(_), _) => return Err(ServerError::Inseparable),
             (None, _) => Log::open(&state_dir, &config)?,
         };
+        let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
+        seat::keep(&state_dir, seat)?;
         let (replica, resignation) = log.replica.unzip();
         let lease = replica.as_ref().map(Replica::lease);
         let executor_lock = executor.as_ref().map(|setup| executor::claim(&setup.config.state)).transpose()?;
@@ -313,8 +321,6 @@ impl Server {
 
         let epoch = Epoch(log.life);
         let id = ServerId::of(&log.directory)?;
-        let seat = config.master.federated.map(|(federation, cluster)| Seat::Cluster(federation, cluster));
-        seat::keep(&state_dir, seat)?;
         let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
         let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
         let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
@@ -361,7 +367,7 @@ impl Server {
             }
         };
         let torn_bytes = log.torn_bytes;
-        let neighbours = seat.map(|seat| neighbours(&config, seat));
+        let neighbours = seat.map(|seat| neighbours(&config, seat, &listener)).transpose()?;
         let kept = Kept { agents_address, torn_bytes, state_dir, lock: executor_lock, resignation, neighbours };
         Server::serve(hosted, remote, tokens, runtime, listener, kept)
     }

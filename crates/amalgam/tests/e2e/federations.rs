@@ -146,6 +146,11 @@ fn whoever_of_a_federation_is_asked_leads_to_who_has_the_job() {
     let listed = scene.run(&["list", "--all", "-q"]);
     assert_eq!((listed.code, listed.out.as_str()), (0, "1\n3\n"));
     assert!(listed.err.contains("the jobs of another global master are missing"), "{listed:?}");
+    for verb in [&["cancel", "last"][..], &["wait", "all"], &["story", "last"]] {
+        let unknown = scene.run(verb);
+        let said = "the jobs of another global master are missing";
+        assert!(unknown.code == 1 && unknown.out.is_empty() && unknown.err.contains(said), "{verb:?}: {unknown:?}");
+    }
     let away = scene.run(&["info", "2"]);
     assert!(away.code != 0 && away.err.contains("does not answer"), "{away:?}");
 }
@@ -303,7 +308,7 @@ fn a_node_that_is_cut_off_goes_on_and_is_heard_when_its_link_is_healed() {
     until_true("what waited, in the other cluster", || scene.job(&id).summary.tasks.succeeded == 4);
     let logs = scene.run(&["logs", &id]);
     assert_eq!((logs.code, logs.out.lines().count()), (1, 4), "what the others said is told: {logs:?}");
-    assert!(logs.err.contains("there is output on node c0-0, which is not reachable now"), "{logs:?}");
+    assert!(logs.err.contains("what was written is on node c0-0, which is not reachable now"), "{logs:?}");
     federation.of_agents[0][0].heal();
     all_ran_once(scene, &id, "ran", 6);
     assert!(scene.tasks(&id).iter().all(|task| task.attempts == 1));

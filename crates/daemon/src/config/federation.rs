@@ -9,6 +9,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::SocketAddr;
 
 /// Numbers of nodes that a cluster has where nothing is said.
 const SPAN: u32 = 10_000;
@@ -124,8 +125,9 @@ impl FederationKeys {
             let at = globals_at.or(self.span.map(|span| span.at)).unwrap_or(at);
             mistake(at, problem, "mend `masters`, `globals` or `span`")
         })?;
-        check_addresses(&masters, true)?;
-        check_addresses(&interfaces, false)?;
+        let mut seen = BTreeSet::new();
+        check_addresses(&masters, true, &mut seen)?;
+        check_addresses(&interfaces, false, &mut seen)?;
         let mut kinds = Kinds::new();
         if let Some(At { at, value: names }) = self.kinds {
             for name in names {
@@ -138,27 +140,44 @@ impl FederationKeys {
     }
 }
 
-/// Each is a host and a port, and no two are the same; a master with a standby has two, separated by a comma.
-fn check_addresses(written: &[At<String>], may_be_several: bool) -> Result<(), Mistake> {
-    let mut seen = BTreeSet::new();
+/// Each is a host and a port, and no two are the same; of masters, one with a standby has two, separated by a comma. Clients are led to
+/// loopback only, as long as connections are not encrypted.
+fn check_addresses(written: &[At<String>], are_masters: bool, seen: &mut BTreeSet<String>) -> Result<(), Mistake> {
     for At { at, value } in written {
-        let each: Vec<&str> = if may_be_several { value.split(',').map(str::trim).collect() } else { vec![value] };
+        let each: Vec<&str> = if are_masters { value.split(',').map(str::trim).collect() } else { vec![value] };
         for address in each {
-            let host_and_port =
-                address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-            let is_right = host_and_port
-                .is_some_and(|(host, port)| port > 0 && !host.is_empty() && !host.contains(['/', ',', ' ']));
-            if !is_right {
+            if !is_address(address) {
                 let problem = format!("`{address}` is no address that can be connected to");
                 return Err(mistake(*at, problem, "write a host and a port, as in \"127.0.0.1:7434\""));
             }
-            if !seen.insert(address) {
+            if !are_masters && !is_loopback(address) {
+                let problem = format!("`{address}` is not on loopback, where global masters listen");
+                return Err(mistake(*at, problem, "write for instance \"127.0.0.1:7633\""));
+            }
+            if !seen.insert(address.to_owned()) {
                 let problem = format!("`{address}` is there twice");
                 return Err(mistake(*at, problem, "each process has an address of its own"));
             }
         }
     }
     Ok(())
+}
+
+fn is_address(text: &str) -> bool {
+    let is_name = |host: &str| !host.is_empty() && !host.contains(['/', ',', ' ', ':', '[', ']']);
+    match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
+        (Ok(address), _) => address.port() > 0,
+        (Err(_), Some((host, port))) => is_name(host) && port.parse::<u16>().is_ok_and(|port| port > 0),
+        (Err(_), None) => false,
+    }
+}
+
+/// Whether a host and a port are this machine's own, whoever resolves names.
+pub fn is_loopback(address: &str) -> bool {
+    match address.parse::<SocketAddr>() {
+        Ok(address) => address.ip().is_loopback(),
+        Err(_) => address.rsplit_once(':').is_some_and(|(host, _)| host == "localhost"),
+    }
 }
 
 /// A federation takes a preset of federations, and such a preset a federation.
@@ -185,18 +204,18 @@ mod tests {
         assert_eq!((federation.cluster(), federation.global()), (Ok(ClusterId(1)), Ok(GlobalId(1))));
         assert_eq!(config.master.dispatch.kinds.custom(), ["fpga"]);
         assert!(config.preset.is_federated());
-        let text = format!("{TWO}globals = ['127.0.0.1:3', 'head-2:4']\nnumber = 1");
+        let text = format!("{TWO}globals = ['127.0.0.1:3', 'localhost:4']\nnumber = 1");
         let federation = parse(&text).unwrap().federation.unwrap();
-        assert_eq!((federation.size.globals, federation.interface()), (2, Some("head-2:4")));
+        assert_eq!((federation.size.globals, federation.interface()), (2, Some("localhost:4")));
         let of = |more: &str| {
             let config =
-                parse(&format!("{more}[federation]\nmasters = ['a:1,b:1', 'c:2']\nglobals = ['d:3']\nnumber = 1"));
+                parse(&format!("{more}[federation]\nmasters = ['a:1,b:1', 'c:2']\nglobals = ['[::1]:3']\nnumber = 1"));
             let mut config = config.unwrap();
             let agents = config.agents().to_owned();
             config.federation.as_mut().unwrap().number = Some(0);
             [agents, config.agents().to_owned(), config.interface_of_global().to_owned()]
         };
-        assert_eq!(of(""), ["c:2", "127.0.0.1:7434", "d:3"]);
+        assert_eq!(of(""), ["c:2", "127.0.0.1:7434", "[::1]:3"]);
         assert_eq!(of("listen = 'x:5'\nlisten_agents = 'y:6'\n"), ["y:6", "y:6", "x:5"]);
         let federation = parse(TWO).unwrap().federation.unwrap();
         assert!(federation.cluster().unwrap_err().contains("which of the clusters it is, 0 to 1"));
@@ -215,6 +234,9 @@ mod tests {
             ("[federation]\nmasters = ['a:0']".to_owned(), "server.toml:2:12: `a:0` is no address"),
             ("[federation]\nmasters = ['a:1', 'a:1']".to_owned(), "server.toml:2:19: `a:1` is there twice"),
             (format!("{TWO}globals = ['http://a:1']"), "server.toml:3:12: `http://a:1` is no address"),
+            (format!("{TWO}globals = ['::1:3']"), "server.toml:3:12: `::1:3` is no address"),
+            (format!("{TWO}globals = ['head:3']"), "server.toml:3:12: `head:3` is not on loopback"),
+            (format!("{TWO}globals = ['127.0.0.1:2']"), "server.toml:3:12: `127.0.0.1:2` is there twice"),
             (format!("{TWO}kinds = ['Big Thing']"), "server.toml:3:9: `Big Thing` cannot name a resource"),
             (format!("preset = 'drf'\n{TWO}"), "drf is no preset for a federation\n  help: choose one of megha"),
             (

@@ -243,7 +243,7 @@ fn paged<T>(all: Vec<T>, page: &Page) -> Result<Listing<T>, Error> {
     };
     let end = start.saturating_add(page.limit as usize).min(all.len());
     let next = (end < all.len()).then(|| end.to_string());
-    Ok(Listing { items: all.into_iter().take(end).skip(start).collect(), next, others: Vec::new() })
+    Ok(Listing { items: all.into_iter().take(end).skip(start).collect(), next, others: None })
 }
 
 #[async_trait]

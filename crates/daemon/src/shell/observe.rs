@@ -59,14 +59,15 @@ impl View<'_> {
                 tell(event.clone());
                 self.of_last(*last, event, *task, tell);
             }
-            // It was no attempt yet.
-            Change::Lost { cause: LostCause::Refused(_), last: false, .. } => {}
+            // It was no attempt yet, and the last only where its job was cancelled.
+            Change::Lost { attempt, task, node, cause: LostCause::Refused(_), last, .. } => {
+                let end = Ended::without_run(EndReason::Cancelled);
+                self.of_last(*last, self.of_end(EventKind::TaskEnded, *attempt, *task, *node, &end), *task, tell);
+            }
             Change::Lost { attempt, task, node, cause, last, .. } => {
                 let lost = Ended::without_run(match cause {
-                    LostCause::Superseded | LostCause::Copied => EndReason::Cancelled,
-                    LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken | LostCause::Refused(_) => {
-                        EndReason::NodeLost
-                    }
+                    LostCause::Superseded | LostCause::Copied | LostCause::Refused(_) => EndReason::Cancelled,
+                    LostCause::NodeLost | LostCause::Unknown | LostCause::NotTaken => EndReason::NodeLost,
                 });
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, &lost);
                 tell(event.clone());
