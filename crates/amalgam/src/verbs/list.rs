@@ -85,7 +85,7 @@ fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) 
         _ if jobs.is_empty() => show::print(none)?,
         _ => show::print(&table(&jobs))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if silent.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub fn table(jobs: &[JobSummary]) -> String {

@@ -44,19 +44,22 @@ struct Usage {
 
 pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
+    let mut is_whole = true;
     let usage = if args.jobs.is_empty() {
         let queues = client.get("/v1/queues")?;
         let (jobs, silent) = client.jobs("/v1/jobs", &Query::default(), args.limit.get())?;
         show::failures(&silent);
+        is_whole = silent.is_empty();
         Usage { queues, jobs }
     } else {
         let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
         let jobs = jobs.into_iter().map(|id| Ok(client.job(id)?.summary));
         Usage { queues: Vec::new(), jobs: jobs.collect::<Result<_>>()? }
     };
+    let code = if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         show::json(&usage)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     let jobs = match usage.jobs.is_empty() {
         false => job_table(&usage.jobs),
@@ -65,7 +68,7 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
     };
     let queues = (!usage.queues.is_empty()).then(|| queue_table(&usage.queues));
     show::print(&queues.into_iter().chain([jobs]).collect::<Vec<_>>().join("\n"))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 fn queue_table(queues: &[QueueSummary]) -> String {

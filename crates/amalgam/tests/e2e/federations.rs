@@ -144,7 +144,7 @@ fn whoever_of_a_federation_is_asked_leads_to_who_has_the_job() {
 
     federation.kill_global(1);
     let listed = scene.run(&["list", "--all", "-q"]);
-    assert_eq!((listed.code, listed.out.as_str()), (0, "1\n3\n"));
+    assert_eq!((listed.code, listed.out.as_str()), (1, "1\n3\n"), "it is not all");
     assert!(listed.err.contains("the jobs of another global master are missing"), "{listed:?}");
     for verb in [&["cancel", "last"][..], &["wait", "all"], &["story", "last"]] {
         let unknown = scene.run(verb);
