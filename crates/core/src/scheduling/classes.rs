@@ -7,6 +7,9 @@ use crate::vocabulary::{Attributes, ClassTable, Constraint};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Words.
+const AT_A_TIME: usize = 32;
+
 #[derive(Default)]
 pub struct Classes {
     table: ClassTable,
@@ -99,9 +102,12 @@ impl Classes {
         if let Some(last) = words.last_mut() {
             *last >>= (64 - self.nodes % 64) % 64;
         }
-        for part in parts {
-            let met = &self.constraints[*part as usize].met;
-            words.iter_mut().zip(met).for_each(|(word, met)| *word &= met);
+        // A little of each after the other: memory then fetches all vectors at a time.
+        for (at, words) in (0..).step_by(AT_A_TIME).zip(words.chunks_mut(AT_A_TIME)) {
+            for part in parts {
+                let met = &self.constraints[*part as usize].met[at..];
+                words.iter_mut().zip(met).for_each(|(word, met)| *word &= met);
+            }
         }
         words
     }
