@@ -169,6 +169,29 @@ fn hear(global: &mut GlobalMaster, words: Vec<Event<ToGlobalMaster>>) {
     }
 }
 
+type Known = (String, Arc<Attributes>);
+
+/// The least that can be done with words: what else they take is their price.
+fn put_into_vectors(words: Vec<Event<ToGlobalMaster>>) -> (Vec<Known>, Vec<[Resources; 2]>) {
+    let (mut known, mut rooms) = (Vec::new(), Vec::new());
+    for word in words {
+        let Event::Message { body: ToGlobalMaster::Told(told), .. } = word else {
+            unreachable!("nothing else is told")
+        };
+        for news in told.nodes {
+            match news {
+                NodeNews::Joined { name, capacity, attributes, .. } => {
+                    known.push((name, attributes));
+                    rooms.push([capacity, Resources::ZERO]);
+                }
+                NodeNews::Room { node, free, .. } => rooms[node.0 as usize][1] = free,
+                NodeNews::Away { .. } => unreachable!("all nodes are there"),
+            }
+        }
+    }
+    (known, rooms)
+}
+
 fn words(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("words of clusters with 50,000 nodes");
     let attributes = all_attributes();
@@ -183,6 +206,9 @@ fn words(criterion: &mut Criterion) {
             },
             BatchSize::PerIteration,
         );
+    });
+    group.bench_function("everything, only put into vectors", |bencher| {
+        bencher.iter_batched(|| everything(&attributes), put_into_vectors, BatchSize::PerIteration);
     });
     group.bench_function("everything once more", |bencher| {
         let mut global = global_master();

@@ -224,17 +224,6 @@ impl Dispatcher {
         }
     }
 
-    /// A node is called so; where another one is already, with its number behind it.
-    pub fn name(&mut self, node: NodeId, name: &str) {
-        if self.names.of(node) == Some(name) {
-            return;
-        }
-        match self.names.find(name) {
-            Some(other) if other != node => self.names.insert(node, &format!("{name}@{node}")),
-            _ => self.names.insert(node, name),
-        }
-    }
-
     /// After all changes: the jobs that run are known to the scheduler.
     pub fn recovered(&mut self) {
         for (job, queue) in self.admission.running() {

@@ -1,12 +1,11 @@
 //! What people call nodes.
 
 use crate::vocabulary::NodeId;
-use std::sync::Arc;
 
 #[derive(Default)]
 pub struct NodeNames {
     /// By number.
-    names: Vec<Option<Arc<str>>>,
+    names: Vec<Option<String>>,
     index: Index,
 }
 
@@ -15,39 +14,46 @@ pub struct NodeNames {
 #[derive(Default)]
 struct Index {
     /// A power of two of them, at least half of them free.
-    places: Vec<Option<Place>>,
+    places: Vec<Place>,
     used: usize,
 }
 
+/// Small, since each look at one far away in memory takes longer than all the rest.
 #[derive(Clone, Copy)]
 struct Place {
     hash: u32,
+    /// No node at all where it is free.
     node: NodeId,
 }
 
+impl Place {
+    const FREE: Place = Place { hash: 0, node: NodeId(u32::MAX) };
+
+    fn is_free(&self) -> bool {
+        self.node == Place::FREE.node
+    }
+}
+
 impl NodeNames {
-    pub fn insert(&mut self, node: NodeId, name: &str) {
+    /// A node is called so from now on; where another one is already, with its number behind it.
+    pub fn insert(&mut self, node: NodeId, name: String) {
+        if self.of(node) == Some(&name) {
+            return;
+        }
+        let hash = hash_of(&name);
+        if self.place_of(hash, &name).is_some() {
+            return self.insert(node, format!("{name}@{node}"));
+        }
         let index = node.0 as usize;
         if self.names.len() <= index {
             self.names.resize(index + 1, None);
         }
-        if let Some(before) = self.names[index].take_if(|before| **before != *name) {
-            self.forget(node, &before);
-        }
-        let hash = hash_of(name);
-        match self.place_of(hash, name) {
-            Some(place) => self.index.places[place] = Some(Place { hash, node }),
-            None => self.index.insert(Place { hash, node }),
-        }
-        self.names[index].get_or_insert_with(|| name.into());
-    }
-
-    /// Unless another node is found by it, nobody is any more.
-    fn forget(&mut self, node: NodeId, name: &str) {
-        let hash = hash_of(name);
-        if let Some(place) = self.index.find(hash, |other| other == node) {
+        if let Some(before) = self.names[index].replace(name)
+            && let Some(place) = self.index.find(hash_of(&before), |other| other == node)
+        {
             self.index.remove(place);
         }
+        self.index.insert(Place { hash, node });
     }
 
     fn place_of(&self, hash: u32, name: &str) -> Option<usize> {
@@ -56,7 +62,7 @@ impl NodeNames {
 
     pub fn find(&self, name: &str) -> Option<NodeId> {
         let place = self.place_of(hash_of(name), name)?;
-        self.index.places[place].map(|place| place.node)
+        Some(self.index.places[place].node)
     }
 
     pub fn of(&self, node: NodeId) -> Option<&str> {
@@ -90,20 +96,23 @@ impl Index {
             return None;
         }
         let mut at = self.home(hash);
-        while let Some(place) = self.places[at] {
+        loop {
+            let place = self.places[at];
+            if place.is_free() {
+                return None;
+            }
             if place.hash == hash && is_it(place.node) {
                 return Some(at);
             }
             at = self.next(at);
         }
-        None
     }
 
     fn insert(&mut self, place: Place) {
         if (self.used + 1) * 2 > self.places.len() {
-            let twice = vec![None; (self.places.len() * 2).max(16)];
+            let twice = vec![Place::FREE; (self.places.len() * 2).max(16)];
             let before = std::mem::replace(&mut self.places, twice);
-            before.into_iter().flatten().for_each(|place| self.put(place));
+            before.into_iter().filter(|place| !place.is_free()).for_each(|place| self.put(place));
         }
         self.used += 1;
         self.put(place);
@@ -111,18 +120,19 @@ impl Index {
 
     fn put(&mut self, place: Place) {
         let mut at = self.home(place.hash);
-        while self.places[at].is_some() {
+        while !self.places[at].is_free() {
             at = self.next(at);
         }
-        self.places[at] = Some(place);
+        self.places[at] = place;
     }
 
     /// Those behind it, up to the next free place, are put anew: some may not be found across the gap.
     fn remove(&mut self, at: usize) {
-        self.places[at] = None;
+        self.places[at] = Place::FREE;
         self.used -= 1;
         let mut behind = self.next(at);
-        while let Some(place) = self.places[behind].take() {
+        while !self.places[behind].is_free() {
+            let place = std::mem::replace(&mut self.places[behind], Place::FREE);
             self.put(place);
             behind = self.next(behind);
         }
@@ -151,12 +161,9 @@ mod tests {
             for _ in 0..600 {
                 let node = NodeId(chance.below(120_u32));
                 let name = format!("host-{}", chance.below(150_u32));
-                // Nobody is given the name of another.
-                if expected.values().any(|other| *other == name) {
-                    continue;
-                }
-                names.insert(node, &name);
-                expected.insert(node, name);
+                names.insert(node, name.clone());
+                let is_anothers = expected.iter().any(|(other, its)| *other != node && *its == name);
+                expected.insert(node, if is_anothers { format!("{name}@{node}") } else { name });
             }
             for (node, name) in &expected {
                 assert_eq!((names.find(name), names.of(*node)), (Some(*node), Some(&**name)), "seed {seed}");

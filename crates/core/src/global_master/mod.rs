@@ -201,8 +201,8 @@ impl GlobalMaster {
     fn on_told(&mut self, now: Instant, told: Told, out: &mut Outbox) {
         let Told { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = told;
         let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
-        let federation = self.federation;
-        let is_there = |node: NodeId| federation.has(node) && federation.cluster_of(node) == cluster;
+        let span = self.federation.nodes_of(cluster);
+        let is_there = |node: NodeId| span.contains(&node.0);
         let (mut returned, mut lost) = (Vec::new(), Vec::new());
         let is_whole = matches!(since, Since::Nothing { .. });
         match since {
@@ -301,7 +301,7 @@ impl GlobalMaster {
             NodeNews::Joined { node, name, capacity, attributes } => {
                 rooms.join(node, capacity, attributes);
                 rooms.set_open(node, true);
-                self.dispatch.name(node, &name);
+                self.dispatch.names.insert(node, name);
                 returned.push(node);
             }
             NodeNews::Room { node, free, is_open, held } if rooms.state(node).is_some() => {

@@ -224,12 +224,12 @@ impl Master {
         if self.federated.as_ref().is_some_and(|federated| !federated.has(node)) {
             return None;
         }
-        self.know_node(node, name);
+        self.know_node(node, name.to_owned());
         out.persist(Change::NodeNamed { node, name: name.to_owned() });
         Some(node)
     }
 
-    fn know_node(&mut self, node: NodeId, name: &str) {
+    fn know_node(&mut self, node: NodeId, name: String) {
         self.dispatch.names.insert(node, name);
         self.nodes.recover(node);
         self.dispatch.rooms.expect_node(node);
@@ -278,7 +278,7 @@ impl Role for Master {
     fn recover(&mut self, changes: &[Change]) {
         for change in changes {
             match change {
-                Change::NodeNamed { node, name } => self.know_node(*node, name),
+                Change::NodeNamed { node, name } => self.know_node(*node, name.clone()),
                 Change::NodeDrained { node, drained } => self.nodes.set_drained(*node, *drained),
                 other => self.dispatch.recover(other),
             }

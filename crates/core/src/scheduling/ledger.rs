@@ -209,29 +209,30 @@ impl Ledger {
 
     /// Makes sure that a node is known under this number.
     pub fn expect_node(&mut self, node: NodeId) {
-        let index = self.index(node);
-        while self.nodes.len() <= index {
-            self.nodes.push(LedgerNode {
-                state: NodeState::Expected,
-                capacity: Resources::ZERO,
-                booked: Resources::ZERO,
-                elsewhere: Resources::ZERO,
-                attributes: Arc::clone(&self.no_attributes),
-                first_booking: NONE,
-                bookings: 0,
-                giving_way: 0,
-                open: false,
-                reserved: false,
-            });
-            self.room.push(Resources::ZERO);
-            self.cpu.push(0);
-            self.block_room.resize(self.nodes.len().div_ceil(BLOCK), Resources::ZERO);
-            self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
-            self.is_loose.resize(self.block_room.len(), false);
-            let index = self.nodes.len() - 1;
-            self.classify(index);
-            self.expected += 1;
+        let (known, all) = (self.nodes.len(), self.index(node) + 1);
+        if all <= known {
+            return;
         }
+        let attributes = &self.no_attributes;
+        self.nodes.resize_with(all, || LedgerNode {
+            state: NodeState::Expected,
+            capacity: Resources::ZERO,
+            booked: Resources::ZERO,
+            elsewhere: Resources::ZERO,
+            attributes: Arc::clone(attributes),
+            first_booking: NONE,
+            bookings: 0,
+            giving_way: 0,
+            open: false,
+            reserved: false,
+        });
+        self.room.resize(all, Resources::ZERO);
+        self.cpu.resize(all, 0);
+        self.block_room.resize(all.div_ceil(BLOCK), Resources::ZERO);
+        self.super_room.resize(self.block_room.len().div_ceil(BLOCK), Resources::ZERO);
+        self.is_loose.resize(self.block_room.len(), false);
+        (known..all).for_each(|index| self.classify(index));
+        self.expected += (all - known) as u32;
     }
 
     /// Whether it is not known of some node what it runs.
@@ -245,9 +246,11 @@ impl Ledger {
         let attributes = attributes.into();
         let index = self.index(node);
         let entry = &mut self.nodes[index];
-        self.capacity.sub(&entry.capacity);
-        self.capacity.add(&capacity);
-        entry.capacity = capacity;
+        if entry.capacity != capacity {
+            self.capacity.sub(&entry.capacity);
+            self.capacity.add(&capacity);
+            entry.capacity = capacity;
+        }
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);
         }
@@ -430,18 +433,22 @@ impl Ledger {
 
     /// What the owner of a node says is free there, in which bookings count that `is_counted` names and no others of this ledger's.
     pub fn believe(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) {
-        let index = self.index(node);
-        self.nodes[index].elsewhere = self.elsewhere(node, free, is_counted);
-        self.show_room(index);
+        let now = self.elsewhere(node, free, is_counted);
+        self.set_elsewhere(self.index(node), now);
     }
 
     /// The same, but no more of the node is seen than was before. Whether it would be.
     pub fn believe_no_more(&mut self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) -> bool {
         let index = self.index(node);
         let (before, now) = (self.nodes[index].elsewhere, self.elsewhere(node, free, is_counted));
-        self.nodes[index].elsewhere = now.larger_of(&before);
-        self.show_room(index);
+        self.set_elsewhere(index, now.larger_of(&before));
         !before.fits_in(&now)
+    }
+
+    fn set_elsewhere(&mut self, index: usize, now: Resources) {
+        if std::mem::replace(&mut self.nodes[index].elsewhere, now) != now {
+            self.show_room(index);
+        }
     }
 
     /// What others hold of a node of which so much is free.
@@ -456,8 +463,7 @@ impl Ledger {
     /// Others are to have this of the node.
     pub fn believe_taken(&mut self, node: NodeId, taken: &Resources) {
         let index = self.index(node);
-        self.nodes[index].elsewhere = self.nodes[index].elsewhere.saturating_add(taken);
-        self.show_room(index);
+        self.set_elsewhere(index, self.nodes[index].elsewhere.saturating_add(taken));
     }
 
     /// From now on what changes is kept for [`Ledger::take_news`].
