@@ -139,11 +139,11 @@ impl Index {
     }
 }
 
-/// FNV-1a.
+/// FNV-1: names that differ in their last letter only are near each other, and nodes mostly join in the order of their names.
 fn hash_of(name: &str) -> u32 {
     let hash = name
         .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| hash.wrapping_mul(0x0000_0100_0000_01b3) ^ u64::from(byte));
     (hash ^ hash >> 32) as u32
 }
 
