@@ -95,7 +95,7 @@ impl GlobalMaster {
         GlobalMaster {
             federation,
             own,
-            dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new()),
+            dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new().for_nodes(federation.most_nodes())),
             proposals: Proposals::new(epoch, sharing.is_wanted()),
             sharing,
             first_refusal: FirstRefusal::default(),

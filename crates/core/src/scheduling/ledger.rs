@@ -180,6 +180,15 @@ impl Ledger {
         Ledger { first: first.0, classes: Classes::new(), ..Ledger::default() }
     }
 
+    /// Memory for so many nodes: a list that grows is copied.
+    #[must_use]
+    pub fn for_nodes(mut self, nodes: usize) -> Ledger {
+        self.nodes.reserve(nodes);
+        self.room.reserve(nodes);
+        self.cpu.reserve(nodes);
+        self
+    }
+
     /// The dense index of a node, which views and policies know it by.
     ///
     /// # Panics
@@ -247,9 +256,11 @@ impl Ledger {
         let index = self.index(node);
         let entry = &mut self.nodes[index];
         if entry.capacity != capacity {
-            self.capacity.sub(&entry.capacity);
+            let before = std::mem::replace(&mut entry.capacity, capacity);
+            if !before.is_zero() {
+                self.capacity.sub(&before);
+            }
             self.capacity.add(&capacity);
-            entry.capacity = capacity;
         }
         if let Some(by_room) = &mut self.by_room {
             by_room.on_capacity(&capacity, &self.room);

@@ -66,13 +66,17 @@ impl Federation {
     /// A sentence that says what is allowed.
     pub fn new(clusters: u32, globals: u32, span: u32) -> Result<Federation, String> {
         const MOST: u32 = 200;
+        // A global master keeps a third of a kilobyte of each.
+        const MOST_NODES: u64 = 4_000_000;
         if clusters == 0 || clusters > MOST || globals == 0 || globals > MOST {
             return Err(format!(
                 "a federation has 1 to {MOST} clusters and 1 to {MOST} global masters, not {clusters} and {globals}"
             ));
         }
-        if span == 0 || u64::from(span) * u64::from(clusters) > u64::from(u32::MAX) {
-            return Err(format!("{clusters} clusters of {span} nodes each cannot be numbered"));
+        if span == 0 || u64::from(span) * u64::from(clusters) > MOST_NODES {
+            return Err(format!(
+                "{clusters} clusters of {span} nodes each are none, or more than the {MOST_NODES} that a federation may have"
+            ));
         }
         Ok(Federation { clusters: clusters as u8, globals: globals as u8, span })
     }
@@ -87,6 +91,11 @@ impl Federation {
 
     pub fn has(self, node: NodeId) -> bool {
         node.0 / self.span < u32::from(self.clusters)
+    }
+
+    /// The nodes that all clusters together may have.
+    pub fn most_nodes(self) -> usize {
+        self.span as usize * usize::from(self.clusters)
     }
 
     /// The cluster that a node is of.
