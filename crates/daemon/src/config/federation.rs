@@ -228,6 +228,10 @@ mod tests {
             ("[federation]\nmasters = []".to_owned(), "server.toml:2:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = 0"), "server.toml:3:11: a federation has 1 to 200 clusters"),
             (format!("{TWO}globals = []"), "server.toml:3:11: a federation has 1 to 200 clusters"),
+            (
+                format!("{TWO}span = 2000001"),
+                "server.toml:3:8: 2 clusters of 2000001 nodes each are none, or more than",
+            ),
             (format!("{TWO}globals = 'two'"), "server.toml:3:11: "),
             ("[federation]\nmasters = ['a:1', 'b']".to_owned(), "server.toml:2:19: `b` is no address"),
             ("[federation]\nmasters = ['a:1,:2']".to_owned(), "server.toml:2:12: `:2` is no address"),
