@@ -265,12 +265,20 @@ impl Counts {
     }
 }
 
-/// Ports that were free a moment ago, for the masters' addresses are in everybody's configuration.
+/// Ports that were free a moment ago, for the masters' addresses are in everybody's configuration. They are below those that the
+/// system gives to connections and to whoever asks for any: one of the daemons could else be given another's.
 fn free_addresses(count: u32) -> Result<Vec<String>> {
-    let listeners: std::io::Result<Vec<TcpListener>> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    let addresses: std::io::Result<Vec<String>> =
-        listeners.map_err(failed("listen"))?.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect();
-    addresses.map_err(failed("listen"))
+    const PORTS: std::ops::Range<u32> = 20_000..32_000;
+    let start = std::process::id() % PORTS.len() as u32;
+    let in_turn = (0..PORTS.len() as u32).map(|turn| PORTS.start + (start + turn) % PORTS.len() as u32);
+    let addresses = in_turn.map(|port| format!("127.0.0.1:{port}"));
+    let free: Vec<String> =
+        addresses.filter(|address| TcpListener::bind(address).is_ok()).take(count as usize).collect();
+    if free.len() < count as usize {
+        let said = format!("fewer than {count} ports from {} to {} are free", PORTS.start, PORTS.end - 1);
+        return Err(Failure::new(said, "end what listens there"));
+    }
+    Ok(free)
 }
 
 /// The address in `ready: http://127.0.0.1:1234, ...`.
