@@ -6,7 +6,7 @@ use super::progress::progress_file;
 use super::task_dirs::error_file;
 use crate::files::FileStore;
 use amalgam_core::vocabulary::{Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,6 +18,8 @@ use std::sync::Arc;
 const READERS: &str = "readers";
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+/// Variables of the daemon that tasks find, beside those that start with `LC_`.
+const PASSED_ON: [&[u8]; 7] = [b"PATH", b"HOME", b"USER", b"LOGNAME", b"SHELL", b"LANG", b"TZ"];
 
 /// A launch with everything resolved.
 pub struct Prepared {
@@ -27,26 +29,33 @@ pub struct Prepared {
     pub directory: CString,
 }
 
-/// The environment that the executor was started with, as `NAME=value`.
+/// What every task finds of the node's own environment, as `NAME=value`: who it runs as, where programs are, and the language
+/// and time zone of messages. Whatever else the daemon was started with may be a secret, or true of the daemon alone.
 pub struct BaseEnvironment(Vec<Vec<u8>>);
 
 impl BaseEnvironment {
     pub fn of_this_process() -> BaseEnvironment {
-        let join = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            [name.as_bytes(), b"=", value.as_bytes()].concat()
-        };
-        // The product's own variables may hold secrets (a token) or stem from a task that we were started in.
-        let own = |name: &std::ffi::OsString| name.as_bytes().starts_with(b"AMALGAM_");
-        BaseEnvironment(std::env::vars_os().filter(|(name, _)| !own(name)).map(join).collect())
+        BaseEnvironment::of(std::env::vars_os())
     }
 
-    /// Own environment, then the product's variables, then the program's, then the directories: later wins, so a
+    fn of(variables: impl Iterator<Item = (OsString, OsString)>) -> BaseEnvironment {
+        let is_passed_on = |name: &OsString| {
+            let name = name.as_bytes();
+            PASSED_ON.contains(&name) || name.starts_with(b"LC_")
+        };
+        let join = |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+        let mut environment: Vec<Vec<u8>> = variables.filter(|(name, _)| is_passed_on(name)).map(join).collect();
+        if get(&environment, b"PATH").is_none() {
+            set(&mut environment, "PATH", DEFAULT_PATH);
+        }
+        BaseEnvironment(environment)
+    }
+
+    /// The node's environment, then the product's variables, then the program's, then the directories: later wins, so a
     /// program may set `OMP_NUM_THREADS` but nothing that starts with `AMALGAM_`.
-    fn for_task(&self, order: &LaunchOrder, task_dir: &Path) -> Vec<Vec<u8>> {
+    fn for_task(&self, order: &LaunchOrder, task_dir: &Path, directory: &Path) -> Vec<Vec<u8>> {
         let mut environment = self.0.clone();
-        let is_set = |name: &str| get(&self.0, name.as_bytes()).is_some();
-        // What the user's environment says of threads holds.
-        for (name, value) in order.variables().iter().filter(|(name, _)| name != "OMP_NUM_THREADS" || !is_set(name)) {
+        for (name, value) in &order.variables() {
             set(&mut environment, name, value.as_bytes());
         }
         let reserved = |name: &str| name.starts_with("AMALGAM_");
@@ -57,6 +66,8 @@ impl BaseEnvironment {
         set(&mut environment, "AMALGAM_ERROR_FILE", error_file(task_dir).as_os_str().as_bytes());
         set(&mut environment, "AMALGAM_PROGRESS_FILE", progress_file(task_dir).as_os_str().as_bytes());
         set(&mut environment, "TMPDIR", task_dir.as_os_str().as_bytes());
+        // By the name that was asked for, as a shell would say it, although links may lead elsewhere.
+        set(&mut environment, "PWD", Path::new("/").join(directory).as_os_str().as_bytes());
         environment
     }
 }
@@ -87,7 +98,7 @@ pub fn prepare(
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
     let directory = working_directory(order, state)?;
-    let environment = base.for_task(order, task_dir);
+    let environment = base.for_task(order, task_dir, &directory);
     let program = match command.contains('/') {
         true => PathBuf::from(command),
         false => find_program(command, get(&environment, b"PATH").unwrap_or(DEFAULT_PATH), &directory)?,
@@ -355,7 +366,7 @@ mod tests {
             BaseEnvironment(vec![b"HOME=/root".to_vec(), b"TMPDIR=/tmp".to_vec(), b"AMALGAM_TASK_DIR=/x".to_vec()]);
         let order =
             order(&[("OMP_NUM_THREADS", "9"), ("AMALGAM_JOB_ID", "forged"), ("HOME", "/home/me"), ("HOMEPAGE", "h")]);
-        let environment = base.for_task(&order, Path::new("/state/tasks/1"));
+        let environment = base.for_task(&order, Path::new("/state/tasks/1"), Path::new("/work"));
         let value =
             |name: &str| get(&environment, name.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned());
         assert_eq!(value("HOME").as_deref(), Some("/home/me"));
@@ -368,6 +379,38 @@ mod tests {
             environment.iter().filter_map(|entry| entry.split(|byte| *byte == b'=').next()).collect();
         names.sort_unstable();
         assert!(names.is_sorted_by(|one, next| one < next), "each is set once");
+    }
+
+    #[test]
+    fn tasks_find_little_of_the_daemon_s_environment_and_a_working_directory_of_their_own() {
+        let daemon = [
+            ("PATH", "/opt/bin"),
+            ("HOME", "/root"),
+            ("LC_ALL", "C.UTF-8"),
+            ("TZ", "UTC"),
+            ("PWD", "/somewhere"),
+            ("OLDPWD", "/elsewhere"),
+            ("SECRET", "s"),
+            ("AMALGAM_TOKEN", "t"),
+            ("LISTEN_FDS", "1"),
+            ("PATHOLOGY", "p"),
+        ];
+        let base = |variables: &[(&str, &str)]| {
+            BaseEnvironment::of(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
+        };
+        let names = |environment: Vec<Vec<u8>>| -> Vec<String> {
+            let texts = environment.into_iter().map(|entry| String::from_utf8(entry).unwrap());
+            texts.filter(|text| !text.starts_with("AMALGAM_")).collect()
+        };
+        let of = |base: BaseEnvironment, env: &[(&str, &str)]| {
+            names(base.for_task(&order(env), Path::new("/t"), Path::new("/link/work")))
+        };
+        let usual = ["OMP_NUM_THREADS=2", "TMPDIR=/t", "PWD=/link/work"];
+        let kept = ["PATH=/opt/bin", "HOME=/root", "LC_ALL=C.UTF-8", "TZ=UTC"];
+        assert_eq!(of(base(&daemon), &[]), [&kept[..], &usual].concat());
+        let bare = [&["PATH=/usr/local/bin:/usr/bin:/bin"][..], &usual].concat();
+        assert_eq!(of(base(&[]), &[("PWD", "/forged")]).len(), bare.len());
+        assert_eq!(of(base(&[]), &[]), bare);
     }
 
     #[test]
