@@ -13,6 +13,7 @@ mod selectors;
 mod show;
 mod verbs;
 
+use amalgam_daemon::inherited;
 use arguments::{Arguments, Verb};
 use clap::Parser;
 use clap::error::ContextKind;
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
     if arguments.verb.is_client() {
         die_of_broken_pipes();
+    } else {
+        inherited::let_go(std::env::args_os());
     }
     outlive_full_files();
     match execute(arguments) {

@@ -13,6 +13,7 @@ pub mod frames;
 pub mod global;
 pub mod hollow;
 pub mod http;
+pub mod inherited;
 pub mod jobs;
 pub mod journal;
 mod lock;

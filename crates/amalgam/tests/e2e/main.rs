@@ -23,5 +23,6 @@ mod standby;
 mod store;
 mod stragglers;
 mod support;
+mod surroundings;
 mod workloads;
 mod yielding;

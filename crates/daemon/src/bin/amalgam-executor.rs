@@ -2,9 +2,11 @@
 //! subcommand.
 
 use amalgam_daemon::executor::{self, ExecutorConfig};
+use amalgam_daemon::inherited;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    inherited::let_go([]);
     let result = ExecutorConfig::parse(std::env::args_os().skip(1))
         .and_then(|config| executor::run(config).map_err(|error| error.to_string()));
     match result {

@@ -22,6 +22,8 @@ pub struct Launch<'a> {
     pub data: Option<libc::rlimit>,
     /// It gives way to others; `Lower::Io` where its cgroup sees to the CPU.
     pub lower: Option<Lower>,
+    /// The executor is spared when the machine runs out of memory, which is not meant for tasks.
+    pub is_spared: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +93,7 @@ struct Shared {
     open_files: *const libc::rlimit,
     data: *const libc::rlimit,
     lower: Option<Lower>,
+    is_spared: bool,
     parent: libc::pid_t,
     failed_step: Option<Step>,
     errno: c_int,
@@ -119,6 +122,7 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
         open_files: order.open_files.as_ref().map_or(ptr::null(), ptr::from_ref),
         data: order.data.as_ref().map_or(ptr::null(), ptr::from_ref),
         lower: order.lower,
+        is_spared: order.is_spared,
         // SAFETY: getpid has no preconditions.
         parent: unsafe { libc::getpid() },
         failed_step: None,
@@ -285,6 +289,16 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         if let Some(lower) = shared.lower {
             set_precedence(0, Precedence::LOWER, lower == Lower::CpuAndIo);
         }
+        if shared.is_spared {
+            // While it borrows our memory the kernel changes it for this process alone.
+            let file = libc::open(OOM_SCORE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if file < 0 || libc::write(file, c"0".as_ptr().cast(), 1) != 1 {
+                return Step::Limits;
+            }
+        }
+        // Nothing but its streams. What we have open is closed on exec anyway, if it was opened as it should be; kernels
+        // before 5.9 do not know the call.
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         if libc::chdir(shared.directory) < 0 {
             return Step::Directory;
         }
@@ -294,6 +308,15 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
         }
         Step::Exec
     }
+}
+
+/// How much rather than others the kernel ends a process when the machine runs out of memory.
+const OOM_SCORE: &CStr = c"/proc/self/oom_score_adj";
+
+/// Whether the kernel would rather end others than this process, when the machine runs out of memory.
+pub fn is_spared() -> bool {
+    let score = OOM_SCORE.to_str().ok().and_then(|path| std::fs::read_to_string(path).ok());
+    score.and_then(|score| score.trim().parse::<i32>().ok()).is_some_and(|score| score < 0)
 }
 
 /// A child that has exited and was reaped.
@@ -346,6 +369,13 @@ pub fn signal_descriptor() -> io::Result<OwnedFd> {
     unsafe {
         for signal in 1..=libc::SIGRTMAX() {
             libc::signal(signal, if IGNORED.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL });
+        }
+        // The C library keeps the first real-time signals to itself and touches them only when it needs them, so only the
+        // kernel can be asked.
+        let default = [0_u64; 4];
+        for signal in 32..libc::SIGRTMIN() {
+            let nothing = ptr::null_mut::<c_void>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), nothing, size_of::<u64>());
         }
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -442,6 +472,7 @@ mod tests {
             open_files: None,
             data: None,
             lower: None,
+            is_spared: false,
         };
         launch(&order, &mut ChildStack::default())
     }

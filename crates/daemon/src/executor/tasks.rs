@@ -50,6 +50,7 @@ pub struct Tasks {
     base: BaseEnvironment,
     null: OwnedFd,
     open_files: Option<libc::rlimit>,
+    is_spared: bool,
     stack: ChildStack,
     buffer: Vec<u8>,
     table: Table,
@@ -121,6 +122,7 @@ impl Tasks {
             base: BaseEnvironment::of_this_process(),
             null: std::fs::File::open("/dev/null")?.into(),
             open_files,
+            is_spared: sys::is_spared(),
             stack: ChildStack::default(),
             buffer: Vec::new(),
             table: Table::default(),
@@ -274,6 +276,7 @@ impl Tasks {
                 true => Lower::Io,
                 false => Lower::CpuAndIo,
             }),
+            is_spared: self.is_spared,
         };
         let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
         Ok((pid, [stdout, stderr]))
