@@ -3,6 +3,7 @@
 use crate::arguments::Connection;
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::Named;
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::{Config, ConfigError};
 use amalgam_daemon::executor::host::Host;
@@ -202,14 +203,21 @@ impl Offer {
 fn parse_resource(text: &str) -> std::result::Result<(String, u32), String> {
     let wrong = || format!("`{text}` is not a resource; write for instance `gpu=2` or `fpga=1`");
     let (name, count) = text.split_once('=').ok_or_else(wrong)?;
-    Ok((name.trim().to_owned(), count.trim().parse().map_err(|_| wrong())?))
+    let (name, count) = (name.trim(), count.trim().parse().map_err(|_| wrong())?);
+    if name != "gpu" {
+        Named::Resource.check(name).map_err(|wrong| wrong.to_string())?;
+    }
+    Ok((name.to_owned(), count))
 }
 
 fn parse_attribute(text: &str) -> std::result::Result<(String, String), String> {
     let wrong = || format!("`{text}` is not an attribute; write for instance `zone=a`");
     let (name, value) = text.split_once('=').ok_or_else(wrong)?;
     let (name, value) = (name.trim(), value.trim());
-    if name.is_empty() || value.is_empty() { Err(wrong()) } else { Ok((name.to_owned(), value.to_owned())) }
+    Named::Attribute.check(name).map_err(|wrong| wrong.to_string())?;
+    // A value is text as the title of a job is.
+    Named::Job.check(value).map_err(|_| wrong())?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// How a daemon with this state directory starts its executor: this same program.
@@ -226,10 +234,14 @@ pub fn executor_setup(state_dir: &Path, enforcement: EnforcementChoice) -> Resul
 /// Who runs this program.
 pub fn user() -> String {
     let named =
-        ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+        ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| can_name_user(user)));
     // SAFETY: it has no preconditions.
     let id = unsafe { libc::getuid() };
     named.or_else(|| name_of(id)).unwrap_or_else(|| format!("uid{id}"))
+}
+
+fn can_name_user(name: &str) -> bool {
+    Named::User.check(name).is_ok()
 }
 
 /// As the system's database of users has it.
@@ -244,7 +256,7 @@ fn name_of(user: libc::uid_t) -> Option<String> {
     }
     // SAFETY: `found` points to `entry`, which was filled, and its name is a C string within `texts`.
     let name = unsafe { CStr::from_ptr((*found).pw_name) };
-    name.to_str().ok().filter(|name| !name.is_empty()).map(str::to_owned)
+    name.to_str().ok().filter(|name| can_name_user(name)).map(str::to_owned)
 }
 
 /// What `--config` and `--preset` say together: a preset that is named takes the place of the file's own, whose `[policies]`

@@ -9,7 +9,7 @@ use crate::quantities::{self, Malformed, check_text};
 use crate::{files, order, suggest, tasks};
 use amalgam_core::vocabulary::job::MAX_STAGES;
 use amalgam_core::vocabulary::resources::BUILT_IN;
-use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Program, Reads, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Named, Program, Reads, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, C
     let mut file: JobFile = document.read().map_err(with_table)?;
     let after_jobs = file.after.take().unwrap_or_default().0.into_iter().map(JobId).collect();
     let name = match &file.name {
-        Some(name) => checked_name("job", name)?,
+        Some(name) => checked_name(Named::Job, name)?,
         None => origin.file_stem().map_or_else(|| "job".to_owned(), |stem| stem.to_string_lossy().into_owned()),
     };
     let mut job = JobSpec {
@@ -77,7 +77,7 @@ fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, C
     Ok(job)
 }
 
-fn checked_name(what: &str, name: &At<String>) -> Result<String, Complaint> {
+fn checked_name(what: Named, name: &At<String>) -> Result<String, Complaint> {
     quantities::check_name(what, &name.value).map_err(|wrong| Complaint::from(wrong).at(name.at))?;
     Ok(name.value.clone())
 }
@@ -169,7 +169,7 @@ fn stage_names(list: &[At<StageFile>]) -> Result<Vec<String>, Complaint> {
                 Complaint::new("this stage has no name", "give it one, for instance `name = \"count\"`").at(*at)
             );
         };
-        names.push(checked_name("stage", name)?);
+        names.push(checked_name(Named::Stage, name)?);
         if name.value.contains(['.', '/']) || name.value.contains(char::is_whitespace) {
             let problem = format!("the stage name `{}` contains a space, a dot or a slash", name.value);
             return Err(Complaint::new(problem, "use letters, digits, dashes and underscores").at(name.at));
@@ -276,7 +276,7 @@ fn stage(
 }
 
 fn near(names: Option<&Vec<At<String>>>) -> Result<Vec<String>, Complaint> {
-    names.into_iter().flatten().map(|name| checked_name("node", name)).collect()
+    names.into_iter().flatten().map(|name| checked_name(Named::Node, name)).collect()
 }
 
 fn task_set(

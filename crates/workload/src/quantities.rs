@@ -2,7 +2,7 @@
 
 use crate::suggest::closest;
 use amalgam_core::vocabulary::resources::BUILT_IN;
-use amalgam_core::vocabulary::{Duration, IndexRange};
+use amalgam_core::vocabulary::{BadName, Duration, IndexRange, Named};
 use std::fmt;
 
 /// What is wrong with a text, and what to write instead.
@@ -134,18 +134,21 @@ pub fn parse_timeout(text: &str) -> Result<Duration, Malformed> {
 /// # Errors
 /// What is wrong and what to write.
 pub fn parse_job_name(text: &str) -> Result<String, Malformed> {
-    check_name("job", text)?;
+    check_name(Named::Job, text)?;
     Ok(text.to_owned())
 }
 
-pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Malformed> {
-    if name.trim().is_empty() {
-        return Err(Malformed::new(format!("the {what} has an empty name"), "write a name, or leave it out"));
-    }
-    if name.chars().any(char::is_control) {
-        return Err(Malformed::new(format!("the name of the {what} contains a control character"), "remove it"));
-    }
-    Ok(())
+/// Reads the name of a node.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_node_name(text: &str) -> Result<String, Malformed> {
+    check_name(Named::Node, text)?;
+    Ok(text.to_owned())
+}
+
+pub(crate) fn check_name(named: Named, name: &str) -> Result<(), Malformed> {
+    named.check(name).map_err(|BadName { problem, remedy }| Malformed::new(problem, remedy))
 }
 
 /// Reads `name=count`, for a resource that is not built in.
@@ -172,12 +175,7 @@ pub(crate) fn check_resource_name(name: &str) -> Result<(), Malformed> {
     if let Some(known) = slip {
         return Err(Malformed::new(format!("unknown resource `{name}`"), format!("did you mean `{known}`?")));
     }
-    let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if well_formed {
-        return Ok(());
-    }
-    Err(Malformed::new(format!("`{name}` cannot name a resource"), "use lower-case letters, digits and dashes"))
+    check_name(Named::Resource, name)
 }
 
 /// Reads `NAME=VALUE`.

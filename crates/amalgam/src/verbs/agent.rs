@@ -36,7 +36,7 @@ pub struct AgentArgs {
         conflicts_with_all = ["work_dir", "cache", "enforcement"])]
     hollow: Option<u32>,
     /// The node's name, one for each agent; hollow nodes append a dash and a number [default: the host's name]
-    #[arg(long)]
+    #[arg(long, value_parser = amalgam_workload::quantities::parse_node_name)]
     name: Option<String>,
     /// CPUs to offer [default: those of this machine]
     #[arg(long, value_name = "CPUS", value_parser = amalgam_workload::quantities::parse_node_cpu_millis)]

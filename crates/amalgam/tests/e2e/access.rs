@@ -1,8 +1,9 @@
 //! Who may do what through the public interface, and what it promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Scene, job_spec, told, until_true};
+use crate::support::{Cluster, Scene, job_spec, told, until_true};
 use amalgam_daemon::api::{Event, EventKind, JobState};
+use amalgam_daemon::transport::{Introduction, JoinError, Secrets, join};
 use serde_json::Value;
 
 #[test]
@@ -111,6 +112,24 @@ fn nobody_gets_in_without_a_token() {
     assert!(told.code != 0 && told.err.contains("chmod 600"), "{told:?}");
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(scene.run(&["list"]).code, 0);
+}
+
+#[test]
+fn a_node_has_a_name_that_can_be_a_path_whoever_gives_it() {
+    let cluster = Cluster::start(0, 2, "");
+    for name in ["", " ", ".", "..", "../x", "a/b", "-x", "a b", "a\nb", "\u{1b}[31mred", &"x".repeat(65)] {
+        let told = cluster.scene.run(&["agent", "--server", cluster.agents_address(), &format!("--name={name}")]);
+        assert_eq!(told.code, 2, "{name:?}: {told:?}");
+        assert!(told.err.contains("node") && !told.err.contains("\u{1b}[31m"), "{name:?}: {told:?}");
+
+        // A program of one's own does not look at what it says.
+        let secrets = Secrets::File { path: cluster.scene.state().join("tokens.toml"), user: "ada".to_owned() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let introduction = || Introduction::Node { name: name.to_owned() };
+        let refused = runtime.block_on(join(cluster.agents_address(), &secrets, introduction)).err().unwrap();
+        assert!(matches!(&refused, JoinError::Refused { why, .. } if why.contains("node")), "{name:?}: {refused}");
+    }
+    assert_eq!(cluster.scene.ok(&["node", "list"]).lines().count(), 1, "but for the headings there is nothing");
 }
 
 #[test]

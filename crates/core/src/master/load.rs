@@ -12,7 +12,8 @@ use crate::protocol::{
 use crate::role::{Change, Outbox, Record};
 use crate::scheduling::{Booking, NodeState};
 use crate::vocabulary::{
-    Attributes, ClientId, Duration, Generation, Instant, JobId, NodeId, NodeViews, NodeWaits, Resources,
+    Attribute, Attributes, ClientId, Duration, Generation, Instant, JobId, Named, NodeId, NodeViews, NodeWaits,
+    Resources,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -299,13 +300,24 @@ impl Master {
             }
             self.dispatch.kinds = kinds;
         }
+        let attributes = registration.attributes.iter().filter_map(|Attribute { name, value }| {
+            let wrong = Named::Attribute.check(name).err().or_else(|| Named::Job.check(value).err());
+            match wrong {
+                None => Some((name.clone(), value.clone())),
+                Some(wrong) => {
+                    enforcement.push(format!("not offered: {wrong}"));
+                    None
+                }
+            }
+        });
+        let attributes = Attributes::new(attributes.collect::<Vec<_>>());
         let mut capacity = registration.capacity;
         capacity.custom.retain(|(name, _)| self.dispatch.kinds.index(name).is_some());
         let capacity = self.dispatch.kinds.resolve(&capacity).unwrap_or(capacity.basic);
 
         let was_lost = self.dispatch.rooms.state(node) == Some(NodeState::Lost);
-        self.reliability.on_join(node, registration.attributes.get("rack"));
-        self.dispatch.rooms.join(node, capacity, registration.attributes);
+        self.reliability.on_join(node, attributes.get("rack"));
+        self.dispatch.rooms.join(node, capacity, attributes);
         self.reconcile(now, node, &registration.live, out);
         let oldest = self.claims.tokens.oldest();
         let entry = self.nodes.entry(node);

@@ -13,6 +13,7 @@ pub mod foretold;
 pub mod ids;
 pub mod job;
 pub mod load;
+pub mod names;
 pub mod progress;
 pub mod reads;
 pub mod recurring;
@@ -39,6 +40,7 @@ pub use ids::{
 };
 pub use job::{ExecutionType, IndexRange, Items, JobSpec, Program, QueueSpec, StageSpec, TaskSet, Workdir};
 pub use load::Load;
+pub use names::{BadName, Named};
 pub use progress::{Sample, WHOLE};
 pub use reads::{Block, Blocks, Piece, Reads};
 pub use recurring::{PastRuns, Recurring};

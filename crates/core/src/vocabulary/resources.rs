@@ -1,5 +1,6 @@
 //! Resource vectors of a small fixed width, and the one fit test.
 
+use super::names::Named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -261,11 +262,7 @@ impl Kinds {
         if let Some(kind) = self.index(name) {
             return Ok(kind);
         }
-        let well_formed = name.starts_with(|c: char| c.is_ascii_lowercase())
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-        if !well_formed {
-            return Err(format!("`{name}` cannot name a resource: use lower-case letters, digits and dashes"));
-        }
+        Named::Resource.check(name).map_err(|wrong| wrong.to_string())?;
         if self.custom.len() == WIDTH - FIRST_CUSTOM {
             return Err(format!(
                 "`{name}` is one resource kind too many: a cluster has at most {}",

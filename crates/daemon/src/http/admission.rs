@@ -2,9 +2,9 @@
 
 use crate::api::Error;
 use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
-use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, MAX_PART, check_output};
+use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, Named, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
 /// Everything that a name or a command may be long.
@@ -20,8 +20,8 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
     if !job.submit_dir.starts_with('/') {
         return refuse(format!("the directory of submission `{}` is not absolute", job.submit_dir));
     }
-    if job.name.is_empty() || job.name.len() > 256 || job.name.chars().any(char::is_control) {
-        return refuse("the name of the job is empty, longer than 256 bytes or not printable".to_owned());
+    if let Err(wrong) = Named::Job.check(&job.name) {
+        return refuse(wrong.to_string());
     }
     let mut names = BTreeSet::new();
     let mut tasks = 0u64;
@@ -74,9 +74,7 @@ fn count(tasks: &TaskSet) -> u64 {
 }
 
 fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
-    if stage.name.is_empty() || stage.name.len() > MAX_PART || stage.name.chars().any(char::is_control) {
-        return Err("has a name that is empty, longer than 255 bytes or not printable".to_owned());
-    }
+    Named::Stage.check(&stage.name).map_err(|wrong| format!("has a wrong name: {wrong}"))?;
     if stage.after.iter().any(|before| *before as usize >= index) {
         return Err("depends on itself or on a stage behind it".to_owned());
     }

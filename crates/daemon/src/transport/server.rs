@@ -15,7 +15,7 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
-use amalgam_core::vocabulary::{ClockOffset, Federation, GlobalId, HostId, Instant, NodeId};
+use amalgam_core::vocabulary::{ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,6 +159,7 @@ impl Gate {
     async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
         match (&self.side, introduction) {
             (Side::Server { preset, .. }, Introduction::Node { name }) => {
+                Named::Node.check(&name).map_err(|wrong| Refusal::for_good(wrong.to_string()))?;
                 let (answer, answered) = oneshot::channel();
                 let asked = self.handle.send(Input::NameNode { name: name.clone(), answer });
                 asked.map_err(|_| Refusal::stopping())?;

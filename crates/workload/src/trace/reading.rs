@@ -14,7 +14,7 @@ use amalgam_core::vocabulary::Chance;
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
 use amalgam_core::vocabulary::resources::GPU;
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, StageSpec, TaskSet, Workdir,
+    Constraint, Duration, ExecutionType, JobSpec, Named, Program, Reads, ResourceSpec, StageSpec, TaskSet, Workdir,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -469,9 +469,9 @@ fn check(draft: &Draft) -> Result<(), String> {
     if tasks > MAX_TASKS {
         return Err(format!("the job has {tasks} tasks, more than {MAX_TASKS}"));
     }
-    check_name("job", &draft.name).map_err(|wrong| wrong.problem)?;
+    check_name(Named::Job, &draft.name).map_err(|wrong| wrong.problem)?;
     for stage in &draft.stages {
-        check_name("stage", &stage.name).map_err(|wrong| wrong.problem)?;
+        check_name(Named::Job, &stage.name).map_err(|wrong| wrong.problem)?;
         if stage.tasks == 0 {
             return Err(format!("the stage `{}` has no tasks", stage.name));
         }

@@ -1,6 +1,6 @@
 //! The configured queues as a tree: jobs go into its leaves, limits hold for whole branches.
 
-use crate::vocabulary::{QueueId, QueueSpec};
+use crate::vocabulary::{Named, QueueId, QueueSpec};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -72,12 +72,10 @@ impl QueueTree {
             return Err(wrong(&spec, "is configured twice", "keep one of them"));
         }
         let (parent_name, own_name) = spec.name.rsplit_once('.').unwrap_or(("", &spec.name));
-        if own_name.is_empty() || own_name.contains(char::is_whitespace) {
-            return Err(wrong(
-                &spec,
-                "has a name with a gap",
-                "write for instance `root.research`, a name of its own after each point",
-            ));
+        if let Err(wrong) = Named::Queue.check(own_name) {
+            let remedy =
+                format!("{}; write for instance `root.research`, a name of its own after each point", wrong.remedy);
+            return Err(QueueTreeError { queue: spec.name, problem: wrong.problem, remedy });
         }
         let Some(parent) = self.find(parent_name) else {
             let parent = if parent_name.is_empty() { "root" } else { parent_name };
