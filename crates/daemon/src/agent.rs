@@ -1,6 +1,7 @@
 //! A node's agent as a process of its own: it reaches the executor first, then the server, and stays until stopped.
 
 use crate::auth::AuthError;
+use crate::durable;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{Fetcher, FileStore, Source, fetcher};
@@ -67,8 +68,7 @@ impl Known {
     fn keep(&self, files: &Path) {
         let path = files.join(Known::FILE);
         let text = serde_json::to_vec(self).expect("names and numbers can be written");
-        let fresh = path.with_extension("new");
-        if let Err(error) = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)) {
+        if let Err(error) = durable::replace(&path, &text) {
             tracing::warn!(path = %path.display(), %error, "what the server said cannot be kept");
         }
     }

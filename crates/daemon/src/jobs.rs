@@ -3,6 +3,7 @@
 
 use crate::auth::AuthError;
 use crate::descriptors;
+use crate::durable;
 use crate::journal::{JournalError, JournalWriter};
 use crate::private::make_private_dir;
 use crate::sealing::new_sealing;
@@ -18,6 +19,7 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::vocabulary::{Epoch, HostId};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,12 +63,18 @@ pub enum JobsError {
     OfOthers { path: PathBuf, found: u8, wanted: u8 },
     #[error("{path} is of the jobs of another server: that at {server} has another log", path = path.display())]
     OfAnotherServer { path: PathBuf, server: String },
+    #[error(
+        "{path} is damaged ({error}), and says which server the jobs of its log are of: put it back from a backup; or remove it, \
+         if --server names that server",
+        path = path.display()
+    )]
+    Unknown { path: PathBuf, error: serde_json::Error },
     #[error("cannot {what}: {error}")]
-    Io { what: String, error: std::io::Error },
+    Io { what: String, error: io::Error },
 }
 
 impl JobsError {
-    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> JobsError {
+    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> JobsError {
         move |error| JobsError::Io { what: what.into(), error }
     }
 }
@@ -83,16 +91,28 @@ struct Known {
 impl Known {
     const FILE: &str = "known.json";
 
-    fn load(state_dir: &Path) -> Option<Known> {
-        serde_json::from_slice(&fs::read(state_dir.join(Known::FILE)).ok()?).ok()
+    /// What was kept. Where nothing was ever written down, what a first start left unfinished does not matter.
+    fn load(state_dir: &Path, has_jobs: bool) -> Result<Option<Known>, JobsError> {
+        let path = state_dir.join(Known::FILE);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(JobsError::io(format!("read {}", path.display()))(error)),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(known) => Ok(Some(known)),
+            Err(error) if has_jobs => Err(JobsError::Unknown { path, error }),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a first start did not finish this file; it is made again");
+                Ok(None)
+            }
+        }
     }
 
     fn keep(&self, state_dir: &Path) -> Result<(), JobsError> {
         let path = state_dir.join(Known::FILE);
         let text = serde_json::to_vec(self).expect("names and numbers can be written");
-        let fresh = path.with_extension("new");
-        let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path));
-        written.map_err(JobsError::io(format!("write {}", path.display())))
+        durable::replace(&path, &text).map_err(JobsError::io(format!("write {}", path.display())))
     }
 
     fn of(number: HostId, joined: &Joined, server: &str) -> Result<Known, JoinError> {
@@ -165,7 +185,7 @@ async fn stay(
     started: &mut Option<Handle>,
 ) -> Result<(), JobsError> {
     let JobsOptions { number, server, secrets, listen, state_dir, journal, patience } = options;
-    let before = Known::load(&state_dir);
+    let before = Known::load(&state_dir, store.next_sequence() > 0)?;
     if let Some(other) = before.as_ref().filter(|known| known.number != number) {
         return Err(JobsError::OfOthers { path: state_dir, found: other.number.0, wanted: number.0 });
     }
@@ -185,6 +205,7 @@ async fn stay(
     let told = first.as_ref().map(|joined| Known::of(number, joined, &server)).transpose()?;
     if let (Some(told), Some(before)) = (&told, &before)
         && told.server != before.server
+        && history.end() > 0
     {
         return Err(JobsError::OfAnotherServer { path: state_dir, server });
     }

@@ -7,6 +7,7 @@ mod backend;
 pub mod bench;
 pub mod config;
 mod descriptors;
+pub mod durable;
 pub mod executor;
 pub mod files;
 pub mod frames;

@@ -1,5 +1,6 @@
 //! Directories that nobody else may look into.
 
+use crate::durable;
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -14,7 +15,11 @@ const STICKY: u32 = 0o1000;
 /// # Errors
 /// When it belongs to somebody else, or everybody is to have a place in it.
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> =
+        path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
     DirBuilder::new().recursive(true).mode(MODE).create(path)?;
+    // What is made in it would be lost with it.
+    missing.into_iter().try_for_each(durable::sync_parent)?;
     let found = fs::metadata(path)?;
     check_owner(&found)?;
     if found.mode() & STICKY != 0 {

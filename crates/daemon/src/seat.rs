@@ -1,9 +1,10 @@
 //! A state directory belongs to one server, or to one place in one federation: numbers of nodes and jobs in its log mean nothing
 //! elsewhere.
 
+use crate::durable;
 use amalgam_core::vocabulary::{Federation, Seat};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 const FILE: &str = "federation";
@@ -38,24 +39,18 @@ pub fn keep_whole(state_dir: &Path, federation: Federation) -> Result<(), SeatEr
 fn keep_as(state_dir: &Path, given: String) -> Result<(), SeatError> {
     let path = state_dir.join(FILE);
     let failed = |error| SeatError::Io { path: path.display().to_string(), error };
+    let write = |text: &str| durable::replace(&path, format!("{text}\n").as_bytes()).map_err(failed);
     match fs::read_to_string(&path) {
-        Ok(kept) if kept.trim_end() == given => Ok(()),
+        Ok(kept) if kept.strip_suffix('\n') == Some(&*given) => Ok(()),
+        // It is written before anything that is of this place and no other.
+        Ok(kept) if given.starts_with(&kept) && !kept.ends_with('\n') => write(&given),
         Ok(kept) => {
             let (path, kept) = (state_dir.display().to_string(), kept.trim_end().to_owned());
             Err(SeatError::Other { path, kept, given })
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => write(state_dir, &given).map_err(failed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => write(&given),
         Err(error) => Err(failed(error)),
     }
-}
-
-fn write(state_dir: &Path, text: &str) -> io::Result<()> {
-    let unfinished = state_dir.join(format!("{FILE}.new"));
-    let mut file = File::create(&unfinished)?;
-    writeln!(file, "{text}")?;
-    file.sync_all()?;
-    fs::rename(&unfinished, state_dir.join(FILE))?;
-    File::open(state_dir)?.sync_all()
 }
 
 fn describe(seat: Option<Seat>) -> String {
@@ -82,7 +77,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cluster = |number, span| Some(Seat::Cluster(Federation::new(3, 2, span).unwrap(), ClusterId(number)));
         keep(dir.path(), cluster(1, 10)).unwrap();
-        keep(dir.path(), cluster(1, 10)).unwrap();
+        let whole = fs::read(dir.path().join(FILE)).unwrap();
+        for length in 0..=whole.len() {
+            fs::write(dir.path().join(FILE), &whole[..length]).unwrap();
+            keep(dir.path(), cluster(1, 10)).unwrap();
+            assert_eq!(fs::read(dir.path().join(FILE)).unwrap(), whole, "as a start that was cut off here left it");
+        }
         let others =
             [cluster(0, 10), cluster(1, 11), None, Some(Seat::Global(Federation::new(3, 2, 10).unwrap(), GlobalId(1)))];
         for other in others {

@@ -5,6 +5,7 @@ use crate::auth::{AuthError, Tokens, check_bind, new_nonce};
 use crate::backend::ServerBackend;
 use crate::config::{Config, StoreConfig};
 use crate::descriptors;
+use crate::durable;
 use crate::executor::host::Host;
 use crate::executor::{self, ExecutorError};
 use crate::files::{Fetcher, FileStore, Source, fetcher};
@@ -21,7 +22,7 @@ use crate::shell::{
     end_process_on_panic,
 };
 use crate::standby;
-use crate::store::{History, Options, Recovered, Store, StoreError};
+use crate::store::{History, IDENTITY, IDENTITY_BYTES, Options, Recovered, Store, StoreError};
 use crate::transport::{FederatedFiles, Gate, GlobalIntroduction, RemoteNodes, Secrets, Side, serve_daemons};
 use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Managers, Roles};
@@ -98,6 +99,12 @@ pub enum ServerError {
     Bind(String),
     #[error("the log holds something that this version does not understand: {0}; use the version that wrote it")]
     Log(String),
+    #[error(
+        "{path} holds {bytes} bytes instead of 16, and processes of job managers know this server by them: put it back from a \
+         backup, or remove it, and start each of those processes with an empty state directory once its jobs have ended",
+        path = path.display()
+    )]
+    NoIdentity { path: PathBuf, bytes: usize },
     #[error("cannot {what}: {error}")]
     Io { what: String, error: io::Error },
 }
@@ -110,27 +117,32 @@ impl ServerError {
 
 /// Tells the log of a server from all others, whatever becomes of it: a random number, made with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ServerId([u8; 16]);
+pub struct ServerId([u8; IDENTITY_BYTES]);
 
 impl ServerId {
-    const FILE: &str = "identity";
-
-    /// That of this directory; a new one where there is none.
-    fn of(directory: &Path) -> Result<ServerId, ServerError> {
-        let path = directory.join(ServerId::FILE);
-        match fs::read(&path) {
-            Ok(bytes) => {
-                let id = <[u8; 16]>::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
-                id.map(ServerId).map_err(ServerError::io(format!("read {}", path.display())))
+    /// That of this directory; a new one where there is none. One that is torn is made again, unless job hosts go by it:
+    /// `has_hosts`.
+    fn of(directory: &Path, has_hosts: bool) -> Result<ServerId, ServerError> {
+        let path = directory.join(IDENTITY);
+        let torn = match fs::read(&path) {
+            Ok(bytes) => match <[u8; IDENTITY_BYTES]>::try_from(bytes) {
+                Ok(id) => return Ok(ServerId(id)),
+                Err(bytes) => Some(bytes.len()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(ServerError::io(format!("read {}", path.display()))(error)),
+        };
+        match torn {
+            Some(bytes) if has_hosts => return Err(ServerError::NoIdentity { path, bytes }),
+            Some(bytes) => {
+                tracing::warn!(path = %path.display(), bytes, "this file was not finished; it is made again")
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let nonce = new_nonce()?;
-                let id: [u8; 16] = std::array::from_fn(|byte| nonce[byte]);
-                fs::write(&path, id).map_err(ServerError::io(format!("write {}", path.display())))?;
-                Ok(ServerId(id))
-            }
-            Err(error) => Err(ServerError::io(format!("read {}", path.display()))(error)),
+            None => {}
         }
+        let nonce = new_nonce()?;
+        let id: [u8; IDENTITY_BYTES] = std::array::from_fn(|byte| nonce[byte]);
+        durable::replace(&path, &id).map_err(ServerError::io(format!("write {}", path.display())))?;
+        Ok(ServerId(id))
     }
 }
 
@@ -320,7 +332,7 @@ impl Server {
         let executor = executor.map(ExecutorLink::open).transpose()?;
 
         let epoch = Epoch(log.life);
-        let id = ServerId::of(&log.directory)?;
+        let id = ServerId::of(&log.directory, log.changes.iter().any(|change| matches!(change, Change::Heard { .. })))?;
         let mut roles = roles(&config, epoch, seat)?.with_managers(Managers::Shared);
         let name = config.master.federated.map_or("server".to_owned(), |(_, cluster)| format!("cluster-{}", cluster.0));
         let journal = journal.map(|directory| JournalWriter::create(&directory, &name)).transpose()?;
@@ -444,10 +456,7 @@ pub(crate) fn leave_address(state_dir: &Path, address: SocketAddr, token_file: &
     let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file };
     let text = serde_json::to_string(&file).expect("an address can be written");
     let path = state_dir.join(ServerFile::NAME);
-    let fresh = path.with_extension("new");
-    std::fs::write(&fresh, text)
-        .and_then(|()| std::fs::rename(&fresh, &path))
-        .map_err(ServerError::io(format!("write {}", path.display())))
+    durable::replace(&path, text.as_bytes()).map_err(ServerError::io(format!("write {}", path.display())))
 }
 
 /// The changes among these entries, in order, and when the last entry was written.
@@ -577,4 +586,25 @@ pub fn executor_paths(state_dir: &Path) -> (PathBuf, PathBuf) {
     let user = rustix::process::getuid().as_raw();
     let socket = PathBuf::from(format!("/tmp/amalgam-{user}-{digest:08x}")).join("socket");
     (state, socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_that_was_not_finished_is_made_again_unless_somebody_goes_by_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(IDENTITY);
+        let first = ServerId::of(dir.path(), false).unwrap();
+        assert_eq!(ServerId::of(dir.path(), true).unwrap(), first);
+        let whole = fs::read(&path).unwrap();
+        for length in 0..IDENTITY_BYTES {
+            fs::write(&path, &whole[..length]).unwrap();
+            let refused = ServerId::of(dir.path(), true).unwrap_err().to_string();
+            assert!(refused.contains(&format!("identity holds {length} bytes instead of 16")), "{refused}");
+            let again = ServerId::of(dir.path(), false).unwrap();
+            assert!(again != first && ServerId::of(dir.path(), true).unwrap() == again);
+        }
+    }
 }

@@ -283,6 +283,60 @@ fn a_full_disk_stops_the_store_and_loses_nothing_that_was_committed() {
     put(&mut store, &[entry(4, "room again")]);
 }
 
+fn cut(path: &Path, length: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+}
+
+#[test]
+fn what_a_first_start_left_unfinished_is_made_again() {
+    let dir = in_memory();
+    drop(open(dir.path()));
+    for name in ["format", "epoch", "segment-00000000000000000000"] {
+        for length in 0..=fs::metadata(dir.path().join(name)).unwrap().len() {
+            let torn = copy(dir.path());
+            cut(&torn.path().join(name), length);
+            let (mut store, recovered) = open(torn.path());
+            assert!(recovered.epoch >= 1 && recovered.entries.is_empty(), "{name} cut at {length}");
+            put(&mut store, &[entry(1, "it goes on")]);
+            drop(store);
+            assert_eq!(open(torn.path()).1.entries, [entry(1, "it goes on")], "{name} cut at {length}");
+        }
+        let missing = copy(dir.path());
+        fs::remove_file(missing.path().join(name)).unwrap();
+        open(missing.path());
+    }
+    // As a machine that lost its power leaves a file that was not synced.
+    let zeros = copy(dir.path());
+    fs::write(zeros.path().join("segment-00000000000000000000"), [0; HEADER as usize]).unwrap();
+    open(zeros.path());
+}
+
+#[test]
+fn what_is_torn_beside_something_that_was_acknowledged_is_named() {
+    let dir = in_memory();
+    let (mut store, _) = open(dir.path());
+    put(&mut store, &[entry(1, "acknowledged")]);
+    drop(store);
+    for name in ["format", "epoch"] {
+        for length in 0..fs::metadata(dir.path().join(name)).unwrap().len() {
+            let torn = copy(dir.path());
+            cut(&torn.path().join(name), length);
+            let error = refusal(torn.path());
+            assert!(
+                error.contains(&format!("/{name} at byte")) && error.contains("from a backup"),
+                "{length}: {error}"
+            );
+        }
+    }
+    // Its owner went on after this segment was made, and may have written to it.
+    fs::write(dir.path().join("identity"), [7; 16]).unwrap();
+    for length in 0..HEADER {
+        let torn = copy(dir.path());
+        cut(&last_segment(torn.path()), length);
+        assert!(refusal(torn.path()).contains("its header is damaged"), "cut at {length}");
+    }
+}
+
 /// Batches of entries, each committed as one.
 fn batches() -> impl Strategy<Value = Vec<Vec<Entry>>> {
     let payload = prop_oneof![

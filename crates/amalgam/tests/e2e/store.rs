@@ -172,6 +172,45 @@ fn a_full_disk_loses_nothing_acknowledged() {
 }
 
 #[test]
+fn a_first_start_on_a_full_disk_is_in_nobodys_way() {
+    let scene = Scene::new();
+    let (mut room, mut refused) = (0, 0);
+    loop {
+        let _disk = match SmallDisk::mount(&scene.state(), "1m") {
+            Ok(disk) => disk,
+            Err(why) => return println!("skipped: no file system can be mounted here: {why}"),
+        };
+        let start = || {
+            let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);
+            command.env("AMALGAM_LOG", "error");
+            Daemon::start(command)
+        };
+        // The disk ends after so many pages of 4 KiB.
+        let filler = scene.state().join("filler");
+        fs::write(&filler, vec![7; (1 << 20) - (room << 12)]).unwrap();
+        let full = start();
+        let started = full.is_ok();
+        match full {
+            Ok(server) => drop(server.kill()),
+            Err(said) => {
+                refused += 1;
+                let state = scene.state().display().to_string();
+                assert!(said.contains("No space left") && said.contains(&state), "{room} pages: {said}");
+            }
+        }
+        fs::remove_file(&filler).unwrap();
+        let server = start().unwrap_or_else(|said| panic!("with room again, after {room} pages: {said}"));
+        assert_eq!(scene.submit(&["--wait-for-nodes", "--", "true"]), "1");
+        server.kill();
+        if started {
+            break;
+        }
+        room += 1;
+    }
+    assert!(refused > 3, "the disk was never full at different files: {refused}");
+}
+
+#[test]
 fn a_server_whose_log_may_not_grow_says_which_file() {
     let scene = Scene::new();
     let mut command = scene.command(&["server", "--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0"]);

@@ -1,12 +1,14 @@
 //! Names, headers and durable creation of the store's files.
 
 use super::StoreError;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use crate::durable;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 pub const FORMAT: &str = "amalgam store 20\n";
+/// By which the owner of a log tells it from all others. It is made when the store was opened for the first time.
+pub const IDENTITY: &str = "identity";
+pub const IDENTITY_BYTES: usize = 16;
 /// Bytes before the first record of a segment or a snapshot: eight of magic, the number in its name, a checksum.
 pub const HEADER: usize = 20;
 
@@ -60,44 +62,44 @@ impl Kind {
 
 /// Makes a file that is there as a whole or not at all, also after a crash.
 pub fn create_whole(path: &Path, content: &[u8]) -> Result<(), StoreError> {
-    let staged = staged(path);
-    let write = || {
-        let mut file = create(&staged)?;
-        file.write_all(content)?;
-        file.sync_all()
-    };
-    write().map_err(StoreError::file("write", &staged))?;
-    put_in_place(&staged, path)
-}
-
-/// Makes a file that is empty and of no concern to others.
-pub fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
-}
-
-/// Where a file is written before it gets its name.
-pub fn staged(path: &Path) -> PathBuf {
-    path.with_extension("tmp")
-}
-
-/// Gives a synced file its name, durably.
-pub fn put_in_place(staged: &Path, path: &Path) -> Result<(), StoreError> {
-    fs::rename(staged, path).map_err(StoreError::file("rename", path))?;
-    sync_dir(path.parent().unwrap_or(path))
+    durable::replace(path, content).map_err(StoreError::file("write", path))
 }
 
 pub fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(StoreError::file("sync", dir))
+    durable::sync_dir(dir).map_err(StoreError::file("sync", dir))
 }
 
-pub fn check_format(dir: &Path) -> Result<(), StoreError> {
+/// Whether nothing was ever acknowledged from this directory: what is torn in it is left of a first start, which may have met
+/// a full disk, and does not matter.
+pub fn is_unused(dir: &Path) -> Result<bool, StoreError> {
+    let long = |number: &u64| {
+        fs::metadata(Kind::Segment.path(dir, *number)).is_ok_and(|segment| segment.len() > HEADER as u64)
+    };
+    // The owner's identity is made last. Where it is whole, a segment that is too short is damaged.
+    let was_opened = fs::metadata(dir.join(IDENTITY)).is_ok_and(|identity| identity.len() >= IDENTITY_BYTES as u64);
+    let segments = Kind::Segment.list(dir)?;
+    let has_short = segments.iter().any(|number| {
+        fs::metadata(Kind::Segment.path(dir, *number)).is_ok_and(|segment| segment.len() < HEADER as u64)
+    });
+    let has_snapshot = !Kind::Snapshot.list(dir)?.is_empty();
+    Ok(!(has_snapshot || segments.iter().any(long) || was_opened && has_short))
+}
+
+pub fn check_format(dir: &Path, is_unused: bool) -> Result<(), StoreError> {
     let path = dir.join("format");
-    match fs::read_to_string(&path) {
-        Ok(found) if found == FORMAT => Ok(()),
-        Ok(found) => Err(StoreError::Format { path, dir: dir.to_owned(), found: found.chars().take(80).collect() }),
+    match fs::read(&path) {
+        Ok(found) if found == FORMAT.as_bytes() => Ok(()),
+        Ok(found) if FORMAT.as_bytes().starts_with(&found) => match is_unused {
+            true => make_again(&path, FORMAT.as_bytes()),
+            false => Err(StoreError::damaged(&path, found.len() as u64, "the file is cut short")),
+        },
+        Ok(found) => {
+            let found = String::from_utf8_lossy(&found).chars().take(80).collect();
+            Err(StoreError::Format { path, dir: dir.to_owned(), found })
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Without it, segments that are there were written by nobody knows what.
-            match Kind::Segment.list(dir)?.is_empty() {
+            // Without it, what is there was written by nobody knows what.
+            match is_unused {
                 true => create_whole(&path, FORMAT.as_bytes()),
                 false => Err(StoreError::damaged(&path, 0, "the file is missing although there are segments")),
             }
@@ -107,13 +109,21 @@ pub fn check_format(dir: &Path) -> Result<(), StoreError> {
 }
 
 /// Counts this opening, durably.
-pub fn next_epoch(dir: &Path) -> Result<u32, StoreError> {
+pub fn next_epoch(dir: &Path, is_unused: bool) -> Result<u32, StoreError> {
     let path = dir.join("epoch");
     let before = match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse::<u32>().map_err(|_| StoreError::damaged(&path, 0, "it holds no number"))?,
+        // Without its last character the number would be another one.
+        Ok(text) => match (text.strip_suffix('\n').map(str::parse::<u32>), is_unused) {
+            (Some(Ok(number)), _) => number,
+            (_, true) => {
+                tracing::warn!(path = %path.display(), "a first start did not finish this file; it is made again");
+                0
+            }
+            (_, false) => return Err(StoreError::damaged(&path, 0, "it holds no number, or not a whole one")),
+        },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             // A restart at 1 would issue ids a second time.
-            if !Kind::Segment.list(dir)?.is_empty() {
+            if !is_unused {
                 return Err(StoreError::damaged(&path, 0, "the file is missing although there are segments"));
             }
             0
@@ -123,4 +133,10 @@ pub fn next_epoch(dir: &Path) -> Result<u32, StoreError> {
     let epoch = before.checked_add(1).ok_or_else(|| StoreError::damaged(&path, 0, "the number is too large"))?;
     create_whole(&path, format!("{epoch}\n").as_bytes())?;
     Ok(epoch)
+}
+
+/// The same as [`create_whole`] for a file that was torn.
+pub fn make_again(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    tracing::warn!(path = %path.display(), "a first start did not finish this file; it is made again");
+    create_whole(path, content)
 }

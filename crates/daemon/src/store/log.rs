@@ -1,7 +1,7 @@
 //! The writer.
 
 use super::StoreError;
-use super::files::{HEADER, Kind, check_format, create_whole, next_epoch, sync_dir};
+use super::files::{HEADER, Kind, check_format, create_whole, is_unused, next_epoch, sync_dir};
 use super::history::History;
 use super::record::{self, EntryRef, FIELDS, MOST_BODY};
 use super::recovery::{Recovered, recover, sync_again};
@@ -55,10 +55,11 @@ pub struct Store {
 impl Store {
     pub fn open(dir: &Path, options: Options) -> Result<(Store, Recovered), StoreError> {
         let lock = lock(dir, "lock")?;
-        check_format(dir)?;
+        let is_unused = is_unused(dir)?;
+        check_format(dir, is_unused)?;
         // Read before the epoch is counted: a damaged store is left as it was found.
-        let (mut recovered, tail) = recover(dir, 0)?;
-        recovered.epoch = next_epoch(dir)?;
+        let (mut recovered, tail) = recover(dir, is_unused)?;
+        recovered.epoch = next_epoch(dir, is_unused)?;
         let (segment, length, next_sequence) = match tail {
             Some(tail) => {
                 sync_again(dir, &tail)?;

@@ -22,7 +22,7 @@ mod record;
 mod recovery;
 mod snapshot;
 
-pub(crate) use files::FORMAT;
+pub(crate) use files::{FORMAT, IDENTITY, IDENTITY_BYTES};
 pub use history::History;
 pub use log::{Options, Store};
 pub use record::{Entry, EntryRef};

@@ -1,8 +1,9 @@
 //! Reading the log back: the newest snapshot, then every segment after it.
 
-use super::files::{HEADER, Kind, sync_dir};
+use super::files::{HEADER, Kind, make_again, sync_dir};
 use super::record::{self, Entry};
 use super::{StoreError, snapshot};
+use crate::durable::DRAFT;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -38,15 +39,18 @@ struct Sound {
     synced: u64,
 }
 
-pub fn recover(dir: &Path, epoch: u32) -> Result<(Recovered, Option<Tail>), StoreError> {
+pub fn recover(dir: &Path, is_unused: bool) -> Result<(Recovered, Option<Tail>), StoreError> {
     remove_staged(dir)?;
     let snapshots = Kind::Snapshot.list(dir)?;
     let snapshot = snapshots.last().copied();
     let state = snapshot.map_or(Ok(Vec::new()), |number| snapshot::read(&Kind::Snapshot.path(dir, number)))?;
     let first_sequence = snapshot.unwrap_or(0);
-    let mut recovered = Recovered { epoch, snapshot: state, entries: Vec::new(), first_sequence, torn_bytes: 0 };
+    let mut recovered = Recovered { epoch: 0, snapshot: state, entries: Vec::new(), first_sequence, torn_bytes: 0 };
 
     let segments = Kind::Segment.list(dir)?;
+    if let (true, [0]) = (is_unused, &segments[..]) {
+        mend_first_segment(dir)?;
+    }
     let needed: Vec<u64> = segments.iter().copied().filter(|first| *first >= first_sequence).collect();
     if segments.is_empty() && snapshot.is_none() {
         return Ok((recovered, None));
@@ -73,11 +77,20 @@ pub fn recover(dir: &Path, epoch: u32) -> Result<(Recovered, Option<Tail>), Stor
 fn remove_staged(dir: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(dir).map_err(StoreError::file("read", dir))?.flatten() {
         let path = entry.path();
-        if path.extension().is_some_and(|ending| ending == "tmp") {
+        if path.extension().is_some_and(|ending| ending == DRAFT) {
             fs::remove_file(&path).map_err(StoreError::file("remove", &path))?;
         }
     }
     Ok(())
+}
+
+/// A first start that did not write all of its segment's header has written nothing after it.
+fn mend_first_segment(dir: &Path) -> Result<(), StoreError> {
+    let (path, header) = (Kind::Segment.path(dir, 0), Kind::Segment.header(0));
+    let found = fs::read(&path).map_err(StoreError::file("read", &path))?;
+    // Of a file that was not synced a crash may leave zeros.
+    let is_torn = found.len() < HEADER && header.starts_with(&found) || found.iter().all(|byte| *byte == 0);
+    if is_torn { make_again(&path, &header) } else { Ok(()) }
 }
 
 /// Appends a segment's entries to `recovered`.

@@ -1,10 +1,11 @@
 //! Snapshots: the whole state as records, so that recovery need not read the log from its beginning.
 
 use super::StoreError;
-use super::files::{HEADER, Kind, create, put_in_place, staged};
+use super::files::{HEADER, Kind};
 use super::record::{self, Entry, EntryRef};
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use crate::durable::Draft;
+use std::fs;
+use std::io::{BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 
 /// What ends a complete snapshot: a length no record has, then the count of its records.
@@ -14,7 +15,7 @@ const FOOTER: usize = 16;
 /// Writes one snapshot. It may go to another thread while the store takes more entries.
 #[derive(Debug)]
 pub struct SnapshotWriter {
-    file: BufWriter<File>,
+    file: BufWriter<Draft>,
     path: PathBuf,
     next_sequence: u64,
     count: u64,
@@ -24,14 +25,12 @@ pub struct SnapshotWriter {
 impl SnapshotWriter {
     pub(super) fn new(dir: &Path, next_sequence: u64) -> Result<SnapshotWriter, StoreError> {
         let path = Kind::Snapshot.path(dir, next_sequence);
-        let staged = staged(&path);
-        let failed = StoreError::file("write", &staged);
         let start = || {
-            let mut file = BufWriter::with_capacity(1 << 20, create(&staged)?);
+            let mut file = BufWriter::with_capacity(1 << 20, Draft::private(&path)?);
             file.write_all(&Kind::Snapshot.header(next_sequence))?;
             Ok(file)
         };
-        let file = start().map_err(failed)?;
+        let file = start().map_err(StoreError::file("write", &path))?;
         Ok(SnapshotWriter { file, path, next_sequence, count: 0, buffer: Vec::new() })
     }
 
@@ -51,13 +50,9 @@ impl SnapshotWriter {
         footer[4..12].copy_from_slice(&self.count.to_le_bytes());
         let crc = crc32fast::hash(&footer[..12]);
         footer[12..].copy_from_slice(&crc.to_le_bytes());
-        let end = |file: &mut BufWriter<File>| {
-            file.write_all(&footer)?;
-            file.flush()?;
-            file.get_ref().sync_all()
-        };
-        end(&mut self.file).map_err(StoreError::file("write", &self.path))?;
-        put_in_place(&staged(&self.path), &self.path)?;
+        let written = self.file.write_all(&footer);
+        let draft = written.and_then(|()| self.file.into_inner().map_err(IntoInnerError::into_error));
+        draft.and_then(Draft::finish).map_err(StoreError::file("write", &self.path))?;
         Ok(self.next_sequence)
     }
 }

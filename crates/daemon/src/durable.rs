@@ -1,0 +1,189 @@
+//! Files that are there as a whole or not at all: also after a crash, on a full disk, or on one that fails.
+//!
+//! Every file that a later start trusts is written as a draft beside it, synced, renamed, and its directory synced.
+
+use rustix::fs::{Gid, Uid};
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// How the name of a file ends that is not whole yet.
+pub const DRAFT: &str = "tmp";
+
+/// A file under construction. It gets its name in [`Draft::finish`]; dropped before that, it is removed.
+#[derive(Debug)]
+pub struct Draft {
+    file: File,
+    path: PathBuf,
+    /// `None` where the file has no directory in which it could be replaced: a pipe or a device.
+    draft: Option<PathBuf>,
+}
+
+impl Draft {
+    /// Starts a file that only we can read. The name is free: one caller at a time writes a file.
+    ///
+    /// # Errors
+    /// When its directory cannot be written to.
+    pub fn private(path: &Path) -> io::Result<Draft> {
+        Draft::start(path, 0o600)
+    }
+
+    /// Starts a file that others may read as far as the user's umask lets them.
+    ///
+    /// # Errors
+    /// When its directory cannot be written to.
+    pub fn shared(path: &Path) -> io::Result<Draft> {
+        Draft::start(path, 0o666)
+    }
+
+    fn start(path: &Path, mode: u32) -> io::Result<Draft> {
+        // What a link points to is replaced, and not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let before = fs::metadata(&path).ok();
+        if before.as_ref().is_some_and(|found| !found.is_file()) {
+            let file = OpenOptions::new().write(true).open(&path)?;
+            return Ok(Draft { file, path, draft: None });
+        }
+        let draft = draft_of(&path);
+        // One that a crash left may be another user's, or a link.
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+        let made = Draft { file, path, draft: Some(draft) };
+        before.iter().for_each(|before| made.take_after(before));
+        Ok(made)
+    }
+
+    /// An administrator who changes a user's file leaves it to that user.
+    fn take_after(&self, before: &Metadata) {
+        let _ = self.file.set_permissions(Permissions::from_mode(before.mode() & 0o777));
+        if before.uid() != rustix::process::geteuid().as_raw() {
+            let (owner, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
+            let _ = rustix::fs::fchown(&self.file, Some(owner), Some(group));
+        }
+    }
+
+    /// The file has its name, and that survives a crash.
+    ///
+    /// # Errors
+    /// When it could not be written to the disk; what had the name before is there as it was.
+    pub fn finish(mut self) -> io::Result<()> {
+        let Some(draft) = &self.draft else { return self.file.flush() };
+        self.file.sync_all()?;
+        fs::rename(draft, &self.path)?;
+        self.draft = None;
+        sync_parent(&self.path)
+    }
+}
+
+impl Write for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(draft) = &self.draft {
+            // It would take room on a full disk, and may hold a secret.
+            let _ = fs::remove_file(draft);
+        }
+    }
+}
+
+/// Replaces or makes a file that only we can read.
+///
+/// # Errors
+/// When it could not be written to the disk; what was there before is there as it was.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut draft = Draft::private(path)?;
+    draft.write_all(content)?;
+    draft.finish()
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(".");
+    name.push(DRAFT);
+    path.with_file_name(name)
+}
+
+/// What was made, renamed or removed in the directory of this file stays so after a crash.
+///
+/// # Errors
+/// As of the file system.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+        _ => sync_dir(Path::new(".")),
+    }
+}
+
+/// The same for the directory itself.
+///
+/// # Errors
+/// As of the file system.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    match File::open(dir)?.sync_all() {
+        // Some file systems have no such thing for directories.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_or_stays_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("known.json");
+        replace(&path, b"one").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let mut draft = Draft::private(&path).unwrap();
+        draft.write_all(b"tw").unwrap();
+        assert_eq!(names(dir.path()), ["known.json", "known.json.tmp"]);
+        drop(draft);
+        assert_eq!((fs::read(&path).unwrap(), names(dir.path())), (b"one".to_vec(), vec!["known.json".to_owned()]));
+        replace(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+    }
+
+    #[test]
+    fn what_a_crash_left_is_in_nobodys_way_and_a_link_stays_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("real"), dir.path().join("link"));
+        fs::write(dir.path().join("real.tmp"), "half").unwrap();
+        fs::set_permissions(dir.path().join("real.tmp"), Permissions::from_mode(0o400)).unwrap();
+        replace(&path, b"whole").unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        replace(&link, b"through the link").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"through the link");
+        assert_eq!(names(dir.path()), ["link", "real"]);
+    }
+
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        replace(Path::new("/dev/null"), b"anything").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        let mut full = Draft::shared(Path::new("/dev/full")).unwrap();
+        assert_eq!(full.write_all(b"x").unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+}
