@@ -107,16 +107,14 @@ pub enum Verb {
 impl Verb {
     /// Whether it only talks to a server, and so may die of a broken pipe.
     pub fn is_client(&self) -> bool {
-        !matches!(
+        !self.is_daemon() && !matches!(self, Verb::Run(_) | Verb::Bench(_))
+    }
+
+    /// Whether its work is for others, who have their own ways to learn how it goes.
+    pub fn is_daemon(&self) -> bool {
+        matches!(
             self,
-            Verb::Run(_)
-                | Verb::Dev(_)
-                | Verb::Server(_)
-                | Verb::Agent(_)
-                | Verb::Global(_)
-                | Verb::Jobs(_)
-                | Verb::Executor(_)
-                | Verb::Bench(_)
+            Verb::Dev(_) | Verb::Server(_) | Verb::Agent(_) | Verb::Global(_) | Verb::Jobs(_) | Verb::Executor(_)
         )
     }
 }

@@ -17,6 +17,19 @@ use std::time::{Duration, Instant};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
+/// How long a server may take to accept a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a server may say nothing where it has nothing to wait for, and beyond what it waits for where it has.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The output of a silent task says nothing for as long as it likes, and events come with a sign of life every 15 seconds; a
+/// stream of either that says nothing for so long is opened again, which a server that lives answers within 20 seconds.
+const STREAM_PATIENCE: Duration = Duration::from_secs(45);
+
+/// How much later than a deadline the server's own answer about it may come.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// How long a server that went away may take to come back while a job is watched.
 const RETURN_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,22 +41,54 @@ pub struct Client {
     agent: Agent,
     base: String,
     authorization: String,
+    /// When its user wants to know, whatever the server does.
+    deadline: Option<Instant>,
 }
 
 impl Client {
     pub fn new(base: String, token: String) -> Client {
-        Client { agent: agent(None), base, authorization: format!("Bearer {token}") }
+        Client { agent: agent(), base, authorization: format!("Bearer {token}"), deadline: None }
+    }
+
+    /// The same server, whose calls are given up soon after this moment.
+    pub fn until(&self, deadline: Option<Instant>) -> Client {
+        Client { deadline, ..self.clone() }
+    }
+
+    /// The same server, which is given so long for all that is asked of it.
+    pub fn within(&self, patience: Duration) -> Client {
+        self.until(Instant::now().checked_add(patience))
+    }
+
+    /// Whether there is no time left to ask.
+    pub fn is_out_of_time(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.decode(self.open(path)?)
+        self.get_late(path, ANSWER_PATIENCE)
     }
 
-    /// A call whose answer is read piece by piece.
+    /// A question that the server may think about for so long.
+    fn get_late<T: DeserializeOwned>(&self, path: &str, silence: Duration) -> Result<T> {
+        self.decode(self.ask(path, silence)?)
+    }
+
+    /// A call whose answer is read piece by piece, as it comes.
     pub fn open(&self, path: &str) -> Result<Response<Body>> {
+        self.ask(path, STREAM_PATIENCE)
+    }
+
+    fn ask(&self, path: &str, silence: Duration) -> Result<Response<Body>> {
         self.wherever_it_is(|base| {
-            self.agent.get(format!("{base}{path}")).header("authorization", &self.authorization).call()
+            let call = self.agent.get(format!("{base}{path}")).header("authorization", &self.authorization);
+            call.config().timeout_per_read(Some(silence)).timeout_global(self.left()).build().call()
         })
+    }
+
+    /// What is left of the time for a call; the server itself may answer at the deadline.
+    fn left(&self) -> Option<Duration> {
+        Some(self.deadline?.saturating_duration_since(Instant::now()) + GRACE)
     }
 
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
@@ -62,7 +107,7 @@ impl Client {
             if let Some(key) = key {
                 call = call.header("idempotency-key", key);
             }
-            call.send(body)
+            call.config().timeout_global(self.left()).build().send(body)
         })
     }
 
@@ -95,7 +140,7 @@ impl Client {
             .into_body()
             .into_reader()
             .read_to_end(&mut bytes)
-            .map_err(|error| unanswered(&self.base, &ureq::Error::Io(error)))?;
+            .map_err(|error| unanswered(&self.base, &ureq::Error::from(error)))?;
         serde_json::from_slice(&bytes).map_err(|error| {
             Failure::new(
                 format!("the server's answer is not understood: {error}"),
@@ -124,7 +169,8 @@ impl Client {
     }
 
     pub fn wait(&self, job: u64, patience: Duration) -> Result<Waited> {
-        self.get(&format!("/v1/jobs/{job}/wait?timeout_seconds={}", patience.as_secs_f64()))
+        let path = format!("/v1/jobs/{job}/wait?timeout_seconds={}", patience.as_secs_f64());
+        self.get_late(&path, patience + ANSWER_PATIENCE)
     }
 
     /// Each job by itself, whoever of a federation has it; in the order in which they were named.
@@ -168,8 +214,7 @@ impl Client {
         let asked = thread::scope(|scope| {
             let ask = |base: &&str| {
                 // One that is paused takes connections and says nothing.
-                let agent = agent(Some(OTHERS_PATIENCE));
-                let other = Client { base: (*base).to_owned(), agent, ..self.clone() };
+                let other = Client { base: (*base).to_owned(), ..self.within(OTHERS_PATIENCE) };
                 scope.spawn(move || other.pages::<JobSummary>(path, query, limit))
             };
             let threads: Vec<_> = bases.iter().map(ask).collect();
@@ -230,12 +275,13 @@ impl Client {
     }
 }
 
-/// Gives up a call after `patience`, if there is a limit.
-fn agent(patience: Option<Duration>) -> Agent {
+/// A server that is stopped, or whose machine is gone, takes connections and bytes, and says nothing: each read and write has its limit.
+fn agent() -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
-        .timeout_connect(Some(Duration::from_secs(5)))
-        .timeout_global(patience)
+        .timeout_connect(Some(CONNECT_PATIENCE))
+        .timeout_per_read(Some(ANSWER_PATIENCE))
+        .timeout_per_write(Some(ANSWER_PATIENCE))
         .user_agent(concat!("amalgam/", env!("CARGO_PKG_VERSION")))
         // A proxy in the environment is not meant for the cluster.
         .proxy(None)
@@ -271,9 +317,20 @@ fn check(base: &str, answer: std::result::Result<Response<Body>, ureq::Error>) -
 fn unanswered(base: &str, error: &ureq::Error) -> Failure {
     let remedy = match error {
         ureq::Error::Protocol(_) => "is this the address of the interface, and not the one for agents?",
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            "check that its machine can be reached, and the address in --server or AMALGAM_SERVER"
+        }
+        ureq::Error::Timeout(_) => "it may be stopped or overloaded: look at its log, try again, or restart it",
         _ => "check that it runs, and the address in --server or AMALGAM_SERVER",
     };
-    let failure = Failure::unreachable(format!("the server at {base} does not answer: {error}"), remedy);
+    let why = match error {
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            format!("no connection came about within {} seconds", CONNECT_PATIENCE.as_secs())
+        }
+        ureq::Error::Timeout(_) => "it takes connections, but said nothing in time".to_owned(),
+        error => error.to_string(),
+    };
+    let failure = Failure::unreachable(format!("the server at {base} does not answer: {why}"), remedy);
     let connected = match error {
         ureq::Error::Io(error) => error.kind() != io::ErrorKind::ConnectionRefused,
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound | ureq::Error::BadUri(_) => false,

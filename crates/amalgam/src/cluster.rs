@@ -1,6 +1,7 @@
 //! What the verbs that start daemons have in common.
 
 use crate::arguments::Connection;
+use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::Named;
@@ -28,8 +29,8 @@ const IDLE_EXIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// When the file of tokens cannot be used.
 pub fn secrets(connection: &Connection, state_dir: &Path) -> Result<Secrets> {
-    if let (Ok(token), None) = (std::env::var("AMALGAM_TOKEN"), &connection.token_file) {
-        return Ok(Secrets::Single(token.trim().to_owned()));
+    if let (Some(token), None) = (environment::token()?, &connection.token_file) {
+        return Ok(Secrets::Single(token));
     }
     let path = connection.token_file.clone().unwrap_or_else(|| state_dir.join(Tokens::FILE));
     let secrets = Secrets::File { path, user: user() };
@@ -276,23 +277,18 @@ pub fn read_config(path: &Path, preset: Option<Preset>) -> Result<Config> {
     })
 }
 
-/// Waits for Ctrl-C or a request to terminate.
-pub fn until_stopped() -> Result<()> {
-    stop_signals()?.forever().next();
-    Ok(())
+/// Waits for Ctrl-C or a request to terminate. The next one ends the process, however long it takes to stop.
+pub fn until_stopped(mut signals: Signals) {
+    signals.forever().next();
+    for signal in [SIGINT, SIGTERM] {
+        // SAFETY: the default action needs no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// Those two, from now on, whatever our parent made of them.
 pub fn stop_signals() -> Result<Signals> {
     Ok(Signals::new([SIGINT, SIGTERM])?)
-}
-
-/// Warnings and worse go to stderr; `AMALGAM_LOG=info` shows more.
-pub fn log_to_stderr() {
-    let level = std::env::var("AMALGAM_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(tracing::Level::WARN);
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colours);
-    let _ = log.try_init();
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::arguments::Connection;
 use crate::client::Client;
+use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens};
@@ -9,6 +10,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, io};
+use ureq::http::Uri;
 
 /// The state directory of this user: as told, else where the desktop's rules put it.
 pub fn state_dir(connection: &Connection) -> Result<PathBuf> {
@@ -34,7 +36,7 @@ pub fn connect(connection: &Connection) -> Result<Client> {
 
 /// The server, if one was named or one runs here.
 pub fn find(connection: &Connection) -> Result<Option<Client>> {
-    if let Some(server) = connection.server.clone().or_else(|| env::var("AMALGAM_SERVER").ok()) {
+    if let Some(server) = named_server(connection)? {
         return Ok(Some(Client::new(base_url(&server)?, token(connection, None)?)));
     }
     // A file that is half written or left by a dead server means that none is there.
@@ -48,6 +50,13 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     }
     let token = token(connection, Some(Path::new(&file.token_file)))?;
     Ok(Some(Client::new(format!("http://{}", file.address), token)))
+}
+
+fn named_server(connection: &Connection) -> Result<Option<String>> {
+    match &connection.server {
+        Some(server) => Ok(Some(server.clone())),
+        None => environment::server(),
+    }
 }
 
 /// What the server wrote down, if there is one. Where nobody may look there may be one all the same.
@@ -77,12 +86,18 @@ fn listens(address: &str) -> bool {
 }
 
 fn base_url(server: &str) -> Result<String> {
-    let url = server.trim_end_matches('/');
+    let url = server.trim();
     if url.starts_with("https://") {
         let remedy = "use http:// to this machine; reach others through `ssh -L`";
         return Err(Failure::usage("encrypted connections are not possible yet", remedy));
     }
-    Ok(if url.starts_with("http://") { url.to_owned() } else { format!("http://{url}") })
+    let url = format!("http://{}", url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/'));
+    let host = url.parse::<Uri>().ok().and_then(|url| url.host().map(|host| !host.is_empty())).unwrap_or(false);
+    if !host || url.contains(|character: char| character.is_control() || character.is_whitespace()) {
+        let what = format!("`{server}` is not the address of a server (--server or AMALGAM_SERVER)");
+        return Err(Failure::usage(what, "write for instance http://127.0.0.1:7433"));
+    }
+    Ok(url)
 }
 
 /// The token: from the file that was named, the environment, or the server's own file.
@@ -91,8 +106,8 @@ fn token(connection: &Connection, server_file: Option<&Path>) -> Result<String> 
     if let Some(path) = &connection.token_file {
         return Ok(auth::client_token(path, &user)?);
     }
-    if let Ok(token) = env::var("AMALGAM_TOKEN") {
-        return Ok(token.trim().to_owned());
+    if let Some(token) = environment::token()? {
+        return Ok(token);
     }
     let default = match server_file {
         Some(path) => path.to_owned(),

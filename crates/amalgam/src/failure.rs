@@ -1,5 +1,6 @@
 //! What went wrong, why, and what would help: the only way that a verb fails.
 
+use crate::show;
 use amalgam_daemon::api;
 use amalgam_daemon::auth::AuthError;
 use amalgam_daemon::server::ServerError;
@@ -32,8 +33,11 @@ pub enum Kind {
     /// The server says that it may work in a moment.
     Unavailable,
     Refused,
+    NotFound,
     /// What was to be read was closed by its reader.
     NobodyReads,
+    /// What was to be written could not be: the disk is full, for instance.
+    Unwritten,
 }
 
 impl Failure {
@@ -57,6 +61,18 @@ impl Failure {
         Failure::usage(format!("cannot read {}: {error}", path.display()), remedy)
     }
 
+    /// Output that did not get to where it should.
+    pub fn unwritten(place: &str, error: &io::Error) -> Failure {
+        let (kind, remedy) = match error.kind() {
+            io::ErrorKind::BrokenPipe => (Kind::NobodyReads, ""),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                (Kind::Unwritten, "make room there, or send it elsewhere")
+            }
+            _ => (Kind::Unwritten, "send it to a place that can be written"),
+        };
+        Failure { kind, ..Failure::new(format!("cannot write to {place}: {error}"), remedy) }
+    }
+
     pub fn unreachable(what: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { kind: Kind::Unreachable, ..Failure::new(what, remedy) }
     }
@@ -71,8 +87,13 @@ impl fmt::Display for Failure {
 
 impl From<api::Error> for Failure {
     fn from(error: api::Error) -> Failure {
-        let kind = if error.error == api::ErrorCode::Unavailable { Kind::Unavailable } else { Kind::Refused };
-        Failure { kind, elsewhere: error.elsewhere, ..Failure::new(error.message, error.remedy) }
+        let kind = match error.error {
+            api::ErrorCode::Unavailable => Kind::Unavailable,
+            api::ErrorCode::NotFound => Kind::NotFound,
+            _ => Kind::Refused,
+        };
+        let (what, remedy) = (show::visible(&error.message), show::visible(&error.remedy));
+        Failure { kind, elsewhere: error.elsewhere, ..Failure::new(what, remedy) }
     }
 }
 
@@ -129,6 +150,6 @@ impl From<WorkloadError> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         let kind = if error.kind() == io::ErrorKind::BrokenPipe { Kind::NobodyReads } else { Kind::Refused };
-        Failure { kind, ..Failure::new(format!("cannot write: {error}"), "") }
+        Failure { kind, ..Failure::new(error.to_string(), "") }
     }
 }

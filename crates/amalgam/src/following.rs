@@ -2,6 +2,7 @@
 
 use crate::client::{Client, Query, patiently, very_patiently};
 use crate::failure::{Failure, Kind, Result};
+use crate::{output, show};
 use amalgam_core::vocabulary::Stream;
 use amalgam_daemon::api::{Event, EventKind, TaskState, TaskSummary};
 use amalgam_daemon::http::{ATTEMPT, ENDED, NEWER};
@@ -19,13 +20,9 @@ pub struct Plain;
 
 impl Sink for Plain {
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
-        fn all(mut out: impl Write, bytes: &[u8]) -> io::Result<()> {
-            out.write_all(bytes)?;
-            out.flush()
-        }
         match stream {
-            Stream::Stdout => all(io::stdout().lock(), bytes),
-            Stream::Stderr => all(io::stderr().lock(), bytes),
+            Stream::Stdout => output::stdout().write_all(bytes),
+            Stream::Stderr => output::stderr().write_all(bytes),
         }
     }
 }
@@ -36,6 +33,15 @@ pub struct ToStdout;
 impl Sink for ToStdout {
     fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
         Plain.write(Stream::Stdout, bytes)
+    }
+}
+
+/// Everything to standard error, where standard output is for something else.
+pub struct ToStderr(pub Box<dyn Sink + Send>);
+
+impl Sink for ToStderr {
+    fn write(&mut self, _: Stream, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(Stream::Stderr, bytes)
     }
 }
 
@@ -113,7 +119,7 @@ const MAX_LINE: usize = 1 << 20;
 
 impl LineWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(prefix) = self.prefix else { return Ok(self.sink.write(self.stream, bytes)?) };
+        let Some(prefix) = self.prefix else { return self.hand_on(bytes) };
         let mut out = Vec::with_capacity(bytes.len() + 64);
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.partial.extend_from_slice(piece);
@@ -121,7 +127,12 @@ impl LineWriter<'_> {
                 push_line(&mut out, prefix, &mut self.partial);
             }
         }
-        if out.is_empty() { Ok(()) } else { Ok(self.sink.write(self.stream, &out)?) }
+        if out.is_empty() { Ok(()) } else { self.hand_on(&out) }
+    }
+
+    fn hand_on(&mut self, bytes: &[u8]) -> Result<()> {
+        let place = "standard output or standard error, what a task wrote";
+        self.sink.write(self.stream, bytes).map_err(|error| Failure::unwritten(place, &error))
     }
 
     /// Ends the line that is begun.
@@ -129,7 +140,7 @@ impl LineWriter<'_> {
         if let Some(prefix) = self.prefix.filter(|_| !self.partial.is_empty()) {
             let mut out = Vec::new();
             push_line(&mut out, prefix, &mut self.partial);
-            self.sink.write(self.stream, &out)?;
+            self.hand_on(&out)?;
         }
         Ok(())
     }
@@ -149,12 +160,19 @@ pub struct Followed {
     job: u64,
     /// Stages of one task, whose lines need no index.
     single: BTreeSet<String>,
+    prefixed: bool,
 }
 
 impl Followed {
-    pub fn new<'a>(client: &Client, job: u64, stages: impl Iterator<Item = (&'a str, u64)>) -> Followed {
+    /// With the task's name before each line, if `prefixed`.
+    pub fn new<'a>(
+        client: &Client,
+        job: u64,
+        stages: impl Iterator<Item = (&'a str, u64)>,
+        prefixed: bool,
+    ) -> Followed {
         let single = stages.filter(|(_, tasks)| *tasks == 1).map(|(name, _)| name.to_owned());
-        Followed { client: client.clone(), job, single: single.collect() }
+        Followed { client: client.clone(), job, single: single.collect(), prefixed }
     }
 
     /// Copies the output of every task as it ends, until the job has. `from` is a sequence number before the first of
@@ -261,8 +279,9 @@ impl Followed {
 
     fn source(&self, (stage, index): (u32, u32), name: Option<&str>) -> Source {
         let name = name.map_or_else(|| stage.to_string(), str::to_owned);
-        let prefix = if self.single.contains(&name) { format!("{name}: ") } else { format!("{name}/{index}: ") };
-        Source { job: self.job, stage, index, prefix: Some(prefix) }
+        let shown = show::visible(&name);
+        let prefix = if self.single.contains(&name) { format!("{shown}: ") } else { format!("{shown}/{index}: ") };
+        Source { job: self.job, stage, index, prefix: self.prefixed.then_some(prefix) }
     }
 }
 

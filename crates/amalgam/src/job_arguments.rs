@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::failure::{Failure, Kind, Result};
-use crate::selectors::{Selector, resolve};
+use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use crate::verbs::ACTIVE;
 use crate::verbs::workload::parse_option;
@@ -158,7 +158,7 @@ pub struct Prepared {
 
 impl Prepared {
     pub fn submit(&mut self, client: &Client) -> Result<Submitted> {
-        let after = resolve(client, &self.after, ACTIVE)?;
+        let after = existing(client, &resolve(client, &self.after, ACTIVE)?)?;
         self.job.after_jobs.extend(after.into_iter().map(JobId));
         client.submit(&self.job, &idempotency_key()?).map_err(|failure| self.point_at_queue(client, failure))
     }
@@ -166,7 +166,7 @@ impl Prepared {
     /// A queue that takes no jobs is a mistake in the file or on the command line, which only the server can notice.
     fn point_at_queue(&self, client: &Client, refused: Failure) -> Failure {
         let written = self.job.queue.as_str();
-        if written.is_empty() || refused.kind != Kind::Refused {
+        if written.is_empty() || !matches!(refused.kind, Kind::Refused | Kind::NotFound) {
             return refused;
         }
         let Ok(queues) = client.get::<Vec<QueueSummary>>("/v1/queues") else { return refused };

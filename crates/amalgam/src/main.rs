@@ -5,10 +5,14 @@ mod client;
 mod cluster;
 mod discovery;
 mod embedded;
+mod environment;
 mod failure;
 mod following;
+mod interrupts;
 mod job_arguments;
+mod output;
 mod progress;
+mod refusal;
 mod selectors;
 mod show;
 mod verbs;
@@ -16,45 +20,32 @@ mod verbs;
 use amalgam_daemon::inherited;
 use arguments::{Arguments, Verb};
 use clap::Parser;
-use clap::error::ContextKind;
-use failure::{Failure, Result};
-use std::error::Error;
-use std::num::{ParseFloatError, ParseIntError};
-use std::process::{self, ExitCode};
+use failure::Result;
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
+    environment::drop_empty();
+    let written: Vec<OsString> = env::args_os().collect();
+    let arguments = Arguments::try_parse_from(&written).unwrap_or_else(|error| refusal::refuse(error, &written));
     if arguments.verb.is_client() {
         die_of_broken_pipes();
     } else {
         inherited::let_go(std::env::args_os());
     }
     outlive_full_files();
-    match execute(arguments) {
-        Ok(code) => code,
-        Err(failure) => {
-            show::note(&failure.to_string());
-            ExitCode::from(failure.code)
-        }
-    }
-}
-
-/// Ends with what is wrong with the command line. Of numbers the standard library says what a programmer would know.
-fn refuse(error: &clap::Error) -> ! {
-    let source = error.source();
-    let allowed = match source.map(|source| (source.is::<ParseIntError>(), source.is::<ParseFloatError>())) {
-        Some((true, _)) => "write a whole number, such as 10",
-        Some((_, true)) => "write a number, such as 0.5",
-        _ => error.exit(),
-    };
-    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-    let (value, argument) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
-    let failure = Failure::usage(format!("`{value}` is not possible for {argument}"), allowed);
-    show::note(&failure.to_string());
-    process::exit(failure.code.into())
+    let is_daemon = arguments.verb.is_daemon();
+    let code = execute(arguments).unwrap_or_else(|failure| {
+        show::note(&failure.to_string());
+        ExitCode::from(failure.code)
+    });
+    // What should have been known was not.
+    if code == ExitCode::SUCCESS && !is_daemon && output::has_lost_notes() { ExitCode::FAILURE } else { code }
 }
 
 fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
+    environment::check()?;
     match verb {
         Verb::Run(args) => verbs::run::execute(args, &connection),
         Verb::Submit(args) => verbs::submit::execute(args, &connection),

@@ -88,7 +88,7 @@ impl Bars {
             let bar = self.stages.entry(stage.name.clone()).or_insert_with(|| {
                 let bar = screen.add(ProgressBar::new(stage.tasks.total));
                 bar.set_style(style.clone());
-                bar.set_prefix(stage.name.clone());
+                bar.set_prefix(show::visible(&stage.name).into_owned());
                 bar
             });
             bar.set_length(stage.tasks.total);
@@ -103,7 +103,7 @@ impl Bars {
             (JobState::Pending | JobState::Held, Some(reason)) => {
                 let screen = &self.screen;
                 let bar = self.stages.entry(String::new()).or_insert_with(|| screen.add(ProgressBar::new_spinner()));
-                bar.set_message(format!("waiting: {reason}"));
+                bar.set_message(format!("waiting: {}", show::visible(reason)));
                 bar.tick();
             }
             _ => self.stages.values().filter(|bar| !bar.is_finished()).for_each(ProgressBar::finish_and_clear),
@@ -130,7 +130,7 @@ fn message(stage: &StageDetail) -> String {
         parts.push(format!("{} left", show::between(Timestamp::now(), Some(end))));
     }
     if let (true, Some(reason)) = (parts.is_empty(), stage.reasons.first()) {
-        parts.push(format!("waiting: {reason}"));
+        parts.push(format!("waiting: {}", show::visible(reason)));
     }
     parts.join(", ")
 }
@@ -146,7 +146,8 @@ impl Lines {
     fn update(&mut self, job: &JobDetail) {
         if job.summary.state == JobState::Pending && job.summary.reason.is_some() && job.summary.reason != self.reason {
             self.reason.clone_from(&job.summary.reason);
-            show::note(&format!("job {}: waiting: {}", job.summary.id, self.reason.as_deref().unwrap_or_default()));
+            let reason = show::visible(self.reason.as_deref().unwrap_or_default());
+            show::note(&format!("job {}: waiting: {reason}", job.summary.id));
         }
         if job.summary.tasks.total <= 1 {
             return;
@@ -154,7 +155,7 @@ impl Lines {
         for stage in &job.stages {
             let state = state(stage);
             if self.printed.insert(stage.name.clone(), state) != Some(state) && state != "waiting" {
-                show::note(&line(&stage.name, state, &stage.tasks));
+                show::note(&line(&show::visible(&stage.name), state, &stage.tasks));
             }
         }
     }

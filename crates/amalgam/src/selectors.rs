@@ -1,9 +1,10 @@
 //! Which jobs: `7`, `1-5`, `3,7`, `last`, `all`; and which tasks: `7.count.3`.
 
 use crate::client::{Client, Query};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Kind, Result};
 use amalgam_core::why::counted;
-use amalgam_daemon::api::JobDetail;
+use amalgam_daemon::api::{JobDetail, JobSummary};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 /// More jobs than one command may name by a range.
@@ -37,24 +38,129 @@ impl Selector {
     }
 }
 
-/// The ids that the selectors name, each once. `states` says what `all` means.
-pub fn resolve(client: &Client, selectors: &[Selector], states: &str) -> Result<Vec<u64>> {
-    let mut ids = Vec::new();
+/// A job that somebody meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Named {
+    pub id: u64,
+    /// Whether by its own number or as `last`; a range and `all` mean whichever of theirs there are.
+    pub by_itself: bool,
+}
+
+/// What `all` and ranges mean to a verb that acts on jobs.
+#[derive(Clone, Copy)]
+pub struct Reach {
+    /// As the interface's filter takes them.
+    pub states: &'static str,
+    /// Among the jobs in these states.
+    pub admits: fn(&JobSummary) -> bool,
+}
+
+/// The jobs that the selectors name, each once. `all` means yours in these states; a range may name numbers that no job has.
+pub fn resolve(client: &Client, selectors: &[Selector], all: &str) -> Result<Vec<Named>> {
+    let mut named = Vec::new();
     for selector in selectors {
         match selector {
-            Selector::Ids(ranges) => ids.extend(ranges.iter().cloned().flatten()),
-            Selector::Last => ids.push(last(client)?),
-            Selector::All => {
-                let query = Query::default().with("user", "me").with("state", states);
-                let (jobs, silent) = client.jobs("/v1/jobs", &query, usize::MAX)?;
-                all_known(silent)?;
-                ids.extend(jobs.iter().rev().map(|job| job.id));
-            }
+            Selector::Ids(ranges) => ranges.iter().for_each(|range| named.extend(in_range(range))),
+            Selector::Last => named.push(Named { id: last(client)?, by_itself: true }),
+            Selector::All => named.extend(whole(listed(client, all, Some("me"))?.iter())),
         }
     }
-    let mut seen = std::collections::BTreeSet::new();
-    ids.retain(|id| seen.insert(*id));
-    Ok(ids)
+    Ok(each_once(named))
+}
+
+/// The jobs within reach that the selectors name, each once, and those named by themselves in any case; and which ranges are wrong.
+pub fn resolve_within(client: &Client, selectors: &[Selector], reach: Reach) -> Result<(Vec<Named>, Vec<Failure>)> {
+    let (mut named, mut wrong) = (Vec::new(), Vec::new());
+    let mut everybodys: Option<Vec<JobSummary>> = None;
+    for selector in selectors {
+        let Selector::Ids(ranges) = selector else {
+            let Reach { states, admits } = reach;
+            let within = |selector| match selector {
+                &Selector::All => Ok(whole(listed(client, states, Some("me"))?.iter().filter(|job| admits(job)))),
+                other => resolve(client, std::slice::from_ref(other), states),
+            };
+            named.extend(within(selector)?);
+            continue;
+        };
+        for range in ranges {
+            if range.start() == range.end() {
+                named.extend(in_range(range));
+                continue;
+            }
+            if everybodys.is_none() {
+                everybodys = Some(listed(client, reach.states, None)?);
+            }
+            let jobs = everybodys.iter().flatten().filter(|job| range.contains(&job.id));
+            let found = whole(jobs.filter(|job| (reach.admits)(job)));
+            if found.is_empty() && !listed(client, "", None)?.iter().any(|job| range.contains(&job.id)) {
+                wrong.push(no_such(range));
+            }
+            named.extend(found);
+        }
+    }
+    Ok((each_once(named), wrong))
+}
+
+/// What the call says of each job that there is. Of a range and `all` that may be some, but not none.
+pub fn each<T>(named: &[Named], mut call: impl FnMut(u64) -> Result<T>) -> Result<Vec<T>> {
+    let mut answers = Vec::with_capacity(named.len());
+    let mut absent = None;
+    for job in named {
+        match call(job.id) {
+            Err(failure) if failure.kind == Kind::NotFound && !job.by_itself => absent = absent.or(Some(failure)),
+            answer => answers.push(answer?),
+        }
+    }
+    match absent.filter(|_| answers.is_empty()) {
+        None => Ok(answers),
+        Some(failure) => Err(match named {
+            [_] => failure,
+            [first, .., last] => no_such(&(first.id..=last.id)),
+            [] => failure,
+        }),
+    }
+}
+
+/// The ids of those that there are; whether one that was named by itself is, is for others to say.
+pub fn existing(client: &Client, named: &[Named]) -> Result<Vec<u64>> {
+    let by_itself: BTreeSet<u64> = named.iter().filter(|job| job.by_itself).map(|job| job.id).collect();
+    each(named, |id| match (!by_itself.contains(&id)).then(|| client.job(id)) {
+        Some(Err(failure)) if failure.kind != Kind::Refused => Err(failure),
+        // Also one that its owner alone may look into.
+        _ => Ok(id),
+    })
+}
+
+fn in_range(range: &RangeInclusive<u64>) -> impl Iterator<Item = Named> + use<> {
+    let by_itself = range.start() == range.end();
+    range.clone().map(move |id| Named { id, by_itself })
+}
+
+/// Jobs of a list, which has the newest first.
+fn whole<'a>(jobs: impl DoubleEndedIterator<Item = &'a JobSummary>) -> Vec<Named> {
+    jobs.rev().map(|job| Named { id: job.id, by_itself: false }).collect()
+}
+
+fn each_once(named: Vec<Named>) -> Vec<Named> {
+    let by_itself: BTreeSet<u64> = named.iter().filter(|job| job.by_itself).map(|job| job.id).collect();
+    let mut seen = BTreeSet::new();
+    let once = named.into_iter().filter(|job| seen.insert(job.id));
+    once.map(|job| Named { by_itself: by_itself.contains(&job.id), ..job }).collect()
+}
+
+fn no_such(range: &RangeInclusive<u64>) -> Failure {
+    let what = format!("there are no jobs {}-{}", range.start(), range.end());
+    Failure { kind: Kind::NotFound, ..Failure::new(what, "`amalgam list --all` shows the jobs") }
+}
+
+/// The newest first; no states are all states.
+fn listed(client: &Client, states: &str, user: Option<&str>) -> Result<Vec<JobSummary>> {
+    let mut query = Query::default();
+    query.add("user", user);
+    query.add("state", Some(states).filter(|states| !states.is_empty()));
+    let (jobs, silent) = client.jobs("/v1/jobs", &query, usize::MAX)?;
+    all_known(silent)?;
+    Ok(jobs)
 }
 
 fn last(client: &Client) -> Result<u64> {
@@ -152,6 +258,30 @@ mod tests {
         for text in ["", "x", "5-1", "1-", "1,,2", "-3", "1-99999999"] {
             assert!(Selector::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_job_is_named_once_and_by_itself_if_somebody_did() {
+        let named = |id, by_itself| Named { id, by_itself };
+        let mentions = [1..=3, 2..=2].iter().flat_map(in_range).collect();
+        assert_eq!(each_once(mentions), [named(1, false), named(2, true), named(3, false)]);
+    }
+
+    #[test]
+    fn a_range_means_the_jobs_that_there_are_and_a_number_is_one() {
+        let ask = |there_are: &'static [u64]| {
+            move |id| match there_are.contains(&id) {
+                true => Ok(id),
+                false => Err(Failure { kind: Kind::NotFound, ..Failure::new(format!("there is no job {id}"), "") }),
+            }
+        };
+        let range: Vec<Named> = in_range(&(1..=4)).collect();
+        assert_eq!(each(&range, ask(&[2, 4])).unwrap(), [2, 4]);
+        assert_eq!(each(&range, ask(&[])).unwrap_err().what, "there are no jobs 1-4");
+        assert!(each(&[], ask(&[])).unwrap().is_empty());
+        let single: Vec<Named> = in_range(&(3..=3)).collect();
+        assert_eq!(each(&single, ask(&[2])).unwrap_err().what, "there is no job 3");
+        assert!(each(&single, |_| Err::<u64, _>(Failure::new("no", ""))).is_err());
     }
 
     #[test]

@@ -1,16 +1,57 @@
 //! What people see: columns, times, amounts.
 
 use crate::failure::{Failure, Result};
+use crate::output;
+pub use crate::output::note;
 use amalgam_core::vocabulary::Duration;
 use amalgam_daemon::api::{AttemptCounts, JobState, JobSummary, StageDetail, TaskCounts, Timestamp};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 
-/// Left-aligned columns under their headings; the last one is as wide as it likes.
+/// Text from a user, a task, a node or the network, as one line that a terminal can be shown: what would move the cursor, ring,
+/// colour or turn the direction of reading is written out, such as `\n` and `\u{1b}`.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    escaped(text, misleads)
+}
+
+/// The same of a text of ours with such parts: it keeps its lines.
+pub fn visible_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |character| character != '\n' && misleads(character))
+}
+
+/// One line with colours of our own in it.
+pub fn visible_in_colour(text: &str) -> Cow<'_, str> {
+    escaped(text, |character| character != '\u{1b}' && misleads(character))
+}
+
+fn escaped(text: &str, which: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&which) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match which(character) {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Control characters, and those that change the direction of reading or break lines.
+fn misleads(character: char) -> bool {
+    let turns =
+        matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || turns || matches!(character, '\u{2028}' | '\u{2029}')
+}
+
+/// Left-aligned columns under their headings; the last one is as wide as it likes. Cells may hold anything: a row stays a line.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<Cow<str>>> = rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     let mut widths: Vec<usize> = headings.iter().map(|heading| heading.len()).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -25,27 +66,43 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     };
     line(&mut headings.iter().copied());
-    for row in rows {
-        line(&mut row.iter().map(String::as_str));
+    for row in &rows {
+        line(&mut row.iter().map(AsRef::as_ref));
     }
     text
 }
 
-/// Prints the interface's own types, the stable form.
+/// Prints the interface's own types, the stable form: every text is what it is, in escapes of JSON where a terminal would take it for
+/// a command.
 pub fn json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|error| Failure::new(error.to_string(), ""))?;
-    print(&format!("{text}\n"))
+    let mut shown = String::with_capacity(text.len() + 1);
+    for character in text.chars() {
+        // Such a character can only be part of a string.
+        match character != '\n' && misleads(character) {
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(character))),
+            false => shown.push(character),
+        }
+    }
+    shown.push('\n');
+    print_raw(shown.as_bytes())
 }
 
+/// Lines for a person.
 pub fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    print_raw(visible_lines(text).as_bytes())
 }
 
-/// A line on standard error. That nobody reads it is no reason to fail.
-pub fn note(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+/// What must reach its reader as it is.
+pub fn print_raw(bytes: &[u8]) -> Result<()> {
+    output::stdout().write_all(bytes).map_err(|error| Failure::unwritten("standard output", &error))
+}
+
+/// A daemon's line that it is ready. A daemon whose line goes nowhere does its work all the same.
+pub fn announce(line: &str) {
+    if let Err(failure) = print(&format!("{line}\n")) {
+        note(&failure.to_string());
+    }
 }
 
 /// What went wrong beside what was done.
@@ -153,13 +210,13 @@ pub fn number(value: f64) -> String {
 /// What was not kept of a stage's output, and what may help; `None` when all was.
 pub fn dropped_output(stage: &StageDetail) -> Option<String> {
     let dropped = (stage.dropped_bytes > 0).then(|| bytes(stage.dropped_bytes))?;
+    let name = visible(&stage.name);
     if let Some(why) = &stage.output_unwritten {
-        return Some(format!("{}: {dropped} of output were not kept: {why}", stage.name));
+        return Some(format!("{name}: {dropped} of output were not kept: {}", visible(why)));
     }
     Some(format!(
-        "{}: {dropped} of output were not kept; if it was past the cap, --output-cap, or `output_cap` in a file, keeps \
-         more",
-        stage.name
+        "{name}: {dropped} of output were not kept; if it was past the cap, --output-cap, or `output_cap` in a file, \
+         keeps more"
     ))
 }
 
@@ -182,6 +239,16 @@ pub fn bytes(count: u64) -> String {
 mod tests {
     use super::*;
     use amalgam_daemon::api::Exchange;
+
+    #[test]
+    fn nothing_that_a_terminal_would_obey_gets_into_a_line() {
+        assert_eq!(visible("plain \u{e9} \u{1f980}"), "plain \u{e9} \u{1f980}");
+        assert_eq!(visible("a\nb\r\t\x07\x1b[31m\x7f"), "a\\nb\\r\\t\\u{7}\\u{1b}[31m\\u{7f}");
+        assert_eq!(visible("\u{9b}2J \u{202e}gpj.exe\u{2066}\u{2028}"), "\\u{9b}2J \\u{202e}gpj.exe\\u{2066}\\u{2028}");
+        assert_eq!(visible_lines("a\n\x1bb\n"), "a\n\\u{1b}b\n");
+        let rows = [vec!["1".to_owned(), "x\nforged".to_owned()]];
+        assert_eq!(table(&["ID", "NAME"], &rows), "ID  NAME\n1   x\\nforged\n");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -1,5 +1,8 @@
 //! The program itself before a fake cluster: what it prints, where, and what it exits with.
 
+#[path = "command_line/output.rs"]
+mod output;
+
 use amalgam_core::preset::Preset;
 use amalgam_daemon::api::{JobDetail, JobState, JobSummary, Waited};
 use amalgam_daemon::http::fake::FakeServer;
@@ -70,9 +73,12 @@ fn the_help_of_execution_names_the_presets_in_which_it_means_something() {
 #[test]
 fn run_passes_output_and_exit_code_on() {
     let cluster = Cluster::start();
-    assert_eq!(cluster.run(&["run", "--", "echo", "hello", "you"]), says(0, "hello you\n", ""));
-    assert_eq!(cluster.run(&["run", "--", "warn", "careful"]), says(0, "", "careful\n"));
-    assert_eq!(cluster.run(&["run", "--", "exit", "7"]), says(7, "", ""));
+    assert_eq!(
+        cluster.run(&["run", "--", "echo", "hello", "you"]),
+        says(0, "hello you\n", "job 1 submitted: echo, 1 task\n")
+    );
+    assert_eq!(cluster.run(&["run", "-q", "--", "warn", "careful"]), says(0, "", "careful\n"));
+    assert_eq!(cluster.run(&["run", "-q", "--", "exit", "7"]), says(7, "", ""));
     assert_eq!(cluster.run(&["run", "-q", "--", "exit", "143"]).code, 143);
 }
 
@@ -88,7 +94,7 @@ fn run_prefixes_the_lines_of_many_tasks_and_tells_how_stages_go() {
     assert_eq!((told.code, told.out.as_str()), (3, "say/0: a\nsay/1: b\nsum: ab\n"));
     assert_eq!(
         told.err,
-        "say: succeeded, 2/2 done\nsum: succeeded, 1/1 done\nend: failed, 0/1 done, 1 failed\njob 1 failed\n"
+        "job 1 submitted: job, 4 tasks\nsay: succeeded, 2/2 done\nsum: succeeded, 1/1 done\nend: failed, 0/1 done, 1 failed\njob 1 failed\n"
     );
 }
 
@@ -114,7 +120,10 @@ fn a_reader_that_goes_away_cancels_the_job() {
         cluster.command(&["run", "--", "hang"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(141), ""));
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()),
+        (Some(141), "job 1 submitted: hang, 1 task\n")
+    );
     let jobs: Vec<JobSummary> = cluster.json(&["list", "--all"]);
     assert_eq!(jobs[0].state, JobState::Cancelled);
 }

@@ -3,7 +3,7 @@
 use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Offer};
 use crate::failure::{Failure, Result};
-use crate::{discovery, show};
+use crate::{discovery, environment, show};
 use amalgam_daemon::agent::{self, AgentError, AgentOptions};
 use amalgam_daemon::hollow::{self, HollowError, HollowOptions};
 use amalgam_daemon::node_setup::NodeOptions;
@@ -55,7 +55,7 @@ pub struct AgentArgs {
 }
 
 pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
-    cluster::log_to_stderr();
+    environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let name = args.name.unwrap_or_else(|| amalgam_daemon::executor::host::Host::inspect().hostname);
     let mut node = NodeOptions {
@@ -78,7 +78,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
     let executor = cluster::executor_setup(&work_dir, args.offer.enforcement)?;
     let options = AgentOptions { server: server.clone(), secrets, node, executor, journal, patience };
     let joined_as = |name: &str| {
-        let _ = show::print(&format!("ready: node {name}, server {server}\n"));
+        show::announce(&format!("ready: node {name}, server {server}"));
     };
     agent::run(options, joined_as, until_stopped()?)
         .map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
@@ -88,7 +88,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
 fn be_hollow(options: HollowOptions, name: &str) -> Result<ExitCode> {
     let (server, last) = (options.server.clone(), options.count - 1);
     let ready = || {
-        let _ = show::print(&format!("ready: hollow nodes {name}-0 to {name}-{last}, server {server}\n"));
+        show::announce(&format!("ready: hollow nodes {name}-0 to {name}-{last}, server {server}"));
     };
     hollow::run(options, ready, until_stopped()?).map_err(|error| {
         let remedy = match &error {
@@ -103,10 +103,8 @@ fn be_hollow(options: HollowOptions, name: &str) -> Result<ExitCode> {
 }
 
 fn until_stopped() -> Result<impl FnOnce() + Send + 'static> {
-    let mut signals = cluster::stop_signals()?;
-    Ok(move || {
-        signals.forever().next();
-    })
+    let signals = cluster::stop_signals()?;
+    Ok(move || cluster::until_stopped(signals))
 }
 
 fn remedy(error: &AgentError) -> &'static str {

@@ -5,7 +5,7 @@ mod federation;
 use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Offer, ServerSettings, Size};
 use crate::failure::Result;
-use crate::{discovery, show};
+use crate::{discovery, environment, show};
 use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -40,7 +40,7 @@ pub struct DevArgs {
 }
 
 pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
-    cluster::log_to_stderr();
+    environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut nodes = args.size.nodes();
     nodes.iter_mut().for_each(|node| args.offer.apply(node));
@@ -68,13 +68,13 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         journal: args.journal.journal,
     })?;
     super::server::report_torn(&server);
-    show::print(&format!(
-        "ready: {} at http://{}, preset {preset}, state in {}\n",
+    show::announce(&format!(
+        "ready: {} at http://{}, preset {preset}, state in {}",
         counted(count as u64, "node"),
         server.address,
         state_dir.display()
-    ))?;
-    cluster::until_stopped()?;
+    ));
+    cluster::until_stopped(cluster::stop_signals()?);
     server.stop();
     shut_down(&executor_config);
     Ok(ExitCode::SUCCESS)

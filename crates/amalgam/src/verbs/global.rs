@@ -3,7 +3,7 @@
 use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::failure::Result;
-use crate::{discovery, show};
+use crate::{discovery, environment, show};
 use amalgam_core::why::counted;
 use amalgam_daemon::global::{self, GlobalOptions};
 use clap::Args;
@@ -38,7 +38,7 @@ pub struct GlobalArgs {
 }
 
 pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
-    cluster::log_to_stderr();
+    environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read_any()?;
     args.numbered.apply(&mut config)?;
@@ -57,14 +57,14 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     let server = global::start(options)?;
     super::server::report_torn(&server);
     let (number, clusters) = of.unwrap_or_default();
-    show::print(&format!(
-        "ready: http://{}, global master {} of {}, preset {preset}, state in {}\n",
+    show::announce(&format!(
+        "ready: http://{}, global master {} of {}, preset {preset}, state in {}",
         server.address,
         number.unwrap_or_default(),
         counted(clusters.into(), "cluster"),
         state_dir.display()
-    ))?;
-    cluster::until_stopped()?;
+    ));
+    cluster::until_stopped(cluster::stop_signals()?);
     server.stop();
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use crate::arguments::{Connection, one_of};
 use crate::client::{Client, Query};
 use crate::failure::Result;
-use crate::selectors::{Selector, resolve};
+use crate::selectors::{Named, Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_daemon::api::{JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary};
 use clap::Args;
@@ -40,24 +40,25 @@ pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
         print_json(&client, &jobs, &args)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (place, id) in jobs.iter().enumerate() {
-        let gap = if place > 0 { "\n" } else { "" };
-        let mut text = format!("{gap}{}", describe(&client.job(*id)?));
+    let mut gap = "";
+    each(&jobs, |id| {
+        let mut text = format!("{gap}{}", describe(&client.job(id)?));
+        gap = "\n";
         if args.tasks {
             text.push('\n');
-            text.push_str(&task_table(&tasks(&client, *id, &args)?));
+            text.push_str(&task_table(&tasks(&client, id, &args)?));
         }
-        show::print(&text)?;
-    }
+        show::print(&text)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(client: &Client, jobs: &[u64], args: &InfoArgs) -> Result<()> {
+fn print_json(client: &Client, jobs: &[Named], args: &InfoArgs) -> Result<()> {
     if args.tasks {
-        let all: Result<Vec<Vec<TaskSummary>>> = jobs.iter().map(|id| tasks(client, *id, args)).collect();
-        return show::json(&all?.concat());
+        let all: Vec<Vec<TaskSummary>> = each(jobs, |id| tasks(client, id, args))?;
+        return show::json(&all.concat());
     }
-    let details: Vec<JobDetail> = jobs.iter().map(|id| client.job(*id)).collect::<Result<_>>()?;
+    let details: Vec<JobDetail> = each(jobs, |id| client.job(id))?;
     show::json(&details)
 }
 
@@ -69,10 +70,10 @@ fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>>
 
 fn describe(job: &JobDetail) -> String {
     let summary = &job.summary;
-    let mut text = format!("job {}  {}  {}\n", summary.id, summary.name, summary.state);
+    let mut text = format!("job {}  {}  {}\n", summary.id, show::visible(&summary.name), summary.state);
     let mut line = |name: &str, value: String| {
         if !value.is_empty() {
-            let _ = writeln!(text, "  {name:<14}{value}");
+            let _ = writeln!(text, "  {name:<14}{}", show::visible(&value));
         }
     };
     line("user", summary.user.clone());
@@ -148,7 +149,7 @@ fn stage_table(stages: &[StageDetail]) -> String {
             stage.rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", show::number(rate))),
             mean(stage),
             needs,
-            stage.command.join(" ").replace('\n', " "),
+            stage.command.join(" "),
         ]
     };
     let headings =

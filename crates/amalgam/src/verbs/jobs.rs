@@ -3,7 +3,7 @@
 use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs};
 use crate::failure::{Failure, Result};
-use crate::{discovery, show};
+use crate::{discovery, environment, show};
 use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::jobs::{self, JobsError, JobsOptions};
 use amalgam_daemon::transport::JoinError;
@@ -42,7 +42,7 @@ pub struct JobsArgs {
 }
 
 pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
-    cluster::log_to_stderr();
+    environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let number = args.number;
     let server = cluster::agents_address(&args.server);
@@ -55,14 +55,12 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
         journal: args.journal.journal,
         patience: PATIENCE,
     };
-    let mut signals = cluster::stop_signals()?;
+    let signals = cluster::stop_signals()?;
     let ready = move |address: SocketAddr, is_joined: bool| {
         let there = if is_joined { "" } else { ", which is away" };
-        let _ = show::print(&format!("ready: job managers {number} for agents at {address}, server {server}{there}\n"));
+        show::announce(&format!("ready: job managers {number} for agents at {address}, server {server}{there}"));
     };
-    let until_stopped = move || {
-        signals.forever().next();
-    };
+    let until_stopped = move || cluster::until_stopped(signals);
     jobs::run(options, ready, until_stopped).map_err(|error| Failure::new(error.to_string(), remedy(&error)))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -30,6 +30,9 @@ pub struct LogsArgs {
     /// Standard output and standard error, each to our own
     #[arg(long, conflicts_with = "stderr")]
     both: bool,
+    /// Leave out the task's name before each line where there are several tasks
+    #[arg(long)]
+    no_prefix: bool,
 }
 
 pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
@@ -42,8 +45,14 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
         (_, true) => &[Stream::Stderr],
         _ => &[Stream::Stdout],
     };
-    let several =
-        || Followed::new(&client, id, job.stages.iter().map(|stage| (stage.name.as_str(), stage.tasks.total)));
+    let several = || {
+        Followed::new(
+            &client,
+            id,
+            job.stages.iter().map(|stage| (stage.name.as_str(), stage.tasks.total)),
+            !args.no_prefix,
+        )
+    };
     match single(&job, stage, args.target.index) {
         Some(source) => follow_one(&client, &source, streams, args.follow)?,
         None if args.follow && !job.summary.state.has_ended() => {

@@ -71,7 +71,11 @@ fn drain(client: &Client, node: &str, drain: bool) -> Result<()> {
     let id = find(client, node)?;
     client.post_quietly(&format!("/v1/nodes/{id}/drain"), &DrainRequest { drain })?;
     let node: NodeDetail = client.get(&format!("/v1/nodes/{id}"))?;
-    show::print(&format!("node {} {}\n", node.summary.name, if drain { "is draining" } else { "is in use" }))
+    show::print(&format!(
+        "node {} {}\n",
+        show::visible(&node.summary.name),
+        if drain { "is draining" } else { "is in use" }
+    ))
 }
 
 /// A node by its number, with or without its `n`, or by its name.
@@ -133,20 +137,26 @@ fn in_words(doubt: &NodeDoubt) -> String {
 fn describe(node: &NodeDetail) -> String {
     let mut text = table(std::slice::from_ref(&node.summary));
     if let (Some(why), Some(left)) = (&node.paused, node.pause_left_seconds.map(show::seconds)) {
-        let _ =
-            writeln!(text, "\npaused       it gets no tasks for another {left}, since it could not launch one: {why}");
-        let _ =
-            writeln!(text, "             `amalgam node undrain {}` takes it into use before that", node.summary.name);
+        let _ = writeln!(
+            text,
+            "\npaused       it gets no tasks for another {left}, since it could not launch one: {}",
+            show::visible(why)
+        );
+        let _ = writeln!(
+            text,
+            "             `amalgam node undrain {}` takes it into use before that",
+            show::visible(&node.summary.name)
+        );
     }
     if let Some(doubt) = &node.summary.doubt {
         let _ = writeln!(text, "\nfailing      {}", in_words(doubt));
     }
-    let _ = writeln!(text, "\nenforcement  {}", node.enforcement);
+    let _ = writeln!(text, "\nenforcement  {}", show::visible(&node.enforcement));
     for note in &node.notes {
-        let _ = writeln!(text, "             {note}");
+        let _ = writeln!(text, "             {}", show::visible(note));
     }
     for (name, value) in &node.attributes {
-        let _ = writeln!(text, "attribute    {name}={value}");
+        let _ = writeln!(text, "attribute    {}", show::visible(&format!("{name}={value}")));
     }
     if node.summary.opportunistic > 0 {
         let held = show::amounts(&node.summary.opportunistic_used);

@@ -31,7 +31,7 @@ pub fn execute(args: QueueArgs, connection: &Connection) -> Result<ExitCode> {
     let queues: Vec<QueueSummary> = discovery::connect(connection)?.get("/v1/queues")?;
     match (json, quiet) {
         (true, _) => show::json(&queues)?,
-        (_, true) => show::print(&queues.iter().map(|queue| format!("{}\n", queue.name)).collect::<String>())?,
+        (_, true) => show::print(&queues.iter().map(|queue| show::visible(&queue.name) + "\n").collect::<String>())?,
         _ => show::print(&table(&queues))?,
     }
     Ok(ExitCode::SUCCESS)

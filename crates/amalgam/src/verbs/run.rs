@@ -5,18 +5,16 @@ use crate::client::{Client, patiently, very_patiently};
 use crate::cluster::Size;
 use crate::embedded;
 use crate::failure::{Failure, Kind, Result};
-use crate::following::{self, Followed, Source};
+use crate::following::{self, Followed, Sink, Source, ToStderr};
+use crate::interrupts::{Interrupts, may_still_run};
 use crate::job_arguments::JobArgs;
 use crate::progress::Progress;
 use crate::{discovery, show};
 use amalgam_core::vocabulary::{JobSpec, Stream};
+use amalgam_core::why::counted;
 use amalgam_daemon::api::{Action, JobDetail, JobState, Submitted, Waited};
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::process::{self, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::ExitCode;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -33,12 +31,19 @@ const REFRESH: Duration = Duration::from_millis(250);
   amalgam run -- python3 train.py --epochs 3
   amalgam run --array 0-9 --timeout 5m -- ./simulate
 Without a server, a cluster on this machine is started for the duration.
-Ctrl-C cancels the job; a second one leaves at once. When a reader goes away, such as `| head`, the job's next output
-cancels it, too.")]
+The job's id, its progress and how it ended go to standard error, its output to the streams that it was written to.
+Ctrl-C cancels the job; a second one leaves at once. When a reader goes away, such as `| head`, or output cannot be written, the
+job's next output cancels it, too.")]
 pub struct RunArgs {
-    /// Show no progress
+    /// Show no progress, nor the job's id
     #[arg(short, long)]
     quiet: bool,
+    /// Leave out the task's name before each line of a job of several tasks
+    #[arg(long)]
+    no_prefix: bool,
+    /// At the end print the job as `info --json` does, which has its id and exit code; all output of tasks goes to standard error
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten, next_help_heading = "Cluster, when no server runs")]
@@ -64,30 +69,50 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
             Client::new(format!("http://{}", cluster.address), cluster.token.clone())
         }
     };
-    // An interrupt from here on is meant for the job, however soon it comes.
-    let signals = Signals::new([SIGINT, SIGTERM])?;
+    // A signal from here on is meant for the job, however soon it comes.
+    let interrupts = Interrupts::heed()?;
     let submitted = prepared.submit(&client)?;
-    let job = &prepared.job;
-    let cancelled = cancel_on_interrupt(signals, &client, submitted.job);
+    let (job, id) = (&prepared.job, submitted.job);
+    interrupts.watch(&client, id, own_cluster.is_some());
+    if !args.quiet {
+        let tasks = counted(job.task_count(), "task");
+        show::note(&format!("job {id} submitted: {}, {tasks}", show::visible(&job.name)));
+    }
     let mut progress = Progress::new();
-    let output = follow(&client, &submitted, job, &progress);
-    let (waited, detail) = watch(&client, submitted.job, args.quiet, &mut progress)?;
-    let failures: Vec<Failure> = output.into_iter().filter_map(|thread| thread.join().ok()?.err()).collect();
+    let output = Output { prefixed: !args.no_prefix, to_stderr: args.json };
+    let threads = output.follow(&client, &submitted, job, &progress);
+    let watched = watch(&client, id, args.quiet, &mut progress);
+    let (waited, detail) = watched.map_err(|failure| match own_cluster {
+        None => Failure { remedy: format!("{}\n  {}", failure.remedy, may_still_run(id)), ..failure },
+        Some(_) => failure,
+    })?;
+    let failures: Vec<Failure> = threads.into_iter().filter_map(|thread| thread.join().ok()?.err()).collect();
     progress.finish();
     if failures.iter().any(|failure| failure.kind == Kind::NobodyReads) {
         return Ok(ExitCode::from(BROKEN_PIPE));
     }
-    // The job's code matters more than that its output could not be shown.
     failures.iter().for_each(|failure| show::note(&failure.to_string()));
     if !args.quiet {
         explain_end(&waited, job.task_count());
         let stages = detail.iter().flat_map(|detail| &detail.stages);
         stages.filter_map(show::dropped_output).for_each(|line| show::note(&line));
     }
-    if cancelled.load(Ordering::Relaxed) && waited.state == JobState::Cancelled {
-        return Ok(ExitCode::from(130));
+    if args.json {
+        show::json(&patiently(|| client.job(id))?)?;
     }
-    Ok(ExitCode::from(waited.exit_code.unwrap_or(1)))
+    let is_unwritten = failures.iter().any(|failure| failure.kind == Kind::Unwritten);
+    Ok(ExitCode::from(exit_code(&waited, interrupts.code(), is_unwritten)))
+}
+
+/// A job that ended by itself passes its code on: that matters more than that its output could not be shown. But one whose output
+/// could not be written was no success, also where it was cancelled for that.
+fn exit_code(waited: &Waited, interrupted: Option<u8>, is_unwritten: bool) -> u8 {
+    let code = waited.exit_code.unwrap_or(1);
+    match (waited.state, interrupted) {
+        (JobState::Cancelled, Some(code)) => code,
+        (JobState::Cancelled | JobState::Succeeded, _) if is_unwritten => 1,
+        _ => code,
+    }
 }
 
 /// A cluster that lasts as long as the job has nobody else who could release it.
@@ -96,55 +121,52 @@ fn held_for_ever() -> Failure {
     Failure::usage(what, "run it without --hold (`hold` in a job file), or start a server with `amalgam dev`")
 }
 
-/// The first interrupt cancels the job, and its end then ends this program; the second leaves at once.
-fn cancel_on_interrupt(mut signals: Signals, client: &Client, job: u64) -> Arc<AtomicBool> {
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let (flag, client) = (cancelled.clone(), client.clone());
-    thread::spawn(move || {
-        if signals.forever().next().is_none() {
-            return;
-        }
-        flag.store(true, Ordering::Relaxed);
-        show::note(&format!("cancelling job {job}; interrupt again to leave it"));
-        let impatient = thread::spawn(move || {
-            if signals.forever().next().is_some() {
-                process::exit(130);
-            }
-        });
-        if let Err(failure) = client.act(vec![job], Action::Cancel) {
-            show::note(&failure.to_string());
-        }
-        let _ = impatient.join();
-    });
-    cancelled
+/// How what tasks write is shown.
+struct Output {
+    prefixed: bool,
+    to_stderr: bool,
 }
 
-/// Shows output on threads of its own, which end with the job. When nobody reads it any more, the job is cancelled.
-fn follow(client: &Client, submitted: &Submitted, job: &JobSpec, progress: &Progress) -> Vec<JoinHandle<Result<()>>> {
-    const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
-    let (id, sequence) = (submitted.job, submitted.sequence);
-    let spawn = |work: Box<dyn FnOnce() -> Result<()> + Send>| {
-        let client = client.clone();
-        thread::spawn(move || {
-            let result = work();
-            if result.as_ref().is_err_and(|failure| failure.kind == Kind::NobodyReads) {
-                // One that has ended meanwhile cannot be cancelled, and need not be.
-                let _ = very_patiently(|| client.act(vec![id], Action::Cancel));
-            }
-            result
-        })
-    };
-    if job.task_count() == 1 {
-        let one = |stream| {
-            let (client, mut sink) = (client.clone(), progress.sink());
-            let source = Source { job: id, stage: 0, index: 0, prefix: None };
-            spawn(Box::new(move || following::copy(&client, &source, stream, true, &mut *sink)))
+impl Output {
+    /// Shows output on threads of its own, which end with the job. When it cannot be written any more, the job is cancelled.
+    fn follow(
+        &self,
+        client: &Client,
+        submitted: &Submitted,
+        job: &JobSpec,
+        progress: &Progress,
+    ) -> Vec<JoinHandle<Result<()>>> {
+        const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+        let (id, sequence) = (submitted.job, submitted.sequence);
+        let spawn = |work: Box<dyn FnOnce() -> Result<()> + Send>| {
+            let client = client.clone();
+            thread::spawn(move || {
+                let result = work();
+                let in_vain = |failure: &Failure| matches!(failure.kind, Kind::NobodyReads | Kind::Unwritten);
+                if result.as_ref().is_err_and(in_vain) {
+                    // One that has ended meanwhile cannot be cancelled, and need not be.
+                    let _ = very_patiently(|| client.act(vec![id], Action::Cancel));
+                }
+                result
+            })
         };
-        return BOTH.map(one).into();
+        if job.task_count() == 1 {
+            let one = |stream| {
+                let (client, mut sink) = (client.clone(), self.sink(progress));
+                let source = Source { job: id, stage: 0, index: 0, prefix: None };
+                spawn(Box::new(move || following::copy(&client, &source, stream, true, &mut *sink)))
+            };
+            return BOTH.map(one).into();
+        }
+        let stages = job.stages.iter().map(|stage| (stage.name.as_str(), u64::from(stage.tasks.len())));
+        let (several, mut sink) = (Followed::new(client, id, stages, self.prefixed), self.sink(progress));
+        vec![spawn(Box::new(move || several.copy_as_tasks_end(sequence, &BOTH, &|_| true, &mut *sink)))]
     }
-    let stages = job.stages.iter().map(|stage| (stage.name.as_str(), u64::from(stage.tasks.len())));
-    let (several, mut sink) = (Followed::new(client, id, stages), progress.sink());
-    vec![spawn(Box::new(move || several.copy_as_tasks_end(sequence, &BOTH, &|_| true, &mut *sink)))]
+
+    fn sink(&self, progress: &Progress) -> Box<dyn Sink + Send> {
+        let sink = progress.sink();
+        if self.to_stderr { Box::new(ToStderr(sink)) } else { sink }
+    }
 }
 
 /// How the job ended, and unless `quiet` its last state.
@@ -170,6 +192,25 @@ fn explain_end(waited: &Waited, tasks: u64) {
     if waited.state == JobState::Succeeded || speaks_for_itself {
         return;
     }
-    let reason = waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+    let reason = waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", show::visible(reason)));
     show::note(&format!("job {} {}{reason}", waited.job, waited.state));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_jobs_own_code_goes_before_what_became_of_its_output() {
+        let code = |state, code, interrupted, is_unwritten| {
+            exit_code(&Waited { state, exit_code: code, ..Waited::default() }, interrupted, is_unwritten)
+        };
+        assert_eq!(code(JobState::Succeeded, Some(0), None, false), 0);
+        assert_eq!(code(JobState::Succeeded, Some(0), None, true), 1);
+        assert_eq!(code(JobState::Failed, Some(7), None, true), 7);
+        assert_eq!(code(JobState::Cancelled, Some(130), None, true), 1);
+        assert_eq!(code(JobState::Cancelled, Some(130), None, false), 130);
+        assert_eq!(code(JobState::Cancelled, Some(130), Some(143), false), 143);
+        assert_eq!(code(JobState::Succeeded, Some(0), Some(143), false), 0);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::arguments::Connection;
 use crate::cluster::{self, JournalArgs, Numbered, ServerSettings};
 use crate::failure::Result;
-use crate::{discovery, show};
+use crate::{discovery, environment, show};
 use amalgam_daemon::server::{Server, ServerOptions};
 use clap::Args;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub struct ServerArgs {
 }
 
 pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
-    cluster::log_to_stderr();
+    environment::log_to_stderr()?;
     let state_dir = discovery::state_dir(connection)?;
     let mut config = args.settings.read()?;
     args.numbered.apply(&mut config)?;
@@ -53,12 +53,12 @@ pub fn execute(args: ServerArgs, connection: &Connection) -> Result<ExitCode> {
     report_torn(&server);
     let agents = server.agents_address.map_or_else(String::new, |address| format!(", agents at {address}"));
     let of = cluster.map_or_else(String::new, |cluster| format!(", {cluster} of a federation"));
-    show::print(&format!(
-        "ready: http://{}{agents}{of}, preset {preset}, state in {}\n",
+    show::announce(&format!(
+        "ready: http://{}{agents}{of}, preset {preset}, state in {}",
         server.address,
         state_dir.display()
-    ))?;
-    cluster::until_stopped()?;
+    ));
+    cluster::until_stopped(cluster::stop_signals()?);
     server.stop();
     Ok(ExitCode::SUCCESS)
 }

@@ -2,9 +2,9 @@
 
 use crate::arguments::Arguments;
 use crate::failure::{Failure, Result};
+use crate::show;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,13 +26,19 @@ pub struct ManArgs {
 }
 
 pub fn completions(args: CompletionsArgs) -> Result<ExitCode> {
-    clap_complete::generate(args.shell, &mut Arguments::command(), "amalgam", &mut io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Arguments::command(), "amalgam", &mut script);
+    show::print_raw(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub fn man(args: ManArgs) -> Result<ExitCode> {
     match args.directory {
-        None => clap_mangen::Man::new(Arguments::command()).render(&mut io::stdout())?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Arguments::command()).render(&mut page)?;
+            show::print_raw(&page)?;
+        }
         Some(directory) => {
             let written = std::fs::create_dir_all(&directory)
                 .and_then(|()| clap_mangen::generate_to(Arguments::command(), &directory));

@@ -35,7 +35,7 @@ pub fn execute(args: SubmitArgs, connection: &Connection) -> Result<ExitCode> {
         (_, true) => show::print(&format!("{}\n", submitted.job))?,
         _ => {
             let tasks = counted(job.task_count(), "task");
-            show::print(&format!("job {} submitted: {}, {tasks}\n", submitted.job, job.name))?;
+            show::print(&format!("job {} submitted: {}, {tasks}\n", submitted.job, show::visible(&job.name)))?;
         }
     }
     Ok(ExitCode::SUCCESS)

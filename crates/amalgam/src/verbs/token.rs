@@ -51,10 +51,10 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         TokenVerb::Add { user, admin } => {
             let entry = auth::add(&path, &user, admin)?;
             if !admin {
-                eprintln!(
+                show::note(&format!(
                     "warning: tasks of {user} will run as the daemon's own user and can read its state directory\n  \
                      help: give tokens only to people whom that user trusts; `amalgam token add --help` says more"
-                );
+                ));
             }
             show::print(&format!("{}\n", entry.token))?;
         }

@@ -39,8 +39,8 @@ pub fn execute(args: TopArgs, connection: &Connection) -> Result<ExitCode> {
     let pause = Duration::try_from_secs_f64(args.interval).unwrap_or(Duration::from_secs(1));
     loop {
         // Home, then each line with the rest of its old self cleared, then everything below: no flicker.
-        let screen = picture(&client)?.replace('\n', "\x1b[K\n");
-        show::print(&format!("\x1b[H{screen}\x1b[J"))?;
+        let screen = show::visible_lines(&picture(&client)?).replace('\n', "\x1b[K\n");
+        show::print_raw(format!("\x1b[H{screen}\x1b[J").as_bytes())?;
         thread::sleep(pause.max(Duration::from_millis(100)));
     }
 }

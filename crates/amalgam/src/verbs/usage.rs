@@ -3,7 +3,7 @@
 use crate::arguments::Connection;
 use crate::client::Query;
 use crate::failure::Result;
-use crate::selectors::{Selector, resolve};
+use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_daemon::api::{JobSummary, QueueSummary};
 use clap::Args;
@@ -53,8 +53,7 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
         Usage { queues, jobs }
     } else {
         let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;
-        let jobs = jobs.into_iter().map(|id| Ok(client.job(id)?.summary));
-        Usage { queues: Vec::new(), jobs: jobs.collect::<Result<_>>()? }
+        Usage { queues: Vec::new(), jobs: each(&jobs, |id| Ok(client.job(id)?.summary))? }
     };
     let code = if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {

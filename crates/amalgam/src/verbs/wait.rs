@@ -3,8 +3,8 @@
 use super::ACTIVE;
 use crate::arguments::Connection;
 use crate::client::{Client, patiently};
-use crate::failure::{Failure, Result};
-use crate::selectors::{Selector, resolve};
+use crate::failure::{Failure, Kind, Result};
+use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Duration;
 use amalgam_daemon::api::Waited;
@@ -36,19 +36,19 @@ pub struct WaitArgs {
 }
 
 pub fn execute(args: WaitArgs, connection: &Connection) -> Result<ExitCode> {
-    let client = discovery::connect(connection)?;
-    let jobs = resolve(&client, &args.jobs, ACTIVE)?;
     let deadline =
         args.timeout.and_then(|timeout| Instant::now().checked_add(StdDuration::from_micros(timeout.as_micros())));
-    let mut all = Vec::with_capacity(jobs.len());
-    for job in jobs {
+    let client = discovery::connect(connection)?.until(deadline);
+    let jobs = resolve(&client, &args.jobs, ACTIVE).map_err(|failure| late(&client, failure))?;
+    let all = each(&jobs, |job| {
         let waited = wait_for(&client, job, deadline)?;
         if !args.quiet && !args.json {
-            let reason = waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            let reason =
+                waited.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", show::visible(reason)));
             show::print(&format!("job {job} {}{reason}\n", waited.state))?;
         }
-        all.push(waited);
-    }
+        Ok(waited)
+    })?;
     if args.json {
         show::json(&all)?;
     }
@@ -59,7 +59,8 @@ pub fn execute(args: WaitArgs, connection: &Connection) -> Result<ExitCode> {
 fn wait_for(client: &Client, job: u64, deadline: Option<Instant>) -> Result<Waited> {
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let waited = patiently(|| client.wait(job, left.map_or(POLL, |left| left.min(POLL))))?;
+        let patience = left.map_or(POLL, |left| left.min(POLL));
+        let waited = patiently(|| client.wait(job, patience).map_err(|failure| late(client, failure)))?;
         if waited.state.has_ended() {
             return Ok(waited);
         }
@@ -67,5 +68,14 @@ fn wait_for(client: &Client, job: u64, deadline: Option<Instant>) -> Result<Wait
             let what = format!("job {job} is still {}", waited.state);
             return Err(Failure { code: 124, ..Failure::new(what, "wait longer, or see `amalgam info`") });
         }
+    }
+}
+
+/// A failure after the deadline is that the time is over, and is not tried again.
+fn late(client: &Client, failure: Failure) -> Failure {
+    let passes = matches!(failure.kind, Kind::Unreachable | Kind::Broken | Kind::Unavailable);
+    match passes && client.is_out_of_time() {
+        true => Failure { code: 124, kind: Kind::Refused, ..failure },
+        false => failure,
     }
 }

@@ -1,14 +1,14 @@
 //! `amalgam workload`: what traces and generators describe.
 
 use crate::failure::{Failure, Result};
-use crate::show;
+use crate::{output, show};
 use amalgam_workload::trace::{
     self, COMMON_KEYS, FORMATS, Key, Load, NODE_FORMATS, NODE_KEYS, Node, Summary, Workload, WorkloadShape,
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -226,20 +226,21 @@ fn cells(summary: &Summary) -> [f64; 6] {
 
 fn write(workload: &Workload, output: Option<PathBuf>) -> Result<()> {
     match output {
-        None => workload.write_lines(&mut BufWriter::new(io::stdout().lock()))?,
+        None => {
+            let cannot = |error: io::Error| Failure::unwritten("standard output", &error);
+            workload.write_lines(&mut BufWriter::with_capacity(64 << 10, output::stdout())).map_err(cannot)?;
+        }
         Some(path) => {
-            let cannot = |error: io::Error| Failure::new(format!("cannot write {}: {error}", path.display()), "");
+            let cannot = |error: io::Error| Failure::unwritten(&path.display().to_string(), &error);
             let file = File::create(&path).map_err(cannot)?;
             workload.write_lines(&mut BufWriter::new(file)).map_err(cannot)?;
         }
     }
-    let mut said = io::stderr().lock();
     for note in &workload.notes {
-        // That nobody reads it is no reason to fail.
-        let _ = writeln!(said, "note: {note}");
+        show::note(&format!("note: {note}"));
     }
     if workload.malformed.count > 0 {
-        let _ = writeln!(said, "{} left out", malformed(workload.malformed.count));
+        show::note(&format!("{} left out", malformed(workload.malformed.count)));
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ mod federations;
 mod files;
 mod gangs;
 mod guarantees;
+mod hanging;
 mod hollow;
 mod job_hosts;
 mod jobs;

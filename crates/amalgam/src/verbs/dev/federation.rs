@@ -67,16 +67,16 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
     let Some(first) = globals.first() else { unreachable!("a federation has a global master") };
     first.write_server_file(&plan.state_dir)?;
     let addresses: Vec<String> = globals.iter().map(|global| format!("http://{}", global.address)).collect();
-    show::print(&format!(
-        "ready: {} in {} under {} at {}, preset {}, state in {}\n",
+    show::announce(&format!(
+        "ready: {} in {} under {} at {}, preset {}, state in {}",
         counted(nodes as u64, "node"),
         counted(u64::from(plan.clusters), "cluster"),
         counted(u64::from(plan.globals), "global master"),
         addresses.join(" and "),
         config.preset.name(),
         plan.state_dir.display()
-    ))?;
-    cluster::until_stopped()?;
+    ));
+    cluster::until_stopped(cluster::stop_signals()?);
     let _ = fs::remove_file(plan.state_dir.join(ServerFile::NAME));
     globals.into_iter().chain(servers).for_each(Server::stop);
     executors.iter().for_each(shut_down);

@@ -624,7 +624,7 @@ pub fn create(path: &Path) -> Result<File> {
 }
 
 pub fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot write {}: {error}", path.display()), "choose a place that can be written")
+    Failure::unwritten(&path.display().to_string(), error)
 }
 
 /// What the trace lacks and what was made of it is said, not hidden.

@@ -100,6 +100,13 @@ impl Scene {
         self.daemons.borrow_mut().pop().expect("a daemon runs").kill();
     }
 
+    /// Sends the newest daemon a signal, such as `STOP`.
+    pub fn signal_daemon(&self, name: &str) {
+        let daemons = self.daemons.borrow();
+        let pid = daemons.last().expect("a daemon runs").pid().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

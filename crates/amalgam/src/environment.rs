@@ -1,0 +1,101 @@
+//! The variables that the program reads. An empty one says nothing, as if it were not set; what a set one cannot mean is refused.
+
+use crate::failure::{Failure, Result};
+use crate::output::Standard;
+use crate::{output, show};
+use std::env;
+use std::io::{self, Write};
+use tracing::level_filters::LevelFilter;
+
+const SERVER: &str = "AMALGAM_SERVER";
+const TOKEN: &str = "AMALGAM_TOKEN";
+const LOG: &str = "AMALGAM_LOG";
+
+/// All of ours that are read; the command line's parser reads the others of them.
+const READ: [&str; 5] = [SERVER, TOKEN, LOG, "AMALGAM_STATE", "AMALGAM_TOKEN_FILE"];
+
+/// Call it before other threads start.
+pub fn drop_empty() {
+    for name in READ.into_iter().filter(|name| env::var_os(name).is_some_and(|value| value.is_empty())) {
+        // SAFETY: there is no other thread.
+        unsafe { env::remove_var(name) };
+    }
+}
+
+/// What is wrong in the environment, for every verb: a mistake must not show only in the verb that happens to read it.
+///
+/// # Errors
+/// Names the variable and what it may be.
+pub fn check() -> Result<()> {
+    log_level()?;
+    server()?;
+    token()?;
+    Ok(())
+}
+
+pub fn server() -> Result<Option<String>> {
+    text(SERVER)
+}
+
+pub fn token() -> Result<Option<String>> {
+    let Some(token) = text(TOKEN)? else { return Ok(None) };
+    let token = token.trim();
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let what = format!("{TOKEN} holds no token: a token has letters, digits and signs of ASCII, and no spaces");
+        return Err(Failure::usage(what, "copy the line that `amalgam token add` printed, or unset it"));
+    }
+    Ok(Some(token.to_owned()))
+}
+
+fn text(name: &str) -> Result<Option<String>> {
+    let Some(value) = env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let text = value.into_string();
+    text.map(Some).map_err(|_| Failure::usage(format!("{name} is not UTF-8"), "set it anew, or unset it"))
+}
+
+/// Warnings and worse, unless AMALGAM_LOG says otherwise.
+fn log_level() -> Result<LevelFilter> {
+    let Some(level) = text(LOG)? else { return Ok(LevelFilter::WARN) };
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let known = levels.into_iter().find(|known| known.eq_ignore_ascii_case(level.trim()));
+    known.and_then(|known| known.parse().ok()).ok_or_else(|| {
+        let what = format!("{LOG} is `{}`, which is not a level", show::visible(&level));
+        Failure::usage(what, format!("set it to one of {}, or unset it", levels.join(", ")))
+    })
+}
+
+/// Daemons say on standard error what happens, from AMALGAM_LOG on.
+///
+/// # Errors
+/// When that is not a level.
+pub fn log_to_stderr() -> Result<()> {
+    let colours = show::is_watched() && show::wants_colour();
+    let writer = move || Log { out: output::stderr(), colours };
+    let log = tracing_subscriber::fmt().with_max_level(log_level()?).with_writer(writer).with_ansi(colours);
+    // A second call changes nothing.
+    let _ = log.try_init();
+    Ok(())
+}
+
+/// One line for each event, whatever nodes and users call themselves.
+struct Log {
+    out: Standard,
+    colours: bool,
+}
+
+impl Write for Log {
+    /// Is given whole events.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        // The escapes left in it are the colours: those in values are written out before they get here.
+        let shown = if self.colours { show::visible_in_colour(line) } else { show::visible(line) };
+        // A log that cannot be written has nowhere to say so, and its daemon goes on.
+        let _ = self.out.write_all(&[shown.as_bytes(), b"\n"].concat());
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

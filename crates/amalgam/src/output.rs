@@ -1,0 +1,162 @@
+//! The one way to standard output and standard error: every byte is written, or the caller learns why not.
+
+use crate::show;
+use std::io::{self, Write};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A standard stream, without a buffer. A descriptor that others made non-blocking is waited for: its flags are shared with
+/// whoever else has it, so they stay as they are.
+pub struct Standard {
+    descriptor: RawFd,
+    whole: &'static Mutex<()>,
+}
+
+/// What one thread writes does not get into what another writes.
+static STDOUT: Mutex<()> = Mutex::new(());
+static STDERR: Mutex<()> = Mutex::new(());
+
+/// Some note could not be written.
+static NOTES_LOST: AtomicBool = AtomicBool::new(false);
+
+pub fn stdout() -> Standard {
+    Standard { descriptor: libc::STDOUT_FILENO, whole: &STDOUT }
+}
+
+pub fn stderr() -> Standard {
+    Standard { descriptor: libc::STDERR_FILENO, whole: &STDERR }
+}
+
+impl Standard {
+    #[cfg(test)]
+    fn of(descriptor: RawFd) -> Standard {
+        Standard { descriptor, whole: &STDOUT }
+    }
+
+    fn was_closed(&self) -> bool {
+        usize::try_from(self.descriptor)
+            .ok()
+            .and_then(|place| CLOSED.get(place))
+            .is_some_and(|closed| closed.load(Ordering::Relaxed))
+    }
+}
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.was_closed() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        loop {
+            // SAFETY: the bytes are valid for their length.
+            let written = unsafe { libc::write(self.descriptor, bytes.as_ptr().cast(), bytes.len()) };
+            if let Ok(written) = usize::try_from(written) {
+                return Ok(written);
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => wait_for_room(self.descriptor)?,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let _whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        while !bytes.is_empty() {
+            match self.write(bytes)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => bytes = &bytes[written..],
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns when something can be written, or when the next write will say why not.
+fn wait_for_room(descriptor: RawFd) -> io::Result<()> {
+    let mut waited = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: it points to one entry, as is said.
+    match unsafe { libc::poll(&mut waited, 1, -1) } {
+        -1 => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// A line on standard error. That nobody reads it is no reason to fail, and that it cannot be written is one for later.
+pub fn note(line: &str) {
+    let written = stderr().write_all(format!("{}\n", show::visible_lines(line)).as_bytes());
+    if written.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        NOTES_LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether something that should be known was not written to standard error: not even this can be said there.
+pub fn has_lost_notes() -> bool {
+    NOTES_LOST.load(Ordering::Relaxed)
+}
+
+/// Which of the three standard descriptors were closed when the program started. Rust's runtime puts /dev/null in their place
+/// before `main`, where output would vanish as if it had been written.
+static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+extern "C" fn look_for_closed() {
+    for (descriptor, closed) in (0..).zip(&CLOSED) {
+        // SAFETY: it takes any number.
+        closed.store(unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: the loader calls what is in this section before the runtime, without other threads; it only calls fcntl.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_FOR_CLOSED: extern "C" fn() = look_for_closed;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    fn pipe() -> (File, File) {
+        let mut ends = [0; 2];
+        // SAFETY: there is room for both ends, which nobody else owns.
+        unsafe {
+            assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
+        }
+    }
+
+    #[test]
+    fn a_stream_that_does_not_block_gets_every_byte() {
+        let (mut reader, writer) = pipe();
+        // SAFETY: the descriptor is open.
+        assert_eq!(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+        let bytes: Vec<u8> = (0..1_000_000u32).map(|number| number as u8).collect();
+        let expected = bytes.clone();
+        let writes = std::thread::spawn(move || Standard::of(writer.as_raw_fd()).write_all(&bytes));
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        writes.join().unwrap().unwrap();
+        assert!(read == expected);
+    }
+
+    #[test]
+    fn a_full_disk_and_an_absent_reader_are_told_apart() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let error = Standard::of(full.as_raw_fd()).write_all(b"x").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        let (reader, writer) = pipe();
+        drop(reader);
+        assert_eq!(Standard::of(writer.as_raw_fd()).write_all(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,178 @@
+//! What the parser of the command line has to say: help, or what is wrong. Its tips and usage lines are made here, where the verb
+//! that was meant is known: it offers what sounds alike, of any verb, and lists the arguments that were given as if they belonged
+//! together.
+
+use crate::arguments::Arguments;
+use crate::failure::Failure;
+use crate::{output, show};
+use amalgam_workload::closest;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, Error};
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::num::{ParseFloatError, ParseIntError};
+use std::process;
+
+/// Arguments that take a value and may stand before the verb.
+const BEFORE_THE_VERB: [&str; 3] = ["--server", "--token-file", "--state-dir"];
+
+/// Ends with what is to be said about these arguments, the program's own name first.
+pub fn refuse(error: Error, arguments: &[OsString]) -> ! {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let shown = show::print_raw(rendered(&error, io::stdout().is_terminal()).as_bytes());
+        process::exit(match shown {
+            Ok(()) => 0,
+            Err(failure) => {
+                show::note(&failure.to_string());
+                failure.code.into()
+            }
+        });
+    }
+    if let Some(failure) = wrong_number(&error) {
+        show::note(&failure.to_string());
+        process::exit(failure.code.into());
+    }
+    let text = rendered(&improved(error, arguments), show::is_watched());
+    let _ = output::stderr().write_all(text.as_bytes());
+    process::exit(2);
+}
+
+fn rendered(error: &Error, is_watched: bool) -> String {
+    let text = error.render();
+    if is_watched && show::wants_colour() { text.ansi().to_string() } else { text.to_string() }
+}
+
+/// Of numbers the standard library says what a programmer would know.
+fn wrong_number(error: &Error) -> Option<Failure> {
+    let source = error.source()?;
+    let allowed = match (source.is::<ParseIntError>(), source.is::<ParseFloatError>()) {
+        (true, _) => "write a whole number, such as 10",
+        (_, true) => "write a number, such as 0.5",
+        _ => return None,
+    };
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, argument) = (said(ContextKind::InvalidValue), said(ContextKind::InvalidArg));
+    Some(Failure::usage(format!("`{}` is not possible for {argument}", show::visible(&value)), allowed))
+}
+
+fn improved(mut error: Error, arguments: &[OsString]) -> Error {
+    let mut whole = Arguments::command();
+    whole.build();
+    let mut verb = meant(&whole, arguments);
+    let wrong = |error: &Error, kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let suggest = |error: &mut Error, kind, nearest: Option<String>| match nearest {
+        Some(nearest) => drop(error.insert(kind, ContextValue::String(nearest))),
+        None => drop(error.remove(kind)),
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let written = wrong(&error, ContextKind::InvalidArg);
+            let nearest = written.and_then(|written| nearest_argument(&verb, &written));
+            suggest(&mut error, ContextKind::SuggestedArg, nearest);
+        }
+        ErrorKind::InvalidSubcommand => {
+            let written = wrong(&error, ContextKind::InvalidSubcommand);
+            let verbs = verb.get_subcommands().filter(|verb| !verb.is_hide_set()).map(Command::get_name);
+            let nearest = written.and_then(|written| Some(closest(&written, verbs)?.to_owned()));
+            suggest(&mut error, ContextKind::SuggestedSubcommand, nearest);
+        }
+        ErrorKind::InvalidValue => {
+            let nearest = match (error.get(ContextKind::InvalidValue), error.get(ContextKind::ValidValue)) {
+                (Some(ContextValue::String(written)), Some(ContextValue::Strings(values))) => {
+                    closest(written, values.iter().map(String::as_str)).map(str::to_owned)
+                }
+                _ => None,
+            };
+            suggest(&mut error, ContextKind::SuggestedValue, nearest);
+        }
+        _ => {}
+    }
+    if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
+        // The others name arguments of other verbs.
+        let of_this = |tip: &String| tip.starts_with("to pass") || tip.starts_with("subcommand");
+        let kept: Vec<_> = tips.into_iter().filter(|tip| of_this(&tip.to_string())).collect();
+        if !kept.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(kept));
+        }
+    }
+    if error.get(ContextKind::Usage).is_some() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(verb.render_usage()));
+    }
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand, ContextKind::InvalidValue] {
+        if let Some(text) = wrong(&error, kind) {
+            error.insert(kind, ContextValue::String(show::visible(&text).into_owned()));
+        }
+    }
+    error
+}
+
+/// The verb, and its own verb, that the arguments name, as far as they do.
+fn meant(whole: &Command, arguments: &[OsString]) -> Command {
+    let mut verb = whole;
+    let mut rest = arguments.iter().skip(1).map_while(|argument| argument.to_str());
+    while let Some(argument) = rest.next() {
+        match verb.find_subcommand(argument) {
+            Some(found) => verb = found,
+            None if BEFORE_THE_VERB.contains(&argument) => drop(rest.next()),
+            None if argument.starts_with('-') && argument != "--" => {}
+            None => break,
+        }
+    }
+    verb.clone()
+}
+
+fn nearest_argument(verb: &Command, written: &str) -> Option<String> {
+    let written = written.strip_prefix("--")?.split('=').next()?;
+    let shown = verb.get_arguments().filter(|argument| !argument.is_hide_set());
+    let names = shown.filter_map(clap::Arg::get_long);
+    closest(written, names).map(|nearest| format!("--{nearest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn said(arguments: &str) -> String {
+        let arguments: Vec<OsString> = arguments.split(' ').map(OsString::from).collect();
+        let Err(error) = Arguments::try_parse_from(&arguments) else { panic!("{arguments:?} are right") };
+        improved(error, &arguments).render().to_string()
+    }
+
+    #[test]
+    fn what_is_offered_is_near_and_of_the_same_verb() {
+        for (arguments, tip) in [
+            ("amalgam list --reason", None),
+            ("amalgam exec", None),
+            ("amalgam executer", None),
+            ("amalgam lsit", Some("a similar subcommand exists: 'list'")),
+            ("amalgam node lst", Some("a similar subcommand exists: 'list'")),
+            ("amalgam list --stat failed", Some("a similar argument exists: '--state'")),
+            ("amalgam --stat failed list", None),
+            ("amalgam list --sever x", Some("a similar argument exists: '--server'")),
+            ("amalgam submit --timout 1s -- x", Some("a similar argument exists: '--timeout'")),
+            ("amalgam list --state faild", Some("a similar value exists: 'failed'")),
+            ("amalgam list --state bogus", None),
+        ] {
+            let said = said(arguments);
+            match tip {
+                Some(tip) => assert!(said.contains(tip), "{arguments}: {said}"),
+                None => assert!(!said.contains("similar") && !said.contains("exists"), "{arguments}: {said}"),
+            }
+        }
+    }
+
+    #[test]
+    fn usage_lines_are_those_of_the_verb() {
+        let said = said("amalgam list --all --state-dir /x --state failed --state-dirr y");
+        assert!(said.contains("Usage: amalgam list [OPTIONS]\n"), "{said}");
+        let said = self::said("amalgam --state-dir /x node --json");
+        assert!(said.contains("Usage: amalgam node [OPTIONS] <COMMAND>\n"), "{said}");
+        let said = self::said("amalgam cancel --quiet --json 1");
+        assert!(said.contains("Usage: amalgam cancel [OPTIONS] <JOBS>...\n"), "{said}");
+    }
+}
