@@ -1,9 +1,12 @@
 //! The verbs and what they have in common.
 
+use crate::failure::{Failure, Result};
 use crate::verbs;
+use amalgam_core::vocabulary::byte_string::shown;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// A cluster scheduler in one program.
 #[derive(Parser)]
@@ -33,6 +36,15 @@ pub struct Connection {
     /// The server's state directory
     #[arg(long, env = "AMALGAM_STATE", global = true, value_name = "DIR", help_heading = "Connection")]
     pub state_dir: Option<PathBuf>,
+}
+
+/// A path as part of a text, which not every path can be.
+pub fn as_text(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| {
+        let what =
+            format!("the path `{}` is not UTF-8, and becomes part of a text", shown(path.as_os_str().as_bytes()));
+        Failure::usage(what, "use another directory, or set TMPDIR to one where it is only for a while")
+    })
 }
 
 /// Takes words of the interface, and lists them where another is given.

@@ -6,6 +6,7 @@ use crate::environment;
 use crate::failure::{Failure, Result};
 use amalgam_daemon::api::ServerFile;
 use amalgam_daemon::auth::{self, Tokens};
+use amalgam_workload::path_of;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,7 +49,7 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     if !listens(&file.address) {
         return Ok(None);
     }
-    let token = token(connection, Some(Path::new(&file.token_file)))?;
+    let token = token(connection, Some(path_of(&file.token_file)))?;
     Ok(Some(Client::new(format!("http://{}", file.address), token)))
 }
 

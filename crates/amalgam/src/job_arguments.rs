@@ -6,14 +6,16 @@ use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use crate::verbs::ACTIVE;
 use crate::verbs::workload::parse_option;
-use amalgam_core::vocabulary::{Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
+use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
 use amalgam_daemon::api::{QueueSummary, Submitted};
 use amalgam_workload::quantities::{self, Malformed};
 use amalgam_workload::trace;
 use amalgam_workload::{
-    CommandOptions, Context, FileError, Format, JobOptions, closest, from_command, queue_position, read_job,
+    CommandOptions, Context, FileError, Format, JobOptions, bytes_of, closest, from_command, queue_position, read_job,
 };
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -24,7 +26,7 @@ pub struct JobArgs {
     file: Option<PathBuf>,
     /// A command instead of a file
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "file")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 
     /// A name for the job
     #[arg(long, value_parser = quantities::parse_job_name)]
@@ -36,8 +38,8 @@ pub struct JobArgs {
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i32>,
     /// A variable for the tasks; repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_parser = quantities::parse_variable)]
-    env: Vec<(String, String)>,
+    #[arg(long, value_name = "NAME=VALUE", value_parser = OsStringValueParser::new().try_map(|text| quantities::parse_variable(&text)))]
+    env: Vec<(ByteString, ByteString)>,
     /// Jobs that must have succeeded first: 7, 1-5, 3,7, last or all (of yours that have not ended); repeatable
     #[arg(long, value_name = "JOBS", value_parser = Selector::parse)]
     after: Vec<Selector>,
@@ -83,7 +85,7 @@ struct StageArgs {
     array: Option<Ranges>,
     /// A file; one task per line
     #[arg(long, value_name = "FILE", conflicts_with = "array")]
-    each_line: Option<String>,
+    each_line: Option<PathBuf>,
     /// What each task needs, such as cpu=2,memory=1GiB,gpu=1 [default: cpu=1]
     #[arg(short, long, value_name = "KIND=AMOUNT", value_delimiter = ',', value_parser = parse_need)]
     resources: Vec<Need>,
@@ -107,7 +109,7 @@ struct StageArgs {
     execution: Option<Execution>,
     /// submitted, own or an absolute path
     #[arg(long, value_name = "DIR")]
-    workdir: Option<String>,
+    workdir: Option<PathBuf>,
     /// How much of each task's output is kept, and of its errors, such as 1GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = quantities::parse_size)]
     output_cap: Option<u64>,
@@ -213,7 +215,10 @@ impl JobArgs {
         let mut job = match (&self.file, &self.from.from) {
             (Some(file), _) => read_file(file, &context)?,
             (None, Some(trace)) => self.from.sleeping_job(trace, &context)?,
-            (None, None) => return Ok(from_command(self.command, &options, &context)?),
+            (None, None) => {
+                let command = self.command.into_iter().map(bytes_of).collect();
+                return Ok(from_command(command, &options, &context)?);
+            }
         };
         options.job.apply_to(&mut job);
         Ok(job)
@@ -231,7 +236,7 @@ impl TraceArgs {
         };
         let mut spec = job.sleeping().map_err(|problem| Failure::usage(problem, ""))?;
         workload.notes.iter().for_each(|note| show::note(&format!("note: {note}")));
-        spec.submit_dir = context.submit_dir.to_string_lossy().into_owned();
+        spec.submit_dir = bytes_of(&context.submit_dir);
         Ok(spec)
     }
 }
@@ -240,7 +245,7 @@ impl StageArgs {
     fn options(self) -> CommandOptions {
         let mut options = CommandOptions {
             array: self.array.map(|ranges| ranges.0),
-            each_line: self.each_line,
+            each_line: self.each_line.map(bytes_of),
             expected: self.expected,
             execution: self.execution.map(|execution| match execution {
                 Execution::Guaranteed => ExecutionType::Guaranteed,
@@ -251,7 +256,7 @@ impl StageArgs {
             retries: self.retries,
             timeout: self.timeout,
             gang: self.gang,
-            workdir: self.workdir,
+            workdir: self.workdir.map(bytes_of),
             output_cap: self.output_cap,
             ..CommandOptions::default()
         };

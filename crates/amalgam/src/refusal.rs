@@ -5,6 +5,7 @@
 use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::{output, show};
+use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_workload::closest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Error};
@@ -12,10 +13,18 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::num::{ParseFloatError, ParseIntError};
+use std::os::unix::ffi::OsStrExt;
 use std::process;
 
 /// Arguments that take a value and may stand before the verb.
 const BEFORE_THE_VERB: [&str; 3] = ["--server", "--token-file", "--state-dir"];
+
+/// An argument must be a text and is none.
+fn no_text(arguments: &[OsString]) -> Failure {
+    let wrong = arguments.iter().find(|argument| argument.to_str().is_none()).map(|argument| argument.as_bytes());
+    let what = format!("the argument `{}` is not UTF-8", shown(wrong.unwrap_or_default()));
+    Failure::usage(what, "write a text; only paths, variables and what is behind `--` may be of any bytes")
+}
 
 /// Ends with what is to be said about these arguments, the program's own name first.
 pub fn refuse(error: Error, arguments: &[OsString]) -> ! {
@@ -29,7 +38,8 @@ pub fn refuse(error: Error, arguments: &[OsString]) -> ! {
             }
         });
     }
-    if let Some(failure) = wrong_number(&error) {
+    let of_bytes = || (error.kind() == ErrorKind::InvalidUtf8).then(|| no_text(arguments));
+    if let Some(failure) = of_bytes().or_else(|| wrong_number(&error)) {
         show::note(&failure.to_string());
         process::exit(failure.code.into());
     }

@@ -17,11 +17,11 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Age, Allocation, AskId, AtNode, AttemptId, Attributes, ClientId, ClusterId, Constraint, Digest, Duration,
-    EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation, GlobalId, GrantId,
-    HostId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins, NodeId, NodeWaits,
-    ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate, Token, Totals,
-    UserId, Wants,
+    Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, ClientId, ClusterId, Constraint, Digest,
+    Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation,
+    GlobalId, GrantId, HostId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins,
+    NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate,
+    Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -799,7 +799,7 @@ pub struct Launch {
     /// The user's index value of the task.
     pub index: u64,
     /// The user's text for the task, where it has one.
-    pub item: Option<Box<str>>,
+    pub item: Option<ByteString>,
     pub expected: Option<Duration>,
     /// It does not start before its job manager says `BeginTask`; the node says when it is in place.
     pub is_of_gang: bool,

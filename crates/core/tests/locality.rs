@@ -91,7 +91,7 @@ impl Model {
         let stage = StageSpec {
             name: "only".to_owned(),
             tasks: TaskSet::Count(1_000),
-            program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+            program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
             resources: ResourceSpec { basic: CORE, custom: Vec::new() },
             execution: ExecutionType::Guaranteed,
             ..StageSpec::default()

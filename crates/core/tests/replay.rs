@@ -21,7 +21,7 @@ fn job(tasks: u32) -> JobSpec {
     let stage = StageSpec {
         name: "s0".to_owned(),
         tasks: TaskSet::Count(tasks),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
         execution: ExecutionType::Guaranteed,
         retries: 1,

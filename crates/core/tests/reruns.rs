@@ -34,7 +34,7 @@ fn first_run(after_jobs: Vec<JobId>) -> Vec<Change> {
     let stage = StageSpec {
         name: "s0".to_owned(),
         tasks: TaskSet::Count(2),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
         resources: ResourceSpec { basic: resources, custom: Vec::new() },
         execution: ExecutionType::Guaranteed,
         ..StageSpec::default()

@@ -16,7 +16,7 @@ const PRESETS: [Preset; 3] = [Preset::FIFO, Preset::SPARROW, Preset::APOLLO];
 /// A task for each of these, which reads so many KiB and runs so many seconds.
 fn reading(tasks: &[(u32, u64)]) -> StageSpec {
     let mut items = Items::default();
-    tasks.iter().for_each(|(_, seconds)| items.push(&format!("{seconds}s")).expect("short"));
+    tasks.iter().for_each(|(_, seconds)| items.push(format!("{seconds}s")).expect("short"));
     let input_kib = tasks.iter().map(|(kib, _)| *kib).collect();
     StageSpec { tasks: TaskSet::Each(items), input_kib, ..stage("only", 1, "{item}", 1_000) }
 }

@@ -1,7 +1,7 @@
 //! The public interface's JSON, shared by server and command line. Stable: fields are added, never changed.
 
-use amalgam_core::vocabulary::Instant;
-use schemars::JsonSchema;
+use amalgam_core::vocabulary::{ByteString, Instant};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +14,25 @@ macro_rules! wire {
         #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
         $visibility struct $name { $($(#[$field_attribute])* pub $field: $type,)* })*
     };
+}
+
+/// How a [`ByteString`] is described.
+struct AnyText;
+
+impl JsonSchema for AnyText {
+    fn schema_name() -> Cow<'static, str> {
+        "AnyText".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A text; where it is not UTF-8 an object with its bytes, of which `\\xNN` is one and `\\\\` a backslash.",
+            "oneOf": [
+                { "type": "string" },
+                { "type": "object", "properties": { "bytes": { "type": "string" } }, "required": ["bytes"] },
+            ],
+        })
+    }
 }
 
 wire! {
@@ -104,7 +123,8 @@ wire! {
         /// Everything that keeps it from running.
         reasons: Vec<String>,
         after_jobs: Vec<u64>,
-        submit_dir: String,
+        #[schemars(with = "AnyText")]
+        submit_dir: ByteString,
         max_fails: Option<u32>,
         expected_end: Option<Timestamp>,
         /// What `wait` exits with; set when the job has ended.
@@ -114,7 +134,8 @@ wire! {
     pub struct StageDetail {
         name: String,
         after: Vec<String>,
-        command: Vec<String>,
+        #[schemars(with = "Vec<AnyText>")]
+        command: Vec<ByteString>,
         tasks: TaskCounts,
         /// Finished tasks per second, lately.
         rate: Option<f64>,
@@ -148,7 +169,8 @@ wire! {
         index: u32,
         /// The index value of an array, which may differ from the position.
         value: u64,
-        item: Option<String>,
+        #[schemars(with = "Option<AnyText>")]
+        item: Option<ByteString>,
         state: TaskState,
         node: Option<String>,
         /// The latest attempt.
@@ -657,7 +679,7 @@ pub struct ServerFile {
     /// `127.0.0.1:7433`.
     pub address: String,
     pub pid: u32,
-    pub token_file: String,
+    pub token_file: ByteString,
 }
 
 impl ServerFile {

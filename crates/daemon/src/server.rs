@@ -37,6 +37,7 @@ use std::error::Error;
 use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -452,7 +453,7 @@ impl Server {
 
 /// Leaves the address of an interface where clients on this machine look for it.
 pub(crate) fn leave_address(state_dir: &Path, address: SocketAddr, token_file: &Path) -> Result<(), ServerError> {
-    let token_file = token_file.display().to_string();
+    let token_file = token_file.as_os_str().as_bytes().into();
     let file = ServerFile { address: address.to_string(), pid: std::process::id(), token_file };
     let text = serde_json::to_string(&file).expect("an address can be written");
     let path = state_dir.join(ServerFile::NAME);

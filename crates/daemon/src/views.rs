@@ -15,8 +15,8 @@ use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Attributes, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId, ResourceTime,
-    Resources, Seat, StageSpec, TaskId, Totals,
+    Attributes, ByteString, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId,
+    ResourceTime, Resources, Seat, StageSpec, TaskId, Totals,
 };
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
@@ -486,7 +486,7 @@ impl Job<'_> {
             stage: spec.name.clone(),
             index,
             value: spec.tasks.index_value(index),
-            item: spec.tasks.item(index).map(str::to_owned),
+            item: spec.tasks.item(index).map(ByteString::from),
             state,
             node: record.map(|record| self.dispatch.names.of(record.node).unwrap_or_default().to_owned()),
             attempt: attempt.map(|attempt| attempt.to_string()),

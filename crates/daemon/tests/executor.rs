@@ -81,7 +81,7 @@ fn what_cannot_be_launched_says_why() {
     assert!(why(order(2, &["/no/such/program"])).contains("does not exist"));
     assert!(why(order(3, &["/etc/passwd"])).contains("not executable"));
     let mut elsewhere = order(4, &["true"]);
-    change(&mut elsewhere).submit_dir = "/no/such/dir".to_owned();
+    change(&mut elsewhere).submit_dir = "/no/such/dir".into();
     let no_dir = why(elsewhere);
     assert!(no_dir.contains("no directory /no/such/dir") && no_dir.contains("workdir = \"own\""), "{no_dir}");
     assert!(why(order(5, &[])).contains("empty"));
@@ -279,7 +279,7 @@ fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
     let home = Home::new(EnforcementChoice::None);
     let mut order = sh(1, "pwd; ls | wc -l; echo kept > file");
     change_program(&mut order).workdir = Workdir::Own;
-    change(&mut order).submit_dir = "/no/such/dir".to_owned();
+    change(&mut order).submit_dir = "/no/such/dir".into();
     let own = own_dir(&home.state, order.attempt);
     assert_eq!(home.agent().run(order).reason, EndReason::Exit(0));
     assert_eq!(home.output(1, Stream::Stdout), format!("{}\n0\n", own.display()));

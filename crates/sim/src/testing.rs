@@ -38,7 +38,7 @@ pub fn job(queue: &str, tasks: u32, arrival: Duration, run_time: Duration) -> Tr
     let stage = StageSpec {
         name: "s0".to_owned(),
         tasks: TaskSet::Count(tasks),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000, 0), custom: Vec::new() },
         execution: ExecutionType::Guaranteed,
         ..StageSpec::default()

@@ -17,7 +17,7 @@ fn job(arrival: u64, stages: &[Stage<'_>]) -> TraceJob {
         name: format!("s{number}"),
         after: after.to_vec(),
         tasks: TaskSet::Count(tasks),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
         resources: ResourceSpec { basic: Resources::new(1_000 * cores, mebibytes), custom: Vec::new() },
         execution: ExecutionType::Guaranteed,
         ..StageSpec::default()

@@ -3,14 +3,19 @@
 use crate::document::{At, Format, Node, Value, parse};
 use crate::error::{Complaint, FileError, Position};
 use crate::job_file::{
-    Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile,
+    Array, Command, ConstraintText, Each, Environment, Execution, JobFile, ResourceTable, StageFile, Word,
 };
 use crate::quantities::{self, Malformed, check_text};
-use crate::{files, order, suggest, tasks};
+use crate::{bytes_of, files, order, suggest, tasks};
+use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::job::MAX_STAGES;
+use amalgam_core::vocabulary::names::{MOST_BYTES, is_invisible};
 use amalgam_core::vocabulary::resources::BUILT_IN;
-use amalgam_core::vocabulary::{ExecutionType, JobId, JobSpec, Named, Program, Reads, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{
+    ByteString, ExecutionType, JobId, JobSpec, Named, Program, Reads, StageSpec, TaskSet, Workdir,
+};
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -58,14 +63,14 @@ fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, C
     let after_jobs = file.after.take().unwrap_or_default().0.into_iter().map(JobId).collect();
     let name = match &file.name {
         Some(name) => checked_name(Named::Job, name)?,
-        None => origin.file_stem().map_or_else(|| "job".to_owned(), |stem| stem.to_string_lossy().into_owned()),
+        None => default_name(origin.file_stem().unwrap_or_default().as_bytes()),
     };
     let mut job = JobSpec {
         name,
         queue: file.queue.take().map(|queue| queue.value).unwrap_or_default(),
         user: String::new(),
         priority: file.priority.unwrap_or(0),
-        submit_dir: context.submit_dir.to_string_lossy().into_owned(),
+        submit_dir: bytes_of(&context.submit_dir),
         stages: Vec::new(),
         after_jobs,
         max_fails: file.max_fails,
@@ -75,6 +80,19 @@ fn build(document: &Node, origin: &Path, context: &Context) -> Result<JobSpec, C
     job.stages = stages(file, document.at, context)?;
     tasks::check_count(job.task_count()).map_err(|wrong| Complaint::from(wrong).at(document.at))?;
     Ok(job)
+}
+
+/// A name from that of a file, which may be of any bytes.
+pub(crate) fn default_name(file: &[u8]) -> String {
+    let mut name = String::new();
+    for character in shown(file).chars() {
+        let character = if is_invisible(character) { '_' } else { character };
+        if name.len() + character.len_utf8() > MOST_BYTES {
+            break;
+        }
+        name.push(character);
+    }
+    if name.trim().is_empty() { "job".to_owned() } else { name }
 }
 
 fn checked_name(what: Named, name: &At<String>) -> Result<String, Complaint> {
@@ -222,7 +240,7 @@ fn stage(
         .at(at)
     };
     let command = match file.command {
-        Some(At { at, value: Command(command) }) if command.first().is_none_or(String::is_empty) => {
+        Some(At { at, value: Command(command) }) if command.first().is_none_or(ByteString::is_empty) => {
             return Err(no_command(at));
         }
         Some(At { value: Command(command), .. }) => command,
@@ -300,27 +318,27 @@ fn task_set(
 }
 
 /// The job's variables, replaced by the stage's own where both name one.
-fn environment(job: Option<&At<Environment>>, stage: Option<At<Environment>>) -> Vec<(String, String)> {
-    let mut variables: BTreeMap<String, String> = BTreeMap::new();
+fn environment(job: Option<&At<Environment>>, stage: Option<At<Environment>>) -> Vec<(ByteString, ByteString)> {
+    let mut variables: BTreeMap<ByteString, ByteString> = BTreeMap::new();
     variables.extend(job.into_iter().flat_map(|env| env.value.0.iter().cloned()));
     variables.extend(stage.into_iter().flat_map(|env| env.value.0));
     variables.into_iter().collect()
 }
 
-fn workdir(written: Option<&At<String>>) -> Result<Option<(Position, Workdir)>, Complaint> {
-    let Some(At { at, value }) = written else { return Ok(None) };
-    parse_workdir(value).map(|workdir| Some((*at, workdir))).map_err(|wrong| Complaint::from(wrong).at(*at))
+fn workdir(written: Option<&At<Word>>) -> Result<Option<(Position, Workdir)>, Complaint> {
+    let Some(At { at, value: Word(written) }) = written else { return Ok(None) };
+    parse_workdir(written).map(|workdir| Some((*at, workdir))).map_err(|wrong| Complaint::from(wrong).at(*at))
 }
 
 /// Reads `submitted`, `own` or an absolute path.
-pub(crate) fn parse_workdir(text: &str) -> Result<Workdir, Malformed> {
-    check_text("the directory", text)?;
-    match text {
-        "submitted" => Ok(Workdir::Submitted),
-        "own" => Ok(Workdir::Own),
-        path if Path::new(path).is_absolute() => Ok(Workdir::Path(path.to_owned())),
-        other => Err(Malformed::new(
-            format!("`{other}` is not a working directory"),
+pub(crate) fn parse_workdir(written: &ByteString) -> Result<Workdir, Malformed> {
+    check_text("the directory", written.as_bytes())?;
+    match written.as_bytes() {
+        b"submitted" => Ok(Workdir::Submitted),
+        b"own" => Ok(Workdir::Own),
+        [b'/', ..] => Ok(Workdir::Path(written.clone())),
+        _ => Err(Malformed::new(
+            format!("`{written}` is not a working directory"),
             "write `submitted`, `own` or an absolute path",
         )),
     }

@@ -1,14 +1,14 @@
 //! A job from a plain command line: `amalgam run --array 0-9 -- ./simulate`.
 
-use crate::build::{Context, DEFAULT_OUTPUT_CAP, parse_workdir};
+use crate::build::{Context, DEFAULT_OUTPUT_CAP, default_name, parse_workdir};
 use crate::job_file::Each;
 use crate::quantities::Malformed;
-use crate::tasks;
+use crate::{bytes_of, path_of, tasks};
 use amalgam_core::vocabulary::{
-    Constraint, Duration, ExecutionType, IndexRange, JobSpec, Program, Reads, ResourceSpec, Resources, StageSpec,
-    TaskSet, resources,
+    ByteString, Constraint, Duration, ExecutionType, IndexRange, JobSpec, Program, Reads, ResourceSpec, Resources,
+    StageSpec, TaskSet, resources,
 };
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// What a command line says beside the command. Nothing is required.
@@ -17,7 +17,7 @@ pub struct CommandOptions {
     pub job: JobOptions,
     pub array: Option<Vec<IndexRange>>,
     /// A file; one task per line.
-    pub each_line: Option<String>,
+    pub each_line: Option<ByteString>,
     pub cpu_millis: Option<u32>,
     pub memory_mib: Option<u32>,
     pub gpus: Option<u32>,
@@ -29,7 +29,7 @@ pub struct CommandOptions {
     pub retries: Option<u32>,
     pub timeout: Option<Duration>,
     pub gang: bool,
-    pub workdir: Option<String>,
+    pub workdir: Option<ByteString>,
     /// Bytes that are kept of each stream.
     pub output_cap: Option<u64>,
 }
@@ -43,7 +43,7 @@ pub struct JobOptions {
     pub max_fails: Option<u32>,
     pub hold: bool,
     pub wait_for_nodes: bool,
-    pub env: Vec<(String, String)>,
+    pub env: Vec<(ByteString, ByteString)>,
 }
 
 impl JobOptions {
@@ -70,12 +70,16 @@ impl JobOptions {
 
 /// # Errors
 /// What is wrong with the command or an option, and the remedy.
-pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Context) -> Result<JobSpec, Malformed> {
-    let Some(program) = command.first().filter(|program| !program.is_empty()) else {
+pub fn from_command(
+    command: Vec<ByteString>,
+    options: &CommandOptions,
+    context: &Context,
+) -> Result<JobSpec, Malformed> {
+    let Some(program) = command.first().filter(|program| !program.as_bytes().is_empty()) else {
         return Err(Malformed::new("the command is missing", "write it after `--`"));
     };
-    let name =
-        Path::new(program).file_name().map_or_else(|| program.clone(), |name| name.to_string_lossy().into_owned());
+    let name = path_of(program).file_name().map_or(&b""[..], OsStrExt::as_bytes);
+    let name = default_name(name);
     let tasks = match (&options.array, &options.each_line) {
         (None, None) => TaskSet::Count(1),
         (Some(ranges), None) => tasks::indexed(ranges.clone())?,
@@ -89,7 +93,7 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
     }
     let basic = Resources::new(options.cpu_millis.unwrap_or(1000), options.memory_mib.unwrap_or(0))
         .with(resources::GPU, options.gpus.unwrap_or(0));
-    let workdir = options.workdir.as_deref().map(parse_workdir).transpose()?.unwrap_or_default();
+    let workdir = options.workdir.as_ref().map(parse_workdir).transpose()?.unwrap_or_default();
     let output_cap = options.output_cap.unwrap_or(DEFAULT_OUTPUT_CAP);
     let stage = StageSpec {
         name: "main".to_owned(),
@@ -110,7 +114,7 @@ pub fn from_command(command: Vec<String>, options: &CommandOptions, context: &Co
         input_kib: Vec::new(),
         reads: Reads::default(),
     };
-    let submit_dir = context.submit_dir.to_string_lossy().into_owned();
+    let submit_dir = bytes_of(&context.submit_dir);
     let mut job = JobSpec { name, submit_dir, stages: vec![stage], ..JobSpec::default() };
     options.job.apply_to(&mut job);
     Ok(job)

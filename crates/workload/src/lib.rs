@@ -10,6 +10,7 @@ mod command;
 mod document;
 mod error;
 mod files;
+mod glob;
 mod job_file;
 mod order;
 pub mod quantities;
@@ -24,8 +25,11 @@ pub use error::{FileError, Position, packed};
 pub use job_file::json_schema;
 pub use suggest::closest;
 
+use amalgam_core::vocabulary::ByteString;
 use serde::de::DeserializeOwned;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 /// Reads settings in TOML. What an error of a value's own reader says and advises is put together by [`packed`]; an [`At`]
 /// remembers where its value is.
@@ -34,4 +38,14 @@ use std::path::Path;
 /// With the place in the file, and for a key that is not known a suggestion.
 pub fn read_settings<T: DeserializeOwned>(text: &str, file: &Path) -> Result<T, FileError> {
     document::parse(text, Format::Toml).and_then(|tree| tree.read()).map_err(|complaint| complaint.in_file(file))
+}
+
+/// The path that these bytes are.
+pub fn path_of(bytes: &ByteString) -> &Path {
+    Path::new(OsStr::from_bytes(bytes.as_bytes()))
+}
+
+/// The bytes of a path.
+pub fn bytes_of(path: impl Into<PathBuf>) -> ByteString {
+    path.into().into_os_string().into_vec().into()
 }

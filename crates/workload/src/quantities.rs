@@ -1,9 +1,12 @@
 //! Amounts as people write them: `256MiB`, `1.5G`, `500m`, `0-199:10`.
 
 use crate::suggest::closest;
+use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::resources::BUILT_IN;
-use amalgam_core::vocabulary::{BadName, Duration, IndexRange, Named};
+use amalgam_core::vocabulary::{BadName, ByteString, Duration, IndexRange, Named};
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 
 /// What is wrong with a text, and what to write instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -182,24 +185,28 @@ pub(crate) fn check_resource_name(name: &str) -> Result<(), Malformed> {
 ///
 /// # Errors
 /// What is wrong and what to write.
-pub fn parse_variable(text: &str) -> Result<(String, String), Malformed> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| Malformed::new(format!("`{text}` is not a variable"), "write `NAME=VALUE`"))?;
+pub fn parse_variable(text: &OsStr) -> Result<(ByteString, ByteString), Malformed> {
+    let bytes = text.as_bytes();
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == b'=')
+        .ok_or_else(|| Malformed::new(format!("`{}` is not a variable", shown(bytes)), "write `NAME=VALUE`"))?;
+    let (name, value) = (&bytes[..end], &bytes[end + 1..]);
     check_variable(name, value)?;
-    Ok((name.to_owned(), value.to_owned()))
+    Ok((name.into(), value.into()))
 }
 
-pub(crate) fn check_variable(name: &str, value: &str) -> Result<(), Malformed> {
-    if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Malformed::new(format!("`{name}` cannot name a variable"), "use letters, digits and underscores"));
+pub(crate) fn check_variable(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    let shown = shown(name);
+    if name.is_empty() || name.iter().any(|byte| b"=\0".contains(byte)) {
+        return Err(Malformed::new(format!("`{shown}` cannot name a variable"), "use letters, digits and underscores"));
     }
-    check_text(&format!("the value of `{name}`"), value)
+    check_text(&format!("the value of `{shown}`"), value)
 }
 
 /// A NUL cannot be passed to a process.
-pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Malformed> {
-    if text.contains('\0') {
+pub(crate) fn check_text(what: &str, text: &[u8]) -> Result<(), Malformed> {
+    if text.contains(&b'\0') {
         return Err(Malformed::new(format!("{what} contains a NUL character"), "remove it: no process can receive it"));
     }
     Ok(())

@@ -2,10 +2,14 @@
 
 use crate::job_file::Each;
 use crate::quantities::{Malformed, check_text};
+use crate::{glob, path_of};
+use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::job::{MAX_GANG, MAX_TASKS};
-use amalgam_core::vocabulary::{ExecutionType, IndexRange, Items, TaskSet};
+use amalgam_core::vocabulary::{ByteString, ExecutionType, IndexRange, Items, TaskSet};
 use serde_json::value::RawValue;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Checks that the ranges name at least one and not too many tasks.
@@ -23,7 +27,7 @@ pub(crate) fn counted(count: u32) -> Result<TaskSet, Malformed> {
 /// Reads the items of an `each`; relative paths start at `directory`.
 pub(crate) fn each(source: Each, directory: &Path) -> Result<TaskSet, Malformed> {
     let items = match source {
-        Each::Files(pattern) => files(&pattern, directory)?,
+        Each::Files(pattern) => files(pattern.as_bytes(), directory)?,
         Each::Lines(file) => lines(&file, directory)?,
         Each::Json(file) => json(&file, directory)?,
         Each::Items(items) => items,
@@ -35,7 +39,7 @@ pub(crate) fn each(source: Each, directory: &Path) -> Result<TaskSet, Malformed>
 /// How large the files are that are the items, in KiB rounded up; a directory is taken for empty.
 pub(crate) fn sizes(tasks: &TaskSet, directory: &Path) -> Vec<u32> {
     let TaskSet::Each(items) = tasks else { return Vec::new() };
-    let kib = |item: &str| match fs::metadata(directory.join(item)) {
+    let kib = |item: &[u8]| match fs::metadata(directory.join(OsStr::from_bytes(item))) {
         Ok(found) if found.is_file() => u32::try_from(found.len().div_ceil(1_024)).unwrap_or(u32::MAX),
         _ => 0,
     };
@@ -65,38 +69,27 @@ pub(crate) fn check_gang(tasks: u32, execution: ExecutionType) -> Result<(), Mal
     Ok(())
 }
 
-fn files(pattern: &str, directory: &Path) -> Result<Items, Malformed> {
-    let base = glob::Pattern::escape(&directory.to_string_lossy());
-    let full = if Path::new(pattern).is_absolute() { pattern.to_owned() } else { format!("{base}/{pattern}") };
-    let found = glob::glob(&full)
-        .map_err(|error| Malformed::new(format!("`{pattern}` is not a pattern: {}", error.msg), "mend the pattern"))?;
+fn files(pattern: &[u8], directory: &Path) -> Result<Items, Malformed> {
     let mut items = Items::default();
-    for path in found {
-        let path = path.map_err(|error| {
-            let problem = format!("cannot read `{}`: {}", error.path().display(), error.error());
-            Malformed::new(problem, "make it readable, or narrow the pattern")
-        })?;
-        let relative = path.strip_prefix(directory).unwrap_or(&path);
-        let text = relative.to_str().ok_or_else(|| {
-            Malformed::new(format!("the name of `{}` is not UTF-8", relative.display()), "rename the file")
-        })?;
-        push(&mut items, text)?;
+    for path in glob::expand(pattern, directory)? {
+        push(&mut items, &path)?;
     }
     if items.is_empty() {
-        let problem = format!("`{pattern}` matches no file in {}", directory.display());
+        let problem = format!("`{}` matches no file in {}", shown(pattern), directory.display());
         return Err(Malformed::new(problem, "mend the pattern, or submit from the directory that has the files"));
     }
     items.shrink();
     Ok(items)
 }
 
-fn lines(file: &str, directory: &Path) -> Result<Items, Malformed> {
+/// A line ends with a newline, be a carriage return before it or not.
+fn lines(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
     let text = read(file, directory)?;
     let mut items = Items::default();
-    for line in text.lines() {
-        push(&mut items, line)?;
+    for line in text.strip_suffix(b"\n").unwrap_or(&text).split(|byte| *byte == b'\n') {
+        push(&mut items, line.strip_suffix(b"\r").unwrap_or(line))?;
     }
-    if items.is_empty() {
+    if text.is_empty() {
         return Err(Malformed::new(format!("`{file}` has no lines"), "write one line per task into it"));
     }
     items.shrink();
@@ -104,16 +97,20 @@ fn lines(file: &str, directory: &Path) -> Result<Items, Malformed> {
 }
 
 /// A string becomes its text, anything else its JSON.
-fn json(file: &str, directory: &Path) -> Result<Items, Malformed> {
-    let text = read(file, directory)?;
+fn json(file: &ByteString, directory: &Path) -> Result<Items, Malformed> {
+    let text = String::from_utf8(read(file, directory)?).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Malformed::new(format!("line {line} of `{file}` is not UTF-8"), "convert the file to UTF-8")
+    })?;
     let elements: Vec<&RawValue> = serde_json::from_str(&text).map_err(|error| {
         Malformed::new(format!("`{file}` is not a JSON list: {error}"), "write a list, with one element per task")
     })?;
     let mut items = Items::default();
     for element in elements {
         match serde_json::from_str::<std::borrow::Cow<'_, str>>(element.get()) {
-            Ok(text) => push(&mut items, &text)?,
-            Err(_) => push(&mut items, element.get())?,
+            Ok(text) => push(&mut items, text.as_bytes())?,
+            Err(_) => push(&mut items, element.get().as_bytes())?,
         }
     }
     if items.is_empty() {
@@ -123,19 +120,14 @@ fn json(file: &str, directory: &Path) -> Result<Items, Malformed> {
     Ok(items)
 }
 
-fn read(file: &str, directory: &Path) -> Result<String, Malformed> {
-    let path = directory.join(file);
-    let bytes = fs::read(&path).map_err(|error| {
+fn read(file: &ByteString, directory: &Path) -> Result<Vec<u8>, Malformed> {
+    let path = directory.join(path_of(file));
+    fs::read(&path).map_err(|error| {
         Malformed::new(format!("cannot read `{}`: {error}", path.display()), "paths start where the job is submitted")
-    })?;
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Malformed::new(format!("line {line} of `{file}` is not UTF-8"), "convert the file to UTF-8")
     })
 }
 
-fn push(items: &mut Items, text: &str) -> Result<(), Malformed> {
+fn push(items: &mut Items, text: &[u8]) -> Result<(), Malformed> {
     check_text("an item", text)?;
     items.push(text).map_err(|problem| Malformed::new(problem, "split the job"))
 }

@@ -1,7 +1,8 @@
 //! What a job file may say, and what it is told when it is wrong.
 
-use amalgam_core::vocabulary::{Duration, ExecutionType, TaskSet, Workdir};
-use amalgam_workload::{Context, FileError, Format, json_schema, read_job};
+use amalgam_core::vocabulary::byte_string::shown;
+use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, JobSpec, TaskSet, Workdir};
+use amalgam_workload::{CommandOptions, Context, FileError, Format, from_command, json_schema, read_job};
 use std::path::Path;
 use std::{env, fs};
 
@@ -106,9 +107,9 @@ fn the_three_formats_describe_the_same_job() {
     assert_eq!(count.execution, ExecutionType::Opportunistic);
     assert_eq!((count.timeout, merge.timeout), (Some(Duration::from_secs(300)), Some(Duration::from_secs(90))));
     assert_eq!(merge.program.command, ["sh", "-c", "./merge.sh"]);
-    assert_eq!(merge.program.env, [("LANG".to_owned(), "en".to_owned()), ("N".to_owned(), "4".to_owned())]);
+    assert_eq!(merge.program.env, [("LANG".into(), "en".into()), ("N".into(), "4".into())]);
     assert_eq!((&merge.program.workdir, merge.resources.basic.cpu_millis()), (&Workdir::Own, 1000));
-    assert_eq!((job.max_fails, job.after_jobs[0].0, job.submit_dir.as_str()), (Some(2), 7, "/nowhere"));
+    assert_eq!((job.max_fails, job.after_jobs[0].0, &job.submit_dir), (Some(2), 7, &"/nowhere".into()));
 }
 
 #[test]
@@ -155,7 +156,50 @@ fn tasks_come_from_files_lines_json_and_items() {
     ] {
         let job = read_in(directory.path(), &format!("command = 'x'\neach = {each}"), Format::Toml).unwrap();
         let TaskSet::Each(items) = &job.stages[0].tasks else { panic!("items") };
-        assert_eq!(items.iter().collect::<Vec<_>>(), expected, "{each}");
+        assert_eq!(items.iter().map(shown).collect::<Vec<_>>(), expected, "{each}");
+    }
+}
+
+#[test]
+fn texts_for_a_process_may_be_of_any_bytes() {
+    let toml = r"
+        command = ['cat', { bytes = 'caf\xe9 \\' }]
+        env = { NAME = { bytes = '\xff' } }
+        workdir = { bytes = '/srv/caf\xe9' }
+        each = { items = ['a', { bytes = 'b\xe9' }] }";
+    let job = read(toml, Format::Toml).unwrap();
+    let stage = &job.stages[0];
+    assert_eq!(stage.program.command, ["cat".into(), ByteString::from(&b"caf\xe9 \\"[..])]);
+    assert_eq!(stage.program.env, [("NAME".into(), ByteString::from(&b"\xff"[..]))]);
+    assert_eq!(stage.program.workdir, Workdir::Path(ByteString::from(&b"/srv/caf\xe9"[..])));
+    assert_eq!(stage.tasks.item(1), Some(&b"b\xe9"[..]));
+    let json = serde_json::to_string(&job).unwrap();
+    assert!(json.contains(r#"{"bytes":"caf\\xe9 \\\\"}"#) && json.contains(r#""NAME",{"bytes":"\\xff"}"#), "{json}");
+    assert_eq!(serde_json::from_str::<JobSpec>(&json).unwrap(), job);
+
+    for (word, why) in
+        [(r"{ bytes = '\xe' }", "is no escape"), ("{ bits = 'x' }", "`bytes`"), (r"{ bytes = '\x00' }", "NUL")]
+    {
+        let said = complaint(&format!("command = ['cat', {word}]"));
+        assert!(said.starts_with("job.toml:1:19: ") && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_job_is_named_after_any_file_or_program() {
+    let context = Context { submit_dir: "/".into() };
+    let named = |program: &[u8]| from_command(vec![program.into()], &CommandOptions::default(), &context).unwrap().name;
+    let long = [b'x'; 300];
+    for (program, name) in [
+        (&b"/bin/true"[..], "true"),
+        (b"./caf\xe9", "caf\\xe9"),
+        (b"a\nb\x1b[1m", "a_b_[1m"),
+        (b"/", "job"),
+        (b"..", "job"),
+        (b" ", "job"),
+        (&long, &"x".repeat(255)),
+    ] {
+        assert_eq!(named(program), name);
     }
 }
 
@@ -491,7 +535,7 @@ fn a_million_lines_become_one_record() {
     let job = read_in(directory.path(), "command = ['x']\neach = { lines = 'lines' }", Format::Toml).unwrap();
     assert_eq!(job.task_count(), 1_000_000);
     let TaskSet::Each(items) = &job.stages[0].tasks else { panic!("items") };
-    assert_eq!(items.get(999_999), Some("input/file-0999999.dat"));
+    assert_eq!(items.get(999_999), Some(&b"input/file-0999999.dat"[..]));
     assert!(items.bytes() <= lines.len() + 4_000_000, "{}", items.bytes());
 }
 

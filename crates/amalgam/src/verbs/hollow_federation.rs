@@ -1,5 +1,6 @@
 //! A federation of daemons on loopback, whose nodes are hollow: each master, global master and group of nodes is a process.
 
+use crate::arguments::as_text;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use crate::verbs::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn, stop};
@@ -106,8 +107,8 @@ impl Daemons {
             std::fs::copy(tokens, &own)?;
         }
         let (config, number) = (self.state_dir.join("federation.toml"), number.to_string());
-        let (config, place) = (config.to_string_lossy(), home.to_string_lossy());
-        let own = [verb, "--listen", "127.0.0.1:0", "--config", &config, "--number", &number, "--state-dir", &place];
+        let (config, place) = (as_text(&config)?, as_text(&home)?);
+        let own = [verb, "--listen", "127.0.0.1:0", "--config", config, "--number", &number, "--state-dir", place];
         let mut process = spawn(&home, &[&own[..], arguments].concat(), Stdio::piped())?;
         match is_ready(&mut process) {
             Ok(ready) => Ok((process, ready)),
@@ -150,8 +151,7 @@ impl Daemons {
 
     /// A process of hollow nodes that may not have joined yet.
     fn agent(&self, master: &str, name: &str, offer: &[&str], tokens: &Path) -> Result<Child> {
-        let tokens = tokens.to_string_lossy();
-        let who = ["agent", "--server", master, "--token-file", &tokens, "--name", name];
+        let who = ["agent", "--server", master, "--token-file", as_text(tokens)?, "--name", name];
         spawn(&self.state_dir, &[&who[..], offer].concat(), Stdio::piped())
     }
 

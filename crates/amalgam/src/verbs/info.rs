@@ -5,6 +5,7 @@ use crate::client::{Client, Query};
 use crate::failure::Result;
 use crate::selectors::{Named, Selector, each, resolve};
 use crate::{discovery, show};
+use amalgam_core::vocabulary::ByteString;
 use amalgam_daemon::api::{JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary};
 use clap::Args;
 use std::fmt::Write as _;
@@ -86,7 +87,7 @@ fn describe(job: &JobDetail) -> String {
         line("manager", format!("job managers {}{away}", manager.number));
     }
     line("priority", summary.priority.to_string());
-    line("directory", job.submit_dir.clone());
+    line("directory", job.submit_dir.to_string());
     line("submitted", show::time(summary.submitted_at));
     line("started", summary.started_at.map(show::time).unwrap_or_default());
     line("ended", summary.ended_at.map(show::time).unwrap_or_default());
@@ -149,7 +150,7 @@ fn stage_table(stages: &[StageDetail]) -> String {
             stage.rate.map_or_else(|| "-".to_owned(), |rate| format!("{}/s", show::number(rate))),
             mean(stage),
             needs,
-            stage.command.join(" "),
+            stage.command.iter().map(ByteString::to_string).collect::<Vec<_>>().join(" "),
         ]
     };
     let headings =
@@ -180,7 +181,7 @@ fn task_table(tasks: &[TaskSummary]) -> String {
             show::optional_seconds(task.wall_seconds),
             show::optional_seconds(task.cpu_seconds),
             task.max_memory_bytes.map_or_else(|| "-".to_owned(), show::bytes),
-            task.item.clone().unwrap_or_else(|| task.value.to_string()),
+            task.item.as_ref().map_or_else(|| task.value.to_string(), ByteString::to_string),
             task.reason.clone().unwrap_or_default(),
         ]
     };

@@ -3,6 +3,7 @@
 mod access;
 mod allocation;
 mod beside;
+mod bytes;
 mod conformance;
 mod crashes;
 mod examples;

@@ -90,14 +90,14 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{Program, StageSpec};
+    use crate::vocabulary::{ByteString, Program, StageSpec};
 
     const ME: UserId = UserId(1);
 
     fn spec(name: &str, commands: &[&str]) -> JobSpec {
         let stage = |(number, command): (usize, &&str)| StageSpec {
             name: format!("stage-{number}"),
-            program: Arc::new(Program { command: vec![(*command).to_owned()], ..Program::default() }),
+            program: Arc::new(Program { command: vec![(*command).into()], ..Program::default() }),
             ..StageSpec::default()
         };
         JobSpec {
@@ -134,9 +134,9 @@ mod tests {
         let mut history = History::default();
         let shell = |script: &str, directory: &str| {
             let mut job = spec("sh", &["sh"]);
-            let command = ["/bin/sh", "-c", script].map(str::to_owned).into();
+            let command = ["/bin/sh", "-c", script].map(ByteString::from).into();
             job.stages[0].program = Arc::new(Program { command, ..Program::default() });
-            job.submit_dir = directory.to_owned();
+            job.submit_dir = directory.into();
             job
         };
         run(&mut history, &shell("./run", "/a"), &[Some(3)]);
@@ -170,7 +170,7 @@ mod tests {
         let jobs: Vec<JobSpec> = (0..9).map(|number| spec(&format!("job-{number}"), &["a", "b"])).collect();
         let named = |number: usize| {
             let mut job = jobs[number].clone();
-            let words = vec![format!("run {number}")];
+            let words = vec![format!("run {number}").into()];
             job.stages[0].program = Arc::new(Program { command: words, ..Program::default() });
             job
         };

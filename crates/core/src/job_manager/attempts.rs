@@ -6,8 +6,8 @@ use crate::protocol::{Address, Launch, ProposedLaunch, Rule, ToMaster, ToNode};
 use crate::role::{Change, LostCause, Outbox, Record};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AllocationTime, AtNode, AttemptId, Duration, EndReason, Ended, ExecutionType, Foretold, Instant, NodeId, TaskId,
-    Token, Way,
+    AllocationTime, AtNode, AttemptId, ByteString, Duration, EndReason, Ended, ExecutionType, Foretold, Instant,
+    NodeId, TaskId, Token, Way,
 };
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ impl JobManager {
             is_of_gang: self.gangs.is_gang(task.stage),
             template: self.templates.of(&self.job, task.stage, execution),
             index: tasks.index_value(task.index),
-            item: tasks.item(task.index).map(Box::from),
+            item: tasks.item(task.index).map(ByteString::from),
             expected: self.dag.expected(task.stage, task.index),
             weight: 1,
             inputs: self.inputs_of(task),

@@ -2,8 +2,8 @@
 
 use super::resources::Cores;
 use super::{
-    AttemptId, Digest, Duration, EndedFiles, ExecutionType, GrantId, InputFile, NodeId, OutputFile, Program, Resources,
-    TaskId,
+    AttemptId, ByteString, Digest, Duration, EndedFiles, ExecutionType, GrantId, InputFile, NodeId, OutputFile,
+    Program, Resources, TaskId,
 };
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ pub struct LaunchOrder {
     /// The user's index value of the task.
     pub index: u64,
     /// The user's text for the task, where it has one.
-    pub item: Option<Box<str>>,
+    pub item: Option<ByteString>,
     pub devices: Devices,
     /// What it finds in its working directory; its node has them.
     pub inputs: Arc<[InputFile]>,
@@ -40,7 +40,7 @@ pub struct TaskTemplate {
     pub tasks: u32,
     pub program: Arc<Program>,
     /// The job's directory of submission.
-    pub submit_dir: String,
+    pub submit_dir: ByteString,
     pub shape: Arc<TaskShape>,
     pub timeout: Option<Duration>,
     /// No node suits its tasks better than another with the same room.
@@ -159,7 +159,7 @@ impl LaunchOrder {
 
     /// The product's own variables, by name. Those that name directories (`AMALGAM_TASK_DIR`, `AMALGAM_ERROR_FILE`, `AMALGAM_PROGRESS_FILE`,
     /// `TMPDIR`) are the executor's to add.
-    pub fn variables(&self) -> Vec<(Cow<'static, str>, String)> {
+    pub fn variables(&self) -> Vec<(Cow<'static, str>, ByteString)> {
         let TaskTemplate { job_name, stage_name, tasks, submit_dir, shape, .. } = &*self.template;
         let TaskShape { resources, execution } = &**shape;
         let cpus = resources.cpu_millis();
@@ -175,13 +175,15 @@ impl LaunchOrder {
             ("AMALGAM_CPUS", Cores(cpus).to_string()),
             ("AMALGAM_MEM_BYTES", memory_bytes.to_string()),
             ("AMALGAM_EXECUTION", execution.label().to_owned()),
-            ("AMALGAM_SUBMIT_DIR", submit_dir.clone()),
             // Libraries that would start a thread per core of the machine start as many as the task has.
             ("OMP_NUM_THREADS", (cpus / 1_000).max(1).to_string()),
         ];
-        let item = self.item.iter().map(|item| (Cow::from("AMALGAM_ITEM"), item.to_string()));
         let always = always.into_iter().map(|(name, value)| (Cow::from(name), value));
-        always.chain(item).chain(self.devices.iter().flat_map(|(kind, indexes)| name_devices(kind, indexes))).collect()
+        let devices = self.devices.iter().flat_map(|(kind, indexes)| name_devices(kind, indexes));
+        let texts = always.chain(devices).map(|(name, value)| (name, ByteString::from(value)));
+        let directory = (Cow::from("AMALGAM_SUBMIT_DIR"), submit_dir.clone());
+        let item = self.item.iter().map(|item| (Cow::from("AMALGAM_ITEM"), item.clone()));
+        texts.chain([directory]).chain(item).collect()
     }
 }
 
@@ -304,13 +306,13 @@ mod tests {
             node: NodeId(0),
             template: Arc::new(template),
             index: 40,
-            item: item.map(Box::from),
+            item: item.map(ByteString::from),
             devices,
             inputs: Arc::default(),
             grant: None,
             expected: None,
         };
-        order.variables().into_iter().map(|(name, value)| (name.into_owned(), value)).collect()
+        order.variables().into_iter().map(|(name, value)| (name.into_owned(), value.to_string())).collect()
     }
 
     fn value<'a>(of: &'a [(String, String)], name: &str) -> Option<&'a str> {

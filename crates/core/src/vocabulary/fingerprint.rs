@@ -16,9 +16,13 @@ impl Fingerprint {
         Fingerprint(bytes.iter().fold(self.0, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
     }
 
-    /// The length goes first, so that no two texts together are like two others.
+    /// The length goes first, so that no two together are like two others.
+    pub fn sized(self, bytes: &[u8]) -> Fingerprint {
+        self.number(bytes.len() as u64).bytes(bytes)
+    }
+
     pub fn text(self, text: &str) -> Fingerprint {
-        self.number(text.len() as u64).bytes(text.as_bytes())
+        self.sized(text.as_bytes())
     }
 
     pub fn number(self, number: u64) -> Fingerprint {

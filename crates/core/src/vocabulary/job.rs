@@ -1,6 +1,6 @@
 //! What a user submits: a job of stages of tasks.
 
-use super::{Constraint, Duration, InputSpec, JobId, Reads, ResourceSpec};
+use super::{ByteString, Constraint, Duration, InputSpec, JobId, Reads, ResourceSpec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct JobSpec {
     /// Higher goes first within its queue.
     pub priority: i32,
     /// The directory it was submitted from; absolute.
-    pub submit_dir: String,
+    pub submit_dir: ByteString,
     pub stages: Vec<StageSpec>,
     /// Other jobs that must have succeeded first.
     pub after_jobs: Vec<JobId>,
@@ -79,9 +79,9 @@ pub struct StageSpec {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Program {
     /// The program and its arguments; never empty.
-    pub command: Vec<String>,
+    pub command: Vec<ByteString>,
     /// Added to the environment that the node's executor was started with.
-    pub env: Vec<(String, String)>,
+    pub env: Vec<(ByteString, ByteString)>,
     pub workdir: Workdir,
     /// Bytes of standard output, and of standard error, that are kept of an attempt; the rest is counted and dropped.
     pub output_cap: u64,
@@ -96,7 +96,7 @@ pub enum Workdir {
     /// In an empty directory of its own, which is kept until the job is forgotten.
     Own,
     /// In this absolute directory.
-    Path(String),
+    Path(ByteString),
 }
 
 /// Who may be preempted: an opportunistic attempt by a guaranteed one.
@@ -136,7 +136,8 @@ pub struct IndexRange {
 /// Many short texts in one allocation: a million lines cost their bytes and four more each.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Items {
-    text: String,
+    #[serde(with = "super::byte_string")]
+    text: Vec<u8>,
     /// Where each item ends in `text`.
     ends: Vec<u32>,
 }
@@ -230,7 +231,7 @@ impl TaskSet {
         None
     }
 
-    pub fn item(&self, position: u32) -> Option<&str> {
+    pub fn item(&self, position: u32) -> Option<&[u8]> {
         match self {
             TaskSet::Each(items) => items.get(position),
             _ => None,
@@ -252,9 +253,9 @@ impl IndexRange {
 impl Items {
     /// # Errors
     /// When the texts together pass 4 GiB.
-    pub fn push(&mut self, item: &str) -> Result<(), String> {
+    pub fn push(&mut self, item: impl AsRef<[u8]>) -> Result<(), String> {
         let start = self.text.len();
-        self.text.push_str(item);
+        self.text.extend_from_slice(item.as_ref());
         let Ok(end) = u32::try_from(self.text.len()) else {
             self.text.truncate(start);
             return Err("the items together are larger than 4 GiB".to_owned());
@@ -271,7 +272,7 @@ impl Items {
         self.ends.is_empty()
     }
 
-    pub fn get(&self, position: u32) -> Option<&str> {
+    pub fn get(&self, position: u32) -> Option<&[u8]> {
         let position = position as usize;
         let end = *self.ends.get(position)? as usize;
         let start = if position == 0 { 0 } else { self.ends[position - 1] as usize };
@@ -279,7 +280,7 @@ impl Items {
         self.text.get(start..end)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).filter_map(|position| self.get(position))
     }
 
@@ -315,10 +316,11 @@ mod tests {
     #[test]
     fn items_keep_their_texts() {
         let mut items = Items::default();
-        for item in ["a b", "", "ü"] {
+        let texts = [&b"a b"[..], b"", "ü".as_bytes(), b"caf\xe9"];
+        for item in texts {
             items.push(item).unwrap();
         }
-        assert_eq!(items.iter().collect::<Vec<_>>(), ["a b", "", "ü"]);
-        assert_eq!(items.get(3), None);
+        assert_eq!(items.iter().collect::<Vec<_>>(), texts);
+        assert_eq!(items.get(4), None);
     }
 }

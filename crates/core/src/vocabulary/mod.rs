@@ -1,6 +1,7 @@
 //! The words everything else is written in: time, ids, resources, jobs, constraints.
 
 pub mod allocation_time;
+pub mod byte_string;
 pub mod chance;
 pub mod clashes;
 pub mod constraints;
@@ -25,6 +26,7 @@ pub mod waits;
 pub mod work;
 
 pub use allocation_time::{AllocationTime, AtNode};
+pub use byte_string::ByteString;
 pub use chance::Chance;
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
 pub use exchange::{Exchange, ResourceTime};

@@ -3,7 +3,7 @@
 //! A job recurs when its user submits the same work again under any name; or under the same name stages of the same names,
 //! as a job that is given other arguments every day.
 
-use super::{Duration, Fingerprint, JobSpec, UserId, Workdir};
+use super::{ByteString, Duration, Fingerprint, JobSpec, UserId, Workdir};
 use serde::{Deserialize, Serialize};
 
 /// A run counts for one part in so many, once there were as many.
@@ -34,13 +34,17 @@ impl Recurring {
         let mut by_name = Fingerprint::default().text("name").text(&spec.name);
         for stage in &spec.stages {
             by_work = by_work.number(stage.program.command.len() as u64);
-            by_work = stage.program.command.iter().fold(by_work, |print, word| print.text(word));
+            by_work = stage.program.command.iter().fold(by_work, |print, word| print.sized(word.as_bytes()));
             by_work = by_work.number(stage.program.env.len() as u64);
-            by_work = stage.program.env.iter().fold(by_work, |print, (name, value)| print.text(name).text(value));
+            by_work = stage
+                .program
+                .env
+                .iter()
+                .fold(by_work, |print, (name, value)| print.sized(name.as_bytes()).sized(value.as_bytes()));
             by_work = match &stage.program.workdir {
-                Workdir::Submitted => by_work.text(&spec.submit_dir),
+                Workdir::Submitted => by_work.sized(spec.submit_dir.as_bytes()),
                 Workdir::Own => by_work.number(0),
-                Workdir::Path(path) => by_work.text(path),
+                Workdir::Path(path) => by_work.sized(path.as_bytes()),
             };
             by_work = stage.resources.basic.0.iter().fold(by_work, |print, amount| print.number(u64::from(*amount)));
             by_work = by_work.number(stage.resources.custom.len() as u64);
@@ -62,7 +66,7 @@ impl Recurring {
 
 /// Whoever submits a command without a name is not asked for one, and runs very different things by one interpreter.
 fn has_own_name(spec: &JobSpec) -> bool {
-    let is_its_name = |program: &String| program.rsplit('/').next() == Some(&spec.name);
+    let is_its_name = |program: &ByteString| program.to_string().rsplit('/').next() == Some(&spec.name);
     !matches!(&spec.stages[..], [only] if only.program.command.first().is_some_and(is_its_name))
 }
 

@@ -119,8 +119,8 @@ impl World {
                 reports.push(ExecutorReport::Finished { attempt, ended });
             }
             ToExecutor::Launch(order) => {
-                let length = order.item.as_deref().unwrap_or(&order.template.program.command[1]);
-                let length = Duration::parse(length).expect("a run time");
+                let length = order.item.as_ref().unwrap_or(&order.template.program.command[1]);
+                let length = Duration::parse(&length.to_string()).expect("a run time");
                 let length = Duration(length.0 * executor.slowness.max(1));
                 let attempt = order.attempt;
                 executor.launched.push((order.task, attempt));

@@ -434,7 +434,8 @@ impl World {
             let due: Vec<AttemptId> = executor.next_ends().filter(|(_, end)| *end <= now).map(|(id, _)| id).collect();
             for attempt in due {
                 let (order, since, _) = executor.running.remove(&attempt).expect("just found");
-                let code = order.template.program.command.get(2).map_or(0, |code| code.parse().expect("an exit code"));
+                let code = order.template.program.command.get(2).and_then(ByteString::to_str);
+                let code = code.map_or(0, |code| code.parse().expect("an exit code"));
                 let (run_time, yielded) = (now.since(since), executor.yielded.remove(&attempt).unwrap_or_default());
                 let cpu = Duration(run_time.0 / executor.slowness.max(1));
                 let usage = Usage { wall: run_time + yielded, yielded, cpu, ..Usage::default() };
@@ -572,13 +573,7 @@ fn is_served(address: &Address) -> bool {
 // ---- jobs ----------------------------------------------------------------------------------------------------------
 
 pub fn job(stages: Vec<StageSpec>) -> JobSpec {
-    JobSpec {
-        name: "test".to_owned(),
-        user: "ada".to_owned(),
-        submit_dir: "/".to_owned(),
-        stages,
-        ..JobSpec::default()
-    }
+    JobSpec { name: "test".to_owned(), user: "ada".to_owned(), submit_dir: "/".into(), stages, ..JobSpec::default() }
 }
 
 pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
@@ -587,7 +582,7 @@ pub fn stage(name: &str, tasks: u32, run: &str, cpu_millis: u32) -> StageSpec {
         after: Vec::new(),
         tasks: TaskSet::Count(tasks),
         program: Arc::new(Program {
-            command: std::iter::once("run").chain(run.split(' ')).map(str::to_owned).collect(),
+            command: std::iter::once("run").chain(run.split(' ')).map(ByteString::from).collect(),
             ..Program::default()
         }),
         resources: ResourceSpec { basic: Resources::new(cpu_millis, 0), custom: Vec::new() },

@@ -396,7 +396,7 @@ fn stage(shape: Resources, constraints: &[Constraint]) -> StageSpec {
     StageSpec {
         name: "only".to_owned(),
         tasks: TaskSet::Count(1_000_000),
-        program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
         resources: ResourceSpec { basic: shape, custom: Vec::new() },
         execution: ExecutionType::Guaranteed,
         constraints: constraints.to_vec(),

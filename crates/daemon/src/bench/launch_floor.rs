@@ -67,10 +67,10 @@ pub fn through_executor(
     };
     let stream = executor::ensure_running(program, arguments, &config).map_err(io::Error::other)?;
     let mut run = Run { stream, decoder: Decoder::default(), unsent: Vec::new(), ended: 0, mechanism: None };
-    let program = Program { command: vec![PROGRAM.to_owned()], output_cap: 1 << 20, ..Program::default() };
+    let program = Program { command: vec![PROGRAM.into()], output_cap: 1 << 20, ..Program::default() };
     let template = Arc::new(TaskTemplate {
         program: Arc::new(program),
-        submit_dir: "/".to_owned(),
+        submit_dir: "/".into(),
         shape: Arc::new(TaskShape { resources: Resources::new(1_000, 256), ..TaskShape::default() }),
         ..TaskTemplate::default()
     });

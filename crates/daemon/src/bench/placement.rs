@@ -119,7 +119,7 @@ impl Publisher {
         let stage = StageSpec {
             name: "only".to_owned(),
             tasks: TaskSet::Count(1),
-            program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+            program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
             resources: ResourceSpec { basic: CORE, custom: Vec::new() },
             ..StageSpec::default()
         };

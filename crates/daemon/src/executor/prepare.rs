@@ -5,8 +5,11 @@ use super::own_dir;
 use super::progress::progress_file;
 use super::task_dirs::error_file;
 use crate::files::FileStore;
-use amalgam_core::vocabulary::{Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS};
-use std::ffi::{CString, OsString};
+use amalgam_core::vocabulary::byte_string::shown;
+use amalgam_core::vocabulary::{
+    ByteString, Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS,
+};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -46,7 +49,7 @@ impl BaseEnvironment {
         let join = |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
         let mut environment: Vec<Vec<u8>> = variables.filter(|(name, _)| is_passed_on(name)).map(join).collect();
         if get(&environment, b"PATH").is_none() {
-            set(&mut environment, "PATH", DEFAULT_PATH);
+            set(&mut environment, b"PATH", DEFAULT_PATH);
         }
         BaseEnvironment(environment)
     }
@@ -56,24 +59,25 @@ impl BaseEnvironment {
     fn for_task(&self, order: &LaunchOrder, task_dir: &Path, directory: &Path) -> Vec<Vec<u8>> {
         let mut environment = self.0.clone();
         for (name, value) in &order.variables() {
-            set(&mut environment, name, value.as_bytes());
+            set(&mut environment, name.as_bytes(), value.as_bytes());
         }
-        let reserved = |name: &str| name.starts_with("AMALGAM_");
+        let reserved = |name: &ByteString| name.as_bytes().starts_with(b"AMALGAM_");
         for (name, value) in order.template.program.env.iter().filter(|(name, _)| !reserved(name)) {
-            set(&mut environment, name, value.as_bytes());
+            set(&mut environment, name.as_bytes(), value.as_bytes());
         }
-        set(&mut environment, MARK, task_dir.as_os_str().as_bytes());
-        set(&mut environment, "AMALGAM_ERROR_FILE", error_file(task_dir).as_os_str().as_bytes());
-        set(&mut environment, "AMALGAM_PROGRESS_FILE", progress_file(task_dir).as_os_str().as_bytes());
-        set(&mut environment, "TMPDIR", task_dir.as_os_str().as_bytes());
+        let mut set = |name: &str, value: &[u8]| set(&mut environment, name.as_bytes(), value);
+        set(MARK, task_dir.as_os_str().as_bytes());
+        set("AMALGAM_ERROR_FILE", error_file(task_dir).as_os_str().as_bytes());
+        set("AMALGAM_PROGRESS_FILE", progress_file(task_dir).as_os_str().as_bytes());
+        set("TMPDIR", task_dir.as_os_str().as_bytes());
         // By the name that was asked for, as a shell would say it, although links may lead elsewhere.
-        set(&mut environment, "PWD", Path::new("/").join(directory).as_os_str().as_bytes());
+        set("PWD", Path::new("/").join(directory).as_os_str().as_bytes());
         environment
     }
 }
 
-fn set(environment: &mut Vec<Vec<u8>>, name: &str, value: &[u8]) {
-    let entry = [name.as_bytes(), b"=", value].concat();
+fn set(environment: &mut Vec<Vec<u8>>, name: &[u8], value: &[u8]) {
+    let entry = [name, b"=", value].concat();
     match environment.iter_mut().find(|known| known.get(..=name.len()) == Some(&entry[..=name.len()])) {
         Some(known) => *known = entry,
         None => environment.push(entry),
@@ -99,14 +103,15 @@ pub fn prepare(
     };
     let directory = working_directory(order, state)?;
     let environment = base.for_task(order, task_dir, &directory);
-    let program = match command.contains('/') {
+    let command = OsStr::from_bytes(command.as_bytes());
+    let program = match command.as_bytes().contains(&b'/') {
         true => PathBuf::from(command),
         false => find_program(command, get(&environment, b"PATH").unwrap_or(DEFAULT_PATH), &directory)?,
     };
     let c_strings = |strings: Vec<Vec<u8>>| strings.into_iter().map(c_string).collect::<Result<Vec<CString>, _>>();
     Ok(Prepared {
         program: c_string(program.into_os_string().into_vec())?,
-        arguments: c_strings(order.template.program.command.iter().cloned().map(String::into_bytes).collect())?,
+        arguments: c_strings(order.template.program.command.iter().cloned().map(ByteString::into_bytes).collect())?,
         environment: c_strings(environment)?,
         directory: c_string(directory.into_os_string().into_vec())?,
     })
@@ -171,10 +176,14 @@ fn make_empty(directory: &Path) -> io::Result<()> {
     }
 }
 
+fn path(written: &ByteString) -> PathBuf {
+    OsStr::from_bytes(written.as_bytes()).into()
+}
+
 fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndReason> {
     match &order.template.program.workdir {
-        Workdir::Submitted => Ok(PathBuf::from(&order.template.submit_dir)),
-        Workdir::Path(path) => Ok(PathBuf::from(path)),
+        Workdir::Submitted => Ok(path(&order.template.submit_dir)),
+        Workdir::Path(written) => Ok(path(written)),
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
             make_empty(&own).map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
@@ -243,10 +252,10 @@ fn readers_mark(state: &Path, attempt: &str) -> PathBuf {
     state.join(READERS).join(attempt)
 }
 
-fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
+fn find_program(name: &OsStr, search: &[u8], directory: &Path) -> Result<PathBuf, EndReason> {
     let (mut not_executable, mut out_of_reach) = (None, None);
     for place in search.split(|byte| *byte == b':') {
-        let candidate = directory.join(std::ffi::OsStr::from_bytes(place)).join(name);
+        let candidate = directory.join(OsStr::from_bytes(place)).join(name);
         match fs::metadata(&candidate) {
             Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 != 0 => return Ok(candidate),
             Ok(metadata) if metadata.is_file() => not_executable = Some(candidate),
@@ -254,7 +263,7 @@ fn find_program(name: &str, search: &[u8], directory: &Path) -> Result<PathBuf, 
             _ => {}
         }
     }
-    Err(not_found(name, search, not_executable, out_of_reach))
+    Err(not_found(&shown(name.as_bytes()), search, not_executable, out_of_reach))
 }
 
 /// Why no program was found: it may be where nobody could look.
@@ -302,7 +311,7 @@ mod tests {
 
     /// Of two cores.
     fn order(env: &[(&str, &str)]) -> LaunchOrder {
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let program = Arc::new(Program { env, ..Program::default() });
         let shape = Arc::new(TaskShape { resources: Resources::new(2_000, 0), ..TaskShape::default() });
         LaunchOrder {
@@ -419,16 +428,16 @@ mod tests {
         let here = directory.path();
         fs::create_dir(here.join("bin")).unwrap();
         fs::write(here.join("bin/tool"), "").unwrap();
-        let refused = find_program("tool", b"/nowhere:bin", here).unwrap_err().to_string();
+        let refused = find_program("tool".as_ref(), b"/nowhere:bin", here).unwrap_err().to_string();
         assert!(refused.contains("not executable"), "{refused}");
         fs::set_permissions(here.join("bin/tool"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        assert_eq!(find_program("tool", b"/nowhere:bin", here), Ok(here.join("bin/tool")));
-        let missing = find_program("no-such", b"/nowhere:bin", here).unwrap_err();
+        assert_eq!(find_program("tool".as_ref(), b"/nowhere:bin", here), Ok(here.join("bin/tool")));
+        let missing = find_program("no-such".as_ref(), b"/nowhere:bin", here).unwrap_err();
         let why = "the command `no-such` was not found on this node; PATH is /nowhere:bin";
         assert_eq!(missing, EndReason::LaunchFailed(why.to_owned()));
-        let long = find_program("no-such", b"/a:/b:/c:/d:/e:/f", here).unwrap_err().to_string();
+        let long = find_program("no-such".as_ref(), b"/a:/b:/c:/d:/e:/f", here).unwrap_err().to_string();
         assert!(long.ends_with("PATH is /a:/b:/c:/d and 2 more"), "{long}");
-        let line = find_program("echo $FOO", b"/nowhere", here).unwrap_err().to_string();
+        let line = find_program("echo $FOO".as_ref(), b"/nowhere", here).unwrap_err().to_string();
         assert!(line.contains("`sh -c '...'`") && !line.contains("PATH"), "{line}");
     }
 

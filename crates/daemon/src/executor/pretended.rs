@@ -4,8 +4,8 @@
 use amalgam_core::protocol::{Executing, ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::files::name_for;
 use amalgam_core::vocabulary::{
-    AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, Fetched, Instant, LaunchOrder, NodeId, OutputFile,
-    Sample, Usage,
+    AttemptId, ByteString, Digest, Duration, EndReason, Ended, EndedFiles, Fetched, Instant, LaunchOrder, NodeId,
+    OutputFile, Sample, Usage,
 };
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeSet, HashMap};
@@ -177,11 +177,12 @@ impl Pretence {
 /// What the first `sleep` in the command says, be it in a shell's script; no time without one. `$AMALGAM_ITEM` is the task's
 /// own, as in jobs that are made of traces.
 fn run_time(order: &LaunchOrder) -> Duration {
-    let mut words = order.template.program.command.iter().flat_map(|argument| argument.split_whitespace());
+    let texts = order.template.program.command.iter().filter_map(ByteString::to_str);
+    let mut words = texts.flat_map(str::split_whitespace);
     let sleep = words.find(|word| word.rsplit('/').next() == Some("sleep"));
     let length = sleep.and_then(|_| words.next()).map(|word| word.trim_matches(['"', '\'', ';']));
     let length = match length {
-        Some("$AMALGAM_ITEM" | "${AMALGAM_ITEM}") => order.item.as_deref(),
+        Some("$AMALGAM_ITEM" | "${AMALGAM_ITEM}") => order.item.as_ref().and_then(ByteString::to_str),
         other => other,
     };
     length.and_then(|length| Duration::parse(length).ok()).unwrap_or(Duration::ZERO)
@@ -208,7 +209,7 @@ mod tests {
     }
 
     fn order(number: u32, command: &[&str]) -> LaunchOrder {
-        let command = command.iter().map(|&word| word.to_owned()).collect();
+        let command = command.iter().map(|&word| word.into()).collect();
         let program = Arc::new(Program { command, ..Program::default() });
         let outputs = vec!["part-{index}".to_owned()];
         LaunchOrder {

@@ -4,7 +4,7 @@ use crate::api::Error;
 use amalgam_core::vocabulary::clashes::{Clash, LOOK_ALIKE, clash};
 use amalgam_core::vocabulary::files::{INDEX, MAX_INPUTS, MAX_NAME, check_output};
 use amalgam_core::vocabulary::job::{MAX_STAGES, MAX_TASKS};
-use amalgam_core::vocabulary::{Duration, InputSpec, JobSpec, Named, StageSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{ByteString, Duration, InputSpec, JobSpec, Named, StageSpec, TaskSet, Workdir};
 use std::collections::BTreeSet;
 
 /// Everything that a name or a command may be long.
@@ -17,7 +17,7 @@ pub fn check(job: &JobSpec) -> Result<(), Error> {
     if job.stages.is_empty() || job.stages.len() > MAX_STAGES {
         return refuse(format!("the job has {} stages; it may have 1 to {MAX_STAGES}", job.stages.len()));
     }
-    if !job.submit_dir.starts_with('/') {
+    if !job.submit_dir.as_bytes().starts_with(b"/") {
         return refuse(format!("the directory of submission `{}` is not absolute", job.submit_dir));
     }
     if let Err(wrong) = Named::Job.check(&job.name) {
@@ -73,6 +73,10 @@ fn count(tasks: &TaskSet) -> u64 {
     }
 }
 
+fn has_nul(text: &ByteString) -> bool {
+    text.as_bytes().contains(&0)
+}
+
 fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
     Named::Stage.check(&stage.name).map_err(|wrong| format!("has a wrong name: {wrong}"))?;
     if stage.after.iter().any(|before| *before as usize >= index) {
@@ -82,19 +86,20 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
         return Err("lists its dependencies twice or out of order".to_owned());
     }
     let program = &stage.program;
-    if program.command.first().is_none_or(String::is_empty) {
+    if program.command.first().is_none_or(ByteString::is_empty) {
         return Err("has no command".to_owned());
     }
-    if program.command.iter().any(|text| text.contains('\0') || text.len() > MAX_TEXT) {
+    if program.command.iter().any(|text| has_nul(text) || text.len() > MAX_TEXT) {
         return Err("has an argument with a NUL character, or of more than 1 MiB".to_owned());
     }
-    let bad_variable = |(name, value): &(String, String)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') || value.len() > MAX_TEXT
+    let bad_variable = |(name, value): &(ByteString, ByteString)| {
+        let bad_name = name.is_empty() || name.as_bytes().contains(&b'=') || has_nul(name);
+        bad_name || has_nul(value) || value.len() > MAX_TEXT
     };
     if program.env.iter().any(bad_variable) {
         return Err("has a malformed variable".to_owned());
     }
-    if matches!(&program.workdir, Workdir::Path(path) if !path.starts_with('/') || path.contains('\0')) {
+    if matches!(&program.workdir, Workdir::Path(path) if !path.as_bytes().starts_with(b"/") || has_nul(path)) {
         return Err("has a working directory that is not absolute".to_owned());
     }
     if stage.timeout == Some(Duration::ZERO) {
@@ -169,7 +174,7 @@ fn check_tasks(tasks: &TaskSet) -> Result<(), String> {
             if malformed || unordered { Err("has ranges that do not ascend".to_owned()) } else { Ok(()) }
         }
         TaskSet::Each(items) => {
-            let sound = (0..items.len()).all(|at| items.get(at).is_some_and(|item| !item.contains('\0')));
+            let sound = (0..items.len()).all(|at| items.get(at).is_some_and(|item| !item.contains(&0)));
             if sound { Ok(()) } else { Err("has malformed items".to_owned()) }
         }
     }
@@ -182,7 +187,7 @@ mod tests {
     use std::sync::Arc;
 
     fn stage(name: &str, tasks: u32) -> StageSpec {
-        let command = vec!["true".to_owned()];
+        let command = vec!["true".into()];
         let program = Arc::new(Program { command, workdir: Workdir::Own, ..Program::default() });
         StageSpec { name: name.to_owned(), tasks: TaskSet::Count(tasks), program, ..StageSpec::default() }
     }
@@ -193,7 +198,7 @@ mod tests {
         let writer = StageSpec { outputs: texts(outputs), ..stage("a", tasks) };
         let inputs = texts(patterns).into_iter().map(|files| InputSpec { stage: 0, files }).collect();
         let reader = StageSpec { after: vec![0], inputs, ..stage("b", 2) };
-        let (name, submit_dir) = ("job".to_owned(), "/".to_owned());
+        let (name, submit_dir) = ("job".to_owned(), "/".into());
         let job = JobSpec { name, submit_dir, stages: vec![writer, reader], ..JobSpec::default() };
         check(&job).err().map(|error| error.message)
     }

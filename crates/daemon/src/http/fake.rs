@@ -9,7 +9,7 @@ use crate::api::{
     NodeState, NodeSummary, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary,
     Timestamp, Waited,
 };
-use amalgam_core::vocabulary::{AttemptId, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
+use amalgam_core::vocabulary::{AttemptId, ByteString, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use std::collections::BTreeMap;
@@ -159,12 +159,13 @@ impl State {
     }
 }
 
-fn run_task(task: &mut FakeTask, command: &[String], item: Option<&str>) {
-    let rest = command.get(1..).unwrap_or_default().join(" ");
+fn run_task(task: &mut FakeTask, command: &[ByteString], item: Option<&[u8]>) {
+    let words: Vec<String> = command.iter().map(ByteString::to_string).collect();
+    let rest = words.get(1..).unwrap_or_default().join(" ");
     let mut code = 0;
-    match command.first().map(String::as_str) {
+    match words.first().map(String::as_str) {
         Some("echo") => task.stdout = format!("{rest}\n").into_bytes(),
-        Some("item") => task.stdout = format!("{}\n", item.unwrap_or_default()).into_bytes(),
+        Some("item") => task.stdout = [item.unwrap_or_default(), b"\n"].concat(),
         Some("warn") => task.stderr = format!("{rest}\n").into_bytes(),
         Some("exit") => code = rest.parse().unwrap_or(1),
         Some("hang") => {
@@ -313,7 +314,7 @@ impl Backend for FakeCluster {
                 stage: stage.name.clone(),
                 index: task.id.index,
                 value: stage.tasks.index_value(task.id.index),
-                item: stage.tasks.item(task.id.index).map(str::to_owned),
+                item: stage.tasks.item(task.id.index).map(ByteString::from),
                 state: task.state,
                 exit_code: task.exit_code,
                 attempts: 1,
@@ -493,7 +494,7 @@ impl FakeServer {
         let file = crate::api::ServerFile {
             address: address.to_string(),
             pid: std::process::id(),
-            token_file: tokens.path().display().to_string(),
+            token_file: tokens.path().as_os_str().as_encoded_bytes().into(),
         };
         let text = serde_json::to_string(&file).expect("plain texts");
         std::fs::write(state_dir.join(crate::api::ServerFile::NAME), text).expect("a writable directory");

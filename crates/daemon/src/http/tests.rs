@@ -80,7 +80,7 @@ fn answered(mut response: ureq::http::Response<ureq::Body>) -> Answered {
 }
 
 fn job(tasks: TaskSet, command: &[&str]) -> JobSpec {
-    let command = command.iter().map(ToString::to_string).collect();
+    let command = command.iter().map(|&word| word.into()).collect();
     let stage = StageSpec {
         name: "main".to_owned(),
         after: vec![],
@@ -91,7 +91,7 @@ fn job(tasks: TaskSet, command: &[&str]) -> JobSpec {
         constraints: vec![],
         ..StageSpec::default()
     };
-    JobSpec { name: "test".to_owned(), submit_dir: "/tmp".to_owned(), stages: vec![stage], ..JobSpec::default() }
+    JobSpec { name: "test".to_owned(), submit_dir: "/tmp".into(), stages: vec![stage], ..JobSpec::default() }
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn events_resume_behind_the_last_one_that_was_seen() {
 fn a_million_tasks_are_taken_quickly() {
     let client = Client::start();
     let mut items = Items::default();
-    (0..1_000_000).for_each(|number| items.push(&format!("input/{number:07}.dat")).unwrap());
+    (0..1_000_000).for_each(|number| items.push(format!("input/{number:07}.dat")).unwrap());
     // Held, since the fake cluster has a record for each task.
     let each = JobSpec { held: true, ..job(TaskSet::Each(items), &["x"]) };
     let body = postcard::to_stdvec(&each).unwrap();

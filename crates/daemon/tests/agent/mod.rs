@@ -235,12 +235,12 @@ fn attempt(number: u32) -> AttemptId {
 
 pub fn order(number: u32, command: &[&str]) -> LaunchOrder {
     let program = Program {
-        command: command.iter().map(|part| (*part).to_owned()).collect(),
+        command: command.iter().map(|part| (*part).into()).collect(),
         output_cap: 1 << 20,
         ..Program::default()
     };
     let program = Arc::new(program);
-    let template = TaskTemplate { program, submit_dir: "/".to_owned(), ..TaskTemplate::default() };
+    let template = TaskTemplate { program, submit_dir: "/".into(), ..TaskTemplate::default() };
     LaunchOrder {
         attempt: attempt(number),
         task: TaskId { job: JobId(1), stage: 0, index: number },

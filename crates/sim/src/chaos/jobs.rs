@@ -32,7 +32,7 @@ fn job(number: usize, arrival: Duration, shapes: &[Shape], leaves: &[&str], chan
         queue: one_of(chance, leaves).to_owned(),
         user: one_of(chance, &["ada", "ada", "bob"]).to_owned(),
         priority: chance.below(3_u64) as i32 - 1,
-        submit_dir: "/".to_owned(),
+        submit_dir: "/".into(),
         stages,
         after_jobs: if is_after { vec![JobId(1 + chance.below(number as u64))] } else { Vec::new() },
         max_fails: one_of(chance, &[None, None, Some(0), Some(2)]),
@@ -48,7 +48,7 @@ fn stage(index: u32, shapes: &[Shape], chance: &mut Chance) -> StageSpec {
         name: format!("s{index}"),
         after: (0..index).filter(|_| is_one_in(2, chance)).collect(),
         tasks: tasks(chance),
-        program: Arc::new(Program { command: vec!["true".to_owned()], workdir: Workdir::Own, ..Program::default() }),
+        program: Arc::new(Program { command: vec!["true".into()], workdir: Workdir::Own, ..Program::default() }),
         resources: shape.resources.clone(),
         expected: one_of(chance, &[None, Some(Duration::from_secs(3))]),
         execution: one_of(chance, &[ExecutionType::Auto, ExecutionType::Guaranteed, ExecutionType::Opportunistic]),
@@ -158,7 +158,7 @@ fn tasks(chance: &mut Chance) -> TaskSet {
         0 => TaskSet::Indexes(vec![IndexRange { first: 7, last: 7 + 3 * (u64::from(count) - 1), step: 3 }]),
         1 => {
             let mut items = Items::default();
-            (0..count).for_each(|item| items.push(&format!("item{item}")).expect("it is short"));
+            (0..count).for_each(|item| items.push(format!("item{item}")).expect("it is short"));
             TaskSet::Each(items)
         }
         _ => TaskSet::Count(count),

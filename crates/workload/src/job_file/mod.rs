@@ -3,7 +3,7 @@
 mod values;
 
 pub(crate) use values::{
-    Array, Command, ConstraintText, Each, Environment, JobIds, OutputCap, ResourceTable, Time, Timeout,
+    Array, Command, ConstraintText, Each, Environment, JobIds, OutputCap, ResourceTable, Time, Timeout, Word,
 };
 
 use crate::document::At;
@@ -65,7 +65,7 @@ pub(crate) struct JobFile {
     /// Variables for the tasks.
     pub env: Option<At<Environment>>,
     /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.
-    pub workdir: Option<At<String>>,
+    pub workdir: Option<At<Word>>,
     /// How much is kept of a task's standard output, and of its standard error; 64MiB unless given.
     #[serde(alias = "output-cap")]
     pub output_cap: Option<OutputCap>,
@@ -111,7 +111,7 @@ pub(crate) struct StageFile {
     /// Variables for the tasks.
     pub env: Option<At<Environment>>,
     /// `submitted` (where the job was submitted from, the default), `own` (an empty directory per task) or a path.
-    pub workdir: Option<At<String>>,
+    pub workdir: Option<At<Word>>,
     /// How much is kept of a task's standard output, and of its standard error; 64MiB unless given.
     #[serde(alias = "output-cap")]
     pub output_cap: Option<OutputCap>,

@@ -3,15 +3,16 @@
 use crate::error::packed;
 use crate::quantities::{self, Malformed};
 use amalgam_core::vocabulary::resources::{self, BUILT_IN};
-use amalgam_core::vocabulary::{Constraint, Duration, IndexRange, Items, ResourceSpec};
+use amalgam_core::vocabulary::{ByteString, Constraint, Duration, IndexRange, Items, ResourceSpec};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::json;
 use std::borrow::Cow;
 use std::fmt;
 
 /// The program and its arguments.
 #[derive(Clone, Debug)]
-pub(crate) struct Command(pub Vec<String>);
+pub(crate) struct Command(pub Vec<ByteString>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Array(pub Vec<IndexRange>);
@@ -19,9 +20,9 @@ pub(crate) struct Array(pub Vec<IndexRange>);
 /// Where the items of a stage come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Each {
-    Files(String),
-    Lines(String),
-    Json(String),
+    Files(ByteString),
+    Lines(ByteString),
+    Json(ByteString),
     Items(Items),
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct ResourceTable {
 }
 
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Environment(pub Vec<(String, String)>);
+pub(crate) struct Environment(pub Vec<(ByteString, ByteString)>);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time(pub Duration);
@@ -91,7 +92,7 @@ impl<'de> Deserialize<'de> for Scalar {
                 f.write_str("a text in quotes")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
-                quantities::check_text("the text", text).map_err(refused)?;
+                quantities::check_text("the text", text.as_bytes()).map_err(refused)?;
                 Ok(Scalar(text.to_owned()))
             }
             fn visit_u64<E: Error>(self, number: u64) -> Result<Scalar, E> {
@@ -111,6 +112,44 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
+/// A text, or a table such as `{ bytes = 'caf\xe9' }` where it is not UTF-8.
+#[derive(Clone, Debug)]
+pub(crate) struct Word(pub ByteString);
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
+        struct WordVisitor;
+        impl<'de> Visitor<'de> for WordVisitor {
+            type Value = Word;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text in quotes")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
+                quantities::check_text("the text", text.as_bytes()).map_err(refused)?;
+                Ok(Word(text.into()))
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Word, E> {
+                Ok(Word(number.to_string().into()))
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Word, E> {
+                Ok(Word(number.to_string().into()))
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Word, E> {
+                Ok(Word(number.to_string().into()))
+            }
+            fn visit_bool<E: Error>(self, value: bool) -> Result<Word, E> {
+                Ok(Word(value.to_string().into()))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Word, A::Error> {
+                let bytes = ByteString::deserialize(serde::de::value::MapAccessDeserializer::new(table))?;
+                quantities::check_text("the text", bytes.as_bytes()).map_err(refused)?;
+                Ok(Word(bytes))
+            }
+        }
+        deserializer.deserialize_any(WordVisitor)
+    }
+}
+
 impl<'de> Deserialize<'de> for Command {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
         struct CommandVisitor;
@@ -120,13 +159,13 @@ impl<'de> Deserialize<'de> for Command {
                 f.write_str("a list of texts such as [\"sort\", \"-n\"], or one text for `sh -c`")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Command, E> {
-                quantities::check_text("the command", text).map_err(refused)?;
+                quantities::check_text("the command", text.as_bytes()).map_err(refused)?;
                 let script = !text.trim().is_empty();
                 Ok(Command(if script { vec!["sh".into(), "-c".into(), text.into()] } else { Vec::new() }))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Command, A::Error> {
                 let mut command = Vec::new();
-                while let Some(Scalar(part)) = parts.next_element()? {
+                while let Some(Word(part)) = parts.next_element()? {
                     command.push(part);
                 }
                 Ok(Command(command))
@@ -154,7 +193,7 @@ impl<'de> Deserialize<'de> for Each {
                 )
             }
             fn visit_str<E: Error>(self, pattern: &str) -> Result<Each, E> {
-                Ok(Each::Files(pattern.to_owned()))
+                Ok(Each::Files(pattern.into()))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Each, A::Error> {
                 read_items(items).map(Each::Items)
@@ -166,9 +205,9 @@ impl<'de> Deserialize<'de> for Each {
                         return Err(refused(Malformed::new("`each` has more than one source", "keep one of them")));
                     }
                     source = Some(match key {
-                        EachKey::Files => Each::Files(table.next_value()?),
-                        EachKey::Lines => Each::Lines(table.next_value()?),
-                        EachKey::Json => Each::Json(table.next_value()?),
+                        EachKey::Files => Each::Files(table.next_value::<Word>()?.0),
+                        EachKey::Lines => Each::Lines(table.next_value::<Word>()?.0),
+                        EachKey::Json => Each::Json(table.next_value::<Word>()?.0),
                         EachKey::Items => Each::Items(table.next_value::<InlineItems>()?.0),
                     });
                 }
@@ -209,8 +248,8 @@ impl<'de> Deserialize<'de> for InlineItems {
 
 fn read_items<'de, A: SeqAccess<'de>>(mut texts: A) -> Result<Items, A::Error> {
     let mut items = Items::default();
-    while let Some(Scalar(text)) = texts.next_element()? {
-        items.push(&text).map_err(|wrong| refused(Malformed::new(wrong, "split the job")))?;
+    while let Some(Word(text)) = texts.next_element()? {
+        items.push(text.as_bytes()).map_err(|wrong| refused(Malformed::new(wrong, "split the job")))?;
     }
     items.shrink();
     Ok(items)
@@ -318,8 +357,8 @@ impl<'de> Deserialize<'de> for Environment {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Environment, A::Error> {
                 let mut variables = Vec::new();
-                while let Some((VariableName(name), Scalar(value))) = entries.next_entry()? {
-                    variables.push((name, value));
+                while let Some((VariableName(name), Word(value))) = entries.next_entry()? {
+                    variables.push((name.into(), value));
                 }
                 // TOML and JSON give no order to keys.
                 variables.sort();
@@ -335,7 +374,7 @@ struct VariableName(String);
 impl<'de> Deserialize<'de> for VariableName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VariableName, D::Error> {
         let name = String::deserialize(deserializer)?;
-        quantities::check_variable(&name, "").map_err(refused)?;
+        quantities::check_variable(name.as_bytes(), b"").map_err(refused)?;
         Ok(VariableName(name))
     }
 }
@@ -380,9 +419,38 @@ macro_rules! schema {
     };
 }
 
+/// Of a [`Word`].
+fn word() -> serde_json::Value {
+    json!({
+        "type": ["string", "number", "boolean", "object"],
+        "properties": {
+            "bytes": { "type": "string", "description": "A text that is not UTF-8: `\\xNN` is a byte, `\\\\` a backslash." }
+        },
+        "required": ["bytes"],
+        "additionalProperties": false
+    })
+}
+
+fn described(mut schema: serde_json::Value, description: &str) -> serde_json::Value {
+    schema["description"] = description.into();
+    schema
+}
+
+impl JsonSchema for Word {
+    fn schema_name() -> Cow<'static, str> {
+        "Word".into()
+    }
+    fn inline_schema() -> bool {
+        true
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        Schema::try_from(word()).unwrap_or_default()
+    }
+}
+
 schema!(Command, "Command", {
     "oneOf": [
-        { "type": "array", "minItems": 1, "items": { "type": ["string", "number", "boolean"] } },
+        { "type": "array", "minItems": 1, "items": word() },
         { "type": "string", "minLength": 1 }
     ]
 });
@@ -395,17 +463,17 @@ schema!(Array, "Array", {
 schema!(Each, "Each", {
     "oneOf": [
         { "type": "string", "description": "A pattern of file names." },
-        { "type": "array", "items": { "type": ["string", "number", "boolean"] } },
+        { "type": "array", "items": word() },
         {
             "type": "object",
             "minProperties": 1,
             "maxProperties": 1,
             "additionalProperties": false,
             "properties": {
-                "files": { "type": "string", "description": "A pattern of file names." },
-                "lines": { "type": "string", "description": "A file; one task per line." },
-                "json": { "type": "string", "description": "A file with a JSON list; one task per element." },
-                "items": { "type": "array", "items": { "type": ["string", "number", "boolean"] } }
+                "files": described(word(), "A pattern of file names."),
+                "lines": described(word(), "A file; one task per line."),
+                "json": described(word(), "A file with a JSON list; one task per element."),
+                "items": { "type": "array", "items": word() }
             }
         }
     ]
@@ -425,7 +493,7 @@ schema!(ResourceTable, "Resources", {
 });
 schema!(Environment, "Environment", {
     "type": "object",
-    "additionalProperties": { "type": ["string", "number", "boolean"] }
+    "additionalProperties": word()
 });
 schema!(Time, "Duration", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });
 schema!(Timeout, "Timeout", { "type": ["string", "number"], "examples": ["90s", "5m", "1h30m", "00:01:30"] });

@@ -1,12 +1,15 @@
 //! Files as they are: plain, gzip or zstd, read as streams.
 
 use super::error::WorkloadError;
+use crate::glob;
 use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// No line of a trace is longer: one with the most tasks that a job may have is not.
@@ -32,8 +35,10 @@ pub(crate) fn files(path: &str, endings: &[&str]) -> Result<Vec<PathBuf>, Worklo
     } else if Path::new(path).exists() {
         found.push(PathBuf::from(path));
     } else {
-        let pattern = glob::glob(path).map_err(|error| missing(format!("`{path}` is not a pattern: {}", error.msg)))?;
-        found.extend(pattern.flatten().filter(|path| path.is_file()));
+        let matching = glob::expand(path.as_bytes(), Path::new("")).map_err(|wrong| missing(wrong.problem))?;
+        found.extend(
+            matching.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))).filter(|path| path.is_file()),
+        );
     }
     if found.is_empty() {
         if !Path::new(path).is_dir() {

@@ -123,7 +123,7 @@ impl<'a> Reading<'a> {
             nodes: Chance::new(options.seed, "near"),
             constraints: tables.transpose()?.map(|tables| (tables, Chance::new(options.seed, "constraints"))),
             program: Arc::new(Program {
-                command: vec!["true".to_owned()],
+                command: vec!["true".into()],
                 env: Vec::new(),
                 workdir: Workdir::Own,
                 output_cap: 0,
@@ -225,7 +225,7 @@ impl<'a> Reading<'a> {
             user: draft.user,
             queue: draft.queue,
             priority: draft.priority,
-            submit_dir: "/".to_owned(),
+            submit_dir: "/".into(),
             stages,
             ..JobSpec::default()
         };

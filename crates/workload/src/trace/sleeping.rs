@@ -2,7 +2,7 @@
 
 use super::{RunTimes, TraceJob};
 use crate::build::DEFAULT_OUTPUT_CAP;
-use amalgam_core::vocabulary::{Duration, Items, JobSpec, Program, TaskSet, Workdir};
+use amalgam_core::vocabulary::{ByteString, Duration, Items, JobSpec, Program, TaskSet, Workdir};
 use std::sync::Arc;
 
 impl TraceJob {
@@ -19,10 +19,10 @@ impl TraceJob {
                 RunTimes::Each(times) => {
                     let mut items = Items::default();
                     for time in times {
-                        items.push(&seconds(*time))?;
+                        items.push(seconds(*time))?;
                     }
                     stage.tasks = TaskSet::Each(items);
-                    ["sh", "-c", "exec sleep \"$AMALGAM_ITEM\""].map(str::to_owned).into()
+                    ["sh", "-c", "exec sleep \"$AMALGAM_ITEM\""].map(ByteString::from).into()
                 }
             };
             let output_cap = DEFAULT_OUTPUT_CAP;
@@ -32,8 +32,8 @@ impl TraceJob {
     }
 }
 
-fn sleep(time: Duration) -> Vec<String> {
-    vec!["sleep".to_owned(), seconds(time)]
+fn sleep(time: Duration) -> Vec<ByteString> {
+    vec!["sleep".into(), seconds(time).into()]
 }
 
 fn seconds(time: Duration) -> String {

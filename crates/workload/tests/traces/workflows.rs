@@ -77,7 +77,7 @@ fn real_runs_sleep_as_long_as_the_tasks_ran() {
     let workload = Samples::one("a.tr", "0 2 1 1.5 0.25\n0 1 7 7\n").read("hawk", "a.tr", "time-scale=0.1").unwrap();
     let several = workload.jobs[0].sleeping().unwrap();
     let items: Vec<_> = (0..2).map(|task| several.stages[0].tasks.item(task)).collect();
-    assert_eq!(items, [Some("0.150000"), Some("0.025000")]);
+    assert_eq!(items, [Some(&b"0.150000"[..]), Some(b"0.025000")]);
     assert_eq!(several.stages[0].program.command[2], "exec sleep \"$AMALGAM_ITEM\"");
     assert_eq!(workload.jobs[1].sleeping().unwrap().stages[0].program.command, ["sleep", "0.700000"]);
 }

@@ -3,6 +3,7 @@
 use super::cluster::{Cluster, array};
 use super::latency::submit_to_start;
 use super::{fdatasync_p50, spread};
+use crate::arguments::as_text;
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::{Items, StageSpec, TaskSet};
 use clap::Args;
@@ -21,7 +22,7 @@ pub fn execute(args: &ArraysArgs) -> Result<()> {
     println!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
     let config = std::env::temp_dir().join(format!("amalgam-bench-{}.toml", std::process::id()));
     std::fs::write(&config, "[[queue]]\nname = 'capped'\nmaximum = 0.875\n[[queue]]\nname = 'default'\n")?;
-    let measured = measure(args, &config.to_string_lossy());
+    let measured = as_text(&config).and_then(|config| measure(args, config));
     let _ = std::fs::remove_file(&config);
     measured
 }
@@ -42,7 +43,7 @@ fn measure(args: &ArraysArgs, config: &str) -> Result<()> {
     for number in 0..args.tasks {
         let line = format!("a distinct line, number {number}");
         bytes += line.len();
-        lines.push(&line).map_err(|error| Failure::new(error, ""))?;
+        lines.push(line).map_err(|error| Failure::new(error, ""))?;
     }
     let mut job = array(1, &["sleep", "600"]);
     let stage: &mut StageSpec = &mut job.stages[0];

@@ -1,6 +1,7 @@
 //! A cluster of its own for a benchmark: `amalgam dev`, or a server and its agents, as separate processes.
 
 use super::failed;
+use crate::arguments::as_text;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use amalgam_core::job_manager::{JobManager, JobManagerSettings};
@@ -14,6 +15,7 @@ use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::sealing::HMAC;
 use amalgam_daemon::server::executor_paths;
+use amalgam_workload::path_of;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -45,7 +47,7 @@ impl Cluster {
     pub fn with_agents(agents: u32, cpus: u32, enforcement: &str, preset: &str, journal: bool) -> Result<Cluster> {
         let state_dir = new_state_dir();
         let journals = state_dir.join("journals");
-        let journals = ["--journal", &journals.to_string_lossy()];
+        let journals = ["--journal", as_text(&journals)?];
         let journals = if journal { &journals[..] } else { &[] };
         let started = Instant::now();
         let listen = ["--listen", "127.0.0.1:0", "--listen-agents", "127.0.0.1:0", "--preset", preset];
@@ -58,9 +60,9 @@ impl Cluster {
         for agent in 0..agents {
             let name = format!("node-{agent}");
             let (home, cpus) = (cluster.agent_home(agent), cpus.to_string());
-            let (home, tokens) = (home.to_string_lossy(), cluster.state_dir.join(Tokens::FILE));
-            let tokens = tokens.to_string_lossy();
-            let place = ["agent", "--server", address, "--name", &name, "--work-dir", &home, "--token-file", &tokens];
+            let tokens = cluster.state_dir.join(Tokens::FILE);
+            let (home, tokens) = (as_text(&home)?, as_text(&tokens)?);
+            let place = ["agent", "--server", address, "--name", &name, "--work-dir", home, "--token-file", tokens];
             let offer = ["--cpus", &cpus, "--memory", "1GiB", "--enforcement", enforcement];
             let verb = [&place[..], &offer, journals].concat();
             cluster.processes.push(spawn(&cluster.state_dir, &verb, Stdio::null())?);
@@ -73,7 +75,7 @@ impl Cluster {
         let client = Client::new(String::new(), String::new());
         let mut cluster = Cluster { processes: vec![process], client, state_dir, ready_after: Duration::ZERO };
         let file = cluster.server_file(started)?;
-        let token = amalgam_daemon::auth::client_token(file.token_file.as_ref(), &crate::cluster::user())?;
+        let token = amalgam_daemon::auth::client_token(path_of(&file.token_file), &crate::cluster::user())?;
         cluster.client = Client::new(format!("http://{}", file.address), token);
         cluster.client.get::<serde_json::Value>("/v1/cluster")?;
         cluster.ready_after = started.elapsed();
@@ -218,7 +220,7 @@ pub fn array(tasks: u32, command: &[&str]) -> JobSpec {
 pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
     use amalgam_core::vocabulary::{Program, ResourceSpec, Resources, StageSpec, TaskSet};
     let program = std::sync::Arc::new(Program {
-        command: command.iter().map(|&word| word.to_owned()).collect(),
+        command: command.iter().map(|&word| word.into()).collect(),
         output_cap: 1 << 20,
         ..Program::default()
     });
@@ -232,7 +234,7 @@ pub fn chain(stages: u32, tasks: u32, command: &[&str]) -> JobSpec {
     };
     JobSpec {
         name: "bench".to_owned(),
-        submit_dir: "/".to_owned(),
+        submit_dir: "/".into(),
         stages: (0..stages).map(stage).collect(),
         ..JobSpec::default()
     }

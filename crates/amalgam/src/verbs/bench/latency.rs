@@ -2,6 +2,7 @@
 
 use super::cluster::{Cluster, array, chain};
 use super::{failed, fdatasync_p50, millis, percentile, sorted, spread, wall_micros};
+use crate::arguments::as_text;
 use crate::failure::{Failure, Result};
 use clap::Args;
 use std::process::{Command, Stdio};
@@ -49,11 +50,11 @@ pub fn execute(args: &LatencyArgs) -> Result<()> {
 /// One task after another through the command line; each prints when it started.
 pub fn submit_to_start(cluster: &Cluster, count: u32) -> Result<Vec<f64>> {
     let program = std::env::current_exe()?;
-    let program = program.to_string_lossy();
+    let program = as_text(&program)?;
     let mut samples = Vec::new();
     for _ in 0..count {
         let before = wall_micros();
-        let job = cluster.verb(&["submit", "-q", "--", &program, "bench", "stamp"])?;
+        let job = cluster.verb(&["submit", "-q", "--", program, "bench", "stamp"])?;
         let job = job.trim();
         cluster.verb(&["wait", job])?;
         samples.push(since(before, &cluster.verb(&["logs", job])?)?);

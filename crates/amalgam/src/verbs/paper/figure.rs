@@ -1,5 +1,6 @@
 //! What a figure of a paper is here, and what running it finds.
 
+use crate::arguments::as_text;
 use crate::failure::{Failure, Result};
 use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
 use amalgam_sim::report;
@@ -120,7 +121,7 @@ pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
     let Some((format, path)) = read.split_once(':').filter(|(format, _)| *format != "synthetic") else {
         return Ok(read.to_owned());
     };
-    Ok(format!("{format}:{}", in_traces(paper, path, extent)?.display()))
+    Ok(format!("{format}:{}", as_text(&in_traces(paper, path, extent)?)?))
 }
 
 /// A path in the folder of traces, if there is something.

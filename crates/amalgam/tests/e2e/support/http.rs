@@ -105,6 +105,6 @@ impl Iterator for Events {
 /// A job as the interface takes it.
 pub fn job_spec(scene: &Scene, command: &[&str]) -> Value {
     let context = Context { submit_dir: scene.work() };
-    let command = command.iter().map(|part| (*part).to_owned()).collect();
+    let command = command.iter().map(|&part| part.into()).collect();
     serde_json::to_value(from_command(command, &CommandOptions::default(), &context).unwrap()).unwrap()
 }

@@ -18,6 +18,7 @@ use amalgam_daemon::api::{JobDetail, JobSummary, ServerFile, StoryLine, TaskSumm
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
 use amalgam_daemon::server::executor_paths;
 use amalgam_daemon::shell::shut_down;
+use amalgam_workload::path_of;
 use serde::de::DeserializeOwned;
 use std::cell::{OnceCell, RefCell};
 use std::fs;
@@ -186,7 +187,7 @@ impl Scene {
     pub fn http(&self) -> Http {
         let file: ServerFile =
             serde_json::from_str(&fs::read_to_string(self.state().join(ServerFile::NAME)).unwrap()).unwrap();
-        let token = amalgam_daemon::auth::client_token(Path::new(&file.token_file), "ada").unwrap();
+        let token = amalgam_daemon::auth::client_token(path_of(&file.token_file), "ada").unwrap();
         Http::new(&file.address, &token)
     }
 

@@ -210,7 +210,7 @@ pub fn run_example(figure: &FigureScenario, preset: Preset, seed: u64, heartbeat
 }
 
 fn example_spec(job: &ExampleJob) -> JobSpec {
-    let program = Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() });
+    let program = Arc::new(Program { command: vec!["true".into()], ..Program::default() });
     let stages = job.stage.iter().enumerate().map(|(number, stage)| StageSpec {
         name: format!("S{number}"),
         after: stage.after.clone(),
@@ -220,7 +220,7 @@ fn example_spec(job: &ExampleJob) -> JobSpec {
         expected: Some(seconds(stage.run_time_s)),
         ..StageSpec::default()
     });
-    JobSpec { name: job.name.clone(), stages: stages.collect(), submit_dir: "/".to_owned(), ..JobSpec::default() }
+    JobSpec { name: job.name.clone(), stages: stages.collect(), submit_dir: "/".into(), ..JobSpec::default() }
 }
 
 fn simulate(

@@ -3,6 +3,7 @@
 use super::super::figure::{Amount, Extent, in_traces, nodes, run_all, seconds, source};
 use super::peak::Plan;
 use super::scenario::{Arrivals, CostCase, FigureScenario, Masters, Scenario, WorkloadEntry};
+use crate::arguments::as_text;
 use crate::failure::{Failure, Result};
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Chance, Resources};
@@ -246,7 +247,7 @@ impl<'a> World<'a> {
         if self.is_constrained() {
             let setup = &self.scenario.setup;
             let tables = in_traces("megha", &setup.task_constraints, self.extent)?;
-            options.push(("constraints".to_owned(), tables.display().to_string()));
+            options.push(("constraints".to_owned(), as_text(&tables)?.to_owned()));
             options.push(("constrained".to_owned(), setup.constrained.to_string()));
         }
         trace::read(&source, &options).map_err(|error| Failure::usage(error.problem, error.remedy))

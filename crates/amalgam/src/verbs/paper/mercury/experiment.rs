@@ -164,7 +164,7 @@ impl World {
         let stage = StageSpec {
             name: "tasks".to_owned(),
             tasks: TaskSet::Count(tasks_in_job),
-            program: Arc::new(Program { command: vec!["true".to_owned()], ..Program::default() }),
+            program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
             resources: resources(task_cpus, task_memory_gib),
             // As job managers that learn from finished tasks see it.
             expected: Some(seconds(class.run_time_s + self.start_up_s)),
@@ -175,7 +175,7 @@ impl World {
             name: class.name.clone(),
             queue: queue.to_owned(),
             user: "paper".to_owned(),
-            submit_dir: "/".to_owned(),
+            submit_dir: "/".into(),
             stages: vec![stage],
             ..JobSpec::default()
         }

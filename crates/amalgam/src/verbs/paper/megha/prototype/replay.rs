@@ -64,7 +64,7 @@ pub fn replay(prepared: &Prepared) -> Result<Real> {
 
 fn runnable(job: &TraceJob) -> Result<JobSpec> {
     let spec = job.sleeping().map_err(|what| Failure::new(what, "choose jobs with fewer tasks"))?;
-    Ok(JobSpec { submit_dir: "/".to_owned(), ..spec })
+    Ok(JobSpec { submit_dir: "/".into(), ..spec })
 }
 
 type Submitted<'a> = (Vec<(u64, &'a TraceJob)>, Duration);
