@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
+use std::num::NonZeroUsize;
 use std::thread;
 use std::time::{Duration, Instant};
 use ureq::http::Response;
@@ -33,6 +34,9 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long a server that went away may take to come back while a job is watched.
 const RETURN_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The most items that a server gives at once.
+const MAX_PAGE: usize = 10_000;
+
 /// How long another global master may take for a list of its jobs.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -43,6 +47,23 @@ pub struct Client {
     authorization: String,
     /// When its user wants to know, whatever the server does.
     deadline: Option<Instant>,
+}
+
+/// Jobs of a list.
+pub struct Jobs {
+    pub jobs: Vec<JobSummary>,
+    /// Whether the limit left some out.
+    pub has_more: bool,
+    /// What is wrong with global masters that do not answer, whose jobs are missing.
+    pub silent: Vec<Failure>,
+}
+
+/// All pages of a list, or as many as its limit allows.
+struct Pages<T> {
+    items: Vec<T>,
+    has_more: bool,
+    /// Where else such items are.
+    others: Option<Elsewhere>,
 }
 
 impl Client {
@@ -201,15 +222,26 @@ impl Client {
         Ok(results)
     }
 
-    /// All pages of a list, up to `limit` items.
-    pub fn list<T: DeserializeOwned>(&self, path: &str, query: &Query, limit: usize) -> Result<Vec<T>> {
-        Ok(self.pages(path, query, limit)?.0)
+    /// All pages of a list.
+    pub fn list<T: DeserializeOwned>(&self, path: &str, query: &Query) -> Result<Vec<T>> {
+        Ok(self.pages(path, query, None)?.items)
     }
 
-    /// Up to `limit` jobs, the newest first, of all global masters in a federation, and what is wrong with those that do not answer.
-    pub fn jobs(&self, path: &str, query: &Query, limit: usize) -> Result<(Vec<JobSummary>, Vec<Failure>)> {
-        let (mut jobs, others) = self.pages::<JobSummary>(path, query, limit)?;
-        let Some(others) = others else { return Ok((jobs, Vec::new())) };
+    /// The first items of a list, if it has a limit, and whether there are more.
+    pub fn list_first<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &Query,
+        limit: Option<NonZeroUsize>,
+    ) -> Result<(Vec<T>, bool)> {
+        let pages = self.pages(path, query, limit)?;
+        Ok((pages.items, pages.has_more))
+    }
+
+    /// The jobs of all global masters in a federation, the newest first: all, or so many of them.
+    pub fn jobs(&self, path: &str, query: &Query, limit: Option<NonZeroUsize>) -> Result<Jobs> {
+        let Pages { items: mut jobs, others, mut has_more } = self.pages::<JobSummary>(path, query, limit)?;
+        let Some(others) = others else { return Ok(Jobs { jobs, has_more, silent: Vec::new() }) };
         let bases = self.led_to(Some(&others));
         let asked = thread::scope(|scope| {
             let ask = |base: &&str| {
@@ -224,7 +256,10 @@ impl Client {
         let missing = "the jobs of another global master are missing";
         for answer in asked.into_iter().flatten() {
             match answer {
-                Ok((further, _)) => jobs.extend(further),
+                Ok(further) => {
+                    jobs.extend(further.items);
+                    has_more |= further.has_more;
+                }
                 Err(failure) => {
                     silent.push(Failure { what: format!("{missing}: {}", failure.what), ..failure });
                 }
@@ -239,28 +274,26 @@ impl Client {
             ));
         }
         jobs.sort_by_key(|job| Reverse((job.submitted_at, job.id)));
-        jobs.truncate(limit);
-        Ok((jobs, silent))
+        if let Some(limit) = limit {
+            has_more |= jobs.len() > limit.get();
+            jobs.truncate(limit.get());
+        }
+        Ok(Jobs { jobs, has_more, silent })
     }
 
-    /// With where else such items are.
-    fn pages<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        query: &Query,
-        limit: usize,
-    ) -> Result<(Vec<T>, Option<Elsewhere>)> {
+    fn pages<T: DeserializeOwned>(&self, path: &str, query: &Query, limit: Option<NonZeroUsize>) -> Result<Pages<T>> {
+        let limit = limit.map_or(usize::MAX, NonZeroUsize::get);
         let mut items = Vec::new();
         let mut cursor = None;
         loop {
             let mut query = query.clone();
             query.add("cursor", cursor.as_deref());
-            query.add("limit", Some(&(limit - items.len()).min(10_000).to_string()));
+            query.add("limit", Some(&(limit - items.len()).min(MAX_PAGE).to_string()));
             let page: Listing<T> = self.get(&format!("{path}{query}"))?;
             items.extend(page.items);
             cursor = page.next;
             if cursor.is_none() || items.len() >= limit {
-                return Ok((items, page.others));
+                return Ok(Pages { items, has_more: cursor.is_some(), others: page.others });
             }
         }
     }

@@ -227,7 +227,7 @@ impl Followed {
         sink: &mut dyn Sink,
     ) -> Result<()> {
         let ended = Query::default().with("state", "succeeded,failed,cancelled");
-        let tasks: Vec<TaskSummary> = self.client.list(&format!("/v1/jobs/{}/tasks", self.job), &ended, usize::MAX)?;
+        let tasks: Vec<TaskSummary> = self.client.list(&format!("/v1/jobs/{}/tasks", self.job), &ended)?;
         for task in tasks {
             let event = Event { stage: Some(task.stage), ..Event::default() };
             if let Some(task) = parse_task(&task.task).filter(|task| wanted(&event) && shown.insert(*task)) {

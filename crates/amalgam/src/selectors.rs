@@ -5,6 +5,7 @@ use crate::failure::{Failure, Kind, Result};
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobDetail, JobSummary};
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
 /// More jobs than one command may name by a range.
@@ -158,16 +159,16 @@ fn listed(client: &Client, states: &str, user: Option<&str>) -> Result<Vec<JobSu
     let mut query = Query::default();
     query.add("user", user);
     query.add("state", Some(states).filter(|states| !states.is_empty()));
-    let (jobs, silent) = client.jobs("/v1/jobs", &query, usize::MAX)?;
-    all_known(silent)?;
-    Ok(jobs)
+    let found = client.jobs("/v1/jobs", &query, None)?;
+    all_known(found.silent)?;
+    Ok(found.jobs)
 }
 
 fn last(client: &Client) -> Result<u64> {
-    let (jobs, silent) = client.jobs("/v1/jobs", &Query::default().with("user", "me"), 1)?;
-    all_known(silent)?;
+    let found = client.jobs("/v1/jobs", &Query::default().with("user", "me"), Some(NonZeroUsize::MIN))?;
+    all_known(found.silent)?;
     let none = || Failure::new("you have no jobs, so none is the last", "submit one with `amalgam submit`");
-    jobs.first().map(|job| job.id).ok_or_else(none)
+    found.jobs.first().map(|job| job.id).ok_or_else(none)
 }
 
 /// Which jobs `last` and `all` name is known only where every global master answers.

@@ -1,5 +1,7 @@
 //! The program itself before a fake cluster: what it prints, where, and what it exits with.
 
+#[path = "command_line/lists.rs"]
+mod lists;
 #[path = "command_line/output.rs"]
 mod output;
 

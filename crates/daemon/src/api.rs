@@ -620,6 +620,17 @@ impl Timestamp {
         SystemTime::now().into()
     }
 
+    /// A moment as people write it, in UTC: `2026-11-01`, which is its beginning, `2026-11-01T12:30`, with seconds and a `Z` or without.
+    pub fn parse(text: &str) -> Option<Timestamp> {
+        let text = text.trim().trim_end_matches('Z').replace(' ', "T");
+        let whole = match text.split_once('T').map(|(_, time)| time.matches(':').count()) {
+            None => format!("{text}T00:00:00Z"),
+            Some(1) => format!("{text}:00Z"),
+            Some(_) => format!("{text}Z"),
+        };
+        humantime::parse_rfc3339(&whole).ok().map(Timestamp::from)
+    }
+
     fn system_time(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_micros(self.0)
     }
@@ -696,5 +707,17 @@ mod tests {
         assert_eq!(text, "\"2027-01-15T08:00:00.123456Z\"");
         assert_eq!(serde_json::from_str::<Timestamp>(&text).unwrap(), Timestamp(1_800_000_000_123_456));
         assert_eq!(Timestamp(u64::MAX).to_string(), "9999-12-31T23:59:59.000000Z");
+        let written = ["2027-01-15T08:00:00.123456Z", "2027-01-15", "2027-01-15T08:00", "2027-01-15 08:00:01"];
+        let read = written.map(|text| Timestamp::parse(text).unwrap().to_string());
+        assert_eq!(read[0], written[0]);
+        assert_eq!(
+            read[1..],
+            ["2027-01-15T00:00:00.000000Z", "2027-01-15T08:00:00.000000Z", "2027-01-15T08:00:01.000000Z"]
+        );
+        assert!(
+            ["", "2027", "2027-13-01", "tomorrow", "2027-01-15T25:00"]
+                .iter()
+                .all(|text| Timestamp::parse(text).is_none())
+        );
     }
 }

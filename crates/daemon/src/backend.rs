@@ -5,7 +5,7 @@ use crate::api::{
     QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
 };
 use crate::executor::output_path;
-use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
+use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
 use crate::neighbours::Neighbours;
 use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
 use crate::store::History;
@@ -215,7 +215,7 @@ impl Backend for ServerBackend {
         Ok(Listing { items, next: next.map(|(stage, index)| format!("{stage}.{index}")), others: None })
     }
 
-    async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error> {
+    async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error> {
         let from = cursor(&page)?.unwrap_or(0);
         let names = self.look(move |roles, _| Names::of(roles, job)).await?;
         let names = names.ok_or_else(|| Error::no_such_job(job.0))?;
@@ -224,8 +224,7 @@ impl Backend for ServerBackend {
             let mut items = Vec::new();
             let mut next = None;
             history.scan(Some(job.0), from, |sequence, entry| {
-                let line =
-                    decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, task, &names));
+                let line = decode(entry).ok().and_then(|fact| story_line(sequence, entry.at_micros, &fact, of, &names));
                 // Said again whenever it was looked at again.
                 let is_repeated = |line: &StoryLine| {
                     let before = items.iter().rev().find(|before: &&StoryLine| before.attempt.is_none());

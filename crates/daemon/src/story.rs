@@ -1,6 +1,7 @@
 //! Facts as lines of a story, for people.
 
 use crate::api::{AllocationParts, StoryLine, Timestamp};
+use crate::http::StoryFilter;
 use crate::views::task_name;
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
@@ -92,13 +93,13 @@ struct Told {
     allocation: Option<AllocationTime>,
 }
 
-/// The line that a fact adds to the story of a job, or of one of its tasks; `None` if it adds none.
-pub fn story_line(sequence: u64, at: u64, fact: &Fact, task: Option<TaskId>, names: &Names) -> Option<StoryLine> {
+/// The line that a fact adds to the story of a job, or of some of its tasks; `None` if it adds none.
+pub fn story_line(sequence: u64, at: u64, fact: &Fact, of: StoryFilter, names: &Names) -> Option<StoryLine> {
     let told = match fact {
         Fact::Change(change) => of_change(change, names)?,
         Fact::Record(record) => of_record(record, names)?,
     };
-    if task.is_some() && told.task.is_some() && told.task != task {
+    if told.task.is_some_and(|task| !of.admits(task)) {
         return None;
     }
     Some(StoryLine {

@@ -6,6 +6,7 @@ use crate::failure::Result;
 use crate::selectors::{Named, Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::ByteString;
+use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary};
 use clap::Args;
 use std::fmt::Write as _;
@@ -26,9 +27,9 @@ pub struct InfoArgs {
     /// With --tasks: only tasks in these states
     #[arg(long, requires = "tasks", value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
     state: Vec<String>,
-    /// With --tasks: at most so many
-    #[arg(short = 'n', long, requires = "tasks", default_value = "1000")]
-    limit: NonZeroUsize,
+    /// With --tasks: at most so many of each job [default: all]
+    #[arg(short = 'n', long, requires = "tasks")]
+    limit: Option<NonZeroUsize>,
     /// Print the interface's JSON: the jobs, or with --tasks their tasks
     #[arg(long)]
     json: bool,
@@ -66,7 +67,12 @@ fn print_json(client: &Client, jobs: &[Named], args: &InfoArgs) -> Result<()> {
 fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>> {
     let mut query = Query::default();
     query.add_list("state", &args.state);
-    client.list(&format!("/v1/jobs/{job}/tasks"), &query, args.limit.get())
+    let (tasks, has_more) = client.list_first(&format!("/v1/jobs/{job}/tasks"), &query, args.limit)?;
+    if has_more {
+        let shown = counted(tasks.len() as u64, "task");
+        show::note(&format!("note: only the first {shown} of job {job} are shown; without --limit all are"));
+    }
+    Ok(tasks)
 }
 
 fn describe(job: &JobDetail) -> String {

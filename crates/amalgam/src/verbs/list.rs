@@ -2,10 +2,12 @@
 
 use super::ACTIVE;
 use crate::arguments::{Connection, one_of};
-use crate::client::Query;
+use crate::client::{Jobs, Query};
 use crate::failure::Result;
 use crate::{discovery, show};
-use amalgam_daemon::api::{JobState, JobSummary};
+use amalgam_core::vocabulary::Duration;
+use amalgam_core::why::counted;
+use amalgam_daemon::api::{JobState, JobSummary, Timestamp};
 use clap::Args;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -14,14 +16,14 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   amalgam list                    jobs that have not ended
   amalgam list --all --user me    all of yours
-  amalgam list -q --state failed  only their ids
+  amalgam list -q --state failed  only their ids, of those that failed
 TIME is since a job's start, or since its submission while nothing of it has started.")]
 pub struct ListArgs {
     /// Also jobs that have ended
     #[arg(short, long)]
     all: bool,
     /// Only jobs in these states, separated by commas
-    #[arg(long, conflicts_with = "all", value_delimiter = ',', value_parser = one_of(JobState::ALL, JobState::word))]
+    #[arg(long, value_delimiter = ',', value_parser = one_of(JobState::ALL, JobState::word))]
     state: Vec<String>,
     #[command(flatten)]
     filter: Filter,
@@ -32,8 +34,25 @@ pub struct HistoryArgs {
     /// Only jobs in these states, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = one_of(JobState::ENDED, JobState::word))]
     state: Vec<String>,
+    /// Only jobs that ended then or later: 2026-11-01, 2026-11-01T12:30 (UTC), or 7d for so long ago
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    since: Option<Timestamp>,
+    /// Only jobs that ended before; a date is its beginning
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    until: Option<Timestamp>,
     #[command(flatten)]
     filter: Filter,
+}
+
+/// A moment in UTC, or how long ago it was.
+fn parse_moment(text: &str) -> std::result::Result<Timestamp, String> {
+    // `2026` and `12:30` would read as durations, and mean something else here.
+    let has_unit = text.chars().any(|character| character.is_ascii_alphabetic()) && !text.contains(':');
+    let age = if has_unit { Duration::parse(text).ok() } else { None };
+    let ago = || Some(Timestamp(Timestamp::now().0.saturating_sub(age?.as_micros())));
+    let wrong =
+        || "write a date or a time in UTC, such as 2026-11-01 or 2026-11-01T12:30, or how long ago, such as 12h";
+    Timestamp::parse(text).or_else(ago).ok_or_else(|| wrong().to_owned())
 }
 
 #[derive(Args)]
@@ -47,9 +66,9 @@ struct Filter {
     /// Only jobs of this name
     #[arg(long)]
     name: Option<String>,
-    /// At most so many, the newest
-    #[arg(short = 'n', long, default_value = "1000")]
-    limit: NonZeroUsize,
+    /// At most so many, the newest [default: all]
+    #[arg(short = 'n', long)]
+    limit: Option<NonZeroUsize>,
     /// Print only ids
     #[arg(short, long)]
     quiet: bool,
@@ -59,26 +78,53 @@ struct Filter {
 }
 
 pub fn execute(args: ListArgs, connection: &Connection) -> Result<ExitCode> {
-    let states = if args.state.is_empty() && !args.all { vec![ACTIVE.to_owned()] } else { args.state };
-    list("/v1/jobs", &states, args.filter, connection)
+    let is_active = args.state.is_empty() && !args.all;
+    let states = if is_active { vec![ACTIVE.to_owned()] } else { args.state };
+    let none = match (is_active, args.filter.is_any() || !(is_active || states.is_empty())) {
+        (true, false) => "nothing pending or running (`amalgam list --all` shows the jobs that have ended, too)\n",
+        (true, true) => "no such jobs are pending or running (`amalgam list --all` looks among all)\n",
+        (false, true) => "no such jobs (`amalgam list --all` shows every job)\n",
+        (false, false) => "no jobs\n",
+    };
+    let mut query = args.filter.query();
+    query.add_list("state", &states);
+    list("/v1/jobs", &query, &args.filter, none, connection)
 }
 
 pub fn execute_history(args: HistoryArgs, connection: &Connection) -> Result<ExitCode> {
-    list("/v1/history", &args.state, args.filter, connection)
+    let is_any = args.filter.is_any() || !args.state.is_empty() || args.since.is_some() || args.until.is_some();
+    let none = if is_any { "no such jobs have ended\n" } else { "no job has ended\n" };
+    let mut query = args.filter.query();
+    query.add_list("state", &args.state);
+    query.add("since", args.since.map(|since| since.to_string()).as_deref());
+    query.add("until", args.until.map(|until| until.to_string()).as_deref());
+    list("/v1/history", &query, &args.filter, none, connection)
 }
 
-fn list(path: &str, states: &[String], filter: Filter, connection: &Connection) -> Result<ExitCode> {
-    let mut query = Query::default();
-    query.add_list("state", states);
-    query.add("user", filter.user.as_deref());
-    query.add("queue", filter.queue.as_deref());
-    query.add("name", filter.name.as_deref());
-    let (mut jobs, silent) = discovery::connect(connection)?.jobs(path, &query, filter.limit.get())?;
+impl Filter {
+    fn is_any(&self) -> bool {
+        self.user.is_some() || self.queue.is_some() || self.name.is_some()
+    }
+
+    fn query(&self) -> Query {
+        let mut query = Query::default();
+        query.add("user", self.user.as_deref());
+        query.add("queue", self.queue.as_deref());
+        query.add("name", self.name.as_deref());
+        query
+    }
+}
+
+/// `none` is said where there are no such jobs.
+fn list(path: &str, query: &Query, filter: &Filter, none: &str, connection: &Connection) -> Result<ExitCode> {
+    let Jobs { mut jobs, has_more, silent } = discovery::connect(connection)?.jobs(path, query, filter.limit)?;
     show::failures(&silent);
+    if has_more {
+        let shown = counted(jobs.len() as u64, "job");
+        show::note(&format!("note: only the newest {shown} are shown; without --limit all are"));
+    }
     // The newest last, next to the prompt.
     jobs.reverse();
-    let is_all = states.is_empty();
-    let none = if is_all { "no jobs\n" } else { "no such jobs (`amalgam list --all` shows every job)\n" };
     match (filter.json, filter.quiet) {
         (true, _) => show::json(&jobs)?,
         (_, true) => show::print(&jobs.iter().map(|job| format!("{}\n", job.id)).collect::<String>())?,

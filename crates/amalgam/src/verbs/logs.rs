@@ -63,7 +63,7 @@ pub fn execute(args: LogsArgs, connection: &Connection) -> Result<ExitCode> {
         None => {
             let mut query = Query::default();
             query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
-            let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query, usize::MAX)?;
+            let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{id}/tasks"), &query)?;
             let missing = several().copy_tasks(&tasks, streams, &mut *sink(args.both))?;
             show::failures(missing.values());
             if !missing.is_empty() {

@@ -12,9 +12,10 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Examples:
   amalgam story last          all that happened to your newest job
-  amalgam story 7.count.3     all that happened to one task")]
+  amalgam story 7.count       to the tasks of one stage, and to the job
+  amalgam story 7.count.3     to one task, and to the job")]
 pub struct StoryArgs {
-    /// JOB or JOB.STAGE.INDEX
+    /// JOB, JOB.STAGE or JOB.STAGE.INDEX
     #[arg(value_parser = Target::parse)]
     target: Target,
     /// Print the interface's JSON
@@ -27,8 +28,11 @@ pub fn execute(args: StoryArgs, connection: &Connection) -> Result<ExitCode> {
     let id = args.target.job(&client)?;
     let stage = args.target.stage(&client.job(id)?)?;
     let mut query = Query::default();
-    query.add("task", stage.map(|stage| format!("{stage}.{}", args.target.index.unwrap_or(0))).as_deref());
-    let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{id}/story"), &query, usize::MAX)?;
+    match (stage, args.target.index) {
+        (Some(stage), Some(index)) => query.add("task", Some(&format!("{stage}.{index}"))),
+        (stage, _) => query.add("stage", stage.map(|stage| stage.to_string()).as_deref()),
+    }
+    let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{id}/story"), &query)?;
     if args.json {
         show::json(&lines)?;
         return Ok(ExitCode::SUCCESS);

@@ -2,19 +2,21 @@
 
 use super::ACTIVE;
 use crate::arguments::Connection;
-use crate::client::{Client, Query};
+use crate::client::{Client, Jobs, Query};
 use crate::failure::Result;
 use crate::{discovery, show};
+use amalgam_core::why::counted;
 use amalgam_daemon::api::{ClusterSummary, ClusterView, NodeSummary};
 use clap::Args;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 /// What fits on a screen.
-const ROWS: usize = 20;
+const ROWS: Option<NonZeroUsize> = NonZeroUsize::new(20);
 
 #[derive(Args)]
 pub struct TopArgs {
@@ -48,7 +50,7 @@ pub fn execute(args: TopArgs, connection: &Connection) -> Result<ExitCode> {
 fn picture(client: &Client) -> Result<String> {
     let cluster: ClusterSummary = client.get("/v1/cluster")?;
     let nodes: Vec<NodeSummary> = client.get("/v1/nodes")?;
-    let (jobs, silent) = client.jobs("/v1/jobs", &Query::default().with("state", ACTIVE), ROWS)?;
+    let Jobs { jobs, has_more, silent } = client.jobs("/v1/jobs", &Query::default().with("state", ACTIVE), ROWS)?;
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -79,13 +81,29 @@ fn picture(client: &Client) -> Result<String> {
     );
     let attempts = show::attempts(&cluster.attempts);
     let _ = writeln!(text, "attempts: {}\n", if attempts.is_empty() { "none run" } else { &attempts });
-    text.push_str(&super::queue::table(&cluster.queues[..cluster.queues.len().min(ROWS)]));
+    text.push_str(&super::queue::table(first(&cluster.queues)));
+    text.push_str(&left_out(&cluster.queues, "queue", "queue list"));
     text.push('\n');
-    text.push_str(&super::node::table(&nodes[..nodes.len().min(ROWS)]));
+    text.push_str(&super::node::table(first(&nodes)));
+    text.push_str(&left_out(&nodes, "node", "node list"));
     text.push('\n');
     text.push_str(&super::list::table(&jobs));
+    if has_more {
+        text.push_str("and more jobs: `amalgam list`\n");
+    }
     silent.iter().for_each(|failure| text.push_str(&format!("{}\n", failure.what)));
     Ok(text)
+}
+
+fn first<T>(all: &[T]) -> &[T] {
+    &all[..all.len().min(ROWS.map_or(0, NonZeroUsize::get))]
+}
+
+fn left_out<T>(all: &[T], what: &str, verb: &str) -> String {
+    match all.len() - first(all).len() {
+        0 => String::new(),
+        more => format!("and {}: `amalgam {verb}`\n", counted(more as u64, &format!("more {what}"))),
+    }
 }
 
 /// What a global master believes of its clusters, and how old that is.

@@ -1,10 +1,11 @@
 //! `amalgam usage`: what queues and jobs use, gave to others and received from them.
 
 use crate::arguments::Connection;
-use crate::client::Query;
+use crate::client::{Jobs, Query};
 use crate::failure::Result;
 use crate::selectors::{Selector, each, resolve};
 use crate::{discovery, show};
+use amalgam_core::why::counted;
 use amalgam_daemon::api::{JobSummary, QueueSummary};
 use clap::Args;
 use serde::Serialize;
@@ -47,9 +48,15 @@ pub fn execute(args: UsageArgs, connection: &Connection) -> Result<ExitCode> {
     let mut is_whole = true;
     let usage = if args.jobs.is_empty() {
         let queues = client.get("/v1/queues")?;
-        let (jobs, silent) = client.jobs("/v1/jobs", &Query::default(), args.limit.get())?;
+        let Jobs { jobs, has_more, silent } = client.jobs("/v1/jobs", &Query::default(), Some(args.limit))?;
         show::failures(&silent);
         is_whole = silent.is_empty();
+        if has_more {
+            show::note(&format!(
+                "note: only the newest {} are shown; --limit shows more",
+                counted(jobs.len() as u64, "job")
+            ));
+        }
         Usage { queues, jobs }
     } else {
         let jobs = resolve(&client, &args.jobs, super::ACTIVE)?;

@@ -2,7 +2,7 @@
 
 use crate::api::{
     Action, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeSummary,
-    QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Waited,
+    QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, Waited,
 };
 use amalgam_core::vocabulary::{AttemptId, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
@@ -24,8 +24,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn job(&self, job: JobId) -> Result<JobDetail, Error>;
     /// In the order of their ids.
     async fn tasks(&self, job: JobId, filter: TaskFilter, page: Page) -> Result<Listing<TaskSummary>, Error>;
-    /// Every record about a job, or about one of its tasks, in order.
-    async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error>;
+    /// Every record about a job, or about some of its tasks and the job as a whole, in order.
+    async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error>;
     /// Jobs that have ended, from the durable store, the last one first.
     async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
 
@@ -61,11 +61,22 @@ pub struct JobFilter {
     pub user: Option<String>,
     pub queue: Option<String>,
     pub name: Option<String>,
+    /// Those that ended at this moment or later, and before this one.
+    pub ended_since: Option<Timestamp>,
+    pub ended_until: Option<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TaskFilter {
     pub states: Vec<TaskState>,
+    pub stage: Option<u32>,
+    /// One position in the stage.
+    pub index: Option<u32>,
+}
+
+/// Whose story; what is absent does not restrict.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct StoryFilter {
     pub stage: Option<u32>,
     /// One position in the stage.
     pub index: Option<u32>,
@@ -104,10 +115,19 @@ pub struct OutputChunk {
 impl JobFilter {
     pub fn admits(&self, job: &JobSummary) -> bool {
         let matches = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
-        (self.states.is_empty() || self.states.contains(&job.state))
+        let ended = |admits: &dyn Fn(Timestamp) -> bool| job.ended_at.is_some_and(admits);
+        self.ended_since.is_none_or(|since| ended(&|end| end >= since))
+            && self.ended_until.is_none_or(|until| ended(&|end| end < until))
+            && (self.states.is_empty() || self.states.contains(&job.state))
             && matches(&self.user, &job.user)
             && matches(&self.queue, &job.queue)
             && matches(&self.name, &job.name)
+    }
+}
+
+impl StoryFilter {
+    pub fn admits(&self, task: TaskId) -> bool {
+        self.stage.is_none_or(|stage| stage == task.stage) && self.index.is_none_or(|index| index == task.index)
     }
 }
 

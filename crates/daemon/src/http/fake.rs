@@ -3,7 +3,8 @@
 //! `echo TEXT..` writes its arguments, `item` its item, `warn TEXT..` writes to standard error, `exit CODE` ends so,
 //! `hang` writes a line and runs until it is cancelled.
 
-use super::backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
+use super::backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
+use super::jobs::parse_task;
 use crate::api::{
     Action, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobState, JobSummary, Listing, NodeDetail,
     NodeState, NodeSummary, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary,
@@ -325,11 +326,15 @@ impl Backend for FakeCluster {
         paged(tasks.collect(), &page)
     }
 
-    async fn story(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<StoryLine>, Error> {
+    async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error> {
         let state = self.lock();
         state.job(job)?;
-        let task = task.map(|task| task.to_string());
-        let told = |event: &&Event| event.job == Some(job.0) && (task.is_none() || event.task == task);
+        let is_of = |task: &str| {
+            let (_, task) = task.split_once('.').unwrap_or_default();
+            parse_task(job, task).is_ok_and(|task| of.admits(task))
+        };
+        let whole = of == StoryFilter::default();
+        let told = |event: &&Event| event.job == Some(job.0) && (whole || event.task.as_deref().is_some_and(is_of));
         let line = |event: &Event| StoryLine {
             sequence: event.sequence,
             at: event.at,

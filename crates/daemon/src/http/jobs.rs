@@ -1,11 +1,11 @@
 //! Calls about jobs.
 
-use super::backend::{JobFilter, Page, TaskFilter};
+use super::backend::{JobFilter, Page, StoryFilter, TaskFilter};
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::{App, admission};
 use crate::api::{
     ActionRequest, ActionResult, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine, Submitted,
-    TaskState, TaskSummary, Waited,
+    TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::auth::Identity;
 use amalgam_core::vocabulary::{JobId, JobSpec, TaskId};
@@ -74,6 +74,9 @@ pub struct ListParameters {
     user: Option<String>,
     queue: Option<String>,
     name: Option<String>,
+    /// Of the job's end.
+    since: Option<String>,
+    until: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
 }
@@ -83,9 +86,16 @@ impl ListParameters {
     fn split(self, caller: Identity) -> Result<(JobFilter, Page), Error> {
         let states = words(self.state.as_deref(), "job state", JobState::word, JobState::ALL)?;
         let user = self.user.map(|user| if user == "me" { caller.user } else { user });
-        let filter = JobFilter { states, user, queue: self.queue, name: self.name };
+        let moment = |text: Option<String>| text.map(|text| moment(&text)).transpose();
+        let (ended_since, ended_until) = (moment(self.since)?, moment(self.until)?);
+        let filter = JobFilter { states, user, queue: self.queue, name: self.name, ended_since, ended_until };
         Ok((filter, page(self.cursor, self.limit)))
     }
+}
+
+fn moment(text: &str) -> Result<Timestamp, Error> {
+    let wrong = || Error::bad_request(format!("`{text}` is not a moment"), "write for instance 2026-11-01T12:30:00Z");
+    Timestamp::parse(text).ok_or_else(wrong)
 }
 
 fn page(cursor: Option<String>, limit: Option<u32>) -> Page {
@@ -157,6 +167,8 @@ pub async fn tasks(
 pub struct StoryParameters {
     /// `STAGE.INDEX`, both numbers.
     task: Option<String>,
+    /// All tasks of the stage of this number.
+    stage: Option<u32>,
     cursor: Option<String>,
     limit: Option<u32>,
 }
@@ -169,7 +181,14 @@ pub async fn story(
 ) -> Answer<Listing<StoryLine>> {
     app.allow(&caller, JobId(job)).await?;
     let task = parameters.task.map(|task| parse_task(JobId(job), &task)).transpose()?;
-    Ok(Json(app.backend.story(JobId(job), task, page(parameters.cursor, parameters.limit)).await?))
+    let of = match (task, parameters.stage) {
+        (Some(_), Some(_)) => {
+            return Err(Reply(Error::bad_request("`task` and `stage` are given", "give one of them")));
+        }
+        (Some(task), None) => StoryFilter { stage: Some(task.stage), index: Some(task.index) },
+        (None, stage) => StoryFilter { stage, index: None },
+    };
+    Ok(Json(app.backend.story(JobId(job), of, page(parameters.cursor, parameters.limit)).await?))
 }
 
 /// Reads `STAGE.INDEX`.

@@ -16,7 +16,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, TaskFilter};
+pub use backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
 pub use openapi::openapi;
 pub use output::{ATTEMPT, ENDED, NEWER};
 

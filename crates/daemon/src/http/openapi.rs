@@ -26,6 +26,8 @@ const LIST: &[(&str, &str)] = &[
     ("user", "string"),
     ("queue", "string"),
     ("name", "string"),
+    ("since", "string"),
+    ("until", "string"),
     ("cursor", "string"),
     ("limit", "integer"),
 ];
@@ -69,10 +71,10 @@ pub(super) const CALLS: &[Call] = &[
         ..read("/v1/jobs/{job}/tasks", "The tasks of a job", Answer::Json(schema::<api::Listing<api::TaskSummary>>))
     },
     Call {
-        parameters: &[("task", "string"), ("cursor", "string"), ("limit", "integer")],
+        parameters: &[("task", "string"), ("stage", "integer"), ("cursor", "string"), ("limit", "integer")],
         ..read(
             "/v1/jobs/{job}/story",
-            "Every record about a job or a task",
+            "Every record about a job, about a `task` of it or about the tasks of a `stage`",
             Answer::Json(schema::<api::Listing<api::StoryLine>>),
         )
     },
@@ -106,7 +108,7 @@ pub(super) const CALLS: &[Call] = &[
         parameters: LIST,
         ..read(
             "/v1/history",
-            "Jobs that have ended, the last one first",
+            "Jobs that have ended, the last one first; with `since` and `until` those that ended from the one moment and before the other",
             Answer::Json(schema::<api::Listing<api::JobSummary>>),
         )
     },

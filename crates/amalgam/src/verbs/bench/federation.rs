@@ -159,7 +159,7 @@ fn submit(client: &Client, job: &JobSpec) -> Result<u64> {
 
 /// Of each task of a job.
 fn allocation_times(client: &Client, job: u64) -> Result<Vec<AllocationParts>> {
-    let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{job}/story"), &Query::default(), usize::MAX)?;
+    let lines: Vec<StoryLine> = client.list(&format!("/v1/jobs/{job}/story"), &Query::default())?;
     Ok(lines.into_iter().filter_map(|line| line.allocation).collect())
 }
 

@@ -114,11 +114,10 @@ fn counted(daemons: &Daemons) -> Result<(u64, u64)> {
 
 impl Told {
     fn add(&mut self, client: &Client, number: u64, job: &TraceJob) -> Result<()> {
-        let story: Vec<StoryLine> = client.list(&format!("/v1/jobs/{number}/story"), &Query::default(), usize::MAX)?;
+        let story: Vec<StoryLine> = client.list(&format!("/v1/jobs/{number}/story"), &Query::default())?;
         let allocations = story.into_iter().filter_map(|line| line.allocation);
         self.parts.extend(allocations.map(|parts| [parts.queue, parts.processing, parts.communication, parts.node]));
-        let tasks: Vec<TaskSummary> =
-            client.list(&format!("/v1/jobs/{number}/tasks"), &Query::default(), usize::MAX)?;
+        let tasks: Vec<TaskSummary> = client.list(&format!("/v1/jobs/{number}/tasks"), &Query::default())?;
         self.delays.extend(tasks.iter().filter_map(|task| delay(task, job)));
         Ok(())
     }
