@@ -2,14 +2,18 @@
 
 use crate::cluster::{self, Size};
 use crate::failure::{Failure, Result};
+use crate::show;
+use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::config::Config;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::removal::{Leftover, Pace, remove_tree};
 use amalgam_daemon::server::{Server, ServerOptions};
 use amalgam_daemon::shell::shut_down;
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// The executor of a cluster whose process has died follows it after this time, with its tasks.
 const LEASH: Duration = Duration::from_secs(2);
@@ -44,7 +48,7 @@ pub fn start(size: &Size) -> Result<Embedded> {
     let server = match server {
         Ok(server) => server,
         Err(error) => {
-            let _ = std::fs::remove_dir_all(&state_dir);
+            remove(&state_dir);
             return Err(error.into());
         }
     };
@@ -59,7 +63,17 @@ impl Drop for Embedded {
             server.stop();
         }
         shut_down(&self.executor);
-        let _ = std::fs::remove_dir_all(&self.state_dir);
+        remove(&self.state_dir);
+    }
+}
+
+/// Removes the directory of a cluster that has ended, its tokens first: they are to go whatever tasks have left.
+fn remove(state_dir: &Path) {
+    let _ = std::fs::remove_file(state_dir.join(Tokens::FILE));
+    if let Err(Leftover { example, error, count }) = remove_tree(state_dir, &mut Pace::fast()) {
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let error = std::io::Error::from(error);
+        show::note(&format!("{} stays, for {example}{more} in it cannot be removed: {error}", state_dir.display()));
     }
 }
 
@@ -82,21 +96,36 @@ fn temporary_dir() -> Result<PathBuf> {
     Err(Failure::new(format!("{} is full of old clusters", base.display()), "remove its amalgam-run-* directories"))
 }
 
-/// What runs that were killed left behind: directories whose log nobody holds.
-fn remove_remains(base: &std::path::Path) {
-    let Ok(entries) = std::fs::read_dir(base) else { return };
-    for entry in entries.flatten() {
-        let is_run = entry.file_name().to_str().is_some_and(|name| name.starts_with("amalgam-run-"));
-        if !is_run {
+/// What runs that were killed left behind: directories of ours whose log nobody holds, or that have lost theirs to a removal which
+/// did not come to its end.
+fn remove_remains(base: &Path) {
+    // SAFETY: it has no preconditions.
+    let own = unsafe { libc::geteuid() };
+    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix("amalgam-run-")) else { continue };
+        if !entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own) {
             continue;
         }
-        // Without a lock file it may just be starting.
-        let Ok(lock) = std::fs::File::open(entry.path().join("log/lock")) else { continue };
-        // SAFETY: the descriptor is open for as long as `lock` lives.
-        let is_free =
-            unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&lock), libc::LOCK_EX | libc::LOCK_NB) == 0 };
-        if is_free {
-            let _ = std::fs::remove_dir_all(entry.path());
+        let is_left = match std::fs::File::open(entry.path().join("log/lock")) {
+            // SAFETY: the descriptor is open for as long as `lock` lives.
+            Ok(lock) => unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 },
+            // One that is just starting has none yet.
+            Err(_) => !is_alive(rest) && entry.metadata().and_then(|found| found.modified()).is_ok_and(is_old),
+        };
+        if is_left {
+            let _ = std::fs::remove_file(entry.path().join(Tokens::FILE));
+            let _ = remove_tree(&entry.path(), &mut Pace::fast());
         }
     }
+}
+
+/// Whether the process that a directory is named after is there, as far as it can be seen from here.
+fn is_alive(name: &str) -> bool {
+    let pid = name.split('-').next().unwrap_or_default();
+    !pid.is_empty() && Path::new("/proc").join(pid).exists()
+}
+
+fn is_old(modified: SystemTime) -> bool {
+    modified.elapsed().is_ok_and(|age| age > Duration::from_secs(60))
 }

@@ -22,6 +22,7 @@ mod neighbours;
 pub mod node_setup;
 mod priority;
 pub mod private;
+pub mod removal;
 mod replica;
 pub mod sealing;
 pub mod seat;

@@ -30,6 +30,18 @@ pub fn answer_soon() {
     }
 }
 
+/// The calling thread gets the CPU and the disks that nobody else wants.
+pub fn give_way() {
+    const LEAST: i32 = 19;
+    const THREAD: i32 = 1;
+    const IDLE: i32 = 3 << 13;
+    // SAFETY: neither call touches memory.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, LEAST);
+        libc::syscall(libc::SYS_ioprio_set, THREAD, 0, IDLE);
+    }
+}
+
 fn set(nice: i32) -> bool {
     let attributes = Attributes {
         size: size_of::<Attributes>() as u32,

@@ -94,8 +94,102 @@ fn a_launch_that_fails_through_the_node_says_so() {
     let home = Home::new(EnforcementChoice::None);
     let mut agent = home.agent();
     fs::remove_dir_all(home.state.join("tasks")).unwrap();
+    fs::write(home.state.join("tasks"), "in the way").unwrap();
     let ended = agent.run(sh(1, ":"));
     assert!(matches!(&ended.reason, EndReason::NodeFault(why) if why.contains("cannot make a directory")), "{ended:?}");
+}
+
+#[test]
+fn directories_of_tasks_that_somebody_removed_are_made_again() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let script = "[ -d $TMPDIR ] && touch $TMPDIR/f";
+    for number in 1..4 {
+        // Of the second round the directory would be one that was passed on.
+        assert_eq!(agent.run(sh(number * 2, ":")).reason, EndReason::Exit(0));
+        if number == 3 {
+            fs::remove_dir_all(home.state.join("tasks")).unwrap();
+        }
+        for left in fs::read_dir(home.state.join("tasks")).into_iter().flatten().flatten() {
+            fs::remove_dir_all(left.path()).unwrap();
+        }
+        assert_eq!(agent.run(sh(number * 2 + 1, script)).reason, EndReason::Exit(0));
+    }
+}
+
+#[test]
+fn a_task_that_leaves_very_many_files_holds_nobody_up() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let many = "cd $TMPDIR && seq 1 60000 | xargs touch";
+    assert_eq!(agent.run(sh(1, many)).reason, EndReason::Exit(0));
+    let waits = || fs::read_dir(home.state.join("removed")).unwrap().count();
+    assert_eq!((waits(), home.scratch_files()), (1, 0), "it is put away, and not yet removed");
+    assert_eq!(agent.run(sh(2, "exit 7")).reason, EndReason::Exit(7));
+    assert_eq!(waits(), 1, "another task has run meanwhile");
+    // The next executor goes on with it.
+    home.kill_executor(agent.hello.pid);
+    home.agent();
+    home.wait_until("it is removed", || waits() == 0);
+}
+
+#[test]
+fn what_an_earlier_executor_s_tasks_left_is_in_no_way() {
+    let home = Home::new(EnforcementChoice::None);
+    let mut agent = home.agent();
+    let script = "mkdir -p $TMPDIR/m/n; touch $TMPDIR/m/f; chmod 000 $TMPDIR/m/n; chmod a-w $TMPDIR/m; echo $TMPDIR > $0; sleep 100";
+    let said = home.state.join("said");
+    let mut left = sh(1, script);
+    change_program(&mut left).command.push(said.to_str().unwrap().into());
+    agent.start(left);
+    home.wait_until("it has left something", || fs::read_to_string(&said).is_ok_and(|text| text.ends_with('\n')));
+    home.kill_executor(agent.hello.pid);
+    let mut next = home.agent();
+    assert!(!Path::new(fs::read_to_string(&said).unwrap().trim()).join("m").exists());
+    assert_eq!(next.run(sh(2, "touch $TMPDIR/f")).reason, EndReason::Exit(0));
+    home.wait_until("it is removed", || fs::read_dir(home.state.join("removed")).unwrap().count() == 0);
+}
+
+#[test]
+fn only_text_is_handed_to_a_shell() {
+    let home = Home::new(EnforcementChoice::Auto);
+    let mut agent = home.agent();
+    let elf = fs::read("/bin/true").unwrap();
+    let program = home.state.join("program");
+    let mut run = |number: u32, contents: &[u8], memory_mib: u32| {
+        fs::write(&program, contents).unwrap();
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut order = order(number, &[program.to_str().unwrap()]);
+        change_shape(&mut order).resources = Resources::new(0, memory_mib);
+        agent.run(order)
+    };
+    for (number, contents) in [(1, &elf[..100]), (2, &elf[..5]), (3, &b"\x7fELF\x02\x01\x01"[..]), (4, b"")] {
+        let ended = run(number, contents, 0);
+        assert!(matches!(&ended.reason, EndReason::LaunchFailed(why) if why.contains("cannot execute")), "{ended:?}");
+        assert_eq!(ended.reason.exit_code(), 126);
+    }
+    assert_eq!(run(5, b"exit 3", 0).reason, EndReason::Exit(3));
+    let crlf = run(6, b"#!/bin/sh\r\nexit 3\r\n", 0).reason.to_string();
+    assert!(crlf.contains("its first line ends with a carriage return") && crlf.contains("sed -i"), "{crlf}");
+    let by_env = run(7, b"#!/usr/bin/env sh\r\nexit 3\r\n", 0);
+    assert_eq!(by_env.reason, EndReason::Exit(127));
+    assert!(by_env.message.unwrap().contains("ends with a carriage return"));
+}
+
+#[test]
+fn a_memory_limit_that_stops_a_start_is_named() {
+    let Some(home) = cgroups_or_skip() else { return };
+    let mut launch = order(1, &["/bin/true"]);
+    change_program(&mut launch).env =
+        (0..18).map(|number| (format!("BIG{number}").into(), "x".repeat(100_000).into())).collect();
+    change_shape(&mut launch).resources = Resources::new(0, 1);
+    let mut agent = home.agent();
+    let ended = agent.run(launch);
+    assert!(
+        matches!(&ended.reason, EndReason::LaunchFailed(why) if why.contains("its memory limit of 1 MiB has no room")),
+        "{ended:?}"
+    );
+    assert_eq!(agent.run(sh(2, "exit 0")).reason, EndReason::Exit(0), "the executor is unharmed");
 }
 
 #[test]
@@ -196,7 +290,9 @@ fn a_task_over_its_memory_is_reported_as_out_of_memory_under_cgroups() {
         change_shape(&mut order).resources = Resources::new(1_000, 64);
         order
     };
-    assert_eq!(agent.run(limited(1, &format!("exec {HOG}"))).reason, EndReason::OutOfMemory);
+    let killed = agent.run(limited(1, &format!("exec {HOG}")));
+    assert_eq!(killed.reason, EndReason::OutOfMemory);
+    assert_eq!(killed.message.as_deref(), Some("used 64 of 64 MiB; ask for more with -r memory"));
     // The shell passes on that its child was killed.
     assert_eq!(agent.run(limited(2, &format!("{HOG}; exit $?"))).reason, EndReason::OutOfMemory);
     let coped = agent.run(limited(3, &format!("{HOG}; exit 0")));
@@ -213,7 +309,11 @@ fn a_task_over_its_memory_is_found_by_polling() {
     assert_eq!(agent.hello.enforcement.mechanism, Mechanism::Polling);
     let mut order = sh(1, "python3 -c 'import time; x = bytearray(300 << 20); time.sleep(60)'; exit 1");
     change_shape(&mut order).resources = Resources::new(1_000, 64);
-    assert_eq!(agent.run(order).reason, EndReason::OutOfMemory);
+    let ended = agent.run(order);
+    assert_eq!(ended.reason, EndReason::OutOfMemory);
+    let message = ended.message.unwrap();
+    let used: u64 = message.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(used > 64 && message.ends_with(" of 64 MiB; ask for more with -r memory"), "{message}");
 }
 
 #[test]
@@ -284,7 +384,7 @@ fn a_task_with_a_directory_of_its_own_leaves_its_files_there() {
     assert_eq!(home.agent().run(order).reason, EndReason::Exit(0));
     assert_eq!(home.output(1, Stream::Stdout), format!("{}\n0\n", own.display()));
     assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept\n");
-    amalgam_daemon::executor::forget_job(&home.state, JobId(1)).unwrap();
+    assert_eq!(amalgam_daemon::executor::forget_job(&home.state, JobId(1)), Vec::<String>::new());
     assert!(!own.exists());
 }
 

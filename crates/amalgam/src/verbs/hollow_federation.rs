@@ -7,6 +7,7 @@ use crate::verbs::bench::cluster::{ask_to_stop, first_line, new_state_dir, spawn
 use crate::verbs::bench::failed;
 use amalgam_core::vocabulary::Attribute;
 use amalgam_daemon::auth::{Tokens, client_token};
+use amalgam_daemon::removal::{Pace, remove_tree};
 use amalgam_workload::trace::Node;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -194,7 +195,7 @@ impl Drop for Daemons {
         for process in self.agents.drain(..).chain(self.globals.drain(..)).chain(self.masters.drain(..)) {
             stop(process);
         }
-        let _ = std::fs::remove_dir_all(&self.state_dir);
+        let _ = remove_tree(&self.state_dir, &mut Pace::fast());
     }
 }
 

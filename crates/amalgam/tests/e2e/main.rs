@@ -16,6 +16,7 @@ mod hollow;
 mod job_hosts;
 mod jobs;
 mod kill_loop;
+mod leftovers;
 mod misbehaviour;
 mod namespaces;
 mod running;

@@ -130,7 +130,7 @@ impl Run {
                     self.send(&ExecutorFrame::Order(ToExecutor::Acknowledge { attempt }))?;
                     self.ended += 1;
                 }
-                ExecutorReply::Report(_) => {}
+                ExecutorReply::Report(_) | ExecutorReply::Note(_) => {}
             }
         }
         Ok(())

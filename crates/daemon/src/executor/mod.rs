@@ -6,7 +6,7 @@
 //!
 //! * `serve.rs` the loop: lock, socket, the agent's link, when to exit
 //! * `tasks.rs` the life of an attempt: launch, output, exit, leftovers, end
-//! * `prepare.rs` environment, directories and the search for the program
+//! * `prepare.rs` environment, directories and the search for the program; `exec_failure.rs` why it did not start
 //! * `outputs.rs` the files that tasks declare to leave
 //! * `task_dirs.rs` scratch directories; `capture.rs` one stream of output
 //! * `progress.rs` how far attempts have come; `precedence.rs` who gives way to whom
@@ -19,6 +19,7 @@
 mod capture;
 mod cgroups;
 pub mod client;
+mod exec_failure;
 mod hierarchy;
 pub mod host;
 mod link;
@@ -39,6 +40,7 @@ pub use pretended::PretendedExecutor;
 pub use serve::run;
 
 use crate::lock::LockError;
+use crate::removal::{Pace, remove_or_put_aside};
 use amalgam_core::protocol::{ExecutorReport, ToExecutor};
 use amalgam_core::vocabulary::{AttemptId, JobId, NodeId, Stream};
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,8 @@ pub enum ExecutorFrame {
 pub enum ExecutorReply {
     Hello(Hello),
     Report(ExecutorReport),
+    /// For whoever reads the agent's log.
+    Note(String),
 }
 
 /// What holds tasks to their limits on this machine, and what nothing does.
@@ -152,15 +156,11 @@ pub fn own_dir(state: &Path, attempt: AttemptId) -> PathBuf {
     own_dirs(state, attempt.job).join(attempt.to_string())
 }
 
-/// Removes everything kept for a job: its output and its tasks' own directories.
-pub fn forget_job(state: &Path, job: JobId) -> io::Result<()> {
-    for directory in [output_dir(state, job), own_dirs(state, job)] {
-        match std::fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
+/// Removes everything kept for a job: its output and its tasks' own directories. Returns what could not be removed, for people.
+pub fn forget_job(state: &Path, job: JobId) -> Vec<String> {
+    let directories = [output_dir(state, job), own_dirs(state, job)];
+    let mut pace = Pace::gentle(|| false);
+    directories.iter().filter_map(|directory| remove_or_put_aside(state, directory, &mut pace)).collect()
 }
 
 fn output_dir(state: &Path, job: JobId) -> PathBuf {

@@ -5,6 +5,7 @@ use super::own_dir;
 use super::progress::progress_file;
 use super::task_dirs::error_file;
 use crate::files::FileStore;
+use crate::removal::Remover;
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::{
     ByteString, Digest, EndReason, Ended, EndedFiles, LaunchOrder, NodeId, Workdir, files::INPUTS,
@@ -97,11 +98,12 @@ pub fn prepare(
     task_dir: &Path,
     state: &Path,
     base: &BaseEnvironment,
+    remover: &Remover,
 ) -> Result<Prepared, EndReason> {
     let Some(command) = order.template.program.command.first().filter(|command| !command.is_empty()) else {
         return Err(EndReason::LaunchFailed("the command is empty".to_owned()));
     };
-    let directory = working_directory(order, state)?;
+    let directory = working_directory(order, state, remover)?;
     let environment = base.for_task(order, task_dir, &directory);
     let command = OsStr::from_bytes(command.as_bytes());
     let program = match command.as_bytes().contains(&b'/') {
@@ -128,28 +130,8 @@ pub fn node_fault(what: &str, error: &io::Error) -> EndReason {
 }
 
 /// Whether a program or a directory may well be there, but this node cannot get at it: its disk or its file server fails.
-fn is_out_of_reach(error: &io::Error) -> bool {
+pub fn is_out_of_reach(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE | libc::ENOTCONN | libc::ETIMEDOUT))
-}
-
-/// What an `execve` that failed means to a user.
-pub fn exec_failure(program: &Path, directory: &Path, error: &io::Error) -> EndReason {
-    let shown = program.display();
-    let found = directory.join(program).exists();
-    EndReason::LaunchFailed(match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::ENOMEM | libc::ENFILE) => return node_fault("start another process", error),
-        _ if is_out_of_reach(error) => return node_fault(&format!("read {shown}"), error),
-        Some(libc::ENOENT) if found => {
-            format!("cannot execute {shown}: the interpreter on its first line, or its loader, is missing on this node")
-        }
-        Some(libc::ENOENT) if is_command_line(&shown.to_string()) => {
-            format!("there is no program `{shown}` on this node{NEEDS_SHELL}")
-        }
-        Some(libc::ENOENT) => format!("{shown} does not exist on this node"),
-        Some(libc::EACCES) => format!("cannot execute {shown}: it is not executable here (`chmod +x` makes it so)"),
-        Some(libc::E2BIG) => "its arguments and environment together are larger than the kernel allows".to_owned(),
-        _ => format!("cannot execute {shown}: {error}"),
-    })
 }
 
 /// What a `chdir` that failed means to a user.
@@ -165,11 +147,11 @@ pub fn directory_failure(directory: &Path, error: &io::Error) -> EndReason {
 }
 
 /// An empty directory. What is there is an attempt's of the same id, from a server that has lost its state since.
-fn make_empty(directory: &Path) -> io::Result<()> {
+fn make_empty(directory: &Path, remover: &Remover) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(directory),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            fs::remove_dir_all(directory)?;
+            remover.put_away(directory);
             fs::create_dir(directory)
         }
         other => other,
@@ -180,13 +162,14 @@ fn path(written: &ByteString) -> PathBuf {
     OsStr::from_bytes(written.as_bytes()).into()
 }
 
-fn working_directory(order: &LaunchOrder, state: &Path) -> Result<PathBuf, EndReason> {
+fn working_directory(order: &LaunchOrder, state: &Path, remover: &Remover) -> Result<PathBuf, EndReason> {
     match &order.template.program.workdir {
         Workdir::Submitted => Ok(path(&order.template.submit_dir)),
         Workdir::Path(written) => Ok(path(written)),
         Workdir::Own => {
             let own = own_dir(state, order.attempt);
-            make_empty(&own).map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
+            make_empty(&own, remover)
+                .map_err(|error| node_fault(&format!("make the directory {}", own.display()), &error))?;
             lay_out_inputs(order, &own, state)?;
             Ok(own)
         }
@@ -229,19 +212,19 @@ fn lay_out_inputs(order: &LaunchOrder, own: &Path, state: &Path) -> Result<(), E
 }
 
 /// Nobody reads them any more, and names would keep what the store drops.
-pub fn remove_inputs(order: &LaunchOrder, state: &Path) {
+pub fn remove_inputs(order: &LaunchOrder, state: &Path, remover: &Remover) {
     if !order.inputs.is_empty() {
-        let _ = fs::remove_dir_all(own_dir(state, order.attempt).join(INPUTS));
+        remover.put_away(&own_dir(state, order.attempt).join(INPUTS));
         let _ = fs::remove_file(readers_mark(state, &order.attempt.to_string()));
     }
 }
 
 /// The same, of all attempts that died with an earlier executor.
-pub fn remove_remaining_inputs(state: &Path) {
+pub fn remove_remaining_inputs(state: &Path, remover: &Remover) {
     for mark in fs::read_dir(state.join(READERS)).into_iter().flatten().flatten() {
         let name = mark.file_name();
         if let Some((name, (job, _))) = name.to_str().and_then(|name| Some((name, name.split_once('-')?))) {
-            let _ = fs::remove_dir_all(state.join("own").join(job).join(name).join(INPUTS));
+            remover.put_away(&state.join("own").join(job).join(name).join(INPUTS));
         }
         let _ = fs::remove_file(mark.path());
     }
@@ -278,17 +261,22 @@ fn not_found(
     }
     EndReason::LaunchFailed(match not_executable {
         Some(path) => format!("{} is not executable (`chmod +x` makes it so)", path.display()),
-        None if is_command_line(name) => format!("there is no program `{name}` on this node{NEEDS_SHELL}"),
+        None if is_command_line(name) => needs_shell(name),
         None => format!("the command `{name}` was not found on this node; PATH is {}", shortened(search)),
     })
 }
 
 /// Someone meant a shell to take it apart.
-fn is_command_line(program: &str) -> bool {
+pub fn is_command_line(program: &str) -> bool {
     program.contains(char::is_whitespace)
 }
 
-const NEEDS_SHELL: &str = "; write its arguments as words of their own, or have a shell read it: `sh -c '...'`";
+pub fn needs_shell(line: &str) -> String {
+    format!(
+        "there is no program `{line}` on this node; write its arguments as words of their own, or have a shell read it: \
+         `sh -c '...'`"
+    )
+}
 
 /// The first places of a path, as many as are read at a glance.
 fn shortened(search: &[u8]) -> String {
@@ -308,6 +296,10 @@ mod tests {
     use amalgam_core::vocabulary::{
         AttemptId, Epoch, InputFile, JobId, NodeId, Program, Resources, StoredFile, TaskId, TaskShape, TaskTemplate,
     };
+
+    fn remover(state: &Path) -> Remover {
+        Remover::new(state).unwrap()
+    }
 
     /// Of two cores.
     fn order(env: &[(&str, &str)]) -> LaunchOrder {
@@ -336,7 +328,8 @@ mod tests {
             FileStore::of(state, order.node).put(&Left::find(state, "o").unwrap(), false).unwrap();
         let path = "inputs/a/0/o".to_owned();
         order.inputs = Arc::new([InputFile { path, digest, bytes, holders: Vec::new() }]);
-        let own = working_directory(&LaunchOrder { template: own_template(), ..order.clone() }, state).unwrap();
+        let own = working_directory(&LaunchOrder { template: own_template(), ..order.clone() }, state, &remover(state))
+            .unwrap();
         assert_eq!(fs::read_to_string(own.join("inputs/a/0/o")).unwrap(), "abc");
         (order, own)
     }
@@ -350,13 +343,13 @@ mod tests {
     fn inputs_of_attempts_that_died_with_an_executor_go_and_no_task_s_own_directory_does() {
         let state = tempfile::tempdir().unwrap();
         let (order, own) = laid_out(state.path());
-        remove_inputs(&order, state.path());
+        remove_inputs(&order, state.path(), &remover(state.path()));
         assert!(own.exists() && !own.join(INPUTS).exists());
         fs::create_dir(own.join(INPUTS)).unwrap();
-        remove_remaining_inputs(state.path());
+        remove_remaining_inputs(state.path(), &remover(state.path()));
         assert!(own.join(INPUTS).exists(), "nobody laid that one out");
         let (_, own) = laid_out(state.path());
-        remove_remaining_inputs(state.path());
+        remove_remaining_inputs(state.path(), &remover(state.path()));
         assert!(own.exists() && !own.join(INPUTS).exists());
     }
 
@@ -447,15 +440,12 @@ mod tests {
         let is_nodes = |end: EndReason| matches!(end, EndReason::NodeFault(_));
         for number in [libc::EIO, libc::ESTALE, libc::ENOTCONN, libc::ETIMEDOUT] {
             let error = || io::Error::from_raw_os_error(number);
-            assert!(is_nodes(exec_failure(path, directory, &error())));
             assert!(is_nodes(directory_failure(directory, &error())));
             assert!(is_nodes(not_found("tool", b"/shared", None, Some((path.to_owned(), error())))));
         }
         for number in [libc::ENOENT, libc::EACCES, libc::ENOTDIR] {
             let error = io::Error::from_raw_os_error(number);
-            assert!(
-                !is_nodes(exec_failure(path, directory, &error)) && !is_nodes(directory_failure(directory, &error))
-            );
+            assert!(!is_nodes(directory_failure(directory, &error)));
         }
     }
 }

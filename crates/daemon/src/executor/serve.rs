@@ -9,7 +9,6 @@ use super::{Mechanism, precedence, sys};
 use crate::frames::Decoder;
 use crate::lock::{self, LockError};
 use crate::private;
-use amalgam_core::protocol::ExecutorReport;
 use rustix::event::{Timespec, epoll};
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -25,6 +24,9 @@ const LISTENER: u64 = 1;
 /// Tokens between these belong to pipes.
 const LINK: u64 = u64::MAX;
 const OUTPUTS: u64 = u64::MAX - 1;
+const REMOVAL: u64 = u64::MAX - 2;
+/// Of what nobody has read.
+const MOST_NOTES: usize = 64;
 /// Orders are not read while more than this waits to be taken by the agent.
 const MOST_UNSENT: usize = 4 << 20;
 const MOST_LOG: u64 = 256 << 10;
@@ -87,6 +89,8 @@ struct Executor<'a> {
     hello: Hello,
     agent: Option<Agent>,
     tasks: Tasks,
+    /// What an agent is to write into its log.
+    notes: Vec<String>,
     stopping: bool,
     idle_since: Instant,
     /// Since when there is no agent.
@@ -126,7 +130,12 @@ impl<'a> Executor<'a> {
             .map_err(ExecutorError::file("prepare the state directory", state))?;
         let listener = listen(&config.socket)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(ExecutorError::system("make an epoll"))?;
-        let sources = [(signals.as_fd(), SIGNALS), (listener.as_fd(), LISTENER), (tasks.outputs_bell(), OUTPUTS)];
+        let sources = [
+            (signals.as_fd(), SIGNALS),
+            (listener.as_fd(), LISTENER),
+            (tasks.outputs_bell(), OUTPUTS),
+            (tasks.remover().bell(), REMOVAL),
+        ];
         for (source, token) in sources {
             epoll::add(&poll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .map_err(ExecutorError::system("watch a descriptor"))?;
@@ -143,6 +152,7 @@ impl<'a> Executor<'a> {
             hello,
             agent: None,
             tasks,
+            notes: Vec::new(),
             stopping: false,
             idle_since,
             alone_since: idle_since,
@@ -165,6 +175,7 @@ impl<'a> Executor<'a> {
                     LISTENER => self.on_connection(),
                     LINK => self.on_link(),
                     OUTPUTS => self.tasks.on_stored(),
+                    REMOVAL => self.on_removal(),
                     pipe => self.tasks.on_output(pipe),
                 }
             }
@@ -232,11 +243,23 @@ impl<'a> Executor<'a> {
         }
     }
 
+    /// Something could not be removed.
+    fn on_removal(&mut self) {
+        for note in self.tasks.remover().take_notes() {
+            self.log.say(&note);
+            if self.notes.len() < MOST_NOTES {
+                self.notes.push(note);
+            }
+        }
+    }
+
     fn send_reports(&mut self) {
         let reports = std::mem::take(&mut self.tasks.reports);
         // Without an agent they are not lost: `List` tells the next one everything.
         let Some(agent) = &mut self.agent else { return };
-        if let Err(error) = agent.send(reports, &self.poll) {
+        let notes = self.notes.drain(..).map(ExecutorReply::Note);
+        let replies = notes.chain(reports.into_iter().map(ExecutorReply::Report)).collect();
+        if let Err(error) = agent.send(replies, &self.poll) {
             self.drop_agent(&error.to_string());
         }
     }
@@ -288,9 +311,9 @@ impl<'a> Executor<'a> {
 
 impl Agent {
     /// Writes what the socket takes and waits for room for the rest.
-    fn send(&mut self, reports: Vec<ExecutorReport>, poll: &OwnedFd) -> io::Result<()> {
-        for report in reports {
-            self.link.queue(&ExecutorReply::Report(report)).map_err(io::Error::other)?;
+    fn send(&mut self, replies: Vec<ExecutorReply>, poll: &OwnedFd) -> io::Result<()> {
+        for reply in replies {
+            self.link.queue(&reply).map_err(io::Error::other)?;
         }
         self.link.send()?;
         let mut interest = epoll::EventFlags::empty();

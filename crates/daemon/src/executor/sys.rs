@@ -83,8 +83,6 @@ impl Default for ChildStack {
 struct Shared {
     program: *const c_char,
     arguments: *const *const c_char,
-    /// `/bin/sh program arguments..`, for scripts that lack a `#!` line.
-    shell_arguments: *const *const c_char,
     environment: *const *const c_char,
     directory: *const c_char,
     stdio: [c_int; 3],
@@ -107,13 +105,10 @@ pub fn launch(order: &Launch<'_>, stack: &mut ChildStack) -> Result<i32, LaunchE
     };
     let arguments = table(order.arguments);
     let environment = table(order.environment);
-    let mut shell_arguments = vec![c"/bin/sh".as_ptr(), order.program.as_ptr()];
-    shell_arguments.extend(&arguments[1.min(arguments.len() - 1)..]);
     let mut join: Vec<c_int> = order.join.iter().map(AsRawFd::as_raw_fd).collect();
     let mut shared = Shared {
         program: order.program.as_ptr(),
         arguments: arguments.as_ptr(),
-        shell_arguments: shell_arguments.as_ptr(),
         environment: environment.as_ptr(),
         directory: order.directory.as_ptr(),
         stdio: order.stdio.map(|stream| stream.as_raw_fd()),
@@ -303,9 +298,6 @@ unsafe fn become_the_task(shared: &Shared) -> Step {
             return Step::Directory;
         }
         libc::execve(shared.program, shared.arguments, shared.environment);
-        if *libc::__errno_location() == libc::ENOEXEC {
-            libc::execve(c"/bin/sh".as_ptr(), shared.shell_arguments, shared.environment);
-        }
         Step::Exec
     }
 }

@@ -3,41 +3,60 @@
 //! Making and removing a directory costs a journalling filesystem a third of a whole launch, and most tasks never
 //! touch theirs, so one that was left as it was is passed on.
 
+use crate::removal::Remover;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How much of an error file is passed on.
 const MOST_MESSAGE: u64 = 4096;
 const MODE: u32 = 0o700;
 
-#[derive(Debug)]
 pub struct TaskDirs {
     root: PathBuf,
+    remover: Arc<Remover>,
     idle: Vec<PathBuf>,
     next: u64,
 }
 
 impl TaskDirs {
     /// What is in `root` belonged to attempts that died with an earlier executor.
-    pub fn new(root: PathBuf) -> io::Result<TaskDirs> {
-        match fs::remove_dir_all(&root) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    pub fn new(root: PathBuf, remover: Arc<Remover>) -> io::Result<TaskDirs> {
+        if fs::symlink_metadata(&root).is_ok_and(|found| !found.is_dir()) {
+            // What a link leads to is somebody else's.
+            remover.put_away(&root);
         }
-        make(&root)?;
-        Ok(TaskDirs { root, idle: Vec::new(), next: 0 })
+        for left in fs::read_dir(&root).into_iter().flatten().flatten() {
+            remover.put_away(&left.path());
+        }
+        crate::private::make_private_dir(&root)?;
+        Ok(TaskDirs { root, remover, idle: Vec::new(), next: 0 })
     }
 
     pub fn take(&mut self) -> io::Result<PathBuf> {
-        if let Some(dir) = self.idle.pop() {
-            return Ok(dir);
+        while let Some(dir) = self.idle.pop() {
+            // Somebody may have cleaned up.
+            if fs::symlink_metadata(&dir).is_ok_and(|found| found.is_dir()) {
+                return Ok(dir);
+            }
         }
-        self.next += 1;
-        let dir = self.root.join(self.next.to_string());
-        make(&dir)?;
-        Ok(dir)
+        loop {
+            self.next += 1;
+            let dir = self.root.join(self.next.to_string());
+            match make(&dir) {
+                Ok(()) => return Ok(dir),
+                // What an earlier executor's task left could neither be removed nor renamed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    crate::private::make_private_dir(&self.root)?;
+                    make(&dir)?;
+                    return Ok(dir);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Takes a directory back, emptied, and returns what the task wrote to its error file.
@@ -47,8 +66,7 @@ impl TaskDirs {
             return None;
         }
         let message = message_in(&dir);
-        // What cannot be removed stays until the next start, under a number that is not used again.
-        let _ = fs::remove_dir_all(&dir);
+        self.remover.put_away(&dir);
         message
     }
 }
@@ -86,7 +104,8 @@ mod tests {
     #[test]
     fn only_an_untouched_directory_is_passed_on() {
         let home = tempfile::tempdir().unwrap();
-        let mut dirs = TaskDirs::new(home.path().join("tasks")).unwrap();
+        let remover = Arc::new(Remover::new(home.path()).unwrap());
+        let mut dirs = TaskDirs::new(home.path().join("tasks"), remover).unwrap();
         let first = dirs.take().unwrap();
         assert_eq!(dirs.give_back(first.clone()), None);
         assert_eq!(dirs.take().unwrap(), first);
@@ -100,5 +119,40 @@ mod tests {
         fs::set_permissions(&second, fs::Permissions::from_mode(0o777)).unwrap();
         dirs.give_back(second.clone());
         assert_ne!(dirs.take().unwrap(), second);
+    }
+
+    #[test]
+    fn directories_that_somebody_removed_are_made_again() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().join("tasks");
+        let mut dirs = TaskDirs::new(root.clone(), Arc::new(Remover::new(home.path()).unwrap())).unwrap();
+        let idle = dirs.take().unwrap();
+        dirs.give_back(idle.clone());
+        fs::remove_dir(&idle).unwrap();
+        assert!(dirs.take().unwrap().is_dir());
+        fs::remove_dir_all(&root).unwrap();
+        assert!(dirs.take().unwrap().is_dir());
+        assert_eq!(fs::metadata(&root).unwrap().mode() & 0o7777, MODE);
+    }
+
+    #[test]
+    fn what_is_in_the_way_at_the_start_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().join("tasks");
+        let remover = Arc::new(Remover::new(home.path()).unwrap());
+        let others = home.path().join("others");
+        fs::create_dir(&others).unwrap();
+        fs::write(others.join("mine"), "").unwrap();
+        std::os::unix::fs::symlink(&others, &root).unwrap();
+        TaskDirs::new(root.clone(), Arc::clone(&remover)).unwrap();
+        assert!(fs::symlink_metadata(&root).unwrap().is_dir() && others.join("mine").exists());
+        fs::remove_dir(&root).unwrap();
+        fs::write(&root, "").unwrap();
+        TaskDirs::new(root.clone(), Arc::clone(&remover)).unwrap();
+        fs::create_dir_all(root.join("1/closed")).unwrap();
+        fs::set_permissions(root.join("1"), fs::Permissions::from_mode(0o000)).unwrap();
+        let mut dirs = TaskDirs::new(root.clone(), remover).unwrap();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        assert!(dirs.take().unwrap().is_dir());
     }
 }

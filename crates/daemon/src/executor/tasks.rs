@@ -2,6 +2,7 @@
 
 use super::capture::Capture;
 use super::cgroups::Cgroups;
+use super::exec_failure;
 use super::hierarchy::{Leaf, Shape};
 use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
@@ -12,6 +13,7 @@ use super::progress::{self, Measured};
 use super::sys::{self, ChildStack, Exit, Launch, LaunchError, Lower, Step};
 use super::task_dirs::TaskDirs;
 use crate::files::FileStore;
+use crate::removal::Remover;
 use amalgam_core::protocol::{Executing, ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary as words;
 use rustix::event::epoll;
@@ -47,6 +49,7 @@ pub struct Tasks {
     state: PathBuf,
     enforcer: Enforcer,
     task_dirs: TaskDirs,
+    remover: Arc<Remover>,
     base: BaseEnvironment,
     null: OwnedFd,
     open_files: Option<libc::rlimit>,
@@ -83,6 +86,7 @@ struct Table {
 
 struct Attempt {
     order: LaunchOrder,
+    program: PathBuf,
     pid: i32,
     launched: Instant,
     captures: [Capture; 2],
@@ -94,8 +98,8 @@ struct Attempt {
     announced: bool,
     /// Why the agent wanted it ended.
     ordered_end: Option<EndReason>,
-    /// We killed it because it passed its memory limit.
-    over_memory: bool,
+    /// We killed it because it passed its memory limit: it had so many bytes.
+    over_memory: Option<u64>,
     /// It gets what others leave of CPU and disks.
     is_lower: bool,
     /// Others are to have its CPU since then, and had it for so long before.
@@ -114,11 +118,13 @@ impl Tasks {
     pub fn new(state: &Path, enforcer: Enforcer, open_files: Option<libc::rlimit>) -> io::Result<Tasks> {
         let scratch = state.join("tasks");
         super::members::kill_remains(&scratch);
-        prepare::remove_remaining_inputs(state);
+        let remover = Arc::new(Remover::new(state)?);
+        prepare::remove_remaining_inputs(state, &remover);
         Ok(Tasks {
             state: state.to_owned(),
             enforcer,
-            task_dirs: TaskDirs::new(scratch)?,
+            task_dirs: TaskDirs::new(scratch, Arc::clone(&remover))?,
+            remover,
             base: BaseEnvironment::of_this_process(),
             null: std::fs::File::open("/dev/null")?.into(),
             open_files,
@@ -212,10 +218,10 @@ impl Tasks {
         let launched = Instant::now();
         let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
         let cpu_before = leaf.as_ref().and_then(Leaf::cpu_micros).unwrap_or(0);
-        let (pid, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
+        let (pid, program, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
             Ok(started) => started,
             Err(reason) => {
-                prepare::remove_inputs(&order, &self.state);
+                prepare::remove_inputs(&order, &self.state, &self.remover);
                 self.task_dirs.give_back(task_dir);
                 self.give_back_unused(leaf, &reason);
                 return Err(reason);
@@ -230,6 +236,7 @@ impl Tasks {
         let is_lower = order.is_opportunistic();
         let attempt = Attempt {
             order,
+            program,
             pid,
             launched,
             captures,
@@ -239,7 +246,7 @@ impl Tasks {
             cpu_before,
             announced: false,
             ordered_end: None,
-            over_memory: false,
+            over_memory: None,
             is_lower,
             yields_since: None,
             yielded: Duration::ZERO,
@@ -255,9 +262,9 @@ impl Tasks {
         order: &LaunchOrder,
         task_dir: &Path,
         leaf: Option<&Leaf>,
-    ) -> Result<(i32, [Capture; 2]), EndReason> {
+    ) -> Result<(i32, PathBuf, [Capture; 2]), EndReason> {
         let no_pipe = |error: io::Error| node_fault("make a pipe for its output", &error);
-        let prepared = prepare::prepare(order, task_dir, &self.state, &self.base)?;
+        let prepared = prepare::prepare(order, task_dir, &self.state, &self.base, &self.remover)?;
         let open =
             |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.template.program.output_cap);
         let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
@@ -278,8 +285,17 @@ impl Tasks {
             }),
             is_spared: self.is_spared,
         };
-        let pid = sys::launch(&request, &mut self.stack).map_err(|error| explain(&error, &prepared))?;
-        Ok((pid, [stdout, stderr]))
+        let memory_mib = order.template.shape.resources.memory_mib();
+        let pid = match sys::launch(&request, &mut self.stack) {
+            Err(failure) if failure.step == Step::Exec && failure.error.raw_os_error() == Some(libc::ENOEXEC) => {
+                let arguments = exec_failure::as_script(&prepared)?;
+                let request = Launch { program: c"/bin/sh", arguments: &arguments, ..request };
+                sys::launch(&request, &mut self.stack)
+            }
+            launched => launched,
+        };
+        let pid = pid.map_err(|failure| explain(&failure, &prepared, memory_mib))?;
+        Ok((pid, exec_failure::file(&prepared), [stdout, stderr]))
     }
 
     /// Between two looks at its memory a task must not take all that the machine has. Programs map more than they use,
@@ -428,7 +444,7 @@ impl Tasks {
 
     fn finish(&mut self, serial: u64, all_gone: bool) {
         let Some((mut attempt, exit)) = self.table.remove(serial) else { return };
-        prepare::remove_inputs(&attempt.order, &self.state);
+        prepare::remove_inputs(&attempt.order, &self.state, &self.remover);
         if !attempt.announced {
             self.reports.push(attempt.started());
         }
@@ -440,7 +456,9 @@ impl Tasks {
         let usage = attempt.usage(&exit);
         let leaves_files = reason.is_success() && !attempt.order.template.outputs.is_empty();
         let executing = leaves_files.then(|| attempt.describe());
+        let why_failed = attempt.why_failed(&reason);
         let mut messages: Vec<String> = self.task_dirs.give_back(attempt.task_dir).into_iter().collect();
+        messages.extend(why_failed);
         if oom_killed && reason != EndReason::OutOfMemory {
             messages.push("the kernel killed one of its processes at the memory limit".to_owned());
         }
@@ -468,6 +486,11 @@ impl Tasks {
             Ok(()) => drop(self.storing.insert(attempt, (executing, ended))),
             Err(reason) => self.end(attempt, node, Arc::new(Ended { reason, ..ended })),
         }
+    }
+
+    /// What removes their directories.
+    pub fn remover(&self) -> &Remover {
+        &self.remover
     }
 
     /// Rings when [`Tasks::on_stored`] has something to do.
@@ -526,8 +549,10 @@ impl Tasks {
         let mains: Vec<i32> = watched.iter().map(|attempt| attempt.pid).collect();
         let resident = Census::take().resident_bytes(&mains);
         for (attempt, bytes) in watched.iter_mut().zip(resident) {
-            if bytes > u64::from(attempt.order.template.shape.resources.memory_mib()) << 20 && !attempt.over_memory {
-                attempt.over_memory = true;
+            if bytes > u64::from(attempt.order.template.shape.resources.memory_mib()) << 20
+                && attempt.over_memory.is_none()
+            {
+                attempt.over_memory = Some(bytes);
                 attempt.kill();
             }
         }
@@ -576,8 +601,24 @@ impl Attempt {
             true => EndReason::Signal(libc::WTERMSIG(status) as u8),
             false => EndReason::Exit(libc::WEXITSTATUS(status) as u8),
         };
-        let for_memory = self.over_memory || oom_killed;
+        let for_memory = self.over_memory.is_some() || oom_killed;
         if for_memory && !plain.is_success() { EndReason::OutOfMemory } else { plain }
+    }
+
+    /// What helps to understand a failure, beside what the task says itself.
+    fn why_failed(&self, reason: &EndReason) -> Option<String> {
+        match reason {
+            EndReason::OutOfMemory => {
+                // Else it met a limit of the node's own.
+                let limit = Some(self.order.template.shape.resources.memory_mib()).filter(|limit| *limit > 0)?;
+                // The kernel lets none have more than its limit.
+                let used = self.over_memory.map_or(u64::from(limit), |bytes| bytes.div_ceil(1 << 20));
+                Some(format!("used {used} of {limit} MiB; ask for more with -r memory"))
+            }
+            // What shells, `env` and interpreters exit with that cannot make sense of their arguments.
+            EndReason::Exit(2 | 126 | 127) => exec_failure::carriage_return(&self.program),
+            _ => None,
+        }
     }
 
     fn usage(&self, exit: &Exit) -> Usage {
@@ -697,12 +738,13 @@ fn shape(order: &LaunchOrder) -> Shape {
     Shape { cpu_millis: basic.cpu_millis(), memory_mib: basic.memory_mib(), lower: order.is_opportunistic() }
 }
 
-fn explain(failure: &LaunchError, prepared: &Prepared) -> EndReason {
-    let path = |text: &std::ffi::CString| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
+fn explain(failure: &LaunchError, prepared: &Prepared, memory_mib: u32) -> EndReason {
     let error = &failure.error;
     match failure.step {
-        Step::Exec => prepare::exec_failure(&path(&prepared.program), &path(&prepared.directory), error),
-        Step::Directory => prepare::directory_failure(&path(&prepared.directory), error),
+        Step::Exec => exec_failure::exec_failure(prepared, error, memory_mib),
+        Step::Directory => {
+            prepare::directory_failure(Path::new(OsStr::from_bytes(prepared.directory.as_bytes())), error)
+        }
         Step::Clone => node_fault("start another process", error),
         Step::Cgroup => node_fault("put it into its cgroup", error),
         Step::Session => node_fault("give it a session", error),

@@ -4,6 +4,7 @@
 //! Every stored file has the same time of change, so one that was written to is known, and is not served any more.
 
 use super::{Left, PutError};
+use crate::removal::{Pace, remove_or_put_aside};
 use amalgam_core::vocabulary::{Digest, NodeId, StoredFile};
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, Permissions};
@@ -216,8 +217,10 @@ impl FileStore {
     pub fn remove_others(state: &Path, node: NodeId) {
         let own = FileStore::of(state, node).directory;
         for store in fs::read_dir(state.join("files")).into_iter().flatten().flatten() {
-            if store.path() != own {
-                let _ = fs::remove_dir_all(store.path());
+            if store.path() != own
+                && let Some(note) = remove_or_put_aside(state, &store.path(), &mut Pace::fast())
+            {
+                tracing::warn!("{note}");
             }
         }
     }

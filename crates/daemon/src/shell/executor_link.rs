@@ -224,8 +224,10 @@ pub fn shut_down(config: &ExecutorConfig) {
 /// The reports that have arrived, as letters.
 fn take_in(link: &mut Link, routing: &mut ExecutorRouting, letters: &mut Vec<Letter>) -> io::Result<()> {
     while let Some(reply) = link.next().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
-        if let ExecutorReply::Report(report) = reply {
-            letters.extend(routing.letter(report));
+        match reply {
+            ExecutorReply::Report(report) => letters.extend(routing.letter(report)),
+            ExecutorReply::Note(note) => tracing::warn!("{note}"),
+            ExecutorReply::Hello(_) => {}
         }
     }
     Ok(())
@@ -236,7 +238,7 @@ fn greet(mut stream: UnixStream) -> io::Result<(UnixStream, Decoder, Enforcement
     loop {
         match next_reply(&mut decoder)? {
             Some(ExecutorReply::Hello(hello)) => return Ok((stream, decoder, hello.enforcement)),
-            Some(ExecutorReply::Report(_)) => return Err(io::ErrorKind::InvalidData.into()),
+            Some(ExecutorReply::Report(_) | ExecutorReply::Note(_)) => return Err(io::ErrorKind::InvalidData.into()),
             None => fill(&mut stream, &mut decoder)?,
         }
     }

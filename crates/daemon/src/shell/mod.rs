@@ -445,10 +445,9 @@ pub(crate) fn end_process_on_panic<T>(work: impl FnOnce() -> T) -> T {
 /// Removes what is kept of these jobs, away from the loop.
 fn remove_files(files: PathBuf, jobs: Vec<JobId>) {
     let remove = move || {
+        crate::priority::give_way();
         for job in jobs {
-            if let Err(error) = crate::executor::forget_job(&files, job) {
-                tracing::warn!(%job, %error, "the files of a forgotten job cannot be removed");
-            }
+            crate::executor::forget_job(&files, job).iter().for_each(|note| tracing::warn!(%job, "{note}"));
         }
     };
     if let Err(error) = std::thread::Builder::new().name("cleaner".to_owned()).spawn(remove) {

@@ -202,6 +202,7 @@ impl Agent {
         match self.reply_within(patience)? {
             ExecutorReply::Report(report) => Some(report),
             ExecutorReply::Hello(_) => panic!("a second hello"),
+            ExecutorReply::Note(note) => panic!("not expected: {note}"),
         }
     }
 

@@ -13,6 +13,7 @@ use amalgam_core::vocabulary::{
 use amalgam_daemon::api::{JobState, NodeState, NodeSummary, ServerFile, Waited};
 use amalgam_daemon::auth::Tokens;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorConfig};
+use amalgam_daemon::removal::{Pace, remove_tree};
 use amalgam_daemon::sealing::HMAC;
 use amalgam_daemon::server::executor_paths;
 use amalgam_workload::path_of;
@@ -172,7 +173,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.stop();
-        let _ = std::fs::remove_dir_all(&self.state_dir);
+        let _ = remove_tree(&self.state_dir, &mut Pace::fast());
     }
 }
 

@@ -1,0 +1,394 @@
+//! Why a program could not be executed, in words for its user, who has only the kernel's number otherwise.
+
+use super::prepare::{Prepared, is_command_line, is_out_of_reach, needs_shell, node_fault};
+use amalgam_core::vocabulary::EndReason;
+use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::process::{Resource, getrlimit};
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// As much of a file as the kernel looks at.
+const HEAD: u64 = 256;
+const ELF: &[u8] = b"\x7fELF";
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// The most that arguments and environment may take, however large the stack may become, and the least.
+const MOST_OF_ALL: u64 = 6 << 20;
+const LEAST_OF_ALL: u64 = 128 << 10;
+
+/// What an `execve` that failed means to a user. `memory_mib` is the limit of the task, 0 for none.
+pub fn exec_failure(prepared: &Prepared, error: &io::Error, memory_mib: u32) -> EndReason {
+    let (program, file) = (path(&prepared.program), file(prepared));
+    let shown = program.display();
+    let number = error.raw_os_error();
+    EndReason::LaunchFailed(match number {
+        Some(libc::E2BIG) => too_large(prepared, memory_mib),
+        Some(libc::ENOMEM) if memory_mib > 0 && machine_has_memory() => no_room(prepared, memory_mib),
+        Some(libc::EAGAIN | libc::ENOMEM | libc::ENFILE) => return node_fault("start another process", error),
+        _ if is_out_of_reach(error) => return node_fault(&format!("read {shown}"), error),
+        Some(libc::ENOENT) => missing(&program, &file),
+        Some(libc::ENOTDIR) => match file.ancestors().skip(1).find(|above| above.exists()) {
+            Some(above) => {
+                format!("{shown} does not exist on this node: {} is a file, not a directory", above.display())
+            }
+            None => format!("{shown} does not exist on this node"),
+        },
+        Some(libc::EACCES) => format!("cannot execute {shown}: {}", not_permitted(&program, &file)),
+        Some(libc::ELOOP) if file.exists() => {
+            format!("cannot execute {shown}: the interpreter on its first line is a script, and so on too often")
+        }
+        Some(libc::ETXTBSY) => format!(
+            "cannot execute {shown}: a process has it open for writing; wait until that has ended, or write it under \
+             another name and rename it"
+        ),
+        Some(libc::ENOEXEC) => format!("cannot execute {shown}: it is {DAMAGED}"),
+        _ => format!("cannot execute {shown}: {error}"),
+    })
+}
+
+/// The arguments with which `/bin/sh` runs a program that the kernel cannot: a script without an interpreter on its first line.
+///
+/// # Errors
+/// With what is wrong if it is no text. A shell would run whatever looks like a command in it.
+pub fn as_script(prepared: &Prepared) -> Result<Vec<CString>, EndReason> {
+    let (program, file) = (path(&prepared.program), file(prepared));
+    match head(&file).map(|head| why_no_script(&head)) {
+        Ok(None) => {
+            let start = [CString::from(c"/bin/sh"), prepared.program.clone()];
+            Ok(start.into_iter().chain(prepared.arguments.iter().skip(1).cloned()).collect())
+        }
+        Ok(Some(why)) => Err(EndReason::LaunchFailed(format!("cannot execute {}: {why}", program.display()))),
+        Err(error) if is_out_of_reach(&error) => Err(node_fault(&format!("read {}", program.display()), &error)),
+        Err(error) => Err(EndReason::LaunchFailed(format!("cannot read {}: {error}", program.display()))),
+    }
+}
+
+/// What may be behind the failure of a script that was executed, in spite of its end in a carriage return.
+pub fn carriage_return(program: &Path) -> Option<String> {
+    let head = head(program).ok()?;
+    let line = first_line(&head);
+    let shown = program.display();
+    (line.starts_with(b"#!") && line.ends_with(b"\r"))
+        .then(|| format!("the first line of {shown} {}", is_from_windows(program)))
+}
+
+const DAMAGED: &str = "damaged, or for another machine";
+
+fn is_from_windows(program: &Path) -> String {
+    let shown = program.display();
+    format!("ends with a carriage return, as lines do on Windows; convert the file: sed -i 's/\\r$//' {shown}")
+}
+
+/// Where the program is.
+pub fn file(prepared: &Prepared) -> PathBuf {
+    path(&prepared.directory).join(path(&prepared.program))
+}
+
+fn path(text: &CStr) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(text.to_bytes()))
+}
+
+/// The beginning of a file, which may be a pipe that nobody writes to.
+fn head(file: &Path) -> io::Result<Vec<u8>> {
+    let opened: File = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file)?;
+    let mut head = Vec::new();
+    if opened.metadata()?.is_file() {
+        opened.take(HEAD).read_to_end(&mut head)?;
+    }
+    Ok(head)
+}
+
+fn first_line(head: &[u8]) -> &[u8] {
+    head.split(|byte| *byte == b'\n').next().unwrap_or_default()
+}
+
+/// What the kernel would execute: the first word behind `#!`.
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let words = line.strip_prefix(b"#!")?;
+    let word = words.split(|byte| matches!(byte, b' ' | b'\t' | 0)).find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(word)))
+}
+
+fn missing(program: &Path, file: &Path) -> String {
+    let shown = program.display();
+    if file.exists() {
+        let head = head(file).unwrap_or_default();
+        let line = first_line(&head);
+        return match interpreter(line) {
+            Some(_) if line.ends_with(b"\r") => {
+                format!("cannot execute {shown}: its first line {}", is_from_windows(program))
+            }
+            Some(interpreter) => format!(
+                "cannot execute {shown}: the interpreter on its first line, {}, is missing on this node",
+                interpreter.display()
+            ),
+            None => format!(
+                "cannot execute {shown}: its loader is missing on this node, so it was made for another system; build it here"
+            ),
+        };
+    }
+    match fs::read_link(file) {
+        Ok(target) => format!("{shown} is a link to {}, which does not exist on this node", target.display()),
+        Err(_) if is_command_line(&shown.to_string()) => needs_shell(&shown.to_string()),
+        Err(_) => format!("{shown} does not exist on this node"),
+    }
+}
+
+fn not_permitted(program: &Path, file: &Path) -> String {
+    let metadata = match fs::metadata(file) {
+        Ok(metadata) => metadata,
+        Err(_) => {
+            return "a directory on the way to it is closed to the user that tasks run as on this node".to_owned();
+        }
+    };
+    if let Some(why) = why_not_executable(file, &metadata) {
+        return format!("it {why}");
+    }
+    let line = head(file).unwrap_or_default();
+    if let Some(interpreter) = interpreter(first_line(&line))
+        && let Ok(metadata) = fs::metadata(&interpreter)
+        && let Some(why) = why_not_executable(&interpreter, &metadata)
+    {
+        return format!("the interpreter on its first line, {}, {why}", interpreter.display());
+    }
+    format!("the user that tasks run as on this node may not; see `ls -l {}`", program.display())
+}
+
+fn why_not_executable(file: &Path, metadata: &fs::Metadata) -> Option<String> {
+    if metadata.is_dir() {
+        return Some("is a directory, not a program".to_owned());
+    }
+    if !metadata.is_file() {
+        return Some("is no regular file".to_owned());
+    }
+    if metadata.mode() & 0o111 == 0 {
+        return Some("is not executable here (`chmod +x` makes it so)".to_owned());
+    }
+    let mounted = rustix::fs::statvfs(file).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    mounted.then(|| "is on a file system that is mounted `noexec` on this node; put it on another one".to_owned())
+}
+
+/// Why a file that the kernel does not know how to execute is not given to a shell either.
+fn why_no_script(head: &[u8]) -> Option<String> {
+    let line = first_line(head);
+    if head.is_empty() {
+        return Some("it is empty, so it was not written or copied to its end".to_owned());
+    }
+    if head.strip_prefix(BYTE_ORDER_MARK).is_some_and(|rest| rest.starts_with(b"#!")) {
+        return Some("a byte order mark is before its `#!`; remove it: sed -i '1s/^\\xef\\xbb\\xbf//' FILE".to_owned());
+    }
+    if line.starts_with(b"#!") {
+        return Some(match interpreter(line) {
+            None => "its first line names no interpreter behind `#!`".to_owned(),
+            Some(_) if line.len() as u64 >= HEAD => {
+                format!("its first line is longer than the {} bytes that the kernel reads of it", HEAD - 1)
+            }
+            Some(path) => format!("the interpreter on its first line, {}, is {DAMAGED}", path.display()),
+        });
+    }
+    // As shells do: a text has no such bytes in its first line.
+    let is_binary = |byte: &u8| matches!(byte, 0..=6 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f);
+    if !head.starts_with(ELF) && !line.iter().any(is_binary) {
+        return None;
+    }
+    let own = rustix::system::uname().machine().to_string_lossy().into_owned();
+    Some(match machine(head) {
+        Some(machine) if machine != own => format!("it is a program for {machine}, and this node is {own}"),
+        _ => format!("it is {DAMAGED}"),
+    })
+}
+
+/// What an ELF file says that it is for, as `uname -m` would say it.
+fn machine(head: &[u8]) -> Option<&'static str> {
+    let number: [u8; 2] = head.starts_with(ELF).then(|| head.get(18..20)?.try_into().ok())??;
+    let number = if head.get(5) == Some(&2) { u16::from_be_bytes(number) } else { u16::from_le_bytes(number) };
+    const NAMES: [(u16, &str); 8] = [
+        (3, "i686"),
+        (21, "ppc64le"),
+        (22, "s390x"),
+        (40, "armv7l"),
+        (62, "x86_64"),
+        (183, "aarch64"),
+        (243, "riscv64"),
+        (258, "loongarch64"),
+    ];
+    NAMES.into_iter().find_map(|(known, name)| (known == number).then_some(name))
+}
+
+/// The kernel has a limit for each of arguments and environment, and one for all together. What is within both was refused because
+/// the task's own memory had no room for it.
+fn too_large(prepared: &Prepared, memory_mib: u32) -> String {
+    let most_of_one = rustix::param::page_size() * 32 - 1;
+    let is_too_long = |text: &&CString| text.as_bytes().len() > most_of_one;
+    let remedy = "write it into a file, and name that instead";
+    if let Some(variable) = prepared.environment.iter().find(is_too_long) {
+        let name = variable.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+        let (name, length) = (String::from_utf8_lossy(name), variable.as_bytes().len());
+        return format!(
+            "its variable {name} is {length} bytes long with its name, and the kernel takes no more than {most_of_one}; {remedy}"
+        );
+    }
+    if let Some((place, argument)) = prepared.arguments.iter().enumerate().find(|(_, text)| is_too_long(text)) {
+        let length = argument.as_bytes().len();
+        return format!(
+            "its argument {place} is {length} bytes long, and the kernel takes no more than {most_of_one}; {remedy}"
+        );
+    }
+    let most_of_all = getrlimit(Resource::Stack).current.map_or(MOST_OF_ALL, |stack| stack / 4);
+    let most_of_all = most_of_all.clamp(LEAST_OF_ALL, MOST_OF_ALL);
+    let bytes = size(prepared);
+    match memory_mib {
+        1.. if bytes <= most_of_all => no_room(prepared, memory_mib),
+        _ => format!(
+            "its arguments and environment are {bytes} bytes together, and the kernel takes no more than {most_of_all} here, \
+             a quarter of the stack's limit; write them into a file, and name that instead"
+        ),
+    }
+}
+
+fn no_room(prepared: &Prepared, memory_mib: u32) -> String {
+    let bytes = size(prepared);
+    format!(
+        "its memory limit of {memory_mib} MiB has no room to start it with {bytes} bytes of arguments and environment; ask for \
+         more with `-r memory`"
+    )
+}
+
+/// What the kernel counts: the texts, and a pointer to each.
+fn size(prepared: &Prepared) -> u64 {
+    let texts = prepared.arguments.iter().chain(&prepared.environment);
+    texts.map(|text| (text.as_bytes_with_nul().len() + size_of::<usize>()) as u64).sum()
+}
+
+/// Whether a lack of memory is not the machine's.
+fn machine_has_memory() -> bool {
+    const ENOUGH_KIB: u64 = 64 << 10;
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.is_some_and(|kib| kib > ENOUGH_KIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(program: &Path, more: &[CString]) -> Prepared {
+        let program = CString::new(program.as_os_str().as_bytes()).unwrap();
+        let arguments = [std::slice::from_ref(&program), more].concat();
+        Prepared { program, arguments, environment: Vec::new(), directory: c"/".into() }
+    }
+
+    fn why(program: &Path, number: i32) -> String {
+        exec_failure(&prepared(program, &[]), &io::Error::from_raw_os_error(number), 0).to_string()
+    }
+
+    #[test]
+    fn only_text_is_given_to_a_shell() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("program");
+        let mut elf = vec![0_u8; 64];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[18] = 183;
+        let long = format!("#!/{}\necho\n", "x".repeat(300));
+        let own = rustix::system::uname().machine().to_string_lossy().into_owned();
+        let foreign = format!("it is a program for aarch64, and this node is {own}");
+        for (contents, expected) in [
+            (&b"echo hi\n"[..], None),
+            ("échò\ttab\r\nexit\n".as_bytes(), None),
+            (b"caf\xe9=1\n\0\0binary behind a first line of text", None),
+            (b"", Some("it is empty")),
+            (b"\x7fELF", Some(DAMAGED)),
+            (&elf[..16], Some(DAMAGED)),
+            (b"MZ\x90\0\x03", Some(DAMAGED)),
+            (b"\xff\xfee\0c\0h\0o\0", Some(DAMAGED)),
+            (&elf, Some(if own == "aarch64" { DAMAGED } else { &foreign })),
+            (b"#!\necho\n", Some("names no interpreter")),
+            (long.as_bytes(), Some("longer than the 255 bytes")),
+            (b"#!/etc/passwd\n", Some("the interpreter on its first line, /etc/passwd, is damaged")),
+            (b"\xef\xbb\xbf#!/bin/sh\n", Some("a byte order mark")),
+        ] {
+            fs::write(&file, contents).unwrap();
+            let said = as_script(&prepared(&file, &[c"argument".into()]));
+            match expected {
+                Some(expected) => {
+                    let why = said.unwrap_err().to_string();
+                    assert!(why.contains(expected), "{expected}: {why}");
+                }
+                None => {
+                    let arguments = said.unwrap_or_else(|why| panic!("{contents:?}: {why}"));
+                    assert_eq!((&*arguments[0], &*arguments[2]), (c"/bin/sh", c"argument"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let script = |name: &str, text: &str| {
+            let file = home.path().join(name);
+            fs::write(&file, text).unwrap();
+            file
+        };
+        let lacks = script("lacks", "#!  /no/such/interpreter -x\n");
+        assert!(
+            why(&lacks, libc::ENOENT).contains("the interpreter on its first line, /no/such/interpreter, is missing")
+        );
+        let crlf = script("crlf", "#!/bin/sh\r\necho\r\n");
+        assert!(why(&crlf, libc::ENOENT).contains("ends with a carriage return"));
+        assert!(carriage_return(&crlf).is_some() && carriage_return(&lacks).is_none());
+        let binary = script("binary", "\x7fELF");
+        assert!(why(&binary, libc::ENOENT).contains("its loader is missing"));
+        let link = home.path().join("link");
+        std::os::unix::fs::symlink("/no/such/target", &link).unwrap();
+        assert!(why(&link, libc::ENOENT).contains("is a link to /no/such/target, which does not exist"));
+        assert!(why(&crlf.join("below/x"), libc::ENOTDIR).contains("crlf is a file, not a directory"));
+        assert!(why(Path::new("/no/such"), libc::ENOENT).ends_with("/no/such does not exist on this node"));
+    }
+
+    #[test]
+    fn what_is_not_permitted_says_which_file_and_why() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = why(home.path(), libc::EACCES);
+        assert!(directory.contains("it is a directory, not a program") && !directory.contains("chmod"), "{directory}");
+        let script = home.path().join("script");
+        fs::write(&script, "#!/etc\n").unwrap();
+        assert!(why(&script, libc::EACCES).contains("`chmod +x`"));
+        fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(why(&script, libc::EACCES).contains("the interpreter on its first line, /etc, is a directory"));
+        fs::write(&script, "#!/etc/passwd\n").unwrap();
+        assert!(why(&script, libc::EACCES).contains("/etc/passwd, is not executable"));
+        assert!(why(&script, libc::ETXTBSY).contains("open for writing"));
+    }
+
+    #[test]
+    fn what_the_node_cannot_reach_is_its_own_fault() {
+        let is_nodes = |number| {
+            let error = io::Error::from_raw_os_error(number);
+            matches!(exec_failure(&prepared(Path::new("/shared/tool"), &[]), &error, 0), EndReason::NodeFault(_))
+        };
+        assert!([libc::EIO, libc::ESTALE, libc::ENOTCONN, libc::ETIMEDOUT, libc::EAGAIN].into_iter().all(is_nodes));
+        assert!(![libc::ENOENT, libc::EACCES, libc::ENOTDIR, libc::E2BIG].into_iter().any(is_nodes));
+    }
+
+    #[test]
+    fn the_limit_that_stopped_it_is_the_one_that_is_named() {
+        let long = CString::new("x".repeat(200_000)).unwrap();
+        let too_big = io::Error::from_raw_os_error(libc::E2BIG);
+        let program = Path::new("/bin/true");
+        let one = exec_failure(&prepared(program, std::slice::from_ref(&long)), &too_big, 1).to_string();
+        assert!(one.contains("its argument 1 is 200000 bytes long, and the kernel takes no more than 131071"), "{one}");
+        let mut variable = prepared(program, &[]);
+        variable.environment.push(CString::new(format!("BIG={}", "x".repeat(200_000))).unwrap());
+        assert!(exec_failure(&variable, &too_big, 1).to_string().contains("its variable BIG is 200004 bytes long"));
+        let many = vec![CString::new("x".repeat(100_000)).unwrap(); 70];
+        let all = exec_failure(&prepared(program, &many), &too_big, 1).to_string();
+        assert!(all.contains("are 7000") && all.contains("a quarter of the stack's limit"), "{all}");
+        let little = exec_failure(&prepared(program, &many[..10]), &too_big, 1).to_string();
+        assert!(little.contains("its memory limit of 1 MiB has no room") && little.contains("-r memory"), "{little}");
+    }
+}

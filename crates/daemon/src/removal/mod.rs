@@ -1,0 +1,214 @@
+//! What tasks leave is removed away from the loop that launches tasks: it only renames a directory away, and a thread of low
+//! precedence removes it. What an earlier process had not yet removed, the next one does.
+
+mod tree;
+
+pub use tree::{Leftover, Pace, remove_tree};
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Where directories wait to be removed.
+const WAITING: &str = "removed";
+/// Where those are that could not be.
+const ASIDE: &str = "unremovable";
+/// The thread makes no pauses when so many wait.
+const MANY: u64 = 64;
+/// Beyond these a directory is removed where it is put away, so that none are left faster than they go.
+const MOST: u64 = 4_096;
+
+/// Of one state directory; any number of threads may use it.
+pub struct Remover {
+    state: PathBuf,
+    /// How many the thread has been told of and has not removed.
+    waiting: Arc<AtomicU64>,
+    orders: Mutex<Option<Sender<PathBuf>>>,
+    notes: (Sender<String>, Mutex<Receiver<String>>),
+    /// Rings when there are notes.
+    bell: Arc<OwnedFd>,
+}
+
+impl Remover {
+    /// Begins with what is there already, if there is anything.
+    pub fn new(state: &Path) -> io::Result<Remover> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (send, receive) = channel();
+        let remover = Remover {
+            state: state.to_owned(),
+            waiting: Arc::default(),
+            orders: Mutex::default(),
+            notes: (send, Mutex::new(receive)),
+            bell,
+        };
+        // Whoever was in the way may have gone.
+        for left in [ASIDE, WAITING].iter().flat_map(|name| entries(&state.join(name))) {
+            remover.put_away(&left);
+        }
+        Ok(remover)
+    }
+
+    /// Has a file or directory removed. It is not there any more when this returns, unless it cannot even be renamed: then it is
+    /// removed where it is, if it can be.
+    pub fn put_away(&self, path: &Path) {
+        let waiting = self.state.join(WAITING);
+        let path = match rename_into(path, &waiting) {
+            Ok(away) => away,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
+            Err(_) => path.to_owned(),
+        };
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < MOST {
+            let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_ordered = match orders.take().map_or_else(|| self.start(), Ok) {
+                Ok(started) => orders.insert(started).send(path.clone()).is_ok(),
+                Err(_) => false,
+            };
+            if is_ordered {
+                return;
+            }
+        }
+        // There is no thread for it, or it has too much to do.
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(note) = remove_or_put_aside(&self.state, &path, &mut Pace::fast()) {
+            self.say(note);
+        }
+    }
+
+    /// What could not be removed, where it is now and why, since this was asked last.
+    pub fn take_notes(&self) -> Vec<String> {
+        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+        self.notes.1.lock().unwrap_or_else(PoisonError::into_inner).try_iter().collect()
+    }
+
+    /// Rings when [`Remover::take_notes`] has some.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn say(&self, note: String) {
+        let _ = self.notes.0.send(note);
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn start(&self) -> io::Result<Sender<PathBuf>> {
+        let (orders, ordered) = channel::<PathBuf>();
+        let (state, notes) = (self.state.clone(), self.notes.0.clone());
+        let (bell, waiting) = (Arc::clone(&self.bell), Arc::clone(&self.waiting));
+        std::thread::Builder::new().name("removal".to_owned()).spawn(move || {
+            crate::priority::give_way();
+            let many = Arc::clone(&waiting);
+            let mut pace = Pace::gentle(move || many.load(Ordering::Relaxed) > MANY);
+            for path in ordered {
+                if let Some(note) = remove_or_put_aside(&state, &path, &mut pace) {
+                    let _ = notes.send(note);
+                    let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+                }
+                waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+        })?;
+        Ok(orders)
+    }
+}
+
+/// Removes a directory of an executor's state, or moves it to where it is in nobody's way. Says so then, for people.
+pub fn remove_or_put_aside(state: &Path, path: &Path, pace: &mut Pace) -> Option<String> {
+    let Leftover { example, error, count } = remove_tree(path, pace).err()?;
+    let now = rename_into(path, &state.join(ASIDE)).unwrap_or_else(|_| path.to_owned());
+    let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+    Some(format!(
+        "cannot remove {example}{more} ({}), which a task left; it is in {} until somebody removes it, or the node's next start does",
+        io::Error::from(error),
+        now.display()
+    ))
+}
+
+/// Moves something into a directory, under a name that nothing else has.
+fn rename_into(path: &Path, directory: &Path) -> io::Result<PathBuf> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let target = directory.join(format!("{now}-{}-{number}", std::process::id()));
+    match fs::rename(path, &target) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            make_directory(directory)?;
+            fs::rename(path, &target)?;
+        }
+        renamed => renamed?,
+    }
+    Ok(target)
+}
+
+/// A file in its place is nobody's.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    match crate::private::make_private_dir(directory) {
+        Err(error) if fs::symlink_metadata(directory).is_ok_and(|found| !found.is_dir()) => {
+            fs::remove_file(directory).map_err(|_| error)?;
+            crate::private::make_private_dir(directory)
+        }
+        made => made,
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn wait_until(what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !condition() {
+            assert!(Instant::now() < deadline, "still waiting until {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn what_is_put_away_is_gone_at_once_and_removed_soon_also_by_the_next_process() {
+        let state = tempfile::tempdir().unwrap();
+        let remover = Remover::new(state.path()).unwrap();
+        let left = state.path().join("left");
+        for _ in 0..3 {
+            fs::create_dir_all(left.join("a/b")).unwrap();
+            remover.put_away(&left);
+            assert!(!left.exists());
+        }
+        remover.put_away(&left);
+        let is_empty = |name: &str| entries(&state.path().join(name)).is_empty();
+        wait_until("all is removed", || is_empty(WAITING));
+        drop(remover);
+        for left in ["removed/earlier/a", "unremovable/earlier/a"] {
+            fs::create_dir_all(state.path().join(left)).unwrap();
+        }
+        let remover = Remover::new(state.path()).unwrap();
+        wait_until("what an earlier one left is removed", || is_empty(WAITING) && is_empty(ASIDE));
+        assert_eq!(remover.take_notes(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_named_and_in_nobody_s_way() {
+        let state = tempfile::tempdir().unwrap();
+        let remover = Remover::new(state.path()).unwrap();
+        // Nobody can remove or rename what is there, whoever he is.
+        remover.put_away(Path::new("/proc/self/task"));
+        wait_until("it is said", || remover.waiting.load(Ordering::Relaxed) == 0);
+        let [note] = remover.take_notes().try_into().unwrap();
+        assert!(note.starts_with("cannot remove ") && note.contains("it is in /proc/self/task until"), "{note}");
+        // A file in the way of its own directory does not stop it.
+        fs::remove_dir(state.path().join(WAITING)).unwrap();
+        fs::write(state.path().join(WAITING), "").unwrap();
+        fs::create_dir(state.path().join("left")).unwrap();
+        remover.put_away(&state.path().join("left"));
+        wait_until("it is removed", || remover.waiting.load(Ordering::Relaxed) == 0);
+        assert!(!state.path().join("left").exists());
+    }
+}
