@@ -6,7 +6,7 @@ use crate::selectors::{Selector, existing, resolve};
 use crate::show;
 use crate::verbs::ACTIVE;
 use crate::verbs::workload::parse_option;
-use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, IndexRange, JobId, JobSpec};
+use amalgam_core::vocabulary::{ByteString, Constraint, Duration, ExecutionType, JobId, JobSpec};
 use amalgam_daemon::api::{QueueSummary, Submitted};
 use amalgam_workload::quantities::{self, Malformed};
 use amalgam_workload::trace;
@@ -80,12 +80,15 @@ struct TraceArgs {
 #[group(id = "stage", multiple = true, conflicts_with = "file")]
 #[command(next_help_heading = "For a command")]
 struct StageArgs {
-    /// Indexes of the tasks, such as 0-199 or 0-100:10
+    /// Indexes of the tasks, such as 0-199 or 0-100:10; 0-199%10 runs at most 10 of them at once
     #[arg(long, value_name = "RANGES", value_parser = parse_ranges)]
     array: Option<Ranges>,
     /// A file; one task per line
     #[arg(long, value_name = "FILE", conflicts_with = "array")]
     each_line: Option<PathBuf>,
+    /// The most tasks that run at once
+    #[arg(long, value_name = "N", value_parser = quantities::parse_at_once)]
+    at_once: Option<u32>,
     /// What each task needs, such as cpu=2,memory=1GiB,gpu=1 [default: cpu=1]
     #[arg(short, long, value_name = "KIND=AMOUNT", value_delimiter = ',', value_parser = parse_need)]
     resources: Vec<Need>,
@@ -95,6 +98,9 @@ struct StageArgs {
     /// How often a failed task is tried again
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
+    /// How long it waits before, and twice as long after each further failure, up to a minute; 0s for at once [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = Duration::parse)]
+    retry_delay: Option<Duration>,
     /// End tasks that run longer, such as 90s or 00:01:30
     #[arg(long, value_name = "DURATION", value_parser = quantities::parse_timeout)]
     timeout: Option<Duration>,
@@ -124,7 +130,7 @@ enum Execution {
 
 /// Wrapped, since the command line's parser takes a bare list for several occurrences.
 #[derive(Clone, Debug)]
-struct Ranges(Vec<IndexRange>);
+struct Ranges(quantities::LimitedArray);
 
 #[derive(Clone, Debug)]
 enum Need {
@@ -135,7 +141,7 @@ enum Need {
 }
 
 fn parse_ranges(text: &str) -> std::result::Result<Ranges, Malformed> {
-    quantities::parse_array(text).map(Ranges)
+    quantities::parse_limited_array(text).map(Ranges)
 }
 
 fn parse_need(text: &str) -> std::result::Result<Need, Malformed> {
@@ -246,6 +252,7 @@ impl StageArgs {
         let mut options = CommandOptions {
             array: self.array.map(|ranges| ranges.0),
             each_line: self.each_line.map(bytes_of),
+            at_once: self.at_once,
             expected: self.expected,
             execution: self.execution.map(|execution| match execution {
                 Execution::Guaranteed => ExecutionType::Guaranteed,
@@ -254,6 +261,7 @@ impl StageArgs {
             }),
             constraints: self.constraint,
             retries: self.retries,
+            retry_delay: self.retry_delay,
             timeout: self.timeout,
             gang: self.gang,
             workdir: self.workdir.map(bytes_of),

@@ -127,6 +127,15 @@ pub fn optional_seconds(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), seconds)
 }
 
+/// What the attempts of a job used; empty where none has ended.
+pub fn used(job: &JobSummary) -> String {
+    if job.wall_seconds == 0.0 {
+        return String::new();
+    }
+    let (cpu, wall, memory) = (seconds(job.cpu_seconds), seconds(job.wall_seconds), bytes(job.max_memory_bytes));
+    format!("{cpu} of CPU in {wall} of run time, at most {memory} of memory at a time; all attempts that have ended")
+}
+
 /// The time between two moments; an absent end is now.
 pub fn between(start: Timestamp, end: Option<Timestamp>) -> String {
     let end = end.unwrap_or_else(Timestamp::now);

@@ -184,6 +184,14 @@ pub enum Change {
         last: bool,
         at: Instant,
     },
+    /// An attempt said how it ended after it was given up: what it used counts, and nothing else follows.
+    EndedLate {
+        attempt: AttemptId,
+        task: TaskId,
+        node: NodeId,
+        ended: Arc<Ended>,
+        at: Instant,
+    },
     /// An attempt that will never report.
     Lost {
         attempt: AttemptId,
@@ -409,6 +417,8 @@ pub enum Record {
         task: TaskId,
         failures: u32,
         retries: u32,
+        /// After so long.
+        delay: Duration,
         /// The fault was not the task's.
         costs_none: bool,
     },
@@ -559,6 +569,7 @@ impl Change {
             | Change::Progress { job, .. } => Some(*job),
             Change::Launched { attempt, .. }
             | Change::Finished { attempt, .. }
+            | Change::EndedLate { attempt, .. }
             | Change::Lost { attempt, .. }
             | Change::Promoted { attempt, .. } => Some(attempt.job),
             Change::OutputLost { task, .. } => Some(task.job),
@@ -569,6 +580,7 @@ impl Change {
         match self {
             Change::Launched { task, .. }
             | Change::Finished { task, .. }
+            | Change::EndedLate { task, .. }
             | Change::Lost { task, .. }
             | Change::OutputLost { task, .. }
             | Change::Promoted { task, .. } => Some(*task),
@@ -582,6 +594,7 @@ impl Change {
         match self {
             Change::Launched { at, .. }
             | Change::Finished { at, .. }
+            | Change::EndedLate { at, .. }
             | Change::Lost { at, .. }
             | Change::OutputLost { at, .. }
             | Change::Promoted { at, .. }
@@ -604,6 +617,7 @@ impl Change {
                 | Change::HoldHeard { .. }
                 | Change::Launched { .. }
                 | Change::Finished { .. }
+                | Change::EndedLate { .. }
                 | Change::Lost { .. }
                 | Change::OutputLost { .. }
                 | Change::Promoted { .. }

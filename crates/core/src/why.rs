@@ -53,6 +53,10 @@ pub enum Why {
     ManagerAway { host: HostId },
     /// So many tasks begin together, and nodes have room for so many of them now.
     Gang { tasks: u64, rooms: u64 },
+    /// So many tasks of the stage run or are at nodes, and no more may at once.
+    AtOnce { stage: String, most: u32, running: u32 },
+    /// The task failed so often, and is tried again after so long; so many others wait for the same.
+    TriedAgain { task: String, left: Duration, failures: u32, others: u64 },
     /// So many of a gang's tasks are in place and wait for the others.
     GangGathers { stage: String, in_place: u32, tasks: u32 },
 }
@@ -73,6 +77,23 @@ impl Why {
             }
             Why::GangGathers { stage, in_place, tasks } => {
                 format!("{in_place} of the {tasks} tasks of stage {stage}, which begin together, are in place")
+            }
+            Why::AtOnce { stage, most, running } => {
+                format!(
+                    "stage {stage} runs at most {} at once, and {running} are launched",
+                    counted(u64::from(*most), "task")
+                )
+            }
+            Why::TriedAgain { task, left, failures, others } => {
+                let after = match failures {
+                    0 => String::new(),
+                    failures => format!(", after its {} failure", ordinal(*failures)),
+                };
+                let others = match others {
+                    0 => String::new(),
+                    others => format!("; {} later", counted(*others, "other task")),
+                };
+                format!("{task} is tried again in {left}{after}{others}")
             }
             Why::Held => "held by its user (release starts it)".to_owned(),
             Why::AfterJobs { jobs } => format!("waits for {} to succeed", all_of("job", jobs)),
@@ -161,6 +182,18 @@ impl Why {
 /// `1 task`, `2 tasks`.
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// `1st`, `2nd`, `13th`.
+fn ordinal(number: u32) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
 }
 
 /// `stage a`, `stages a and b`, `stages a, b, c, d, e and 2 more`.

@@ -62,6 +62,13 @@ wire! {
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
         tasks: TaskCounts,
+        /// What all of its attempts used together that have ended, whatever became of them; of memory the most that one had.
+        #[serde(default)]
+        wall_seconds: f64,
+        #[serde(default)]
+        cpu_seconds: f64,
+        #[serde(default)]
+        max_memory_bytes: u64,
         /// What it gave to other jobs and received from them; absent under presets in which jobs do not yield.
         #[serde(default)]
         exchange: Option<Exchange>,
@@ -149,11 +156,24 @@ wire! {
         resources: BTreeMap<String, f64>,
         constraints: Vec<String>,
         retries: u32,
+        /// How long a task waits before it is tried again after its first failure.
+        #[serde(default)]
+        retry_delay_seconds: f64,
         /// Its tasks begin together.
         gang: bool,
+        /// The most of them that run at once.
+        #[serde(default)]
+        at_once: Option<u32>,
         /// Of its tasks, the job's unless the stage has its own.
         priority: i32,
         timeout_seconds: Option<f64>,
+        /// What all of its attempts used together that have ended, whatever became of them; of memory the most that one had.
+        #[serde(default)]
+        wall_seconds: f64,
+        #[serde(default)]
+        cpu_seconds: f64,
+        #[serde(default)]
+        max_memory_bytes: u64,
         /// Output that was not kept, of all its attempts together.
         dropped_bytes: u64,
         /// Why it could not be written, where it was not for the cap alone.
@@ -180,6 +200,30 @@ wire! {
         reason: Option<String>,
         started_at: Option<Timestamp>,
         ended_at: Option<Timestamp>,
+        /// What all of its attempts used together that have ended, whatever became of them; of memory the most that one had.
+        wall_seconds: Option<f64>,
+        cpu_seconds: Option<f64>,
+        max_memory_bytes: Option<u64>,
+    }
+
+    /// One try of a task.
+    pub struct AttemptSummary {
+        attempt: String,
+        /// `JOB.STAGE.INDEX`, with the stage's number and the task's position in it.
+        task: String,
+        stage: String,
+        /// The position in the stage, from 0.
+        index: u32,
+        node: String,
+        state: AttemptState,
+        exit_code: Option<u8>,
+        /// How it ended, where it did not succeed.
+        reason: Option<String>,
+        launched_at: Timestamp,
+        /// When its process started, if it did.
+        started_at: Option<Timestamp>,
+        ended_at: Option<Timestamp>,
+        /// What it used; not known of an attempt that never said how it ended.
         wall_seconds: Option<f64>,
         cpu_seconds: Option<f64>,
         max_memory_bytes: Option<u64>,
@@ -463,6 +507,21 @@ words! {
         Running = "running",
         Succeeded = "succeeded",
         Failed = "failed",
+        Cancelled = "cancelled",
+    }
+
+    pub enum AttemptState {
+        /// It was sent to its node and has not started.
+        #[default]
+        Queued = "queued",
+        Running = "running",
+        Succeeded = "succeeded",
+        Failed = "failed",
+        /// It gave way to other work, while it ran or while it waited at its node.
+        Preempted = "preempted",
+        /// Its node was lost, or had lost it, or did not take it.
+        Lost = "lost",
+        /// It was cancelled or taken back, or another attempt of its task was first.
         Cancelled = "cancelled",
     }
 

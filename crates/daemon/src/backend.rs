@@ -1,9 +1,10 @@
 //! The public interface's backend over the event loop, the log and the nodes' files.
 
 use crate::api::{
-    Action, ClusterSummary, Error, ErrorCode, Event, JobDetail, JobSummary, Listing, NodeDetail, NodeSummary,
-    QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
+    Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, JobDetail, JobSummary, Listing, NodeDetail,
+    NodeSummary, QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
 };
+use crate::attempts::Attempts;
 use crate::executor::output_path;
 use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
 use crate::neighbours::Neighbours;
@@ -240,6 +241,23 @@ impl Backend for ServerBackend {
                 ControlFlow::Continue(())
             })?;
             Ok(Listing { items, next, others: None })
+        })
+        .await
+    }
+
+    async fn attempts(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<AttemptSummary>, Error> {
+        let from = cursor(&page)?.unwrap_or(0);
+        let names = self.look(move |roles, _| Names::of(roles, job)).await?;
+        let names = names.ok_or_else(|| Error::no_such_job(job.0))?;
+        let (history, limit) = (self.history.clone(), page.limit as usize);
+        blocking(move || {
+            let mut attempts = Attempts::new(names, task, limit);
+            history.scan(Some(job.0), from, |sequence, entry| {
+                let goes_on = decode(entry).map_or(true, |fact| attempts.take(sequence, entry.at_micros, &fact));
+                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            let (items, next) = attempts.found();
+            Ok(Listing { items, next: next.map(|sequence| sequence.to_string()), others: None })
         })
         .await
     }

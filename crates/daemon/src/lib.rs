@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod api;
+mod attempts;
 pub mod auth;
 mod backend;
 pub mod bench;

@@ -39,7 +39,7 @@ impl Names {
         })
     }
 
-    fn plain(&self, node: NodeId) -> String {
+    pub(crate) fn plain(&self, node: NodeId) -> String {
         self.nodes.get(&node).cloned().unwrap_or_else(|| node.to_string())
     }
 
@@ -78,7 +78,7 @@ impl Names {
         }
     }
 
-    fn stage(&self, stage: u32) -> &str {
+    pub(crate) fn stage(&self, stage: u32) -> &str {
         self.job.spec.stages.get(stage as usize).map_or("?", |stage| &stage.name)
     }
 }
@@ -185,6 +185,10 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             };
             let again = if *last { ", for the last time" } else { "; it will be tried again" };
             of_attempt("lost", *task, *attempt, *node, format!("{} lost: {why}{again}", names.task(*task)))
+        }
+        Change::EndedLate { attempt, task, node, ended, .. } => {
+            let text = format!("{}, which was given up before, {}", names.task(*task), ended.reason);
+            of_attempt("ended-late", *task, *attempt, *node, text)
         }
         Change::OutputLost { task, file, .. } => {
             let text =
@@ -368,12 +372,13 @@ fn of_record(record: &Record, names: &Names) -> Option<Told> {
             );
             of_attempt("overtaken", *task, *attempt, *node, text)
         }
-        Record::Retried { task, failures, retries, costs_none } => {
+        Record::Retried { task, failures, retries, delay, costs_none } => {
             let cost = match costs_none {
                 true => "which costs none of its retries".to_owned(),
                 false => format!("{failures} of {retries} retries used"),
             };
-            let text = format!("{} is tried again ({cost})", names.task(*task));
+            let when = if delay.as_micros() == 0 { String::new() } else { format!(" in {delay}") };
+            let text = format!("{} is tried again{when} ({cost})", names.task(*task));
             Some(Told { kind: "retried", text, task: Some(*task), attempt: None, node: None, allocation: None })
         }
         Record::Stale { attempt, .. } => Some(Told {

@@ -145,6 +145,7 @@ impl Job<'_> {
             }
             let Some(manager) = self.manager else { return reasons };
             reasons.extend(manager.explain());
+            reasons.extend(manager.why_some_rest(self.now));
             // Where all of it can wait this says more than that there is no room.
             let place = if manager.needs_nothing_now() { 0 } else { reasons.len() };
             reasons.splice(place..place, manager.can_wait(self.now));
@@ -215,6 +216,7 @@ impl Job<'_> {
             dispatch::JobState::Ended(end) => Some(end.at.into()),
             _ => None,
         };
+        let spent = self.manager.map(|manager| manager.dag().spent()).unwrap_or_default();
         JobSummary {
             id: self.job.id.0,
             name: self.job.spec.name.clone(),
@@ -229,6 +231,9 @@ impl Job<'_> {
             started_at: started_at.map(Timestamp::from),
             ended_at,
             tasks: self.counts(),
+            wall_seconds: spent.wall.as_secs_f64(),
+            cpu_seconds: spent.cpu.as_secs_f64(),
+            max_memory_bytes: spent.max_memory_bytes,
             exchange: self.exchange(),
         }
     }
@@ -282,6 +287,7 @@ impl Job<'_> {
         let tasks = counts.unwrap_or_else(|| self.counts_without_manager(spec.tasks.len().into()));
         let name = |stage: &u32| self.job.spec.stages[*stage as usize].name.clone();
         let estimate = progress.map(|stage| &stage.estimate);
+        let spent = progress.map(|stage| stage.spent).unwrap_or_default();
         StageDetail {
             name: spec.name.clone(),
             after: spec.after.iter().map(name).collect(),
@@ -297,9 +303,14 @@ impl Job<'_> {
             resources: named(&self.job.resources[number], &self.dispatch.kinds),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
+            retry_delay_seconds: spec.first_retry_delay().as_secs_f64(),
             gang: spec.gang,
+            at_once: spec.at_once,
             priority: spec.priority_in(&self.job.spec),
             timeout_seconds: spec.timeout.or(self.job.default_timeout).map(Duration::as_secs_f64),
+            wall_seconds: spent.wall.as_secs_f64(),
+            cpu_seconds: spent.cpu.as_secs_f64(),
+            max_memory_bytes: spent.max_memory_bytes,
             dropped_bytes: progress.map_or(0, |stage| stage.dropped_bytes),
             output_unwritten: progress.and_then(Stage::why_output_unwritten).map(str::to_owned),
             tasks,
@@ -479,6 +490,11 @@ impl Job<'_> {
         };
         let can_wait = self.manager.filter(|_| state == TaskState::Queued && !launched);
         let can_wait = can_wait.and_then(|manager| manager.task_can_wait(stage, index, self.now));
+        // Of one that runs for the first time there is nothing to tell yet.
+        let has_ended = ended.is_some() || record.is_some_and(|record| record.attempts > 1);
+        let spent = self.manager.filter(|_| has_ended).map(|manager| manager.dag().spent_by(stage, index));
+        let rests = self.manager.and_then(|manager| manager.why_rests(stage, index, self.now));
+        let rests = rests.filter(|_| state == TaskState::Queued).map(|why| self.dispatch.describe_why(&why));
         let reason = status.as_ref().and_then(|status| status.reason.as_ref());
         let message = status.as_ref().and_then(|status| status.message.as_ref());
         TaskSummary {
@@ -495,12 +511,13 @@ impl Job<'_> {
             reason: reason
                 .filter(|reason| !reason.is_success())
                 .map(|reason| task_reason(reason, message))
+                .map(|reason| rests.map_or(reason.clone(), |rests| format!("{reason}; {rests}")))
                 .or_else(|| can_wait.map(|why| self.dispatch.describe_why(&why))),
             started_at: started_at.map(Timestamp::from),
             ended_at: ended.map(|record| record.at.into()),
-            wall_seconds: ended.map(|record| record.wall.as_secs_f64()),
-            cpu_seconds: ended.map(|record| f64::from(record.cpu_millis) / 1e3),
-            max_memory_bytes: ended.map(|record| u64::from(record.max_memory_kib) << 10),
+            wall_seconds: spent.map(|spent| spent.wall.as_secs_f64()),
+            cpu_seconds: spent.map(|spent| spent.cpu.as_secs_f64()),
+            max_memory_bytes: spent.map(|spent| spent.max_memory_bytes),
         }
     }
 }

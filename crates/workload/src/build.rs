@@ -110,6 +110,7 @@ fn stages(mut file: JobFile, top: Position, context: &Context) -> Result<Vec<Sta
         ("command", file.command.as_ref().map(|key| key.at)),
         ("tasks", file.tasks.as_ref().map(|key| key.at)),
         ("array", file.array.as_ref().map(|key| key.at)),
+        ("at_once", file.at_once.as_ref().map(|key| key.at)),
         ("each", file.each.as_ref().map(|key| key.at)),
         ("outputs", file.outputs.as_ref().map(|key| key.at)),
         ("gang", file.gang.as_ref().map(|key| key.at)),
@@ -157,6 +158,7 @@ fn only_stage(file: &mut JobFile) -> StageFile {
         command: file.command.take(),
         tasks: file.tasks.take(),
         array: file.array.take(),
+        at_once: file.at_once.take(),
         each: file.each.take(),
         resources: None,
         expected: None,
@@ -164,6 +166,7 @@ fn only_stage(file: &mut JobFile) -> StageFile {
         constraints: None,
         near: None,
         retries: None,
+        retry_delay: None,
         timeout: None,
         priority: None,
         gang: file.gang.take(),
@@ -252,6 +255,8 @@ fn stage(
         Some(Execution::Auto) | None => ExecutionType::Auto,
     };
     let of_files = matches!(&file.each, Some(At { value: Each::Files(_), .. }));
+    let limits = [file.at_once.as_ref().map(|key| key.value), file.array.as_ref().and_then(|array| array.value.0.1)];
+    let limited_at = file.at_once.as_ref().map(|key| key.at).or(file.array.as_ref().map(|key| key.at));
     let tasks = task_set(file.tasks, file.array, file.each, context)?;
     let gang = match file.gang {
         Some(At { at, value: true }) => {
@@ -260,6 +265,8 @@ fn stage(
         }
         _ => false,
     };
+    let at_once = tasks::check_at_once(limits, gang.then_some(tasks.len()));
+    let at_once = at_once.map_err(|wrong| Complaint::from(wrong).at(limited_at.unwrap_or(at)))?;
     let input_kib = if of_files { tasks::sizes(&tasks, &context.submit_dir) } else { Vec::new() };
     let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
@@ -283,9 +290,11 @@ fn stage(
         constraints: constraints.map(|ConstraintText(constraint)| constraint.clone()).collect(),
         near: near(file.near.as_ref().or(job.near.as_ref()))?,
         retries: file.retries.or(job.retries).unwrap_or(0),
+        retry_delay: file.retry_delay.or(job.retry_delay).map(|delay| delay.0),
         timeout: file.timeout.or(job.timeout).map(|time| time.0),
         priority: file.priority,
         gang,
+        at_once,
         outputs,
         inputs: Vec::new(),
         input_kib,
@@ -307,7 +316,7 @@ fn task_set(
     match (count, array, each) {
         (None, None, None) => Ok(TaskSet::Count(1)),
         (Some(At { at, value }), None, None) => tasks::counted(value).map_err(placed(at)),
-        (None, Some(At { at, value: Array(ranges) }), None) => tasks::indexed(ranges).map_err(placed(at)),
+        (None, Some(At { at, value: Array((ranges, _)) }), None) => tasks::indexed(ranges).map_err(placed(at)),
         (None, None, Some(At { at, value })) => tasks::each(value, &context.submit_dir).map_err(placed(at)),
         (count, array, each) => {
             let places = [count.map(|key| key.at), array.map(|key| key.at), each.map(|key| key.at)];

@@ -2,11 +2,11 @@
 
 use crate::build::{Context, DEFAULT_OUTPUT_CAP, default_name, parse_workdir};
 use crate::job_file::Each;
-use crate::quantities::Malformed;
+use crate::quantities::{LimitedArray, Malformed};
 use crate::{bytes_of, path_of, tasks};
 use amalgam_core::vocabulary::{
-    ByteString, Constraint, Duration, ExecutionType, IndexRange, JobSpec, Program, Reads, ResourceSpec, Resources,
-    StageSpec, TaskSet, resources,
+    ByteString, Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, Resources, StageSpec,
+    TaskSet, resources,
 };
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use std::sync::Arc;
 #[derive(Clone, Default, Debug)]
 pub struct CommandOptions {
     pub job: JobOptions,
-    pub array: Option<Vec<IndexRange>>,
+    pub array: Option<LimitedArray>,
+    /// The most tasks that run at once.
+    pub at_once: Option<u32>,
     /// A file; one task per line.
     pub each_line: Option<ByteString>,
     pub cpu_millis: Option<u32>,
@@ -27,6 +29,7 @@ pub struct CommandOptions {
     pub execution: Option<ExecutionType>,
     pub constraints: Vec<Constraint>,
     pub retries: Option<u32>,
+    pub retry_delay: Option<Duration>,
     pub timeout: Option<Duration>,
     pub gang: bool,
     pub workdir: Option<ByteString>,
@@ -82,7 +85,7 @@ pub fn from_command(
     let name = default_name(name);
     let tasks = match (&options.array, &options.each_line) {
         (None, None) => TaskSet::Count(1),
-        (Some(ranges), None) => tasks::indexed(ranges.clone())?,
+        (Some((ranges, _)), None) => tasks::indexed(ranges.clone())?,
         (None, Some(file)) => tasks::each(Each::Lines(file.clone()), &context.submit_dir)?,
         (Some(_), Some(_)) => {
             return Err(Malformed::new("the tasks are given twice", "keep one of --array and --each-line"));
@@ -91,6 +94,8 @@ pub fn from_command(
     if options.gang {
         tasks::check_gang(tasks.len(), options.execution.unwrap_or_default())?;
     }
+    let limits = [options.array.as_ref().and_then(|(_, limit)| *limit), options.at_once];
+    let at_once = tasks::check_at_once(limits, options.gang.then_some(tasks.len()))?;
     let basic = Resources::new(options.cpu_millis.unwrap_or(1000), options.memory_mib.unwrap_or(0))
         .with(resources::GPU, options.gpus.unwrap_or(0));
     let workdir = options.workdir.as_ref().map(parse_workdir).transpose()?.unwrap_or_default();
@@ -106,9 +111,11 @@ pub fn from_command(
         constraints: options.constraints.clone(),
         near: Vec::new(),
         retries: options.retries.unwrap_or(0),
+        retry_delay: options.retry_delay,
         timeout: options.timeout,
         priority: None,
         gang: options.gang,
+        at_once,
         outputs: Vec::new(),
         inputs: Vec::new(),
         input_kib: Vec::new(),

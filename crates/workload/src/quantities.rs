@@ -212,6 +212,37 @@ pub(crate) fn check_text(what: &str, text: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
+/// Indexes of an array, and how many of its tasks run at once at most, where that is said.
+pub type LimitedArray = (Vec<IndexRange>, Option<u32>);
+
+/// Reads array indexes with how many tasks run at once at most: `0-199%10`.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_limited_array(text: &str) -> Result<LimitedArray, Malformed> {
+    match text.split_once('%') {
+        None => Ok((parse_array(text)?, None)),
+        Some((indexes, limit)) => Ok((parse_array(indexes)?, Some(parse_at_once(limit)?))),
+    }
+}
+
+/// Reads how many tasks of a stage run at once at most.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_at_once(text: &str) -> Result<u32, Malformed> {
+    match text.trim().parse() {
+        Ok(0) => Err(Malformed::new(NONE_AT_ONCE, "let at least one, or hold the job")),
+        Ok(limit) => Ok(limit),
+        Err(_) => {
+            let problem = format!("`{}` is not a number of tasks that run at once", text.trim());
+            Err(Malformed::new(problem, "write for instance `10`, or `0-199%10` with the indexes"))
+        }
+    }
+}
+
+pub(crate) const NONE_AT_ONCE: &str = "none of the tasks could ever run: 0 may run at once";
+
 /// Reads array indexes: `0-199`, `7`, `0-9,20-100:10`, in ascending order.
 ///
 /// # Errors
@@ -275,6 +306,17 @@ mod tests {
         }
         for text in ["", "m", "two", "-1", "1e12", "nan"] {
             assert!(parse_cpu_millis(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_say_how_many_run_at_once() {
+        let range = vec![IndexRange { first: 0, last: 99, step: 1 }];
+        assert_eq!(parse_limited_array("0-99%10"), Ok((range.clone(), Some(10))));
+        assert_eq!(parse_limited_array("0-99 % 1"), Ok((range.clone(), Some(1))));
+        assert_eq!(parse_limited_array("0-99"), Ok((range, None)));
+        for text in ["0-99%", "0-99%0", "0-99%x", "0-99%-1", "%5", "0-99%5%5", "0-99%1.5"] {
+            assert!(parse_limited_array(text).is_err(), "{text}");
         }
     }
 

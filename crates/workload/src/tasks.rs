@@ -1,7 +1,7 @@
 //! The tasks of a stage: counted, indexed, or one for each of something.
 
 use crate::job_file::Each;
-use crate::quantities::{Malformed, check_text};
+use crate::quantities::{Malformed, NONE_AT_ONCE, check_text};
 use crate::{glob, path_of};
 use amalgam_core::vocabulary::byte_string::shown;
 use amalgam_core::vocabulary::job::{MAX_GANG, MAX_TASKS};
@@ -67,6 +67,25 @@ pub(crate) fn check_gang(tasks: u32, execution: ExecutionType) -> Result<(), Mal
         return Err(Malformed::new(problem, format!("{MAX_GANG} may: split the stage")));
     }
     Ok(())
+}
+
+/// How many tasks run at once at most, which may be said in two places.
+pub(crate) fn check_at_once(limits: [Option<u32>; 2], gang: Option<u32>) -> Result<Option<u32>, Malformed> {
+    let limit = match limits {
+        [Some(one), Some(other)] if one != other => {
+            let problem = format!("the stage says twice how many of its tasks run at once: {one} and {other}");
+            return Err(Malformed::new(problem, "keep one of them"));
+        }
+        [one, other] => one.or(other),
+    };
+    match (limit, gang) {
+        (Some(0), _) => Err(Malformed::new(NONE_AT_ONCE, "let at least one, or hold the job")),
+        (Some(limit), Some(tasks)) if limit < tasks => {
+            let problem = format!("{tasks} tasks begin together, and only {limit} may run at once");
+            Err(Malformed::new(problem, "leave one out: `gang` or `at_once`"))
+        }
+        _ => Ok(limit),
+    }
 }
 
 fn files(pattern: &[u8], directory: &Path) -> Result<Items, Malformed> {

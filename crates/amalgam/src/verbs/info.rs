@@ -7,7 +7,9 @@ use crate::selectors::{Named, Selector, each, resolve};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::ByteString;
 use amalgam_core::why::counted;
-use amalgam_daemon::api::{JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary};
+use amalgam_daemon::api::{
+    AttemptSummary, JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary, Timestamp,
+};
 use clap::Args;
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -16,7 +18,8 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Examples:
   amalgam info last
-  amalgam info 7 --tasks --state failed")]
+  amalgam info 7 --tasks --state failed
+  amalgam info 7 --tasks --attempts")]
 pub struct InfoArgs {
     /// Jobs: 7, 1-5, 3,7, last or all
     #[arg(required = true, value_name = "JOBS", value_parser = Selector::parse)]
@@ -24,13 +27,16 @@ pub struct InfoArgs {
     /// List the tasks too
     #[arg(short, long)]
     tasks: bool,
+    /// With --tasks: list the attempts of the tasks instead, with what each used: those that were tried again, too
+    #[arg(long, requires = "tasks", conflicts_with = "state")]
+    attempts: bool,
     /// With --tasks: only tasks in these states
     #[arg(long, requires = "tasks", value_delimiter = ',', value_parser = one_of(TaskState::ALL, TaskState::word))]
     state: Vec<String>,
     /// With --tasks: at most so many of each job [default: all]
     #[arg(short = 'n', long, requires = "tasks")]
     limit: Option<NonZeroUsize>,
-    /// Print the interface's JSON: the jobs, or with --tasks their tasks
+    /// Print the interface's JSON: the jobs, or with --tasks their tasks, or their attempts
     #[arg(long)]
     json: bool,
 }
@@ -46,7 +52,10 @@ pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
     each(&jobs, |id| {
         let mut text = format!("{gap}{}", describe(&client.job(id)?));
         gap = "\n";
-        if args.tasks {
+        if args.attempts {
+            text.push('\n');
+            text.push_str(&attempt_table(&attempts(&client, id, &args)?));
+        } else if args.tasks {
             text.push('\n');
             text.push_str(&task_table(&tasks(&client, id, &args)?));
         }
@@ -56,6 +65,10 @@ pub fn execute(args: InfoArgs, connection: &Connection) -> Result<ExitCode> {
 }
 
 fn print_json(client: &Client, jobs: &[Named], args: &InfoArgs) -> Result<()> {
+    if args.attempts {
+        let all: Vec<Vec<AttemptSummary>> = each(jobs, |id| attempts(client, id, args))?;
+        return show::json(&all.concat());
+    }
     if args.tasks {
         let all: Vec<Vec<TaskSummary>> = each(jobs, |id| tasks(client, id, args))?;
         return show::json(&all.concat());
@@ -73,6 +86,15 @@ fn tasks(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<TaskSummary>>
         show::note(&format!("note: only the first {shown} of job {job} are shown; without --limit all are"));
     }
     Ok(tasks)
+}
+
+fn attempts(client: &Client, job: u64, args: &InfoArgs) -> Result<Vec<AttemptSummary>> {
+    let (attempts, has_more) = client.list_first(&format!("/v1/jobs/{job}/attempts"), &Query::default(), args.limit)?;
+    if has_more {
+        let shown = counted(attempts.len() as u64, "attempt");
+        show::note(&format!("note: only the first {shown} of job {job} are shown; without --limit all are"));
+    }
+    Ok(attempts)
 }
 
 fn describe(job: &JobDetail) -> String {
@@ -100,6 +122,7 @@ fn describe(job: &JobDetail) -> String {
     line("expected end", job.expected_end.map(show::time).unwrap_or_default());
     line("tasks", show::counts(&summary.tasks));
     line("attempts", show::attempts(&job.attempts));
+    line("used", show::used(summary));
     if let Some(exchange) = &summary.exchange {
         line("gave", show::resource_seconds(&exchange.given));
         line("received", show::resource_seconds(&exchange.received));
@@ -141,6 +164,9 @@ fn stage_table(stages: &[StageDetail]) -> String {
         let mut needs = show::amounts(&stage.resources);
         for constraint in &stage.constraints {
             let _ = write!(needs, ", {constraint}");
+        }
+        if let Some(limit) = stage.at_once {
+            let _ = write!(needs, ", {limit} at once");
         }
         if stage.gang {
             needs.push_str(", all together");
@@ -194,4 +220,27 @@ fn task_table(tasks: &[TaskSummary]) -> String {
     let headings =
         ["TASK", "STAGE", "STATE", "NODE", "ATTEMPT", "TRIES", "EXIT", "WALL", "CPU", "MEMORY", "ITEM", "REASON"];
     show::table(&headings, &tasks.iter().map(row).collect::<Vec<_>>())
+}
+
+fn attempt_table(attempts: &[AttemptSummary]) -> String {
+    let time = |at: Option<Timestamp>| at.map_or_else(|| "-".to_owned(), show::time);
+    let row = |attempt: &AttemptSummary| {
+        vec![
+            attempt.task.clone(),
+            attempt.stage.clone(),
+            attempt.attempt.clone(),
+            attempt.state.to_string(),
+            attempt.node.clone(),
+            attempt.exit_code.map_or_else(|| "-".to_owned(), |code| code.to_string()),
+            time(attempt.started_at),
+            time(attempt.ended_at),
+            show::optional_seconds(attempt.wall_seconds),
+            show::optional_seconds(attempt.cpu_seconds),
+            attempt.max_memory_bytes.map_or_else(|| "-".to_owned(), show::bytes),
+            attempt.reason.clone().unwrap_or_default(),
+        ]
+    };
+    let headings =
+        ["TASK", "STAGE", "ATTEMPT", "STATE", "NODE", "EXIT", "STARTED", "ENDED", "WALL", "CPU", "MEMORY", "REASON"];
+    show::table(&headings, &attempts.iter().map(row).collect::<Vec<_>>())
 }

@@ -17,7 +17,8 @@ use std::process::ExitCode;
 #[command(
     after_help = "Under `carbyne` a job gives what it is entitled to and leaves to others, for its tasks could wait, and \
 receives what it holds beyond what it is entitled to, for nobody needed the room; both are resources times seconds. \
-TURNAROUND is since its submission (TIME of `list` since its start). ALONE is what it would take with its share to itself, as \
+CPU and MEMORY are of all attempts of its tasks that have ended, whatever became of them: their CPU time together, and the most \
+memory that one of them had. TURNAROUND is since its submission (TIME of `list` since its start). ALONE is what it would take with its share to itself, as \
 estimated, and ENDED compares with that.
 
 Examples:
@@ -105,6 +106,8 @@ fn job_table(jobs: &[JobSummary]) -> String {
             job.name.clone(),
             job.queue.clone(),
             job.state.to_string(),
+            show::seconds(job.cpu_seconds),
+            show::bytes(job.max_memory_bytes),
             dash(exchange.map(|exchange| show::resource_seconds(&exchange.given))),
             dash(exchange.map(|exchange| show::resource_seconds(&exchange.received))),
             show::between(job.submitted_at, job.ended_at),
@@ -112,6 +115,7 @@ fn job_table(jobs: &[JobSummary]) -> String {
             dash(show::against_alone(job)),
         ]
     };
-    let headings = ["ID", "NAME", "QUEUE", "STATE", "GAVE", "RECEIVED", "TURNAROUND", "ALONE", "ENDED"];
+    let headings =
+        ["ID", "NAME", "QUEUE", "STATE", "CPU", "MEMORY", "GAVE", "RECEIVED", "TURNAROUND", "ALONE", "ENDED"];
     show::table(&headings, &jobs.iter().map(row).collect::<Vec<_>>())
 }

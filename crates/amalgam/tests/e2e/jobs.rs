@@ -2,7 +2,7 @@
 
 use crate::running::AWAIT_GO;
 use crate::support::{Scene, is_alive, until_true};
-use amalgam_daemon::api::{JobState, NodeState, NodeSummary, TaskState};
+use amalgam_daemon::api::{AttemptState, AttemptSummary, JobState, Listing, NodeState, NodeSummary, TaskState};
 use std::fs;
 
 #[test]
@@ -17,6 +17,27 @@ fn a_failed_task_is_tried_again_as_often_as_allowed() {
 
     assert_eq!(scene.run(&["run", "--retries", "2", "--", "sh", "-c", "echo y >> in-vain; exit 4"]).code, 4);
     assert_eq!(scene.read("in-vain"), "y\ny\ny\n");
+}
+
+#[test]
+fn who_waits_for_its_next_try_says_so_until_it_is_tried_as_its_job_file_says() {
+    let scene = Scene::dev(&[]);
+    let job = "command = 'echo x >> tries; exit 4'\nretries = 5\nretry_delay = '1h'\n";
+    let id = scene.submit(&[scene.write("job.toml", job).to_str().unwrap()]);
+    until_true("it has failed once", || scene.tasks(&id)[0].exit_code == Some(4));
+    let reason = scene.tasks(&id)[0].reason.clone().unwrap_or_default();
+    assert!(reason.contains("exited with code 4; main is tried again in ") && reason.contains("after its 1st failure"));
+    let told = scene.job(&id);
+    assert!(told.reasons.iter().any(|why| why.starts_with("main is tried again in ")), "{told:?}");
+    assert_eq!(told.stages[0].retry_delay_seconds, 3_600.0);
+    let retried = scene.story(&id).into_iter().find(|line| line.kind == "retried").unwrap();
+    assert!(retried.text.contains("is tried again in 1h00m (1 of 5 retries used)"), "{retried:?}");
+    assert_eq!(scene.read("tries"), "x\n");
+    scene.ok(&["cancel", &id]);
+
+    let again = "echo x >> again; [ $(wc -l < again) -ge 3 ]";
+    let told = scene.run(&["run", "--retries", "2", "--retry-delay", "0s", "--", "sh", "-c", again]);
+    assert_eq!(told.code, 0, "{told:?}");
 }
 
 #[test]
@@ -36,6 +57,53 @@ fn the_story_of_a_task_tells_causes_before_effects() {
     let place = |target: &str, kind: &str| scene.story(target).iter().position(|line| line.kind == kind).unwrap();
     assert!(place("1.main.0", "launched") < place("1.main.0", "blocked"), "what is blocked is what was left over");
     assert!(place("1.main.2", "blocked") < place("1.main.2", "launched"));
+}
+
+#[test]
+fn every_attempt_of_a_task_counts_and_is_listed_also_after_a_restart() {
+    let scene = Scene::dev(&[]);
+    // A fifth of a second of CPU and 30 MB in the first two tries, almost nothing in the third.
+    let burn = "x=$(head -c 30000000 /dev/zero | tr '\\0' x); end=$(($(date +%s%N) + 200000000)); \
+                while [ $(date +%s%N) -lt $end ]; do :; done";
+    let script = format!("echo x >> tries; if [ $(wc -l < tries) -lt 3 ]; then {burn}; exit 3; fi");
+    let job = ["run", "--retries", "2", "--retry-delay", "0s", "--", "sh", "-c", &script];
+    assert_eq!(scene.run(&job).code, 0);
+    let check = || {
+        let attempts: Vec<AttemptSummary> = scene.json(&["info", "1", "--tasks", "--attempts", "--json"]);
+        let states: Vec<_> = attempts.iter().map(|one| (one.state, one.exit_code)).collect();
+        let failed = (AttemptState::Failed, Some(3));
+        assert_eq!(states, [failed, failed, (AttemptState::Succeeded, Some(0))]);
+        assert!(attempts.iter().all(|one| one.started_at.is_some() && one.ended_at >= one.started_at), "{attempts:#?}");
+        assert_eq!(attempts[0].reason.as_deref(), Some("exited with code 3"));
+        let sum = |of: fn(&AttemptSummary) -> Option<f64>| attempts.iter().filter_map(of).sum::<f64>();
+        let (wall, cpu) = (sum(|one| one.wall_seconds), sum(|one| one.cpu_seconds));
+        let memory = attempts.iter().filter_map(|one| one.max_memory_bytes).max().unwrap();
+        assert!(wall > 0.4 && cpu > 0.1 && memory > 20_000_000, "{attempts:#?}");
+        let task = &scene.tasks("1")[0];
+        let is_close = |one: f64, other: f64| (one - other).abs() < 0.01;
+        assert!(is_close(task.wall_seconds.unwrap(), wall) && is_close(task.cpu_seconds.unwrap(), cpu), "{task:?}");
+        assert!(task.max_memory_bytes.unwrap().abs_diff(memory) < 2_048, "{task:?}");
+        let told = scene.job("1");
+        assert!(is_close(told.summary.cpu_seconds, cpu) && is_close(told.stages[0].wall_seconds, wall), "{told:#?}");
+        assert_eq!(told.summary.max_memory_bytes, memory);
+        let usage = scene.ok(&["usage", "1"]);
+        assert!(usage.contains("CPU") && usage.contains("MEMORY"), "{usage}");
+        let listed = scene.ok(&["info", "1", "--tasks", "--attempts"]);
+        assert_eq!(listed.matches("exited with code 3").count(), 2, "{listed}");
+    };
+    check();
+    scene.kill_daemon();
+    scene.start_dev(&[]);
+    check();
+    let page = |query: &str| -> Listing<AttemptSummary> {
+        let (status, answer) = scene.http().get(&format!("/v1/jobs/1/attempts?{query}"));
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_value(answer).unwrap()
+    };
+    let rest = page("limit=2&task=0.0");
+    assert_eq!(rest.items.len(), 2);
+    let rest = page(&format!("cursor={}", rest.next.expect("there is a third")));
+    assert_eq!((rest.items.len(), rest.items[0].state, rest.next), (1, AttemptState::Succeeded, None));
 }
 
 #[test]

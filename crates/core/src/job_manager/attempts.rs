@@ -275,12 +275,19 @@ impl JobManager {
             }
         }
         let Some(running) = self.remove_running(attempt) else {
+            if let Address::Node(node) = from {
+                self.end_late(now, attempt, node, &ended, out);
+            }
             return out.record(Record::Stale { from, attempt });
         };
+        if running.rule != Rule::Copy {
+            self.dag.spend(running.task, &ended.usage, false);
+        }
         self.blame_end(now, &running, &ended, out);
         let RunningAttempt { task, node, opportunistic, twin, rule, .. } = running;
         if rule == Rule::Copy {
-            return self.end_copy(now, attempt, &running, &ended, out);
+            self.end_copy(now, attempt, &running, &ended, out);
+            return self.end_late(now, attempt, running.node, &ended, out);
         }
         if let Some(other) = twin {
             return self.end_beside(now, attempt, &running, other, ended, out);
@@ -312,13 +319,18 @@ impl JobManager {
             self.note_gang_began(now, task, out);
         }
         if !last {
-            self.record_retry(task, costs_none, out);
+            self.record_retry(now, task, costs_none, out);
         } else if !succeeded && !self.cancelled {
             self.on_task_failed(task, out);
         }
         self.drop_idle_copies(now, out);
         // A success that frees no stage changes nothing that is asked for, but where others of its gang are to begin anew.
-        if !succeeded || !ready.is_empty() || self.running.is_empty() || self.gangs.is_gang(task.stage) {
+        if !succeeded
+            || !ready.is_empty()
+            || self.running.is_empty()
+            || self.gangs.is_gang(task.stage)
+            || self.dag.stage(task.stage).is_limited()
+        {
             self.update_demand(now, out);
         } else if self.quota.is_set() || self.allowance.is_some() {
             self.place(now, out);
@@ -340,10 +352,11 @@ impl JobManager {
         }
     }
 
-    pub(super) fn record_retry(&self, task: TaskId, costs_none: bool, out: &mut Outbox) {
+    pub(super) fn record_retry(&self, now: Instant, task: TaskId, costs_none: bool, out: &mut Outbox) {
         let record = self.dag.stage(task.stage).record(task.index).expect("a retried task has a record");
         let retries = self.job.spec.stages[task.stage as usize].retries;
-        out.record(Record::Retried { task, failures: u32::from(record.failures), retries, costs_none });
+        let delay = self.dag.rests_until(task.stage, task.index).map_or(Duration::ZERO, |until| until.since(now));
+        out.record(Record::Retried { task, failures: u32::from(record.failures), retries, delay, costs_none });
     }
 
     /// A task failed for good: what depends on it never runs, and too many failures end the job.
@@ -371,6 +384,7 @@ impl JobManager {
             return self.lose_beside(now, attempt, &running, twin, cause, out);
         }
         let RunningAttempt { task, node, opportunistic, .. } = running;
+        self.note_given_up(attempt, task, cause);
         let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
         self.dag.lost(task.stage, task.index, cause, last, now);
         if last {
@@ -382,7 +396,7 @@ impl JobManager {
         self.work.review(task.stage, &self.job, &self.dag);
         out.persist(Change::Lost { attempt, task, node, cause, last, at: now });
         if !last {
-            self.record_retry(task, true, out);
+            self.record_retry(now, task, true, out);
         } else if !self.cancelled {
             self.on_task_failed(task, out);
         }

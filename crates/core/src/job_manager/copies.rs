@@ -57,7 +57,7 @@ impl JobManager {
         let way = Duration((u128::from(bytes) * 1_000_000 / u128::from(USUAL_RATE)).try_into().unwrap_or(u64::MAX));
         let part = |of| part_of(of, rules.saving);
         let margin = rules.least_saving.max(part(left)).max(part(run_time(expected))) + way;
-        if left < run_time(expected) + margin || self.is_copied(writer) {
+        if left < run_time(expected) + margin || self.is_copied(writer) || self.dag.stage(writer.stage).is_limited() {
             return;
         }
         let stated = self.job.spec.stages[writer.stage as usize].execution;
@@ -117,6 +117,7 @@ impl JobManager {
     ) {
         let (task, node) = (copy.task, copy.node);
         self.dag.pass(node);
+        self.note_given_up(attempt, task, cause);
         out.persist(Change::Lost { attempt, task, node, cause, last: false, at: now });
     }
 

@@ -186,7 +186,9 @@ impl JobManager {
         out: &mut Outbox,
     ) -> bool {
         // A copy is of a task that is over.
-        let Some(sent) = self.running.get(&attempt).filter(|sent| sent.rule != Rule::Copy) else { return false };
+        let may_have_two =
+            |sent: &&RunningAttempt| sent.rule != Rule::Copy && !self.dag.stage(sent.task.stage).is_limited();
+        let Some(sent) = self.running.get(&attempt).filter(may_have_two) else { return false };
         let (task, node, execution) = (sent.task, sent.node, ExecutionType::Guaranteed);
         let expected_run = self.dag.expected(task.stage, task.index);
         let placed = self.placed(task, node, execution, expected_run);
@@ -245,6 +247,7 @@ impl JobManager {
         if gone.rule == Rule::Copy {
             self.dag.pass(node);
         }
+        self.note_given_up(attempt, task, LostCause::Superseded);
         out.persist(Change::Lost { attempt, task, node, cause: LostCause::Superseded, last: false, at: now });
     }
 
@@ -280,6 +283,7 @@ impl JobManager {
     ) {
         let (task, node) = (lost.task, lost.node);
         self.pass_on(task, node, false, Some(other));
+        self.note_given_up(attempt, task, cause);
         out.persist(Change::Lost { attempt, task, node, cause, last: false, at: now });
     }
 

@@ -4,14 +4,18 @@
 //! a record each.
 
 use crate::vocabulary::{
-    AttemptId, ClockOffset, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, OUTPUT_UNWRITTEN, TaskId,
-    TaskSet,
+    AttemptId, ClockOffset, Duration, EndReason, Ended, Epoch, Instant, JobSpec, NodeId, OUTPUT_UNWRITTEN, Spans,
+    StageSpec, TaskId,
 };
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::chosen::HeldTasks;
 use super::estimate::Estimate;
+use super::records::Records;
+use super::rests::{Rests, rest_after};
+use super::spent::Spent;
 use crate::policy::run_time;
 use crate::role::LostCause;
 
@@ -27,6 +31,8 @@ pub struct Dag {
     pub stages: Vec<Stage>,
     /// Stages with tasks that could run now.
     runnable: BTreeSet<u32>,
+    /// Tasks that are tried again after a while.
+    pub(super) rests: Rests,
     /// Nodes that had attempts which no record shows, beside others of their tasks.
     passed: BTreeSet<NodeId>,
 }
@@ -37,16 +43,28 @@ pub struct Stage {
     /// Stages that must succeed first and have not.
     pub inputs_missing: u32,
     pub dependents: Vec<u32>,
-    /// Tasks from this one on were never launched, and do not stand in the line.
-    next_fresh: u32,
-    /// Those before it that wait: the largest input first, of equals the smallest index.
-    line: BTreeSet<(Reverse<u32>, u32)>,
-    /// The sizes of the inputs of some in the line are not known here yet.
-    #[serde(default)]
-    is_unsized: bool,
-    records: Vec<TaskRecord>,
+    /// Tasks that were never launched and may be, and do not stand in the line.
+    pub(super) fresh: Spans,
+    /// Others that may be: the largest input first, of equals the smallest index.
+    pub(super) line: BTreeSet<(Reverse<u32>, u32)>,
+    /// Tasks that a user holds.
+    pub(super) held: HeldTasks,
+    /// Tasks that a user cancelled before they were ever launched, and all that were cancelled, running ones included.
+    pub(super) cancelled_fresh: Spans,
+    pub(super) to_cancel: Spans,
+    /// The most that run at once.
+    at_once: Option<u32>,
+    pub(super) records: Records,
+    /// Tasks that failed and are not tried again yet.
+    pub resting: u32,
+    /// How long they rest after a first failure.
+    retry_delay: Duration,
     /// What was said about the last ends of tasks, where something was.
     messages: BTreeMap<u32, String>,
+    /// What its attempts used.
+    pub spent: Spent,
+    /// The same of each task that was tried more than once.
+    pub(super) spent_again: BTreeMap<u32, Spent>,
     pub running: u32,
     pub succeeded: u32,
     pub failed: u32,
@@ -116,7 +134,8 @@ impl Dag {
             .iter()
             .zip(recalled.iter().copied().chain(std::iter::repeat(None)))
             .map(|(stage, recalled)| {
-                Stage::new(&stage.tasks, stage.after.len() as u32, Estimate::new(stage.expected, recalled))
+                let estimate = Estimate::new(stage.expected, recalled);
+                Stage::new(stage, stage.after.len() as u32, estimate)
             })
             .collect();
         let mut runnable = BTreeSet::new();
@@ -128,7 +147,8 @@ impl Dag {
                 runnable.insert(index as u32);
             }
         }
-        Dag { stages, runnable, passed: BTreeSet::new() }
+        let rests = Rests::new(spec.stages.iter().map(StageSpec::first_retry_delay).max().unwrap_or_default());
+        Dag { stages, runnable, rests, passed: BTreeSet::new() }
     }
 
     /// Stages with tasks that could run now, in the order of the job file.
@@ -140,7 +160,7 @@ impl Dag {
         &self.stages[stage as usize]
     }
 
-    fn review(&mut self, stage: u32) {
+    pub(super) fn review(&mut self, stage: u32) {
         if self.stages[stage as usize].ready() > 0 {
             self.runnable.insert(stage);
         } else {
@@ -151,21 +171,22 @@ impl Dag {
     /// The task of a stage that starts next: the first in the line, else the next untouched one.
     pub fn next_task(&self, stage: u32) -> Option<u32> {
         let entry = &self.stages[stage as usize];
-        (entry.ready() > 0).then(|| entry.line.first().map_or(entry.next_fresh, |(_, index)| *index))
+        let first = || entry.line.first().map(|(_, index)| *index).or_else(|| entry.fresh.first());
+        if entry.ready() > 0 { first() } else { None }
     }
 
     /// The tasks of a stage that could start, in the order in which they do.
     pub fn upcoming(&self, stage: u32) -> impl Iterator<Item = u32> {
         let entry = self.stage(stage);
         let in_line = entry.line.iter().map(|(_, index)| *index);
-        in_line.chain(entry.next_fresh..entry.total).take(entry.ready() as usize)
+        in_line.chain(entry.fresh.iter()).take(entry.ready() as usize)
     }
 
     /// Whether the task is one of these.
     pub fn is_upcoming(&self, stage: u32, index: u32) -> bool {
         let entry = self.stage(stage);
         let in_line = |index| entry.line.contains(&entry.place_of(index));
-        entry.ready() > 0 && index < entry.total && (index >= entry.next_fresh || in_line(index))
+        entry.ready() > 0 && (entry.fresh.contains(index) || entry.record(index).is_some() && in_line(index))
     }
 
     /// Puts the next tasks of a stage in line by the sizes of their inputs, so many at once. Asked before each of them is taken, so
@@ -175,23 +196,17 @@ impl Dag {
         if entry.ready() == 0 {
             return;
         }
-        if std::mem::take(&mut entry.is_unsized) {
-            let line = std::mem::take(&mut entry.line);
-            line.into_iter().for_each(|(_, index)| entry.put_in_line(index, size(index)));
-        }
         for _ in 0..at_once {
-            if entry.line.len() >= LINE || entry.next_fresh >= entry.total {
-                break;
-            }
-            let index = entry.next_fresh;
-            entry.grow_to(index);
+            let Some(index) = entry.fresh.first().filter(|_| entry.line.len() < LINE) else { break };
+            entry.fresh.remove(index);
+            entry.records.make(index, entry.total);
             entry.put_in_line(index, size(index));
         }
     }
 
     /// How much a task reads that was launched in an earlier life.
     pub fn recall_size(&mut self, task: TaskId, kib: u32) {
-        self.stages[task.stage as usize].records[task.index as usize].input_kib = kib;
+        self.stages[task.stage as usize].records[task.index].input_kib = kib;
     }
 
     /// How long the task is expected to run.
@@ -202,12 +217,14 @@ impl Dag {
 
     /// An attempt of the task was launched.
     pub fn launched(&mut self, stage: u32, index: u32, attempt: AttemptId, node: NodeId, at: Instant) {
+        let is_rested = self.rests.remove(stage, index);
         let entry = &mut self.stages[stage as usize];
-        entry.grow_to(index);
-        entry.line.remove(&entry.place_of(index));
+        entry.resting -= u32::from(is_rested);
+        entry.records.make(index, entry.total);
+        entry.leave_line(index);
         entry.running += 1;
         entry.first_launch.get_or_insert(at);
-        let record = &mut entry.records[index as usize];
+        let record = &mut entry.records[index];
         record.attempts = record.attempts.saturating_add(1);
         record.state = TaskState::Running;
         if record.attempts > 1 && record.node != node {
@@ -220,7 +237,7 @@ impl Dag {
 
     /// A second attempt of a running task was launched beside the first, which its record goes on to show.
     pub fn launched_beside(&mut self, stage: u32, index: u32) {
-        let record = &mut self.stages[stage as usize].records[index as usize];
+        let record = &mut self.stages[stage as usize].records[index];
         record.attempts = record.attempts.saturating_add(1);
     }
 
@@ -238,7 +255,7 @@ impl Dag {
     /// One of two attempts of a task is over, on this node, and the other one goes on.
     pub fn went_on(&mut self, task: TaskId, over: NodeId, failed: bool, other: AttemptId, node: NodeId) {
         self.passed.insert(over);
-        let record = &mut self.stages[task.stage as usize].records[task.index as usize];
+        let record = &mut self.stages[task.stage as usize].records[task.index];
         record.failures = record.failures.saturating_add(u16::from(failed));
         (record.node, record.epoch, record.number) = (node, other.epoch, other.number);
     }
@@ -252,7 +269,7 @@ impl Dag {
         entry.preempted = entry.preempted.saturating_add(u32::from(ended.reason == EndReason::Preempted));
         entry.shed = entry.shed.saturating_add(u32::from(ended.reason == EndReason::Shed));
         entry.keep_message(index, message(ended));
-        let record = &mut entry.records[index as usize];
+        let record = &mut entry.records[index];
         record.at = at;
         record.wall = ended.usage.wall;
         record.cpu_millis = u32::try_from(ended.usage.cpu.as_millis()).unwrap_or(u32::MAX);
@@ -269,11 +286,14 @@ impl Dag {
         if succeeded {
             record.state = TaskState::Succeeded;
             entry.succeeded += 1;
-            entry.estimate.learn(entry.records[index as usize].input_kib, ended.usage.run_time());
+            entry.estimate.learn(entry.records[index].input_kib, ended.usage.run_time());
         } else {
             // Of a cancelled job an attempt may end for another's sake just then.
             let gave_way = last && matches!(ended.reason, EndReason::Preempted | EndReason::Shed);
             entry.settle(index, last, gave_way || ended.reason == EndReason::Cancelled);
+            if !last {
+                self.wait_again(stage, index, &ended.reason, at);
+            }
         }
         self.review(stage);
         if succeeded { self.release_dependents(stage) } else { Vec::new() }
@@ -284,20 +304,48 @@ impl Dag {
         let entry = &mut self.stages[stage as usize];
         entry.running -= 1;
         entry.keep_message(index, None);
-        let record = &mut entry.records[index as usize];
+        let record = &mut entry.records[index];
         record.at = at;
         // What never ran says nothing about the task.
         record.losses = record.losses.saturating_add(u8::from(cause == LostCause::NodeLost));
         (record.reason, record.code) = pack(&EndReason::NodeLost);
         entry.settle(index, last, false);
+        if !last {
+            // What never ran is no loss through a node.
+            let reason = if cause == LostCause::NodeLost { EndReason::NodeLost } else { EndReason::Shed };
+            self.wait_again(stage, index, &reason, at);
+        }
         self.review(stage);
+    }
+
+    /// The task is tried again, after a rest where it ended for a reason that may be its own.
+    fn wait_again(&mut self, stage: u32, index: u32, reason: &EndReason, at: Instant) {
+        let entry = &mut self.stages[stage as usize];
+        let record = &entry.records[index];
+        match rest_after(reason, entry.retry_delay, record.failures, record.losses) {
+            Duration::ZERO => entry.wait_again(index),
+            rest => {
+                entry.resting += 1;
+                self.rests.add(stage, index, at + rest);
+            }
+        }
+    }
+
+    /// The tasks that have rested for long enough wait like any other.
+    pub fn end_rests(&mut self, now: Instant) {
+        while let Some((stage, index)) = self.rests.take_due(now) {
+            let entry = &mut self.stages[stage as usize];
+            entry.resting -= 1;
+            entry.wait_again(index);
+            self.review(stage);
+        }
     }
 
     /// A task that succeeded waits again, for its output is gone; what is said about it tells why.
     pub fn reopen(&mut self, stage: u32, index: u32, why: &str) {
         let entry = &mut self.stages[stage as usize];
         let was_complete = entry.is_complete();
-        let record = &mut entry.records[index as usize];
+        let record = &mut entry.records[index];
         assert_eq!(record.state, TaskState::Succeeded, "only what succeeded has an output to lose");
         record.state = TaskState::Waiting;
         entry.succeeded -= 1;
@@ -377,8 +425,8 @@ impl Dag {
 
     /// The nodes that ran attempts of its tasks.
     pub fn nodes(&self) -> BTreeSet<NodeId> {
-        let records = self.stages.iter().flat_map(|stage| &stage.records);
-        let shown = records.filter(|record| record.attempts > 0).map(|record| record.node);
+        let records = self.stages.iter().flat_map(|stage| stage.records.iter());
+        let shown = records.filter(|(_, record)| record.attempts > 0).map(|(_, record)| record.node);
         shown.chain(self.passed.iter().copied()).collect()
     }
 
@@ -392,8 +440,8 @@ impl Dag {
 
     /// The first failed task in the order of stages: its stage, its position, and why.
     pub fn first_failure(&self) -> Option<(u32, u32, EndReason)> {
-        self.stages.iter().enumerate().find_map(|(number, stage)| {
-            let index = stage.records.iter().position(|record| record.state == TaskState::Failed)? as u32;
+        self.stages.iter().enumerate().filter(|(_, stage)| stage.failed > 0).find_map(|(number, stage)| {
+            let (index, _) = stage.records.iter().find(|(_, record)| record.state == TaskState::Failed)?;
             let reason = stage.status(index)?.reason.unwrap_or(EndReason::NodeLost);
             Some((number as u32, index, reason))
         })
@@ -408,8 +456,9 @@ impl Dag {
     pub(super) fn set_clock(&mut self, offset: ClockOffset) {
         for stage in &mut self.stages {
             stage.first_launch = stage.first_launch.map(|at| at.by_clock(offset));
-            stage.records.iter_mut().for_each(|record| record.at = record.at.by_clock(offset));
+            stage.records.iter_mut().for_each(|(_, record)| record.at = record.at.by_clock(offset));
         }
+        self.rests.set_clock(|at| at.by_clock(offset));
     }
 
     /// When the first task of all was launched.
@@ -419,16 +468,24 @@ impl Dag {
 }
 
 impl Stage {
-    fn new(tasks: &TaskSet, inputs_missing: u32, estimate: Estimate) -> Stage {
+    fn new(spec: &StageSpec, inputs_missing: u32, estimate: Estimate) -> Stage {
+        let total = spec.tasks.len();
         Stage {
-            total: tasks.len(),
+            total,
             inputs_missing,
             dependents: Vec::new(),
-            next_fresh: 0,
+            fresh: Spans::below(total),
             line: BTreeSet::new(),
-            is_unsized: false,
-            records: Vec::new(),
+            held: HeldTasks::default(),
+            cancelled_fresh: Spans::default(),
+            to_cancel: Spans::default(),
+            at_once: spec.at_once,
+            records: Records::default(),
+            resting: 0,
+            retry_delay: spec.first_retry_delay(),
             messages: BTreeMap::new(),
+            spent: Spent::default(),
+            spent_again: BTreeMap::new(),
             running: 0,
             succeeded: 0,
             failed: 0,
@@ -444,48 +501,87 @@ impl Stage {
 
     /// Tasks that could start now.
     pub fn ready(&self) -> u32 {
-        if self.inputs_missing > 0 || self.abandoned { 0 } else { self.waiting() }
+        match self.at_once {
+            _ if self.inputs_missing > 0 || self.abandoned => 0,
+            Some(most) => self.startable().min(most.saturating_sub(self.running)),
+            None => self.startable(),
+        }
+    }
+
+    /// Tasks that nothing of their own keeps from starting.
+    fn startable(&self) -> u32 {
+        self.fresh.len() + self.line.len() as u32
+    }
+
+    /// The most of its tasks that may run at once, where that keeps others from starting now.
+    pub fn limit_that_binds(&self) -> Option<u32> {
+        let is_open = self.inputs_missing == 0 && !self.abandoned;
+        self.at_once.filter(|most| is_open && self.running >= *most && self.startable() > 0)
+    }
+
+    /// When one of its tasks ends another may start.
+    pub(super) fn is_limited(&self) -> bool {
+        self.at_once.is_some()
+    }
+
+    /// None that waits is kept from starting for a reason of its own.
+    pub fn may_all_start(&self) -> bool {
+        self.ready() == self.waiting()
     }
 
     /// How many ready tasks start before this one, which has not started; as far as sizes are known.
     pub fn place_in_line(&self, index: u32) -> u32 {
-        let before = || self.line.range(..self.place_of(index)).count() as u32;
-        index.checked_sub(self.next_fresh).map_or_else(before, |fresh| self.line.len() as u32 + fresh)
+        if self.fresh.contains(index) {
+            return self.line.len() as u32 + self.fresh.rank(index);
+        }
+        self.record(index).map_or(0, |_| self.line.range(..self.place_of(index)).count() as u32)
     }
 
-    fn place_of(&self, index: u32) -> (Reverse<u32>, u32) {
-        (Reverse(self.records[index as usize].input_kib), index)
+    pub(super) fn place_of(&self, index: u32) -> (Reverse<u32>, u32) {
+        (Reverse(self.records[index].input_kib), index)
     }
 
     fn put_in_line(&mut self, index: u32, kib: u32) {
-        self.records[index as usize].input_kib = kib;
+        self.records[index].input_kib = kib;
         self.wait_again(index);
     }
 
-    fn wait_again(&mut self, index: u32) {
+    pub(super) fn wait_again(&mut self, index: u32) {
+        if self.held.all.contains(index) {
+            self.held.touched.insert(index);
+        } else {
+            self.line.insert(self.place_of(index));
+        }
+    }
+
+    /// It does not wait any more, wherever it did.
+    fn leave_line(&mut self, index: u32) {
         let place = self.place_of(index);
-        self.line.insert(place);
+        let _ = self.fresh.remove(index)
+            || self.line.remove(&place)
+            || self.held.fresh.remove(index)
+            || self.held.touched.remove(index);
     }
 
     /// Its tasks that succeeded: how long they ran while they had their CPU, and the CPU time that they used.
     pub(super) fn succeeded_runs(&self) -> impl Iterator<Item = (u32, Duration, Duration)> {
-        let succeeded = (0..).zip(&self.records).filter(|(_, record)| record.state == TaskState::Succeeded);
+        let succeeded = self.records.iter().filter(|(_, record)| record.state == TaskState::Succeeded);
         let millis = |millis| Duration::from_millis(u64::from(millis));
         succeeded.map(move |(index, one)| (index, one.wall - millis(one.yielded_millis), millis(one.cpu_millis)))
     }
 
     /// Where its tasks ran that succeeded.
     pub fn ran_on(&self) -> impl Iterator<Item = NodeId> {
-        self.records.iter().filter(|record| record.state == TaskState::Succeeded).map(|record| record.node)
+        self.records.iter().filter(|(_, record)| record.state == TaskState::Succeeded).map(|(_, record)| record.node)
     }
 
     fn has_run(&self) -> bool {
-        self.succeeded > 0 || self.records.iter().any(|record| record.wall > Duration::ZERO)
+        self.succeeded > 0 || self.records.iter().any(|(_, record)| record.wall > Duration::ZERO)
     }
 
     /// Tasks that have not ended and do not run.
     pub fn waiting(&self) -> u32 {
-        self.total - self.next_fresh + self.line.len() as u32
+        self.startable() + self.resting + self.held.fresh.len() + self.held.touched.len()
     }
 
     /// Tasks that run or will.
@@ -495,22 +591,6 @@ impl Stage {
 
     pub fn is_complete(&self) -> bool {
         self.succeeded == self.total
-    }
-
-    fn grow_to(&mut self, index: u32) {
-        let wanted = index as usize + 1;
-        if self.records.len() < wanted {
-            // By an eighth at most: with a million tasks, doubling would waste as much as it holds.
-            if self.records.capacity() < wanted {
-                let more = (wanted / 8).max(64).min(self.total as usize - self.records.len());
-                self.records.reserve_exact(more.max(wanted - self.records.len()));
-            }
-            self.records.resize(wanted, TaskRecord::UNTOUCHED);
-            // Recovery may name a task before the ones below it.
-            self.is_unsized |= index > self.next_fresh;
-            (self.next_fresh..index).for_each(|before| self.wait_again(before));
-            self.next_fresh = index + 1;
-        }
     }
 
     /// Replaces what was said about an earlier attempt of the task.
@@ -527,10 +607,9 @@ impl Stage {
     }
 
     fn settle(&mut self, index: u32, last: bool, cancelled: bool) {
-        let record = &mut self.records[index as usize];
+        let record = &mut self.records[index];
         if !last {
             record.state = TaskState::Waiting;
-            self.wait_again(index);
         } else if cancelled {
             record.state = TaskState::Cancelled;
             self.cancelled += 1;
@@ -542,17 +621,11 @@ impl Stage {
 
     fn reopen(&mut self) {
         self.abandoned = false;
-        for (index, record) in self.records.iter_mut().enumerate() {
-            if matches!(record.state, TaskState::Failed | TaskState::Cancelled) {
-                *record = TaskRecord { state: TaskState::Waiting, failures: 0, losses: 0, ..*record };
-                self.line.insert((Reverse(record.input_kib), index as u32));
-            }
-        }
-        (self.failed, self.cancelled) = (0, 0);
+        self.reopen_tasks(&Spans::below(self.total));
     }
 
     pub fn record(&self, index: u32) -> Option<&TaskRecord> {
-        self.records.get(index as usize)
+        self.records.get(index).filter(|record| record.attempts > 0 || record.input_kib > 0)
     }
 
     /// One task, for people; `None` past the last.
@@ -560,8 +633,9 @@ impl Stage {
         if index >= self.total {
             return None;
         }
-        let record = self.records.get(index as usize).copied().filter(|record| record.attempts > 0);
-        let waiting = if self.abandoned { TaskState::Cancelled } else { TaskState::Waiting };
+        let record = self.records.get(index).copied().filter(|record| record.attempts > 0);
+        let is_cancelled = self.abandoned || self.cancelled_fresh.contains(index);
+        let waiting = if is_cancelled { TaskState::Cancelled } else { TaskState::Waiting };
         let state = record.map(|record| record.state).filter(|state| *state != TaskState::Waiting).unwrap_or(waiting);
         let message = self.messages.get(&index).cloned();
         let ended = record.filter(|record| record.reason != NOT_ENDED && record.state != TaskState::Running);
@@ -571,14 +645,14 @@ impl Stage {
 
     /// Bytes held for its tasks.
     pub fn bytes(&self) -> usize {
-        self.records.capacity() * size_of::<TaskRecord>() + self.line.len() * 16
+        self.records.bytes() + self.line.len() * 16 + self.spent_again.len() * 48
     }
 }
 
 const NOT_ENDED: u8 = u8::MAX;
 
 impl TaskRecord {
-    const UNTOUCHED: TaskRecord = TaskRecord {
+    pub(super) const UNTOUCHED: TaskRecord = TaskRecord {
         at: Instant::ZERO,
         wall: Duration::ZERO,
         cpu_millis: 0,
@@ -595,6 +669,16 @@ impl TaskRecord {
         reason: NOT_ENDED,
         code: 0,
     };
+
+    /// What its latest attempt used that has ended.
+    pub(super) fn spent(&self) -> Spent {
+        let cpu = Duration::from_millis(u64::from(self.cpu_millis));
+        Spent { wall: self.wall, cpu, max_memory_bytes: u64::from(self.max_memory_kib) << 10 }
+    }
+
+    pub(super) fn set_reason(&mut self, reason: &EndReason) {
+        (self.reason, self.code) = pack(reason);
+    }
 
     /// The latest attempt.
     pub fn attempt(&self, job: crate::vocabulary::JobId) -> AttemptId {
@@ -655,7 +739,7 @@ fn unpack(reason: u8, code: u8, message: &str) -> EndReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::{JobId, Usage};
+    use crate::vocabulary::{JobId, TaskSet, Usage};
     use std::sync::Arc;
 
     #[test]
@@ -666,8 +750,13 @@ mod tests {
     /// A stage of tasks whose attempts end as they are told to.
     fn ends(total: u32, ends: &[(u32, EndReason)]) -> Dag {
         let mut dag = Dag {
-            stages: vec![Stage::new(&TaskSet::Count(total), 0, Estimate::new(None, None))],
+            stages: vec![Stage::new(
+                &StageSpec { tasks: TaskSet::Count(total), ..StageSpec::default() },
+                0,
+                Estimate::new(None, None),
+            )],
             runnable: BTreeSet::new(),
+            rests: Rests::default(),
             passed: BTreeSet::new(),
         };
         for (number, (index, reason)) in ends.iter().enumerate() {

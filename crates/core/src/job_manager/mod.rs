@@ -8,6 +8,8 @@ mod attempts;
 mod blame;
 mod by_age;
 mod by_size;
+#[allow(dead_code)]
+mod chosen;
 mod copies;
 mod correction;
 mod dag;
@@ -22,9 +24,12 @@ mod placing;
 mod progress;
 mod promotion;
 mod questions;
+mod records;
 mod requests;
+mod rests;
 mod saved;
 mod sizes;
+mod spent;
 mod stragglers;
 mod templates;
 mod work;
@@ -36,6 +41,7 @@ pub use estimate::{Estimate, EstimateSource};
 pub use exploration::ExplorationRules;
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
+pub use spent::Spent;
 
 use crate::policy::{IntraJobPolicy, Quota};
 use crate::protocol::{
@@ -150,6 +156,8 @@ pub struct JobManager {
     running: BTreeMap<AttemptId, RunningAttempt>,
     /// Nodes that may still run attempts which were written off.
     estranged: BTreeSet<NodeId>,
+    /// Attempts that are not awaited any more, whose nodes may still say what they used.
+    given_up: BTreeMap<AttemptId, TaskId>,
     claims: BTreeMap<NodeId, OpenClaim>,
     next_claim: u32,
     /// What kept its tasks from starting, as the manager said last of which this is a copy.
@@ -308,6 +316,7 @@ impl JobManager {
             generation: Generation::default(),
             running: BTreeMap::new(),
             estranged: BTreeSet::new(),
+            given_up: BTreeMap::new(),
             claims: BTreeMap::new(),
             next_claim: 0,
             told_why: None,
@@ -427,6 +436,7 @@ impl JobManager {
             return;
         }
         self.reopen_lost(now, out);
+        self.dag.end_rests(now);
         self.drop_idle_copies(now, out);
         self.locate_inputs();
         self.locate_earlier();
@@ -633,7 +643,7 @@ impl JobManager {
         }
         self.ask_for_promotions(now, out);
         self.explore(now, out);
-        let reviews = [self.requests.review_at(), self.gangs.next_review()];
+        let reviews = [self.requests.review_at(), self.gangs.next_review(), self.dag.next_due()];
         if reviews.into_iter().flatten().any(|at| at <= now) {
             self.update_demand(now, out);
         }
@@ -792,9 +802,10 @@ impl Role for JobManager {
     fn next_wakeup(&self) -> Option<Instant> {
         let opening = self.scheduler.as_ref().and_then(LocalScheduler::next_opening);
         let answer = self.allowance.as_ref().and_then(|allowance| allowance.answer_due);
-        let (reviews, promotions) = ([self.requests.review_at(), self.gangs.next_review()], self.promotions.next());
-        let own = [opening, promotions, reviews[0], reviews[1], answer, self.exploration.next()];
-        self.claims.values().map(|claim| claim.repeat_at).chain(own.into_iter().flatten()).min()
+        let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_rest_end()];
+        let own = [opening, self.promotions.next(), answer, self.exploration.next()];
+        let own = own.into_iter().chain(reviews);
+        self.claims.values().map(|claim| claim.repeat_at).chain(own.flatten()).min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

@@ -100,12 +100,21 @@ impl JobManager {
         let tasks = self.running.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
         let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
-        self.gangs_that_gather()
+        self.stages_at_their_limit()
+            .chain(self.gangs_that_gather())
             .chain(at_nodes)
             .chain(self.quota_that_binds())
             .chain(self.allowance_that_binds())
             .chain(no_node)
             .collect()
+    }
+
+    fn stages_at_their_limit(&self) -> impl Iterator<Item = Why> {
+        let limits = self.dag.stages.iter().zip(&self.job.spec.stages);
+        limits.filter_map(|(stage, spec)| {
+            let most = stage.limit_that_binds()?;
+            Some(Why::AtOnce { stage: spec.name.clone(), most, running: stage.running })
+        })
     }
 
     /// What of it could wait, and how long still.

@@ -197,7 +197,10 @@ impl Requests {
         let Progress { job, dag, gangs, .. } = progress;
         self.runnable.clear();
         if !paused {
-            self.runnable.extend(dag.runnable().filter(|stage| !gangs.withholds(*stage)).map(|stage| RunnableStage {
+            // Of a gang nothing starts while one of its tasks may not.
+            let is_withheld =
+                |stage: &u32| gangs.withholds(*stage) || gangs.is_gang(*stage) && !dag.stage(*stage).may_all_start();
+            self.runnable.extend(dag.runnable().filter(|stage| !is_withheld(stage)).map(|stage| RunnableStage {
                 stage,
                 resources: job.resources[stage as usize],
                 ready: dag.stage(stage).ready(),

@@ -32,6 +32,7 @@ pub struct SavedProgress {
     stopping: bool,
     running: Vec<SavedAttempt>,
     estranged: BTreeSet<NodeId>,
+    given_up: Vec<(AttemptId, TaskId)>,
     /// What it gave and received; where nobody yields there is none.
     exchange: Option<Box<Exchange>>,
     files: Option<Box<Files>>,
@@ -104,6 +105,9 @@ impl JobManager {
             Change::Promoted { attempt, grant: None, .. } => self.take_promotion(*attempt),
             Change::Finished { attempt, task, node, ended, last, at } => {
                 let running = self.remove_running(*attempt);
+                if running.is_some() {
+                    self.dag.spend(*task, &ended.usage, false);
+                }
                 if let Some((over, other)) = running.as_ref().and_then(|running| Some((running, running.twin?))) {
                     self.take_files(*task, *attempt, *node, ended);
                     self.pass_on(*task, *node, over.counts_beside(&ended.reason), Some(other));
@@ -116,6 +120,9 @@ impl JobManager {
             }
             Change::Lost { attempt, task, node, cause, last, at } => {
                 let running = self.remove_running(*attempt);
+                if running.is_some() {
+                    self.note_given_up(*attempt, *task, *cause);
+                }
                 if running.is_some() && matches!(cause, LostCause::NodeLost | LostCause::Superseded) {
                     self.estranged.insert(*node);
                 }
@@ -127,6 +134,10 @@ impl JobManager {
                     self.dag.lost(task.stage, task.index, *cause, *last, *at);
                     self.recover_failure(*last && !self.cancelled, task.stage);
                 }
+            }
+            Change::EndedLate { attempt, task, ended, .. } => {
+                self.given_up.remove(attempt);
+                self.dag.spend(*task, &ended.usage, true);
             }
             Change::OutputLost { task, file, .. } => self.reopen(*task, file),
             Change::Exchanged { exchange, .. } => self.recover_exchange(exchange),
@@ -143,8 +154,9 @@ impl JobManager {
             Change::JobReopened { .. } => self.outcome = None,
             Change::Rerun { run, .. } => self.rerun(*run),
             Change::Progress { progress, .. } => {
-                let SavedProgress { dag, run, cancelled, stopping, running, estranged, exchange, files } =
+                let SavedProgress { dag, run, cancelled, stopping, running, estranged, given_up, exchange, files } =
                     progress.as_ref().clone();
+                self.given_up = given_up.into_iter().collect();
                 self.run = run;
                 (self.dag, self.estranged, self.files) = (dag, estranged, files.map(Files::recovered));
                 (self.cancelled, self.stopping) = (cancelled, stopping);
@@ -178,6 +190,7 @@ impl JobManager {
             stopping: self.stopping,
             running: running.collect(),
             estranged: self.estranged.clone(),
+            given_up: self.given_up.iter().map(|(attempt, task)| (*attempt, *task)).collect(),
             files: self.files.as_ref().map(|files| files.saved()),
             exchange: self.account.as_ref().map(|account| Box::new(account.kept())),
         }

@@ -86,6 +86,7 @@ impl JobManager {
         let sent = self.running.get(&attempt)?;
         let may_have_one =
             sent.twin.is_none() && !sent.had_rival && sent.rule != Rule::Copy && self.keeps_to_itself(sent.task);
+        let may_have_one = may_have_one && !self.dag.stage(sent.task.stage).is_limited();
         if !may_have_one || sent.started_at.is_none() {
             return None;
         }

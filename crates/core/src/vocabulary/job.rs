@@ -53,6 +53,10 @@ pub struct StageSpec {
     pub near: Vec<String>,
     /// How often a failed task is tried again. Attempts that were lost, preempted or failed by their node do not count.
     pub retries: u32,
+    /// How long a task waits before it is tried again after its first failure, and twice as long after each further one;
+    /// `None` for the usual time.
+    #[serde(default)]
+    pub retry_delay: Option<Duration>,
     /// An attempt that runs longer is ended; `None` takes the queue's default.
     pub timeout: Option<Duration>,
     /// Of its tasks, instead of the job's.
@@ -61,6 +65,9 @@ pub struct StageSpec {
     /// None of its tasks begins before room is booked for all of them; and where one has to be tried again, all that have not ended are.
     #[serde(default)]
     pub gang: bool,
+    /// The most of its tasks that run at once, or wait at nodes; no task has a second attempt beside its first then.
+    #[serde(default)]
+    pub at_once: Option<u32>,
     /// Files that each task leaves, relative to its working directory.
     #[serde(default)]
     pub outputs: Vec<String>,
@@ -184,6 +191,15 @@ impl ExecutionType {
 }
 
 impl StageSpec {
+    /// The delay of stages that state none.
+    pub const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
+    /// Delays grow up to this, or stay what they are if they are longer from the start.
+    pub const MOST_RETRY_DELAY: Duration = Duration::from_secs(60);
+
+    pub fn first_retry_delay(&self) -> Duration {
+        self.retry_delay.unwrap_or(StageSpec::FIRST_RETRY_DELAY)
+    }
+
     /// Of its tasks, in a job of this priority.
     pub fn priority_in(&self, job: &JobSpec) -> i32 {
         self.priority.unwrap_or(job.priority)

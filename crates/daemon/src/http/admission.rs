@@ -102,6 +102,13 @@ fn check_stage(index: usize, stage: &StageSpec) -> Result<(), String> {
     if matches!(&program.workdir, Workdir::Path(path) if !path.as_bytes().starts_with(b"/") || has_nul(path)) {
         return Err("has a working directory that is not absolute".to_owned());
     }
+    match stage.at_once {
+        Some(0) => return Err("lets none of its tasks run at once: let at least one".to_owned()),
+        Some(limit) if stage.gang && u64::from(limit) < count(&stage.tasks) => {
+            return Err(format!("lets {limit} of its tasks run at once, and all begin together"));
+        }
+        _ => {}
+    }
     if stage.timeout == Some(Duration::ZERO) {
         return Err("has a timeout of zero".to_owned());
     }

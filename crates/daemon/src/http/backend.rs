@@ -1,8 +1,8 @@
 //! What stands behind the interface.
 
 use crate::api::{
-    Action, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeSummary,
-    QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, Waited,
+    Action, AttemptSummary, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary, Listing, NodeDetail,
+    NodeSummary, QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, Waited,
 };
 use amalgam_core::vocabulary::{AttemptId, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
@@ -26,6 +26,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn tasks(&self, job: JobId, filter: TaskFilter, page: Page) -> Result<Listing<TaskSummary>, Error>;
     /// Every record about a job, or about some of its tasks and the job as a whole, in order.
     async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error>;
+    /// Every attempt of a job, or of one of its tasks, in the order of their launches.
+    async fn attempts(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<AttemptSummary>, Error>;
     /// Jobs that have ended, from the durable store, the last one first.
     async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error>;
 

@@ -6,9 +6,9 @@
 use super::backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
 use super::jobs::parse_task;
 use crate::api::{
-    Action, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobState, JobSummary, Listing, NodeDetail,
-    NodeState, NodeSummary, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary,
-    Timestamp, Waited,
+    Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobState, JobSummary,
+    Listing, NodeDetail, NodeState, NodeSummary, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts,
+    TaskState, TaskSummary, Timestamp, Waited,
 };
 use amalgam_core::vocabulary::{AttemptId, ByteString, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
@@ -212,8 +212,6 @@ impl FakeJob {
             name: self.spec.name.clone(),
             user: self.spec.user.clone(),
             queue: self.spec.queue.clone(),
-            preset: None,
-            manager: None,
             priority: self.spec.priority,
             state: self.state,
             reason: (self.state == JobState::Held).then(|| "held by its owner".to_owned()),
@@ -221,7 +219,7 @@ impl FakeJob {
             started_at: (self.state != JobState::Held).then_some(self.submitted_at),
             ended_at: self.state.has_ended().then_some(self.submitted_at),
             tasks: self.counts(None),
-            exchange: None,
+            ..JobSummary::default()
         }
     }
 
@@ -289,7 +287,9 @@ impl Backend for FakeCluster {
             resources: BTreeMap::from([("cpu".to_owned(), f64::from(spec.resources.basic.cpu_millis()) / 1e3)]),
             constraints: spec.constraints.iter().map(ToString::to_string).collect(),
             retries: spec.retries,
+            retry_delay_seconds: spec.first_retry_delay().as_secs_f64(),
             gang: spec.gang,
+            at_once: spec.at_once,
             priority: spec.priority.unwrap_or(0),
             timeout_seconds: spec.timeout.map(|timeout| timeout.as_secs_f64()),
             ..StageDetail::default()
@@ -346,6 +346,22 @@ impl Backend for FakeCluster {
             allocation: None,
         };
         paged(state.events.iter().filter(told).map(line).collect(), &page)
+    }
+
+    async fn attempts(&self, job: JobId, task: Option<TaskId>, page: Page) -> Result<Listing<AttemptSummary>, Error> {
+        let state = self.lock();
+        state.job(job)?;
+        let task = task.map(|task| task.to_string());
+        let launched = |event: &&Event| event.job == Some(job.0) && event.attempt.is_some();
+        let of_task = |event: &&Event| task.is_none() || event.task == task;
+        let mut attempts: Vec<AttemptSummary> = Vec::new();
+        for event in state.events.iter().filter(launched).filter(of_task) {
+            let (attempt, task) = (event.attempt.clone().unwrap_or_default(), event.task.clone().unwrap_or_default());
+            if !attempts.iter().any(|known| known.attempt == attempt) {
+                attempts.push(AttemptSummary { attempt, task, ..AttemptSummary::default() });
+            }
+        }
+        paged(attempts, &page)
     }
 
     async fn history(&self, filter: JobFilter, page: Page) -> Result<Listing<JobSummary>, Error> {

@@ -4,8 +4,8 @@ use super::backend::{JobFilter, Page, StoryFilter, TaskFilter};
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::{App, admission};
 use crate::api::{
-    ActionRequest, ActionResult, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine, Submitted,
-    TaskState, TaskSummary, Timestamp, Waited,
+    ActionRequest, ActionResult, AttemptSummary, Error, ErrorCode, JobDetail, JobState, JobSummary, Listing, StoryLine,
+    Submitted, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::auth::Identity;
 use amalgam_core::vocabulary::{JobId, JobSpec, TaskId};
@@ -189,6 +189,26 @@ pub async fn story(
         (None, stage) => StoryFilter { stage, index: None },
     };
     Ok(Json(app.backend.story(JobId(job), of, page(parameters.cursor, parameters.limit)).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttemptParameters {
+    /// `STAGE.INDEX`, both numbers.
+    task: Option<String>,
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+pub async fn attempts(
+    State(app): State<App>,
+    Extension(caller): Extension<Identity>,
+    Number(job): Number<u64>,
+    Parameters(parameters): Parameters<AttemptParameters>,
+) -> Answer<Listing<AttemptSummary>> {
+    app.allow(&caller, JobId(job)).await?;
+    let task = parameters.task.map(|task| parse_task(JobId(job), &task)).transpose()?;
+    Ok(Json(app.backend.attempts(JobId(job), task, page(parameters.cursor, parameters.limit)).await?))
 }
 
 /// Reads `STAGE.INDEX`.

@@ -111,6 +111,7 @@ fn router(app: App) -> Router {
         .route("/v1/jobs/actions", post(jobs::act))
         .route("/v1/jobs/{job}", get(jobs::detail))
         .route("/v1/jobs/{job}/tasks", get(jobs::tasks))
+        .route("/v1/jobs/{job}/attempts", get(jobs::attempts))
         .route("/v1/jobs/{job}/story", get(jobs::story))
         .route("/v1/jobs/{job}/wait", get(jobs::wait))
         .route("/v1/jobs/{job}/output", get(output::read))

@@ -73,6 +73,14 @@ pub(super) const CALLS: &[Call] = &[
     Call {
         parameters: &[("task", "string"), ("stage", "integer"), ("cursor", "string"), ("limit", "integer")],
         ..read(
+            "/v1/jobs/{job}/attempts",
+            "Every attempt of a job or a task, in the order of their launches",
+            Answer::Json(schema::<api::Listing<api::AttemptSummary>>),
+        )
+    },
+    Call {
+        parameters: &[("task", "string"), ("cursor", "string"), ("limit", "integer")],
+        ..read(
             "/v1/jobs/{job}/story",
             "Every record about a job, about a `task` of it or about the tasks of a `stage`",
             Answer::Json(schema::<api::Listing<api::StoryLine>>),

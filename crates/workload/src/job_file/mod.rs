@@ -12,8 +12,8 @@ use schemars::generate::SchemaSettings;
 use serde::Deserialize;
 
 /// A job: stages of tasks. A job with one stage may give the stage's keys at the top. In a job with a `stage` list
-/// the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `near`, `retries`, `timeout`
-/// and `output_cap` are defaults for every stage.
+/// the top-level `env`, `workdir`, `resources`, `expected`, `execution`, `constraints`, `near`, `retries`,
+/// `retry_delay`, `timeout` and `output_cap` are defaults for every stage.
 #[derive(Deserialize, JsonSchema, Debug)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "Amalgam job file", rename = "Job")]
@@ -42,8 +42,11 @@ pub(crate) struct JobFile {
     pub command: Option<At<Command>>,
     /// How many tasks.
     pub tasks: Option<At<u32>>,
-    /// Indexes of the tasks, such as `0-199,300-400:10`.
+    /// Indexes of the tasks, such as `0-199,300-400:10`; `0-199%10` runs at most 10 of them at once.
     pub array: Option<At<Array>>,
+    /// The most tasks of the stage that run at once.
+    #[serde(alias = "at-once")]
+    pub at_once: Option<At<u32>>,
     /// One task for each file, line, JSON value or item.
     pub each: Option<At<Each>>,
     /// What each task needs.
@@ -58,6 +61,10 @@ pub(crate) struct JobFile {
     pub near: Option<Vec<At<String>>>,
     /// How often a failed task is tried again.
     pub retries: Option<u32>,
+    /// How long a failed task waits before it is tried again, such as `5s`: twice as long after each further failure, up to a
+    /// minute; one second unless given, and `0s` for at once.
+    #[serde(alias = "retry-delay")]
+    pub retry_delay: Option<Time>,
     /// A task that runs longer is ended, such as `5m`.
     pub timeout: Option<Timeout>,
     /// The tasks begin together, as in a stage.
@@ -86,8 +93,11 @@ pub(crate) struct StageFile {
     pub command: Option<At<Command>>,
     /// How many tasks; one unless `array` or `each` is given.
     pub tasks: Option<At<u32>>,
-    /// Indexes of the tasks, such as `0-199,300-400:10`.
+    /// Indexes of the tasks, such as `0-199,300-400:10`; `0-199%10` runs at most 10 of them at once.
     pub array: Option<At<Array>>,
+    /// The most tasks of the stage that run at once.
+    #[serde(alias = "at-once")]
+    pub at_once: Option<At<u32>>,
     /// One task for each file, line, JSON value or item.
     pub each: Option<At<Each>>,
     /// What each task needs; one CPU unless `cpu` is given.
@@ -102,6 +112,10 @@ pub(crate) struct StageFile {
     pub near: Option<Vec<At<String>>>,
     /// How often a failed task is tried again.
     pub retries: Option<u32>,
+    /// How long a failed task waits before it is tried again, such as `5s`: twice as long after each further failure, up to a
+    /// minute; one second unless given, and `0s` for at once.
+    #[serde(alias = "retry-delay")]
+    pub retry_delay: Option<Time>,
     /// A task that runs longer is ended, such as `5m`.
     pub timeout: Option<Timeout>,
     /// Instead of the job's: of all tasks in the queue those of a higher priority go first.

@@ -1,9 +1,9 @@
 //! Values of a job file that are written in several ways.
 
 use crate::error::packed;
-use crate::quantities::{self, Malformed};
+use crate::quantities::{self, LimitedArray, Malformed};
 use amalgam_core::vocabulary::resources::{self, BUILT_IN};
-use amalgam_core::vocabulary::{ByteString, Constraint, Duration, IndexRange, Items, ResourceSpec};
+use amalgam_core::vocabulary::{ByteString, Constraint, Duration, Items, ResourceSpec};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::json;
@@ -15,7 +15,7 @@ use std::fmt;
 pub(crate) struct Command(pub Vec<ByteString>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Array(pub Vec<IndexRange>);
+pub(crate) struct Array(pub LimitedArray);
 
 /// Where the items of a stage come from.
 #[derive(Clone, Debug)]
@@ -178,7 +178,7 @@ impl<'de> Deserialize<'de> for Command {
 impl<'de> Deserialize<'de> for Array {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Array, D::Error> {
         let Scalar(text) = Scalar::deserialize(deserializer)?;
-        quantities::parse_array(&text).map(Array).map_err(refused)
+        quantities::parse_limited_array(&text).map(Array).map_err(refused)
     }
 }
 
@@ -456,7 +456,7 @@ schema!(Command, "Command", {
 });
 schema!(Array, "Array", {
     "oneOf": [
-        { "type": "string", "pattern": "^\\s*\\d+(-\\d+(:\\d+)?)?(\\s*,\\s*\\d+(-\\d+(:\\d+)?)?)*\\s*$" },
+        { "type": "string", "pattern": "^\\s*\\d+(-\\d+(:\\d+)?)?(\\s*,\\s*\\d+(-\\d+(:\\d+)?)?)*\\s*(%\\s*[1-9]\\d*\\s*)?$" },
         { "type": "integer", "minimum": 0 }
     ]
 });

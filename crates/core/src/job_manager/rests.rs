@@ -1,0 +1,165 @@
+//! Tasks that failed and wait before they are tried again: twice as long after each failure, so that what fails at once does not
+//! fail a thousand times a second. After a restart each waits until the same time, which follows from how its attempts ended.
+
+use super::{Dag, JobManager};
+use crate::vocabulary::{Duration, EndReason, Instant, StageSpec};
+use crate::why::Why;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Nodes that fail are paused by themselves, and a task that none can run fails after some tries: it need not take long.
+const MOST_AFTER_LOSS: Duration = Duration::from_secs(4);
+
+/// The tasks of a job that rest, by when each is due and by its stage and place.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Rests {
+    due: BTreeSet<(Instant, u32, u32)>,
+    until: BTreeMap<(u32, u32), Instant>,
+    /// Nobody rests for longer.
+    longest: Duration,
+}
+
+impl Rests {
+    pub(super) fn new(longest_first: Duration) -> Rests {
+        Rests { longest: StageSpec::MOST_RETRY_DELAY.max(longest_first), ..Rests::default() }
+    }
+
+    pub(super) fn add(&mut self, stage: u32, index: u32, until: Instant) {
+        self.remove(stage, index);
+        self.until.insert((stage, index), until);
+        self.due.insert((until, stage, index));
+    }
+
+    /// False if it did not rest.
+    pub(super) fn remove(&mut self, stage: u32, index: u32) -> bool {
+        let until = self.until.remove(&(stage, index));
+        until.is_some_and(|until| self.due.remove(&(until, stage, index)))
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(until, ..)| *until)
+    }
+
+    /// The next that is due by now. A task that would rest for longer than any does is due as well: the clock was set back.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<(u32, u32)> {
+        let &(until, stage, index) = self.due.first()?;
+        let is_due = until <= now || until.since(now) > self.longest;
+        (is_due && self.remove(stage, index)).then_some((stage, index))
+    }
+
+    pub(super) fn set_clock(&mut self, by_clock: impl Fn(Instant) -> Instant) {
+        let until = std::mem::take(&mut self.until);
+        self.due.clear();
+        until.into_iter().for_each(|((stage, index), until)| self.add(stage, index, by_clock(until)));
+    }
+}
+
+/// How long a task rests that ended for this reason, after so many failures of its own and so many losses through its nodes. The
+/// first loss says nothing about the task, which is tried elsewhere at once.
+pub(super) fn rest_after(reason: &EndReason, first: Duration, failures: u16, losses: u8) -> Duration {
+    match reason {
+        reason if reason.is_success() || *reason == EndReason::Cancelled => Duration::ZERO,
+        reason if reason.is_loss() && losses > 1 => {
+            StageSpec::FIRST_RETRY_DELAY.doubled(u32::from(losses) - 2).min(MOST_AFTER_LOSS)
+        }
+        reason if reason.is_infrastructure() => Duration::ZERO,
+        _ => first.doubled(u32::from(failures).saturating_sub(1)),
+    }
+}
+
+impl Duration {
+    /// This, doubled so often, and no longer than the longest of delays unless this is.
+    fn doubled(self, times: u32) -> Duration {
+        let doubled = self.0.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX));
+        Duration(doubled).min(StageSpec::MOST_RETRY_DELAY.max(self))
+    }
+}
+
+impl Dag {
+    /// When the next task is due that rests.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.rests.next()
+    }
+
+    /// Until when a task rests.
+    pub fn rests_until(&self, stage: u32, index: u32) -> Option<Instant> {
+        self.rests.until.get(&(stage, index)).copied()
+    }
+
+    /// The tasks of a stage that rest.
+    pub(super) fn resting_in(&self, stage: u32) -> impl Iterator<Item = u32> {
+        self.rests.until.range((stage, 0)..=(stage, u32::MAX)).map(|((_, index), _)| *index)
+    }
+
+    /// Tasks that rest, the one first that is due first.
+    pub fn resting(&self) -> impl ExactSizeIterator<Item = (Instant, u32, u32)> {
+        self.rests.due.iter().copied()
+    }
+}
+
+impl JobManager {
+    pub(super) fn next_rest_end(&self) -> Option<Instant> {
+        self.dag.next_due().filter(|_| self.begun)
+    }
+
+    /// Why a task that failed is not tried again yet.
+    pub fn why_rests(&self, stage: u32, index: u32, now: Instant) -> Option<Why> {
+        let left = self.dag.rests_until(stage, index)?.since(now);
+        let failures = self.dag.stage(stage).record(index).map_or(0, |record| u32::from(record.failures));
+        let spec = &self.job.spec.stages[stage as usize];
+        let task = if spec.tasks.len() == 1 { spec.name.clone() } else { format!("{}/{index}", spec.name) };
+        (left > Duration::ZERO).then_some(Why::TriedAgain { task, left, failures, others: 0 })
+    }
+
+    /// The same of the task that is tried again next, and how many others rest.
+    pub fn why_some_rest(&self, now: Instant) -> Option<Why> {
+        let mut resting = self.dag.resting();
+        let others = resting.len().saturating_sub(1) as u64;
+        let (_, stage, index) = resting.next()?;
+        match self.why_rests(stage, index, now)? {
+            Why::TriedAgain { task, left, failures, .. } => Some(Why::TriedAgain { task, left, failures, others }),
+            why => Some(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(first: u64, failures: u16) -> Duration {
+        rest_after(&EndReason::Exit(1), Duration::from_secs(first), failures, 0)
+    }
+
+    #[test]
+    fn rests_double_up_to_a_minute() {
+        let rests: Vec<u64> = (1..=9).map(|failures| after(1, failures).as_millis() / 1_000).collect();
+        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(after(0, 9), Duration::ZERO, "none is asked for");
+        assert_eq!([after(300, 1), after(300, u16::MAX)], [Duration::from_secs(300); 2], "the first is longer");
+        assert_eq!(after(5, 4), Duration::from_secs(40));
+    }
+
+    #[test]
+    fn what_gives_way_is_tried_again_at_once_and_what_is_lost_again_and_again_is_not() {
+        let rest = |reason: EndReason, losses| rest_after(&reason, Duration::from_secs(1), 0, losses);
+        for reason in [EndReason::Preempted, EndReason::Shed, EndReason::Withdrawn(String::new())] {
+            assert_eq!(rest(reason, 9), Duration::ZERO);
+        }
+        let fault = || EndReason::NodeFault(String::new());
+        let rests: Vec<u64> = (1..=6).map(|losses| rest(fault(), losses).as_millis() / 1_000).collect();
+        assert_eq!(rests, [0, 1, 2, 4, 4, 4]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_lets_nobody_rest_for_longer() {
+        let mut rests = Rests::new(Duration::ZERO);
+        let [early, late] = [1_000, 5_000].map(|seconds| Instant(Duration::from_secs(seconds).0));
+        rests.add(0, 7, late);
+        rests.add(0, 8, late + Duration::from_secs(1));
+        assert_eq!(rests.take_due(early), Some((0, 7)));
+        assert_eq!(rests.take_due(late), None);
+        assert_eq!(rests.take_due(late + Duration::from_secs(1)), Some((0, 8)));
+        assert_eq!(rests, Rests::new(Duration::ZERO));
+    }
+}
