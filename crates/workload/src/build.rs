@@ -269,7 +269,10 @@ fn stage(
     let at_once = at_once.map_err(|wrong| Complaint::from(wrong).at(limited_at.unwrap_or(at)))?;
     let input_kib = if of_files { tasks::sizes(&tasks, &context.submit_dir) } else { Vec::new() };
     let defaults = job.resources.as_ref().map(|table| table.value.clone()).unwrap_or_default();
+    let needs_at = file.resources.as_ref().or(job.resources.as_ref()).map_or(at, |table| table.at);
     let resources: ResourceTable = file.resources.map(|table| table.value).unwrap_or_default().or(&defaults);
+    let resources = resources.spec();
+    quantities::check_needs(&resources).map_err(|wrong| Complaint::from(wrong).at(needs_at))?;
     let constraints = job.constraints.iter().chain(&file.constraints).flatten();
     let outputs = files::outputs(file.outputs, &tasks)?;
     let written = workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?;
@@ -284,7 +287,7 @@ fn stage(
         after: Vec::new(),
         tasks,
         program: Arc::new(program),
-        resources: resources.spec(),
+        resources,
         expected: file.expected.or(job.expected).map(|time| time.0),
         execution,
         constraints: constraints.map(|ConstraintText(constraint)| constraint.clone()).collect(),

@@ -2,7 +2,7 @@
 
 use crate::build::{Context, DEFAULT_OUTPUT_CAP, default_name, parse_workdir};
 use crate::job_file::Each;
-use crate::quantities::{LimitedArray, Malformed};
+use crate::quantities::{LimitedArray, Malformed, check_needs};
 use crate::{bytes_of, path_of, tasks};
 use amalgam_core::vocabulary::{
     ByteString, Constraint, Duration, ExecutionType, JobSpec, Program, Reads, ResourceSpec, Resources, StageSpec,
@@ -98,6 +98,8 @@ pub fn from_command(
     let at_once = tasks::check_at_once(limits, options.gang.then_some(tasks.len()))?;
     let basic = Resources::new(options.cpu_millis.unwrap_or(1000), options.memory_mib.unwrap_or(0))
         .with(resources::GPU, options.gpus.unwrap_or(0));
+    let resources = ResourceSpec { basic, custom: options.resources.clone() };
+    check_needs(&resources)?;
     let workdir = options.workdir.as_ref().map(parse_workdir).transpose()?.unwrap_or_default();
     let output_cap = options.output_cap.unwrap_or(DEFAULT_OUTPUT_CAP);
     let stage = StageSpec {
@@ -105,7 +107,7 @@ pub fn from_command(
         after: Vec::new(),
         tasks,
         program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap }),
-        resources: ResourceSpec { basic, custom: options.resources.clone() },
+        resources,
         expected: options.expected,
         execution: options.execution.unwrap_or_default(),
         constraints: options.constraints.clone(),

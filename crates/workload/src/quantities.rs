@@ -2,8 +2,8 @@
 
 use crate::suggest::closest;
 use amalgam_core::vocabulary::byte_string::shown;
-use amalgam_core::vocabulary::resources::BUILT_IN;
-use amalgam_core::vocabulary::{BadName, ByteString, Duration, IndexRange, Named};
+use amalgam_core::vocabulary::resources::{BUILT_IN, GPU};
+use amalgam_core::vocabulary::{BadName, ByteString, Duration, IndexRange, Named, ResourceSpec};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -91,19 +91,49 @@ pub fn parse_cpu_millis(text: &str) -> Result<u32, Malformed> {
         Some(number) => (number, 1.0),
         None => (trimmed, 1000.0),
     };
-    number.trim().parse().ok().and_then(|amount: f64| cpu_millis(amount * millis_per_unit)).ok_or_else(|| {
-        Malformed::new(format!("`{text}` is not a number of CPUs"), "write for instance `2`, `0.5` or `500m`")
-    })
+    let wrong =
+        |problem: &str| Malformed::new(format!("`{text}` is {problem}"), "write for instance `2`, `0.5` or `500m`");
+    let millis = number.trim().parse().map_or(f64::NAN, |amount: f64| amount * millis_per_unit);
+    let whole = millis.round();
+    match millis {
+        _ if !millis.is_finite() || millis < 0.0 => Err(wrong("not a number of CPUs")),
+        _ if whole > f64::from(u32::MAX) => Err(wrong("more CPUs than any node has")),
+        // What the decimal notation is off by is no part of the wish.
+        _ if (millis - whole).abs() > 1e-6 * whole.max(1.0) => Err(wrong("finer than a thousandth of a CPU")),
+        _ => Ok(whole as u32),
+    }
 }
 
-/// Rounds up, so that the smallest request is not nothing.
-pub(crate) fn cpu_millis(millis: f64) -> Option<u32> {
-    if !millis.is_finite() || millis < 0.0 {
-        return None;
+/// Refuses tasks that need nothing: nothing would be booked for them, and all of an array would start at once.
+pub(crate) fn check_needs(needs: &ResourceSpec) -> Result<(), Malformed> {
+    if needs.basic.is_zero() && needs.custom.iter().all(|(_, amount)| *amount == 0) {
+        let problem = "the tasks need nothing of any resource, so nothing says how many fit on a node";
+        return Err(Malformed::new(problem, "ask for a little, such as `cpu=0.001`, or for memory"));
     }
-    // A hundredth of a thousandth is noise of the decimal notation, not a wish for one more.
-    let millis = (millis - 0.01).max(0.0).ceil();
-    (millis <= f64::from(u32::MAX)).then_some(millis as u32)
+    Ok(())
+}
+
+/// A count of devices, which are given to one task at a time, or MB/s.
+///
+/// # Errors
+/// What is wrong and what to write.
+pub fn parse_devices(kind: &str, text: &str) -> Result<u32, Malformed> {
+    let trimmed = text.trim();
+    let wrong = |problem: String, remedy: &str| Err(Malformed::new(problem, remedy));
+    let counted = match BUILT_IN[2..GPU].contains(&kind) {
+        true => "it is counted in MB/s".to_owned(),
+        false => format!("each {kind} is given to one task at a time"),
+    };
+    match (trimmed.parse::<u32>(), trimmed.parse::<f64>()) {
+        (Ok(count), _) => Ok(count),
+        (_, Ok(amount)) if amount.is_finite() && amount > 0.0 && amount.fract() != 0.0 => {
+            wrong(format!("`{kind}={trimmed}` is not a whole number: {counted}"), "ask for whole ones")
+        }
+        (_, Ok(amount)) if amount >= f64::from(u32::MAX) => {
+            wrong(format!("`{kind}={trimmed}` is more than any node has"), "ask for less")
+        }
+        _ => wrong(format!("`{kind}={trimmed}` is not a resource with its count"), "write for instance `fpga=1`"),
+    }
 }
 
 /// CPUs of a node, which cannot do without.
@@ -163,7 +193,7 @@ pub fn parse_named_count(text: &str) -> Result<(String, u32), Malformed> {
         || Malformed::new(format!("`{text}` is not a resource with its count"), "write for instance `fpga=1`");
     let (name, count) = text.split_once('=').ok_or_else(malformed)?;
     check_resource_name(name.trim())?;
-    let count = count.trim().parse().map_err(|_| malformed())?;
+    let count = parse_devices(name.trim(), count)?;
     Ok((name.trim().to_owned(), count))
 }
 
@@ -301,12 +331,31 @@ mod tests {
 
     #[test]
     fn cpus_are_exact_in_thousandths() {
-        for (text, millis) in [("1", 1000), ("0.5", 500), ("500m", 500), ("0", 0), ("0.0004", 1), ("1.1", 1100)] {
+        for (text, millis) in [("1", 1000), ("0.5", 500), ("500m", 500), ("0", 0), ("0.001", 1), ("1.1", 1100)] {
             assert_eq!(parse_cpu_millis(text), Ok(millis), "{text}");
         }
-        for text in ["", "m", "two", "-1", "1e12", "nan"] {
+        for text in ["", "m", "two", "-1", "1e12", "1e19", "nan", "inf", "0.0004", "1.0005", "0.5m"] {
             assert!(parse_cpu_millis(text).is_err(), "{text}");
         }
+        assert_eq!(parse_cpu_millis("0.0004").unwrap_err().problem, "`0.0004` is finer than a thousandth of a CPU");
+    }
+
+    #[test]
+    fn devices_are_whole_and_needs_are_not_nothing() {
+        assert_eq!(parse_named_count("gpu=2"), Ok(("gpu".to_owned(), 2)));
+        let problem = |text: &str| parse_named_count(text).unwrap_err().problem;
+        for text in ["gpu=0.5", "gpu=1.5", "fpga=0.25"] {
+            assert!(problem(text).contains("is not a whole number"), "{}", problem(text));
+        }
+        assert_eq!(problem("gpu=1e19"), "`gpu=1e19` is more than any node has");
+        assert!(problem("disk-read=0.5").contains("MB/s"));
+        for text in ["gpu=-1", "gpu=nan", "gpu=x", "gpu="] {
+            assert!(problem(text).contains("is not a resource with its count"), "{}", problem(text));
+        }
+        let mut needs = ResourceSpec::default();
+        assert!(check_needs(&needs).is_err());
+        needs.custom.push(("fpga".to_owned(), 1));
+        assert_eq!(check_needs(&needs), Ok(()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a job file may say, and what it is told when it is wrong.
 
 use amalgam_core::vocabulary::byte_string::shown;
-use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, JobSpec, TaskSet, Workdir};
+use amalgam_core::vocabulary::{ByteString, Duration, ExecutionType, JobSpec, Resources, TaskSet, Workdir};
 use amalgam_workload::{CommandOptions, Context, FileError, Format, from_command, json_schema, read_job};
 use std::path::Path;
 use std::{env, fs};
@@ -130,9 +130,42 @@ fn a_stage_begins_together_or_has_a_priority_of_its_own_where_it_says_so() {
 }
 
 #[test]
-fn a_request_for_nothing_is_a_request() {
-    let job = read("command = ['true']\nresources = { cpu = 0, memory = '0' }", Format::Toml).unwrap();
-    assert!(job.stages[0].resources.basic.is_zero());
+fn a_request_for_no_cpu_is_one_and_a_request_for_nothing_is_refused() {
+    let needs = |table: &str| read(&format!("command = ['true']\nresources = {table}"), Format::Toml);
+    let job = needs("{ cpu = 0, memory = '64MiB' }").unwrap();
+    assert_eq!(job.stages[0].resources.basic, Resources::new(0, 64));
+    let refused = needs("{ cpu = 0, memory = '0' }").unwrap_err();
+    assert!(refused.problem.contains("need nothing of any resource") && refused.remedy.contains("cpu=0.001"));
+    assert_eq!((refused.at.line, refused.at.column), (2, 13));
+    for table in
+        ["{ gpu = 0.5 }", "{ fpga = 1.5 }", "{ cpu = 0.0001 }", "{ gpu = -1 }", "{ cpu = 1e19 }", "{ gpu = 1e19 }"]
+    {
+        let refused = needs(table).unwrap_err();
+        assert!(refused.at.line == 2 && !refused.remedy.is_empty(), "{table}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_stage_says_how_many_of_its_tasks_run_at_once_and_how_long_they_wait_for_another_try() {
+    let stage = |keys: &str| read(&format!("command = 'x'\n{keys}"), Format::Toml).map(|mut job| job.stages.remove(0));
+    assert_eq!(stage("array = '0-99%10'").unwrap().at_once, Some(10));
+    assert_eq!(stage("tasks = 5\nat_once = 2").unwrap().at_once, Some(2));
+    assert_eq!(stage("array = '0-99%10'\nat_once = 10").unwrap().at_once, Some(10));
+    for keys in [
+        "array = '0-99%0'",
+        "tasks = 5\nat_once = 0",
+        "array = '0-9%3'\nat_once = 4",
+        "tasks = 5\nat_once = 4\ngang = true",
+    ] {
+        assert!(stage(keys).is_err(), "{keys}");
+    }
+    assert_eq!(stage("tasks = 4\nat_once = 4\ngang = true").unwrap().at_once, Some(4));
+    assert_eq!(stage("retry_delay = '5s'").unwrap().first_retry_delay(), Duration::from_secs(5));
+    assert_eq!(stage("retry-delay = 0").unwrap().first_retry_delay(), Duration::ZERO);
+    assert_eq!(stage("").unwrap().first_retry_delay(), Duration::from_secs(1));
+    let of_job = "retry_delay = '7s'\n[[stage]]\nname = 'a'\ncommand = 'x'\n[[stage]]\nname = 'b'\ncommand = 'x'\nretry_delay = '1s'";
+    let delays: Vec<_> = read(of_job, Format::Toml).unwrap().stages.iter().map(|stage| stage.retry_delay).collect();
+    assert_eq!(delays, [7, 1].map(|delay| Some(Duration::from_secs(delay))));
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn every_attempt_of_a_task_counts_and_is_listed_also_after_a_restart() {
     let job = ["run", "--retries", "2", "--retry-delay", "0s", "--", "sh", "-c", &script];
     assert_eq!(scene.run(&job).code, 0);
     let check = || {
-        let attempts: Vec<AttemptSummary> = scene.json(&["info", "1", "--tasks", "--attempts", "--json"]);
+        let attempts: Vec<AttemptSummary> = scene.json(&["info", "1", "--tasks", "--attempts"]);
         let states: Vec<_> = attempts.iter().map(|one| (one.state, one.exit_code)).collect();
         let failed = (AttemptState::Failed, Some(3));
         assert_eq!(states, [failed, failed, (AttemptState::Succeeded, Some(0))]);

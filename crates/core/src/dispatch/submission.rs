@@ -310,6 +310,10 @@ fn check_shape(spec: &JobSpec) -> Result<(), Wrong> {
         if stage.gang && stage.tasks.len() > MAX_GANG {
             return invalid(format!("stage `{}` has more than {MAX_GANG} tasks that begin together", stage.name));
         }
+        if let Some(most) = stage.at_once.filter(|most| *most == 0 || stage.gang && *most < stage.tasks.len()) {
+            let tasks = if stage.gang { ", which begin together" } else { "" };
+            return invalid(format!("stage `{}` lets {most} of its tasks run at once{tasks}", stage.name));
+        }
         if stage.gang && stage.execution == ExecutionType::Opportunistic {
             return invalid(format!(
                 "the tasks of stage `{}` begin together, so they cannot be opportunistic",

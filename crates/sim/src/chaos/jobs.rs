@@ -97,7 +97,7 @@ pub fn form_gangs(workload: &mut Workload, nodes: &[Node], queues: &QueueTree, c
             if rooms == 0 || is_one_in(2, chance) {
                 continue;
             }
-            stage.gang = true;
+            (stage.gang, stage.at_once) = (true, None);
             if stage.execution == ExecutionType::Opportunistic {
                 stage.execution = ExecutionType::Auto;
             }

@@ -271,8 +271,14 @@ impl<'de> Deserialize<'de> for ResourceTable {
                         Some(resources::MEMORY) => {
                             table.built_in[resources::MEMORY] = Some(entries.next_value::<Memory>()?.0);
                         }
-                        Some(kind) => table.built_in[kind] = Some(entries.next_value()?),
-                        None => table.custom.push((name, entries.next_value()?)),
+                        kind => {
+                            let Scalar(text) = entries.next_value()?;
+                            let count = quantities::parse_devices(&name, &text).map_err(refused)?;
+                            match kind {
+                                Some(kind) => table.built_in[kind] = Some(count),
+                                None => table.custom.push((name, count)),
+                            }
+                        }
                     }
                 }
                 Ok(table)
