@@ -24,16 +24,16 @@ use std::time::Duration;
 /// An executor without an agent, a task or an unreported end leaves after this time.
 const IDLE_EXIT: Duration = Duration::from_secs(60);
 
-/// What proves a daemon to the server and to other daemons. A file is read now, so that a wrong one is told at once.
+/// What proves a daemon, the agent of `node` if it is one, to the server and to other daemons. A file is read now, so that a wrong one is told at once.
 ///
 /// # Errors
 /// When the file of tokens cannot be used.
-pub fn secrets(connection: &Connection, state_dir: &Path) -> Result<Secrets> {
+pub fn secrets(connection: &Connection, state_dir: &Path, node: Option<&str>) -> Result<Secrets> {
     if let (Some(token), None) = (environment::token()?, &connection.token_file) {
         return Ok(Secrets::Single(token));
     }
     let path = connection.token_file.clone().unwrap_or_else(|| state_dir.join(Tokens::FILE));
-    let secrets = Secrets::File { path, user: user() };
+    let secrets = Secrets::file(path, user(), node.map(str::to_owned));
     secrets.own()?;
     Ok(secrets)
 }

@@ -46,7 +46,7 @@ pub fn find(connection: &Connection) -> Result<Option<Client>> {
     else {
         return Ok(None);
     };
-    if !listens(&file.address) {
+    if !listens(&file)? {
         return Ok(None);
     }
     let token = token(connection, Some(path_of(&file.token_file)))?;
@@ -81,9 +81,23 @@ fn server_file(state_dir: &Path) -> Result<Option<String>> {
     }
 }
 
-fn listens(address: &str) -> bool {
-    let mut addresses = address.to_socket_addrs().into_iter().flatten();
-    addresses.any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
+/// Whether there is somebody; nobody listens any more where a server that was killed did.
+///
+/// # Errors
+/// When somebody listens and takes no connection: that is not the same as nobody, for a job would run elsewhere.
+fn listens(file: &ServerFile) -> Result<bool> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let mut silent = None;
+    for address in file.address.to_socket_addrs().into_iter().flatten() {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) => silent = Some(error),
+        }
+    }
+    let Some(error) = silent else { return Ok(false) };
+    let what = format!("the server at {} (process {}) takes no connections: {error}", file.address, file.pid);
+    Err(Failure::unreachable(what, "it has too many or is paused: try again, or look what it does"))
 }
 
 fn base_url(server: &str) -> Result<String> {

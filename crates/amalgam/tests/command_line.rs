@@ -234,9 +234,14 @@ fn tokens_are_added_for_others_who_cannot_touch_what_is_not_theirs() {
     let added = cluster.run(&["token", "add", "bob"]);
     assert!(added.err.starts_with("warning: tasks of bob will run as the daemon's own user"), "{added:?}");
     let token = added.out;
-    let again = says(1, "", "error: bob has a token already\n  help: `amalgam token list` shows who has\n");
-    assert_eq!(cluster.run(&["token", "add", "bob"]), again);
-    assert_eq!(cluster.run(&["token", "list"]).out, "USER  ROLE\nada   administrator\nbob   user\n");
+    assert_eq!(cluster.run(&["token", "list"]).out, "NAME  ROLE           UNTIL\nada   administrator\nbob   user\n");
+    let agent = cluster.run(&["token", "add", "--agent", "vm-1"]).out;
+    let of_agent = told(cluster.command(&["list"]).env("AMALGAM_TOKEN", agent.trim()).output().unwrap());
+    let no_user = "error: the token is that of the agent of vm-1, which is no user\n";
+    assert!(of_agent.code == 1 && of_agent.err.starts_with(no_user), "{of_agent:?}");
+    assert_eq!(cluster.run(&["token", "remove", "--agent", "vm-1"]).code, 0);
+    assert_eq!(cluster.run(&["token", "rotate", "--agent", "vm-1"]).code, 1);
+    assert_eq!(cluster.run(&["token", "add"]).code, 2);
     cluster.run(&["submit", "--", "hang"]);
     let bob =
         |arguments: &[&str]| told(cluster.command(arguments).env("AMALGAM_TOKEN", token.trim()).output().unwrap());

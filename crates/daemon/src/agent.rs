@@ -12,7 +12,8 @@ use crate::sealing::new_sealing;
 use crate::server::{ServerError, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, ExecutorLink, ExecutorSetup, Handle, Input, Shell};
 use crate::transport::{
-    HostLinks, Introduction, JoinError, Joined, OtherNodes, RETRY, Secrets, Terms, join_patiently, serve_server,
+    HostLinks, Introduction, JoinError, Joined, OtherNodes, Patience, RETRY, Secrets, Terms, join_for_ever,
+    join_patiently, serve_server,
 };
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
@@ -152,10 +153,10 @@ async fn stay(
     let name = settings.name.clone();
     let introduction = || Introduction::Node { name: name.clone() };
     let before = Known::load(&files, &server, &name).filter(|known| !known.job_hosts.is_empty());
-    let patience = if before.is_some() { BRIEFLY } else { patience };
-    let first = match join_patiently(&server, &secrets, introduction, Some(patience)).await {
+    let patience = if before.is_some() { Patience::Briefly(BRIEFLY) } else { Patience::AtFirst(patience) };
+    let first = match join_patiently(&server, &secrets, introduction, patience).await {
         Ok(joined) => Some(joined),
-        Err(error) if before.is_none() || !matches!(error, JoinError::Unreachable { .. }) => return Err(error.into()),
+        Err(error) if before.is_none() || error.is_lasting() => return Err(error.into()),
         Err(error) => {
             tracing::warn!("{error}; going on with the job managers that were known before");
             None
@@ -213,7 +214,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Serves the server, which may be joined already, for as long as it takes this node for the one that it was.
+    /// Serves the server, which may be joined already, for as long as it takes this node for the one that it was. One that does
+    /// not let it in is asked again and again: what runs here goes on meanwhile.
     pub async fn stay(&self, mut joined: Option<Joined>) -> JoinError {
         let Member { server, secrets, name, node, preset, files, others, hosts, handle } = self;
         loop {
@@ -237,7 +239,7 @@ impl Member {
                     // So that the next life does not go by it.
                     let _ = fs::remove_file(files.join(Known::FILE));
                 }
-                return JoinError::Refused { address: server.clone(), why, is_passing: false };
+                return JoinError::lasting(server, why);
             }
             if rules != *preset {
                 tracing::warn!(
@@ -254,7 +256,7 @@ async fn join_again(
     secrets: &Secrets,
     introduction: impl Fn() -> Introduction,
 ) -> Result<(Joined, NodeId, Preset), JoinError> {
-    let joined = join_patiently(server, secrets, introduction, None).await?;
+    let joined = join_for_ever(server, secrets, introduction).await;
     let (node, preset) = numbered(&joined, server)?;
     Ok((joined, node, preset))
 }
@@ -264,7 +266,7 @@ pub(crate) fn numbered(joined: &Joined, server: &str) -> Result<(NodeId, Preset)
         Terms::Node { node, preset } => Ok((*node, **preset)),
         Terms::NodeOf | Terms::JobHost { .. } | Terms::Global => {
             let why = "it took us for somebody else".to_owned();
-            Err(JoinError::Refused { address: server.to_owned(), why, is_passing: false })
+            Err(JoinError::lasting(server, why))
         }
     }
 }

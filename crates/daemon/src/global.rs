@@ -9,7 +9,7 @@ use crate::server::{
     take_address,
 };
 use crate::shell::{Handle, Input, Stopped};
-use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_patiently, serve_cluster};
+use crate::transport::{GlobalIntroduction, Introduction, RETRY, RemoteNodes, Secrets, join_for_ever, serve_cluster};
 use amalgam_core::hosting::Roles;
 use amalgam_core::vocabulary::{Epoch, Seat};
 use std::net::TcpListener;
@@ -91,27 +91,13 @@ async fn stay_with(
     remote: &Arc<RemoteNodes>,
 ) {
     let (federation, cluster) = (introduction.federation, introduction.cluster);
-    let mut said = String::new();
     loop {
         let introduce = || Introduction::Global(Box::new(introduction.clone()));
-        match join_patiently(master, secrets, introduce, None).await {
-            Ok(joined) => {
-                said.clear();
-                tracing::info!("connected with the master of {cluster}");
-                let end = serve_cluster(joined, federation, cluster, handle, remote).await;
-                tracing::warn!(%end, "the connection to the master of {cluster} broke");
-                tokio::time::sleep(RETRY.0).await;
-            }
-            Err(error) => {
-                // Said once: it is asked again for as long as its operator takes.
-                let why = error.to_string();
-                if why != said {
-                    tracing::error!("{cluster}: {why}");
-                    said = why;
-                }
-                tokio::time::sleep(RETRY.1).await;
-            }
-        }
+        let joined = join_for_ever(master, secrets, introduce).await;
+        tracing::info!("connected with the master of {cluster}");
+        let end = serve_cluster(joined, federation, cluster, handle, remote).await;
+        tracing::warn!(%end, "the connection to the master of {cluster} broke");
+        tokio::time::sleep(RETRY.0).await;
     }
 }
 

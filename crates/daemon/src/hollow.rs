@@ -12,7 +12,7 @@ use crate::node_setup::NodeOptions;
 use crate::sealing::new_sealing;
 use crate::server::spawn_loop;
 use crate::shell::{Clock, Committer, EventRing, Executor, Handle, Input, Shell};
-use crate::transport::{HostLinks, Introduction, JoinError, Joined, OtherNodes, Secrets, join_patiently};
+use crate::transport::{HostLinks, Introduction, JoinError, Joined, OtherNodes, Patience, Secrets, join_patiently};
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::node::NodeSettings;
@@ -92,7 +92,9 @@ async fn stay(options: HollowOptions, ready: impl FnOnce(), started: &mut Option
     let settings = node.hollow_settings(&Host::inspect());
     // The first one learns the rules, which are part of the roles.
     let name = hollow_name(&settings.name, 0);
-    let first = join_patiently(&server, &secrets, || Introduction::Node { name: name.clone() }, Some(patience)).await?;
+    let first =
+        join_patiently(&server, &secrets, || Introduction::Node { name: name.clone() }, Patience::AtFirst(patience))
+            .await?;
     let (_, preset) = numbered(&first, &server)?;
     let journal = journal.map(|directory| JournalWriter::create(&directory, &settings.name)).transpose();
     let handle = started.insert(start_loop(preset, journal.map_err(AgentError::Journal)?)?).clone();
@@ -136,7 +138,8 @@ async fn live(
         Some(joined) => Ok(joined),
         None => {
             let _place = joining.acquire().await;
-            join_patiently(server, secrets, || Introduction::Node { name: name.clone() }, Some(*patience)).await
+            join_patiently(server, secrets, || Introduction::Node { name: name.clone() }, Patience::AtFirst(*patience))
+                .await
         }
     };
     let numbered = joined.and_then(|joined| numbered(&joined, server).map(|(node, _)| (joined, node)));

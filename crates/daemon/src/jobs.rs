@@ -11,8 +11,8 @@ use crate::server::{ServerError, ServerId, bind, changes, resolve, spawn_loop};
 use crate::shell::{Clock, Committer, EventRing, Handle, Input, Metrics, Shell};
 use crate::store::{Options, Recovered, Store, StoreError};
 use crate::transport::{
-    Gate, Introduction, JoinError, Joined, RETRY, Secrets, Side, Terms, join_patiently, serve_as_job_host,
-    serve_daemons,
+    Gate, Introduction, JoinError, Joined, Patience, RETRY, Secrets, Side, Terms, join_for_ever, join_patiently,
+    serve_as_job_host, serve_daemons,
 };
 use amalgam_core::hosting::{Managers, Roles};
 use amalgam_core::job_manager::JobManagerSettings;
@@ -122,7 +122,7 @@ impl Known {
             }
             Terms::Node { .. } | Terms::NodeOf | Terms::Global => {
                 let why = "it took us for somebody else".to_owned();
-                Err(JoinError::Refused { address: server.to_owned(), why, is_passing: false })
+                Err(JoinError::lasting(server, why))
             }
         }
     }
@@ -193,10 +193,10 @@ async fn stay(
     let address = listener.local_addr().map_err(JobsError::io("learn its own address"))?;
     let history = store.history();
     let introduction = || Introduction::JobHost { host: number, address: address.to_string(), next: history.end() };
-    let patience = if before.is_some() { BRIEFLY } else { patience };
-    let first = match join_patiently(&server, &secrets, introduction, Some(patience)).await {
+    let patience = if before.is_some() { Patience::Briefly(BRIEFLY) } else { Patience::AtFirst(patience) };
+    let first = match join_patiently(&server, &secrets, introduction, patience).await {
         Ok(joined) => Some(joined),
-        Err(error) if before.is_none() || !matches!(error, JoinError::Unreachable { .. }) => return Err(error.into()),
+        Err(error) if before.is_none() || error.is_lasting() => return Err(error.into()),
         Err(error) => {
             tracing::warn!("{error}; what runs is taken over, and new tasks start when it is back");
             None
@@ -223,7 +223,7 @@ async fn stay(
             tracing::warn!(%end, "the connection to the server broke");
         }
         tokio::time::sleep(RETRY.0).await;
-        let again = join_patiently(&server, &secrets, introduction, None).await?;
+        let again = join_for_ever(&server, &secrets, introduction).await;
         let told = Known::of(number, &again, &server)?;
         if told.server != known.server {
             return Err(JobsError::OfAnotherServer { path: state_dir, server });

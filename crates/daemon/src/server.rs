@@ -407,9 +407,7 @@ impl Server {
             ServerBackend { handle: handle_of_backend, history, events, metrics, remote, started, ended, neighbours };
         let token_file = tokens.path().to_owned();
         runtime.spawn(async move {
-            if let Err(error) = http::serve(listener, Arc::new(backend), tokens, shutdown).await {
-                tracing::error!(%error, "the public interface failed");
-            }
+            http::serve(listener, Arc::new(backend), tokens, shutdown).await;
         });
         let server = Server {
             address,

@@ -19,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Args)]
 #[command(after_help = "Example:
-  amalgam agent --server 127.0.0.1:7434 --token-file /var/lib/amalgam/tokens.toml --name rack1-node3
+  amalgam token add --agent rack1-node3 > rack1-node3.token      # at the server; copy it to the node, with mode 600
+  amalgam agent --server 127.0.0.1:7434 --token-file rack1-node3.token --name rack1-node3
+A server that does not know the token is asked again and again, and the file is read anew each time.
 Tasks go on while the agent is away, and are taken over when it returns.
 
 To measure a scheduler at the size of thousands of nodes on one machine:
@@ -65,7 +67,7 @@ pub fn execute(args: AgentArgs, connection: &Connection) -> Result<ExitCode> {
         ..NodeOptions::default()
     };
     args.offer.apply(&mut node);
-    let secrets = cluster::secrets(connection, &state_dir)?;
+    let secrets = cluster::secrets(connection, &state_dir, Some(&name))?;
     let server = cluster::agents_address(&args.server);
     let (journal, patience) = (args.journal.journal, PATIENCE);
     if let Some(count) = args.hollow {

@@ -45,7 +45,8 @@ pub fn execute(args: GlobalArgs, connection: &Connection) -> Result<ExitCode> {
     let of = config.federation.as_ref().map(|federation| (federation.number, federation.size.clusters));
     let preset = config.preset.name();
     // A file of tokens proves it to the masters; its own clients have theirs in its state directory.
-    let secrets = connection.token_file.is_some().then(|| cluster::secrets(connection, &state_dir)).transpose()?;
+    let secrets =
+        connection.token_file.is_some().then(|| cluster::secrets(connection, &state_dir, None)).transpose()?;
     let options = GlobalOptions {
         state_dir: state_dir.clone(),
         config,

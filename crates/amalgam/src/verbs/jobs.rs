@@ -49,7 +49,7 @@ pub fn execute(args: JobsArgs, connection: &Connection) -> Result<ExitCode> {
     let options = JobsOptions {
         number: HostId(number),
         server: server.clone(),
-        secrets: cluster::secrets(connection, &state_dir)?,
+        secrets: cluster::secrets(connection, &state_dir, None)?,
         listen: args.listen.unwrap_or_else(|| format!("127.0.0.1:{}", FIRST_PORT + u16::from(number))),
         state_dir: args.work_dir.unwrap_or_else(|| state_dir.join(format!("jobs-{number}"))),
         journal: args.journal.journal,

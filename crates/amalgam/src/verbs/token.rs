@@ -3,10 +3,12 @@
 use crate::arguments::Connection;
 use crate::failure::{Failure, Result};
 use crate::{discovery, show};
-use amalgam_daemon::auth::{self, Tokens};
+use amalgam_daemon::auth::{self, Holder, TokenEntry, Tokens};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 #[derive(Args)]
 pub struct TokenArgs {
@@ -16,16 +18,36 @@ pub struct TokenArgs {
 
 #[derive(Subcommand)]
 enum TokenVerb {
-    /// Make a token for a user and print it
+    /// Make a token for a user or an agent and print it
     ///
-    /// A token keeps users apart on the interface: without --admin its holder lists all jobs but reads and acts on their own only. It
-    /// does not protect the state directory from their tasks: all tasks run as the user that the server and its agents
-    /// run as, and can read and change whatever that user can, the tokens and the output of others' tasks included.
+    /// A user's token keeps users apart on the interface: without --admin its holder lists all jobs but reads and acts on their own
+    /// only. It does not protect the state directory from their tasks: all tasks run as the user that the server and its
+    /// agents run as, and can read and change whatever that user can, the tokens and the output of others' tasks
+    /// included. An agent's token lets the agent of that name join and is good for nothing else.
+    ///
+    /// One that has a token gets a new one, and the old one is good for another 24 hours.
     Add {
-        user: String,
+        #[command(flatten)]
+        holder: HolderArgs,
         /// The user may act on everyone's jobs and drain nodes
-        #[arg(long)]
+        #[arg(long, conflicts_with = "agent")]
         admin: bool,
+        #[command(flatten)]
+        overlap: OverlapArgs,
+    },
+    /// Make a new token for one who has a token, with the same rights, and print it
+    ///
+    /// The old one is good for another 24 hours, so that copies of it can be replaced meanwhile.
+    Rotate {
+        #[command(flatten)]
+        holder: HolderArgs,
+        #[command(flatten)]
+        overlap: OverlapArgs,
+    },
+    /// Take all tokens of a user or an agent away
+    Remove {
+        #[command(flatten)]
+        holder: HolderArgs,
     },
     /// List who has a token
     List {
@@ -35,10 +57,64 @@ enum TokenVerb {
     },
 }
 
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct HolderArgs {
+    user: Option<String>,
+    /// The name of the node whose agent the token is for
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+}
+
+impl HolderArgs {
+    /// The name, and whether it is an agent's.
+    fn split(self) -> (String, bool) {
+        let is_agent = self.agent.is_some();
+        (self.agent.or(self.user).unwrap_or_default(), is_agent)
+    }
+}
+
+#[derive(Args)]
+struct OverlapArgs {
+    /// End the old token now, and not in 24 hours
+    #[arg(long)]
+    revoke_now: bool,
+}
+
 #[derive(Serialize)]
-struct Holder {
-    user: String,
+struct Held {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
     admin: bool,
+    /// When a token that was replaced ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+impl Held {
+    fn of(entry: TokenEntry) -> Held {
+        let (user, agent, admin) = match entry.holder {
+            Holder::User { name, admin } => (Some(name), None, admin),
+            Holder::Agent { name } => (None, Some(name), false),
+        };
+        Held {
+            user,
+            agent,
+            admin,
+            until: entry.until.map(|until| humantime::format_rfc3339_seconds(until).to_string()),
+        }
+    }
+
+    fn row(self) -> Vec<String> {
+        let role = match (&self.agent, self.admin) {
+            (Some(_), _) => "agent",
+            (None, true) => "administrator",
+            (None, false) => "user",
+        };
+        vec![self.user.or(self.agent).unwrap_or_default(), role.to_owned(), self.until.unwrap_or_default()]
+    }
 }
 
 pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
@@ -48,28 +124,56 @@ pub fn execute(args: TokenArgs, connection: &Connection) -> Result<ExitCode> {
         return Err(Failure::new(format!("there is no token file {}", path.display()), remedy));
     }
     match args.verb {
-        TokenVerb::Add { user, admin } => {
-            let entry = auth::add(&path, &user, admin)?;
-            if !admin {
-                show::note(&format!(
-                    "warning: tasks of {user} will run as the daemon's own user and can read its state directory\n  \
-                     help: give tokens only to people whom that user trusts; `amalgam token add --help` says more"
-                ));
-            }
-            show::print(&format!("{}\n", entry.token))?;
+        TokenVerb::Add { holder, admin, overlap } => add(&path, holder.split(), admin, overlap.revoke_now)?,
+        TokenVerb::Rotate { holder, overlap } => {
+            let (name, is_agent) = holder.split();
+            let entry = auth::rotate(&path, &name, is_agent, overlap.revoke_now)?;
+            tell(&path, &entry)?;
+        }
+        TokenVerb::Remove { holder } => {
+            let (name, is_agent) = holder.split();
+            auth::remove(&path, &name, is_agent)?;
         }
         TokenVerb::List { json } => {
-            let entries = auth::read(&path)?;
-            let holders: Vec<Holder> =
-                entries.into_iter().map(|entry| Holder { user: entry.user, admin: entry.admin }).collect();
+            let holders: Vec<Held> = auth::read(&path)?.into_iter().map(Held::of).collect();
             if json {
                 show::json(&holders)?;
             } else {
-                let role = |holder: &Holder| if holder.admin { "administrator" } else { "user" }.to_owned();
-                let rows: Vec<_> = holders.iter().map(|holder| vec![holder.user.clone(), role(holder)]).collect();
-                show::print(&show::table(&["USER", "ROLE"], &rows))?;
+                let rows: Vec<_> = holders.into_iter().map(Held::row).collect();
+                show::print(&show::table(&["NAME", "ROLE", "UNTIL"], &rows))?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn add(path: &Path, (name, is_agent): (String, bool), admin: bool, revokes: bool) -> Result<()> {
+    if is_agent {
+        return tell(path, &auth::add(path, Holder::Agent { name }, revokes)?);
+    }
+    // Who is an administrator does not cease to be one by getting a new token.
+    let was_admin = auth::read(path)?.iter().any(|entry| {
+        entry.is_valid(SystemTime::now())
+            && matches!(&entry.holder, Holder::User { name: user, admin: true } if *user == name)
+    });
+    let entry = auth::add(path, Holder::User { name: name.clone(), admin: admin || was_admin }, revokes)?;
+    if !(admin || was_admin) {
+        show::note(&format!(
+            "warning: tasks of {name} will run as the daemon's own user and can read its state directory\n  help: give \
+             tokens only to people whom that user trusts; `amalgam token add --help` says more"
+        ));
+    }
+    tell(path, &entry)
+}
+
+/// The token, and how long the one before it is good.
+fn tell(path: &Path, entry: &TokenEntry) -> Result<()> {
+    let is_older = |other: &TokenEntry| other.holder.name() == entry.holder.name() && other.token != entry.token;
+    let until = auth::read(path)?.into_iter().filter(is_older).filter_map(|other| other.until).max();
+    if let Some(until) = until {
+        let until = humantime::format_rfc3339_seconds(until);
+        let name = entry.holder.name();
+        show::note(&format!("note: the token that {name} had before is good until {until}; --revoke-now ends it"));
+    }
+    show::print(&format!("{}\n", entry.token))
 }

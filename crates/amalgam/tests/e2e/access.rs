@@ -1,10 +1,18 @@
 //! Who may do what through the public interface, and what it promises to programs.
 
 use crate::running::AWAIT_GO;
-use crate::support::{Cluster, Scene, job_spec, told, until_true};
+use crate::support::{Cluster, Daemon, PATIENCE, Scene, job_spec, told, until_true};
+use amalgam_core::vocabulary::HostId;
 use amalgam_daemon::api::{Event, EventKind, JobState};
 use amalgam_daemon::transport::{Introduction, JoinError, Secrets, join};
 use serde_json::Value;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_repeated_submission_makes_one_job() {
@@ -105,13 +113,151 @@ fn nobody_gets_in_without_a_token() {
 
     // A file that others can read is no secret.
     let tokens = scene.state().join("tokens.toml");
-    use std::os::unix::fs::PermissionsExt;
     assert_eq!(std::fs::metadata(&tokens).unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o644)).unwrap();
     let told = scene.run(&["list"]);
     assert!(told.code != 0 && told.err.contains("chmod 600"), "{told:?}");
     std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(scene.run(&["list"]).code, 0);
+}
+
+#[test]
+fn half_sent_calls_and_introductions_shut_nobody_out() {
+    let cluster = Cluster::start(1, 2, "");
+    let http = cluster.scene.http();
+    let mut halves = Vec::new();
+    for number in 0..400 {
+        let interface = ["", "GET /v1/jobs HT", "POST /v1/jobs HTTP/1.1\r\ncontent-length: 99\r\n"][number % 3];
+        let agents: &[u8] = [&b""[..], &[200, 0], &[255; 9]][number % 3];
+        for (address, text) in [(http.address.as_str(), interface.as_bytes()), (cluster.agents_address(), agents)] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(text).unwrap();
+            halves.push(stream);
+        }
+    }
+    let started = Instant::now();
+    assert_eq!(cluster.scene.ok(&["run", "--", "echo", "served"]), "served\n");
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    // Another agent comes in, too.
+    let second = Daemon::start(cluster.agent_command(1)).unwrap_or_else(|said| panic!("no agent: {said}"));
+    second.kill();
+    for mut half in halves {
+        half.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut said = Vec::new();
+        let end = half.read_to_end(&mut said).map_err(|error| error.kind());
+        assert!(end != Err(ErrorKind::WouldBlock), "it is not left open");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_token_file_locks_nobody_out() {
+    let scene = Scene::dev(&[]);
+    let path = scene.state().join("tokens.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    let mut command = scene.command(&["list"]);
+    command.env("AMALGAM_TOKEN", amalgam_daemon::auth::client_token(&path, "ada").unwrap());
+    let bad = good.replace("admin = true", "admin = maybe");
+    fs::write(&path, &bad).unwrap();
+    let listed = told(command);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    for arguments in [&["token", "add", "grace"][..], &["token", "list"], &["list"]] {
+        let told = scene.run(arguments);
+        assert!(told.code == 1 && told.err.contains("tokens.toml:4: ") && told.err.contains("mend line 4"), "{told:?}");
+        assert!(!told.err.contains("remove"), "{told:?}");
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), bad, "nothing was changed");
+    let said = scene.daemons.borrow_mut().pop().unwrap().kill();
+    assert!(said.contains("tokens.toml:4: ") && said.contains("stay so"), "{said}");
+    let refused = scene.run(&["dev", "--listen", "127.0.0.1:0"]);
+    assert!(refused.code == 1 && refused.err.contains("mend line 4"), "{refused:?}");
+}
+
+/// Replaces a file of tokens as `cp` to a node does.
+fn give(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// The same command with its messages in a file, where they can be read meanwhile.
+fn saying_into(command: Command, file: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" 2>>\"$SAID\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().env("SAID", file).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir(command.get_current_dir().unwrap());
+    shell
+}
+
+#[test]
+fn an_agent_whose_token_was_replaced_stays_or_comes_back_and_loses_nothing() {
+    let cluster = Cluster::start(0, 1, "");
+    let scene = &cluster.scene;
+    let (own, home) = (scene.path().join("own-token"), scene.path().join("node-0"));
+    let agent = || {
+        let mut command = scene.command(&["agent", "--server", cluster.agents_address(), "--name", "node-0"]);
+        command.args(["--cpus", "1", "--memory", "1GiB", "--work-dir"]).arg(&home).arg("--token-file").arg(&own);
+        scene.has_executor(&home);
+        command
+    };
+    give(&own, &scene.ok(&["token", "add", "--agent", "node-0"]));
+    let said = scene.path().join("agent-said");
+    let refusals = || fs::read_to_string(&said).unwrap_or_default().matches("does not know this token").count();
+    let first = Daemon::start(saying_into(agent(), &said)).unwrap_or_else(|said| panic!("no agent: {said}"));
+    let job = scene.submit(&["--", "sh", "-c", &format!("echo began; {AWAIT_GO}; echo went on")]);
+    until_true("its start", || scene.ok(&["logs", &job]) == "began\n");
+
+    // The old token is good for a day.
+    let newer = scene.ok(&["token", "rotate", "--agent", "node-0"]);
+    cluster.kill_server();
+    cluster.start_server();
+    let up = || scene.ok(&["node", "list"]).contains(" up ");
+    until_true("the agent with its old token", up);
+
+    // Then it is not, and the agent tries until it is given the new one.
+    let newest = scene.ok(&["token", "rotate", "--agent", "node-0", "--revoke-now"]);
+    cluster.kill_server();
+    cluster.start_server();
+    until_true("its refusal", || refusals() == 1);
+    assert!(!up());
+    give(&own, &newest);
+    until_true("the agent with its new token", up);
+    scene.write("go", "");
+    assert_eq!(scene.run(&["wait", &job]).code, 0);
+    assert_eq!(scene.ok(&["logs", &job]), "began\nwent on\n");
+    assert_eq!(scene.tasks(&job)[0].attempts, 1);
+    first.kill();
+    assert_eq!(refusals(), 1, "it says so once");
+
+    // One that is started with an old copy waits for a fresh one, too.
+    give(&own, &newer);
+    let mut late = Daemon::spawn(saying_into(agent(), &said));
+    until_true("its refusal", || refusals() == 2);
+    give(&own, &newest);
+    late.await_ready().unwrap();
+    late.kill();
+}
+
+#[test]
+fn a_token_is_good_for_its_holder_only() {
+    let cluster = Cluster::start(0, 1, "job_hosts = 1\npreset = 'sparrow'\n");
+    let scene = &cluster.scene;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let refused = |token: &str, introduction: Introduction| {
+        let secrets = Secrets::Single(token.trim().to_owned());
+        runtime
+            .block_on(join(cluster.agents_address(), &secrets, || introduction.clone()))
+            .err()
+            .map(|error| error.to_string())
+    };
+    let node = |name: &str| Introduction::Node { name: name.to_owned() };
+    let (agent, user) = (scene.ok(&["token", "add", "--agent", "vm-1"]), scene.ok(&["token", "add", "grace"]));
+    assert_eq!(refused(&agent, node("vm-1")), None);
+    assert!(refused(&agent, node("vm-2")).unwrap().contains("is that of the agent of vm-1"));
+    let jobs = Introduction::JobHost { host: HostId(1), address: "127.0.0.1:1".to_owned(), next: 0 };
+    assert!(refused(&agent, jobs.clone()).unwrap().contains("only an administrator's will do"));
+    for introduction in [node("grace"), jobs] {
+        assert!(refused(&user, introduction).unwrap().contains("grace, who is no administrator"));
+    }
+    assert!(refused("wrong", node("vm-1")).unwrap().contains("does not know this token"));
 }
 
 #[test]
@@ -123,7 +269,7 @@ fn a_node_has_a_name_that_can_be_a_path_whoever_gives_it() {
         assert!(told.err.contains("node") && !told.err.contains("\u{1b}[31m"), "{name:?}: {told:?}");
 
         // A program of one's own does not look at what it says.
-        let secrets = Secrets::File { path: cluster.scene.state().join("tokens.toml"), user: "ada".to_owned() };
+        let secrets = Secrets::file(cluster.scene.state().join("tokens.toml"), "ada".to_owned(), None);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let introduction = || Introduction::Node { name: name.to_owned() };
         let refused = runtime.block_on(join(cluster.agents_address(), &secrets, introduction)).err().unwrap();

@@ -522,7 +522,7 @@ impl FakeServer {
         let serving = super::serve(listener, Arc::new(FakeCluster::default()), tokens.clone(), async {
             let _ = closed.await;
         });
-        let server = std::thread::spawn(move || runtime.block_on(serving).expect("a listener that works"));
+        let server = std::thread::spawn(move || runtime.block_on(serving));
         FakeServer { address, tokens, close: Some(close), server: Some(server) }
     }
 }

@@ -6,6 +6,7 @@
 mod admission;
 mod backend;
 mod cluster;
+mod connections;
 mod events;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -21,18 +22,17 @@ pub use openapi::openapi;
 pub use output::{ATTEMPT, ENDED, NEWER};
 
 use crate::api::{Error, ErrorCode};
-use crate::auth::{Identity, Tokens};
+use crate::auth::{Holder, Identity, Tokens};
 use amalgam_core::vocabulary::JobId;
+use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
-use axum::{Router, serve as serve_http};
+use connections::Limits;
 use reply::Reply;
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -41,35 +41,26 @@ use tokio::sync::watch;
 pub const MAX_BODY: usize = 256 << 20;
 
 /// Answers calls until `shutdown`; then streams end and calls in flight are answered.
-///
-/// # Errors
-/// When the listener fails.
 pub async fn serve(
     listener: TcpListener,
     backend: Arc<dyn Backend>,
     tokens: Arc<Tokens>,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
+) {
     let (close, closing) = watch::channel(false);
     let app = App { backend, tokens, closing };
-    // Answers are small: waiting to fill a packet would cost more than it saves.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
     let stop = async move {
         shutdown.await;
         close.send_replace(true);
     };
-    serve_http(listener, router(app)).with_graceful_shutdown(stop).await
+    connections::serve(listener, router(app), Limits::default(), stop).await;
 }
 
 /// Answers every call with this, but says that the process lives.
-///
-/// # Errors
-/// When the listener fails.
-pub async fn refuse_all(listener: TcpListener, refusal: Error) -> io::Result<()> {
+pub async fn refuse_all(listener: TcpListener, refusal: Error) {
     let refuse = move || std::future::ready(Reply(refusal.clone()));
-    serve_http(listener, Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse)).await
+    let router = Router::new().route("/healthz", get(cluster::healthy)).fallback(refuse);
+    connections::serve(listener, router, Limits::default(), std::future::pending()).await;
 }
 
 #[derive(Clone)]
@@ -152,7 +143,13 @@ async fn authenticate(State(app): State<App>, mut request: Request, next: Next) 
     let header = request.headers().get(AUTHORIZATION).ok_or_else(|| refuse("the call carries no token"))?;
     let token = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer ")).map(str::trim);
     let token = token.ok_or_else(|| refuse("the authorization header is not `Bearer TOKEN`"))?;
-    let identity = app.tokens.identify(token).ok_or_else(|| refuse("the token is not known to this server"))?;
+    let identity = match app.tokens.holder(token) {
+        Some(Holder::User { name, admin }) => Identity { user: name, admin },
+        Some(Holder::Agent { name }) => {
+            return Err(refuse(&format!("the token is that of the agent of {name}, which is no user")));
+        }
+        None => return Err(refuse("the token is not known to this server")),
+    };
     request.extensions_mut().insert(identity);
     Ok(next.run(request).await)
 }

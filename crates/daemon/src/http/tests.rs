@@ -41,7 +41,9 @@ impl Client {
         let state = tempfile::tempdir().unwrap();
         let server = FakeServer::start(state.path(), "ada");
         let ada = auth::client_token(server.tokens.path(), "ada").unwrap();
-        let bob = auth::add(server.tokens.path(), "bob", false).unwrap().token;
+        let bob = auth::add(server.tokens.path(), auth::Holder::User { name: "bob".to_owned(), admin: false }, false)
+            .unwrap()
+            .token;
         let agent = Agent::config_builder().http_status_as_error(false).build().new_agent();
         Client { _state: state, server, agent, ada, bob }
     }

@@ -1,7 +1,7 @@
 //! A node's agent: its stream with the server, and those with processes of job managers, of which the server tells.
 
 use super::files::{answer_in_turn, piece};
-use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_patiently};
+use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_for_ever};
 use crate::backend::read_output;
 use crate::files::{FileStore, Piece};
 use crate::shell::{Handle, Input, PeerId};
@@ -134,19 +134,18 @@ async fn stay_with(host: HostId, mut address: watch::Receiver<String>, handle: H
         let at = address.borrow_and_update().clone();
         let introduction = || Introduction::NodeOf { node };
         let joined = tokio::select! {
-            joined = join_patiently(&at, &secrets, introduction, None) => joined,
+            joined = join_for_ever(&at, &secrets, introduction) => joined,
             moved = address.changed() => match moved {
                 Ok(()) => continue,
                 Err(_) => return,
             },
         };
         match joined {
-            Ok(joined @ Joined { terms: Terms::NodeOf, .. }) => {
+            joined @ Joined { terms: Terms::NodeOf, .. } => {
                 let end = serve_host(host, joined, &handle, &mut address, node).await;
                 tracing::warn!(%end, "the connection to job managers {} broke", host.0);
             }
-            Ok(_) => tracing::warn!("what answers at {at} is no process of job managers"),
-            Err(error) => tracing::warn!("job managers {}: {error}", host.0),
+            _ => tracing::warn!("what answers at {at} is no process of job managers"),
         }
         tokio::select! {
             () = tokio::time::sleep(RETRY.1) => {}

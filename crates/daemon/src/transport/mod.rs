@@ -14,15 +14,19 @@ mod agents;
 mod federation;
 mod files;
 mod job_hosts;
+mod patience;
+mod secrets;
 mod server;
 
 pub use agents::{HostLinks, serve_server};
 pub use federation::{GlobalIntroduction, serve_cluster};
 pub use files::{FederatedFiles, Fetched, OtherNodes, RemoteNodes};
 pub use job_hosts::serve_as_job_host;
+pub use patience::{Patience, RETRY, join_for_ever, join_patiently};
+pub use secrets::Secrets;
 pub use server::{Gate, Side, serve_daemons};
 
-use crate::auth::{self, AuthError, Tokens};
+use crate::auth::{self, AuthError};
 use crate::files::{Piece, PieceAsk};
 use crate::frames::{self, Decoder};
 use crate::server::ServerId;
@@ -36,8 +40,6 @@ use amalgam_core::vocabulary::{AttemptId, HostId, Instant, NodeId, Stream};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::cell::RefCell;
 use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -47,15 +49,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 27;
+const VERSION: u32 = 28;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The same where others may be asked instead. One whose process is paused takes connections, and says nothing.
 const HANDSHAKE_AMONG_SEVERAL: Duration = Duration::from_secs(1);
 /// The first frame of a stranger is short.
 const STRANGERS_FRAME: usize = 4 * 1024;
-/// Between two tries to reach a peer: at first, and at most.
-pub const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 #[derive(Serialize, Deserialize)]
 struct Challenge {
@@ -97,8 +97,19 @@ enum Answer {
     },
     Refused {
         why: String,
-        is_passing: bool,
+        obstacle: Obstacle,
     },
+}
+
+/// What stands in the way of one that is not let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Obstacle {
+    /// It goes away by itself, as a connection before this one that still looks good.
+    Passing,
+    /// The token: an operator may put a fresh one where it is read.
+    Token,
+    /// One of both sides has to be started otherwise.
+    Lasting,
 }
 
 /// What the joining side is told, by how it introduced itself.
@@ -180,43 +191,6 @@ impl From<Wire> for Outgoing {
     }
 }
 
-/// The tokens that prove a daemon to another one: those of administrators.
-#[derive(Clone)]
-pub enum Secrets {
-    /// Of a server.
-    Server(Arc<Tokens>),
-    /// A file as a server has it, or one with a single token, read again whenever it is needed.
-    File {
-        path: PathBuf,
-        /// Whose token is preferred.
-        user: String,
-    },
-    Single(String),
-}
-
-impl Secrets {
-    /// The one that proves this process.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub fn own(&self) -> Result<String, AuthError> {
-        match self {
-            Secrets::Server(tokens) => auth::client_token(tokens.path(), ""),
-            Secrets::File { path, user } => auth::client_token(path, user),
-            Secrets::Single(token) => Ok(token.clone()),
-        }
-    }
-
-    /// Those that others may prove.
-    fn all(&self) -> Result<Vec<String>, AuthError> {
-        match self {
-            Secrets::Server(tokens) => tokens.administrators(),
-            Secrets::File { path, .. } => auth::daemon_tokens(path),
-            Secrets::Single(token) => Ok(vec![token.clone()]),
-        }
-    }
-}
-
 // ---- joining -------------------------------------------------------------------------------------------------------
 
 /// An accepted connection.
@@ -232,11 +206,26 @@ pub enum JoinError {
     #[error("cannot reach {address}: {error}")]
     Unreachable { address: String, error: io::Error },
     #[error("{address} does not let us in: {why}")]
-    Refused { address: String, why: String, is_passing: bool },
+    Refused { address: String, why: String, obstacle: Obstacle },
     #[error("what answers at {address} cannot prove that it has our token")]
     Impostor { address: String },
     #[error(transparent)]
     Auth(#[from] AuthError),
+}
+
+impl JoinError {
+    pub(crate) fn lasting(address: &str, why: String) -> JoinError {
+        JoinError::Refused { address: address.to_owned(), why, obstacle: Obstacle::Lasting }
+    }
+
+    /// Whether nothing that happens elsewhere can help.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, JoinError::Refused { obstacle: Obstacle::Lasting, .. })
+    }
+
+    fn is_of_network(&self) -> bool {
+        matches!(self, JoinError::Unreachable { .. } | JoinError::Refused { obstacle: Obstacle::Passing, .. })
+    }
 }
 
 /// Joins the daemon that listens there. Where that is one of several, as an active master and its standbys, their addresses are
@@ -279,7 +268,7 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
     let challenge: Challenge = link.read().await.map_err(unreachable)?;
     if challenge.version != VERSION {
         let why = format!("it speaks version {} and we {VERSION}; install the same version", challenge.version);
-        return Err(JoinError::Refused { address: address.to_owned(), why, is_passing: false });
+        return Err(JoinError::lasting(address, why));
     }
     let nonce = auth::new_nonce()?;
     let proof = auth::prove(&token, JOINING, &challenge.nonce);
@@ -293,50 +282,13 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
             link.longest_silence = longest_silence;
             Ok(Joined { terms, incarnation, link })
         }
-        Answer::Refused { why, is_passing } => Err(JoinError::Refused { address: address.to_owned(), why, is_passing }),
+        Answer::Refused { why, obstacle } => Err(JoinError::Refused { address: address.to_owned(), why, obstacle }),
     }
 }
 
 /// What each side proves to hold the token for.
 const JOINING: &str = "agent";
 const LISTENING: &str = "server";
-
-/// Tries again while nobody answers, and while the connection before is taken for a good one; what is refused for another
-/// reason would be refused again. Without a limit to its patience it goes on for ever.
-///
-/// # Errors
-/// As of [`join`].
-pub async fn join_patiently(
-    address: &str,
-    secrets: &Secrets,
-    introduction: impl Fn() -> Introduction,
-    patience: Option<Duration>,
-) -> Result<Joined, JoinError> {
-    let started = tokio::time::Instant::now();
-    let mut pause = RETRY.0;
-    let mut said = String::new();
-    loop {
-        let error = match join(address, secrets, &introduction).await {
-            Ok(joined) => return Ok(joined),
-            Err(error) => error,
-        };
-        match &error {
-            JoinError::Unreachable { .. } | JoinError::Refused { is_passing: true, .. } => {
-                if patience.is_some_and(|patience| started.elapsed() >= patience) {
-                    return Err(error);
-                }
-                let why = error.to_string();
-                if why != said {
-                    tracing::warn!("still trying: {why}");
-                    said = why;
-                }
-            }
-            _ => return Err(error),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY.1);
-    }
-}
 
 // ---- both sides ----------------------------------------------------------------------------------------------------
 

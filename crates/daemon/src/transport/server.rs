@@ -3,10 +3,10 @@
 use super::federation::{GlobalIntroduction, exchange, may_say};
 use super::files::answer_in_turn;
 use super::{
-    Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Outgoing, RemoteNodes,
+    Answer, Challenge, HANDSHAKE, Hello, Introduction, JOINING, LISTENING, Link, Obstacle, Outgoing, RemoteNodes,
     STRANGERS_FRAME, Secrets, Terms, VERSION, Wire,
 };
-use crate::auth;
+use crate::auth::{self, Holder};
 use crate::files::MOST_SERVED;
 use crate::server::ServerId;
 use crate::shell::{Handle, Input, Parcel, PeerId, PeerRoute, decode};
@@ -16,6 +16,7 @@ use amalgam_core::job_manager::JobManagerSettings;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{ClockOffset, Federation, GlobalId, HostId, Instant, Named, NodeId};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
+/// The most connections that have not proven who they are.
+const MOST_STRANGERS: usize = 256;
 /// So many signs of life come in the time of a lease.
 const PULSES: u32 = 5;
 
@@ -65,16 +68,16 @@ struct Guest {
 /// Why somebody is not let in, and whether that may change by itself.
 struct Refusal {
     why: String,
-    is_passing: bool,
+    obstacle: Obstacle,
 }
 
 impl Refusal {
     fn for_good(why: String) -> Refusal {
-        Refusal { why, is_passing: false }
+        Refusal { why, obstacle: Obstacle::Lasting }
     }
 
     fn stopping() -> Refusal {
-        Refusal { why: "it is stopping".to_owned(), is_passing: true }
+        Refusal { why: "it is stopping".to_owned(), obstacle: Obstacle::Passing }
     }
 }
 
@@ -82,16 +85,29 @@ impl Refusal {
 pub async fn serve_daemons(listener: TcpListener, gate: Gate) {
     let gate = Arc::new(gate);
     let connections = AtomicU64::new(1);
+    let mut strangers: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             // Out of file descriptors, most likely; it passes.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            strangers.pop_front();
+            tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         let gate = Arc::clone(&gate);
         let incarnation = gate.incarnation(connections.fetch_add(1, Ordering::Relaxed));
+        // The oldest of too many strangers is sent away. One that speaks at once is let in before.
+        strangers.retain(|stranger| !stranger.is_closed());
+        if strangers.len() >= MOST_STRANGERS {
+            strangers.pop_front();
+        }
+        let (stays, must_go) = oneshot::channel();
+        strangers.push_back(stays);
         tokio::spawn(async move {
-            match timeout(HANDSHAKE, gate.let_in(stream, incarnation)).await {
+            let let_in = tokio::select! {
+                let_in = timeout(HANDSHAKE, gate.let_in(stream, incarnation)) => let_in,
+                _ = must_go => return tracing::warn!(%address, "too many that do not introduce themselves; one was sent away"),
+            };
+            match let_in {
                 Ok(Ok(guest)) => gate.serve(guest).await,
                 Ok(Err(error)) => tracing::warn!(%address, %error, "a daemon was not let in"),
                 Err(_) => tracing::warn!(%address, "a daemon did not introduce itself in time"),
@@ -118,12 +134,14 @@ impl Gate {
             let why = format!("you speak version {} and we {VERSION}; install the same version", hello.version);
             return Err(refuse(link, Refusal::for_good(why)).await);
         }
-        let secrets = self.secrets.all().map_err(io::Error::other)?;
-        let token = secrets.into_iter().find(|token| auth::verify(token, JOINING, &nonce, &hello.proof));
-        let Some(token) = token else {
-            let why = "the token is not that of an administrator of this server, whose tokens.toml it needs a copy of"
-                .to_owned();
-            return Err(refuse(link, Refusal::for_good(why)).await);
+        let entries = self.secrets.all().map_err(io::Error::other)?;
+        let proven = entries.into_iter().find(|entry| auth::verify(&entry.token, JOINING, &nonce, &hello.proof));
+        let token = match proven.ok_or_else(unknown_token).and_then(|entry| match may_join(&entry.holder, &hello) {
+            Ok(()) => Ok(entry.token),
+            Err(why) => Err(Refusal { why, obstacle: Obstacle::Token }),
+        }) {
+            Ok(token) => token,
+            Err(refusal) => return Err(refuse(link, refusal).await),
         };
         let address = match &hello.introduction {
             Introduction::JobHost { address, .. } => Some(address.clone()),
@@ -147,7 +165,7 @@ impl Gate {
                     unreachable!("nobody is admitted as one")
                 }
             };
-            return Err(refuse(link, Refusal { why, is_passing: true }).await);
+            return Err(refuse(link, Refusal { why, obstacle: Obstacle::Passing }).await);
         };
         let proof = auth::prove(&token, LISTENING, &hello.nonce);
         link.write(&Answer::Accepted { incarnation, terms, proof, longest_silence: self.lease }).await?;
@@ -169,7 +187,7 @@ impl Gate {
             (Side::Server { .. }, Introduction::JobHost { host, .. })
                 if self.handle.routes().job_hosts().contains(&host) =>
             {
-                Err(Refusal { why: are_connected(host), is_passing: true })
+                Err(Refusal { why: are_connected(host), obstacle: Obstacle::Passing })
             }
             (Side::Server { id, preset, .. }, Introduction::JobHost { host, next, .. }) => {
                 let known = self.handle.ask(move |roles, _| Known::of(roles, host)).await;
@@ -371,6 +389,32 @@ impl Gate {
     }
 }
 
+fn unknown_token() -> Refusal {
+    let why = "the server does not know this token: put a fresh copy of its tokens.toml here, or what `amalgam token add --agent \
+               NAME` prints there; it is read again for each try";
+    Refusal { why: why.to_owned(), obstacle: Obstacle::Token }
+}
+
+/// Whether this token is good for what its holder wants to be.
+fn may_join(holder: &Holder, hello: &Hello) -> Result<(), String> {
+    match (holder, &hello.introduction) {
+        (Holder::User { admin: true, .. }, _) => Ok(()),
+        (Holder::User { name, admin: false }, _) => Err(format!(
+            "the token is that of the user {name}, who is no administrator: use what `amalgam token add --agent NAME` prints"
+        )),
+        (Holder::Agent { name }, Introduction::Node { name: node }) if name == node => Ok(()),
+        // Its number was given to the one whose name it has.
+        (Holder::Agent { .. }, Introduction::NodeOf { .. }) => Ok(()),
+        (Holder::Agent { name }, Introduction::Node { name: node }) => Err(format!(
+            "the token is that of the agent of {name}, and this one is named {node}: use --name {name}, or give {node} a token \
+             of its own with `amalgam token add --agent {node}`"
+        )),
+        (Holder::Agent { name }, Introduction::JobHost { .. } | Introduction::Global(_)) => {
+            Err(format!("the token is that of the agent of {name}, and only an administrator's will do here"))
+        }
+    }
+}
+
 fn are_connected(HostId(host): HostId) -> String {
     format!("job managers {host} are connected already; give each process of job managers a --number of its own")
 }
@@ -394,8 +438,8 @@ impl Known {
     }
 }
 
-async fn refuse(mut link: Link, Refusal { why, is_passing }: Refusal) -> io::Error {
-    let told = link.write(&Answer::Refused { why: why.clone(), is_passing }).await;
+async fn refuse(mut link: Link, Refusal { why, obstacle }: Refusal) -> io::Error {
+    let told = link.write(&Answer::Refused { why: why.clone(), obstacle }).await;
     told.err().unwrap_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 

@@ -1,0 +1,532 @@
+//! The token file: who holds which token, since when replaced. It is edited by people and by `amalgam token`, which keeps
+//! their comments.
+
+use super::AuthError;
+use crate::durable;
+use amalgam_core::vocabulary::Named;
+use rustix::fs::FlockOperation;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table, TableLike, value};
+
+/// For so long a token that was replaced is still good: copies of it elsewhere can be replaced meanwhile.
+pub const OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Whose a token is, and with that what it is good for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// A person, or a program that acts for one. An administrator's also proves daemons to each other.
+    User { name: String, admin: bool },
+    /// The agent of the node of this name, and nothing else.
+    Agent { name: String },
+}
+
+impl Holder {
+    pub fn name(&self) -> &str {
+        match self {
+            Holder::User { name, .. } | Holder::Agent { name } => name,
+        }
+    }
+
+    /// Whether both are the same user, whatever their rights, or the same agent.
+    fn is_same(&self, other: &Holder) -> bool {
+        matches!(self, Holder::Agent { .. }) == matches!(other, Holder::Agent { .. }) && self.name() == other.name()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TokenEntry {
+    pub holder: Holder,
+    pub token: String,
+    /// It was replaced, and is no longer good then.
+    pub until: Option<SystemTime>,
+}
+
+impl TokenEntry {
+    pub fn is_valid(&self, now: SystemTime) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// The later of two entries of a holder, by which is good for longer.
+    fn rank(&self) -> (bool, Option<SystemTime>) {
+        (self.until.is_none(), self.until)
+    }
+}
+
+/// Why a text is no token file, and where.
+struct Mistake {
+    at: usize,
+    problem: String,
+    remedy: &'static str,
+}
+
+/// Reads the entries of a token file that only its owner can read.
+///
+/// # Errors
+/// When it cannot be used, has a mistake, or can be read by others.
+pub fn read(path: &Path) -> Result<Vec<TokenEntry>, AuthError> {
+    parse(path, &read_private(path)?)
+}
+
+pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<TokenEntry>, AuthError> {
+    entries(text).map_err(|Mistake { at, problem, remedy }| {
+        let line = text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1;
+        AuthError::Malformed { path: path.to_owned(), line, problem, remedy }
+    })
+}
+
+/// What is quoted of the text is never a value: it could be a secret.
+fn entries(text: &str) -> Result<Vec<TokenEntry>, Mistake> {
+    let text = text.trim_start_matches('\u{feff}');
+    let document = Document::parse(text).map_err(|error| {
+        let problem = error.message().lines().next().unwrap_or_default().to_owned();
+        Mistake { at: start(error.span()), problem, remedy: "write what stands there as TOML wants it" }
+    })?;
+    let mut entries: Vec<TokenEntry> = Vec::new();
+    for (name, item) in document.iter() {
+        let at = start(item.span());
+        let wrong = |problem: &str, remedy| Mistake { at, problem: problem.to_owned(), remedy };
+        if name != "token" {
+            return Err(wrong(
+                "this key means nothing here",
+                "each token is a [[token]] with `user` or `agent`, and `token`",
+            ));
+        }
+        let tables: Vec<&dyn TableLike> = match item {
+            Item::ArrayOfTables(tables) => tables.iter().map(|table| table as &dyn TableLike).collect(),
+            Item::Value(list) => {
+                let tables = list.as_array().map(|list| list.iter().map(|one| one.as_inline_table()));
+                let tables: Option<Vec<_>> = tables.and_then(Iterator::collect);
+                let tables =
+                    tables.ok_or_else(|| wrong("`token` is no list of tables", "write [[token]] before each"))?;
+                tables.into_iter().map(|table| table as &dyn TableLike).collect()
+            }
+            _ => return Err(wrong("`token` is no list of tables", "write [[token]] with two brackets")),
+        };
+        for table in tables {
+            let (at, entry) = entry(table, at)?;
+            if entries.iter().any(|other| other.token == entry.token) {
+                let problem = format!("the token of {} is that of another entry, too", entry.holder.name());
+                return Err(Mistake { at, problem, remedy: "remove one of the two entries" });
+            }
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+fn start(span: Option<Range<usize>>) -> usize {
+    span.map_or(0, |span| span.start)
+}
+
+/// With where its token is.
+fn entry(table: &dyn TableLike, above: usize) -> Result<(usize, TokenEntry), Mistake> {
+    let (mut user, mut agent, mut token, mut admin, mut until) = (None, None, None, None, None);
+    let mut place = above;
+    for (name, item) in table.iter() {
+        let at = table.key(name).and_then(toml_edit::Key::span).map_or_else(|| start(item.span()), |span| span.start);
+        place = place.max(at);
+        let wrong = |problem: String, remedy| Mistake { at, problem, remedy };
+        let text = || {
+            let text = item.as_str().map(str::to_owned);
+            text.ok_or_else(|| wrong(format!("`{name}` is no text"), "write it in quotes"))
+        };
+        match name {
+            "user" => user = Some((at, text()?)),
+            "agent" => agent = Some((at, text()?)),
+            "token" => token = Some((at, text()?)),
+            "admin" => {
+                let given = item.as_bool();
+                admin = Some(
+                    given
+                        .ok_or_else(|| wrong("`admin` is neither true nor false".to_owned(), "write true or false"))?,
+                );
+            }
+            "until" => {
+                let given = item.as_str().map(str::to_owned).or_else(|| item.as_datetime().map(ToString::to_string));
+                let time = given.and_then(|text| humantime::parse_rfc3339_weak(&text).ok());
+                let remedy = "write for instance until = 2026-12-31T00:00:00Z, or leave it out";
+                until = Some(time.ok_or_else(|| wrong("`until` is no point in time".to_owned(), remedy))?);
+            }
+            _ => {
+                // Where a quote is missing the key may be a secret.
+                let problem = if name.len() > 16 { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
+                return Err(wrong(problem, "keys are user, agent, token, admin and until"));
+            }
+        }
+    }
+    let wrong = |at, problem: &str, remedy| Err(Mistake { at, problem: problem.to_owned(), remedy });
+    let (named, at, name) = match (user, agent) {
+        (Some((at, name)), None) => (Named::User, at, name),
+        (None, Some((at, name))) => (Named::Node, at, name),
+        (Some((at, _)), Some(_)) => return wrong(at, "an entry has both `user` and `agent`", "keep one of them"),
+        (None, None) => return wrong(place, "an entry names nobody", "write user = \"NAME\", or agent = \"NAME\""),
+    };
+    named.check(&name).map_err(|bad| Mistake { at, problem: bad.problem, remedy: bad.remedy })?;
+    let Some((at, token)) = token else {
+        return wrong(at, &format!("the entry of {name} has no `token`"), "make one with `amalgam token add`");
+    };
+    if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return wrong(
+            at,
+            &format!("the token of {name} is empty or has a space in it"),
+            "make one with `amalgam token add`",
+        );
+    }
+    let holder = match (named, admin) {
+        (Named::User, admin) => Holder::User { name, admin: admin.unwrap_or(false) },
+        (_, Some(true)) => return wrong(at, "an agent is no administrator", "leave out `admin`"),
+        (_, _) => Holder::Agent { name },
+    };
+    Ok((at, TokenEntry { holder, token, until }))
+}
+
+/// Gives a user or an agent a new token. What it had is good for another [`OVERLAP`], or not any more where that is to be
+/// revoked now. A running server notices by itself. A file with a mistake is left as it is.
+///
+/// # Errors
+/// When the file cannot be used, or the name is none.
+pub fn add(path: &Path, holder: Holder, revokes: bool) -> Result<TokenEntry, AuthError> {
+    let named = if matches!(holder, Holder::Agent { .. }) { Named::Node } else { Named::User };
+    named.check(holder.name()).map_err(AuthError::BadName)?;
+    let entry = TokenEntry { holder, token: super::new_token()?, until: None };
+    change(path, |entries, tables| {
+        replace(entries, tables, &entry.holder, revokes);
+        tables.push(table(&entry));
+        Ok(())
+    })?;
+    Ok(entry)
+}
+
+/// The same for one who has a token, and with the same rights.
+///
+/// # Errors
+/// When the file cannot be used, or there is no such user or agent.
+pub fn rotate(path: &Path, name: &str, is_agent: bool, revokes: bool) -> Result<TokenEntry, AuthError> {
+    let token = super::new_token()?;
+    let mut made = None;
+    change(path, |entries, tables| {
+        let entry = TokenEntry { holder: held_by(path, entries, name, is_agent)?, token, until: None };
+        replace(entries, tables, &entry.holder, revokes);
+        tables.push(table(&entry));
+        made = Some(entry);
+        Ok(())
+    })?;
+    Ok(made.expect("it was made, or the error returned"))
+}
+
+/// Takes all tokens of a user or an agent away.
+///
+/// # Errors
+/// When the file cannot be used, or there is no such user or agent.
+pub fn remove(path: &Path, name: &str, is_agent: bool) -> Result<(), AuthError> {
+    change(path, |entries, tables| {
+        let holder = held_by(path, entries, name, is_agent)?;
+        replace(entries, tables, &holder, true);
+        Ok(())
+    })
+}
+
+/// With the rights of the newest entry.
+fn held_by(path: &Path, entries: &[TokenEntry], name: &str, is_agent: bool) -> Result<Holder, AuthError> {
+    let wanted = match is_agent {
+        true => Holder::Agent { name: name.to_owned() },
+        false => Holder::User { name: name.to_owned(), admin: false },
+    };
+    let own = entries.iter().filter(|entry| entry.holder.is_same(&wanted)).max_by_key(|entry| entry.rank());
+    let missing = || AuthError::Unknown { path: path.to_owned(), name: name.to_owned() };
+    own.map(|entry| entry.holder.clone()).ok_or_else(missing)
+}
+
+/// Lets what this holder has run out, and removes what has.
+fn replace(entries: &[TokenEntry], tables: &mut ArrayOfTables, holder: &Holder, revokes: bool) {
+    let now = SystemTime::now();
+    let end = now + OVERLAP;
+    for (place, entry) in entries.iter().enumerate().rev() {
+        if !entry.holder.is_same(holder) {
+            continue;
+        }
+        if revokes || !entry.is_valid(now) {
+            tables.remove(place);
+        } else if entry.until.is_none_or(|until| until > end)
+            && let Some(table) = tables.get_mut(place)
+        {
+            table.insert("until", value(humantime::format_rfc3339_seconds(end).to_string()));
+        }
+    }
+}
+
+fn table(entry: &TokenEntry) -> Table {
+    let mut table = Table::new();
+    match &entry.holder {
+        Holder::User { name, admin } => {
+            table.insert("user", value(name));
+            table.insert("token", value(&entry.token));
+            table.insert("admin", value(*admin));
+        }
+        Holder::Agent { name } => {
+            table.insert("agent", value(name));
+            table.insert("token", value(&entry.token));
+        }
+    }
+    table
+}
+
+/// Reads, changes and replaces the file, one process at a time. The tables are those of the entries, in their order.
+fn change(
+    path: &Path,
+    edit: impl FnOnce(&[TokenEntry], &mut ArrayOfTables) -> Result<(), AuthError>,
+) -> Result<(), AuthError> {
+    let wrong = |source| AuthError::Io { path: path.to_owned(), source };
+    // A link's own directory need not be writable.
+    let path: PathBuf = std::fs::canonicalize(path).map_err(wrong)?;
+    let directory = File::open(path.parent().unwrap_or(Path::new("/"))).map_err(wrong)?;
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(|error| wrong(error.into()))?;
+    let text = read_private(&path)?;
+    let entries = parse(&path, &text)?;
+    let mut document: DocumentMut = Document::parse(text.trim_start_matches('\u{feff}'))
+        .map(Document::into_mut)
+        .map_err(|error| wrong(io::Error::other(error.message().to_owned())))?;
+    let list = document.entry("token").or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    let mut tables = std::mem::take(list).into_array_of_tables().unwrap_or_default();
+    edit(&entries, &mut tables)?;
+    *list = Item::ArrayOfTables(tables);
+    durable::replace(&path, document.to_string().as_bytes()).map_err(wrong)
+}
+
+/// A file with the first token of a state directory.
+pub(super) fn create(path: &Path, first: &TokenEntry) -> Result<(), AuthError> {
+    let mut document = DocumentMut::new();
+    document.insert("token", Item::ArrayOfTables(std::iter::once(table(first)).collect()));
+    let wrong = |source| AuthError::Io { path: path.to_owned(), source };
+    durable::replace(path, document.to_string().as_bytes()).map_err(wrong)
+}
+
+/// The token that a client sends: from a server's token file the newest of `user`, or else the first user's; from any other
+/// file its only line.
+///
+/// # Errors
+/// When the file cannot be used, holds none, or can be read by others.
+pub fn client_token(path: &Path, user: &str) -> Result<String, AuthError> {
+    let text = read_private(path)?;
+    if let Some(line) = only_line(&text) {
+        return Ok(line.to_owned());
+    }
+    let of_users = |entry: &&TokenEntry| matches!(entry.holder, Holder::User { .. });
+    let entries = valid(parse(path, &text)?);
+    let users: Vec<&TokenEntry> = entries.iter().filter(of_users).collect();
+    let own = users.iter().filter(|entry| entry.holder.name() == user).max_by_key(|entry| entry.rank());
+    let any = || users.iter().find(|entry| entry.until.is_none()).or(users.first());
+    let found = own.or_else(any);
+    found.map(|entry| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
+}
+
+/// The token that proves a daemon: the only line of a file; from a server's token file the newest of the agent `node`, else an
+/// administrator's, `user`'s rather than another's.
+///
+/// # Errors
+/// As of [`client_token`].
+pub fn daemon_token(path: &Path, node: Option<&str>, user: &str) -> Result<String, AuthError> {
+    let text = read_private(path)?;
+    if let Some(line) = only_line(&text) {
+        return Ok(line.to_owned());
+    }
+    let entries = valid(parse(path, &text)?);
+    let preference = |entry: &TokenEntry| match &entry.holder {
+        Holder::Agent { name } => (node == Some(name.as_str())).then_some(2),
+        Holder::User { name, admin: true } => Some(i32::from(name == user)),
+        // The other side says that it is no administrator's.
+        Holder::User { admin: false, .. } => Some(-1),
+    };
+    let ranked = entries.iter().rev().filter_map(|entry| Some((preference(entry)?, entry.rank(), entry)));
+    let best = ranked.max_by_key(|(preference, rank, _)| (*preference, *rank));
+    best.map(|(_, _, entry)| entry.token.clone()).ok_or_else(|| AuthError::Empty { path: path.to_owned() })
+}
+
+/// Those by which a daemon with this file knows others: the only line of a file counts as an administrator's.
+///
+/// # Errors
+/// As of [`client_token`].
+pub fn daemon_entries(path: &Path) -> Result<Vec<TokenEntry>, AuthError> {
+    let text = read_private(path)?;
+    match only_line(&text) {
+        Some(line) => Ok(vec![TokenEntry::single(line)]),
+        None => Ok(valid(parse(path, &text)?)),
+    }
+}
+
+impl TokenEntry {
+    /// A token without a file is taken for an administrator's.
+    pub(crate) fn single(token: &str) -> TokenEntry {
+        let holder = Holder::User { name: "administrator".to_owned(), admin: true };
+        TokenEntry { holder, token: token.to_owned(), until: None }
+    }
+}
+
+fn valid(mut entries: Vec<TokenEntry>) -> Vec<TokenEntry> {
+    let now = SystemTime::now();
+    entries.retain(|entry| entry.is_valid(now));
+    entries
+}
+
+fn only_line(text: &str) -> Option<&str> {
+    let line = text.trim();
+    (!line.is_empty() && !line.contains(|c: char| c.is_whitespace() || matches!(c, '=' | '['))).then_some(line)
+}
+
+pub(super) fn read_private(path: &Path) -> Result<String, AuthError> {
+    let wrong = |source| AuthError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(wrong)?;
+    // Asked of the open file: its name may point elsewhere by now.
+    let mode = file.metadata().map_err(wrong)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(AuthError::Exposed { path: path.to_owned(), mode });
+    }
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut &file, &mut bytes).map_err(wrong)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let sound = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..sound].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let (problem, remedy) = ("a byte is no UTF-8".to_owned(), "save the file as UTF-8");
+        AuthError::Malformed { path: path.to_owned(), line, problem, remedy }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.toml");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        (dir, path)
+    }
+
+    fn user(name: &str, admin: bool) -> Holder {
+        Holder::User { name: name.to_owned(), admin }
+    }
+
+    const TWO: &str = "# keep in sync with the wiki\n[[token]]\nuser = \"ada\"   # on leave\ntoken = \"t1\"\nadmin = true\n\n\
+                       [[token]]\nagent = \"vm-1\"\ntoken = \"t2\"\n";
+
+    #[test]
+    fn a_mistake_is_named_with_its_line_and_remedy_and_without_secrets() {
+        let one = "[[token]]\nuser = 'ada'\n";
+        for (text, line, said) in [
+            (format!("{one}token = 'hunter2\n"), 3, ""),
+            (format!("{one}token = hunter2\n"), 3, ""),
+            (format!("{one}token = 12345678\n"), 3, "`token` is no text"),
+            (format!("{one}tokn = 'hunter2'\n"), 3, "unknown key `tokn`"),
+            (one.to_owned(), 2, "has no `token`"),
+            (format!("{one}token = ''\n"), 3, "is empty"),
+            (format!("{one}token = 'hunter2'\nadmin = 'yes'\n"), 4, "`admin` is neither"),
+            (format!("{one}token = 'hunter2'\nuntil = 'soon'\n"), 4, "`until` is no point in time"),
+            (format!("{one}token = 'hunter2'\nagent = 'x'\n"), 2, "both `user` and `agent`"),
+            ("\n[[token]]\ntoken = 'hunter2'\n".to_owned(), 3, "names nobody"),
+            ("[[token]]\nuser = '../x'\ntoken = 'hunter2'\n".to_owned(), 2, "`../x` cannot name a user"),
+            (format!("{one}token = 'hunter2'\n\n[[token]]\nuser = 'bob'\ntoken = 'hunter2'\n"), 7, "of another entry"),
+            ("[token]\nuser = 'ada'\ntoken = 'hunter2'\n".to_owned(), 1, "no list of tables"),
+            ("tokens = []\n".to_owned(), 1, "means nothing here"),
+            (format!("{one}{one}"), 2, "has no `token`"),
+        ] {
+            let (_dir, path) = file(&text);
+            let refused = read(&path).unwrap_err();
+            let told = refused.to_string();
+            assert!(told.starts_with(&format!("{}:{line}: ", path.display())) && told.contains(said), "{text}\n{told}");
+            assert!(!told.contains("hunter2") && !told.contains("12345678"), "{told}");
+            assert!(!refused.remedy().is_empty() && !refused.remedy().contains("remove it"), "{}", refused.remedy());
+        }
+        let (_dir, path) = file("");
+        fs::write(&path, b"[[token]]\nuser = 'a\xff'\n").unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("tokens.toml:2: a byte is no UTF-8"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_written_either() {
+        for text in ["[[token]]\nuser = 'ada'\ntoken = 'x\n", "garbage", "[[token]]\nuser = 'ada'\n"] {
+            let (_dir, path) = file(text);
+            add(&path, user("bob", false), false).unwrap_err();
+            rotate(&path, "ada", false, false).unwrap_err();
+            remove(&path, "ada", false).unwrap_err();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_replaced_is_good_for_a_day_and_comments_stay() {
+        let (_dir, path) = file(TWO);
+        let new = rotate(&path, "ada", false, false).unwrap();
+        assert_eq!(new.holder, user("ada", true));
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("# keep in sync with the wiki") && text.contains("# on leave"), "{text}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let entries = read(&path).unwrap();
+        let (old, now) = (&entries[0], SystemTime::now());
+        assert_eq!((entries.len(), old.token.as_str()), (3, "t1"));
+        assert!(old.is_valid(now + OVERLAP - Duration::from_secs(60)) && !old.is_valid(now + OVERLAP));
+        assert_eq!(client_token(&path, "ada").unwrap(), new.token);
+
+        // Once more: the oldest does not live longer for it.
+        let newer = add(&path, user("ada", true), false).unwrap();
+        let again = read(&path).unwrap();
+        assert_eq!((again.len(), again[0].until), (4, old.until));
+        assert_eq!(client_token(&path, "ada").unwrap(), newer.token);
+        let last = rotate(&path, "ada", false, true).unwrap();
+        let left: Vec<String> = read(&path).unwrap().into_iter().map(|entry| entry.token).collect();
+        assert_eq!(left, ["t2".to_owned(), last.token]);
+        remove(&path, "vm-1", true).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 1);
+        assert!(matches!(remove(&path, "vm-1", true), Err(AuthError::Unknown { .. })));
+    }
+
+    #[test]
+    fn what_has_run_out_is_not_used_and_removed_in_passing() {
+        let past = "[[token]]\nuser = 'ada'\ntoken = 'old'\nuntil = 2020-01-01T00:00:00Z\n";
+        let (_dir, path) = file(&format!("{past}[[token]]\nuser = 'bob'\ntoken = 'bobs'\n"));
+        assert_eq!(client_token(&path, "ada").unwrap(), "bobs");
+        let new = add(&path, user("ada", false), false).unwrap();
+        assert_eq!(
+            read(&path).unwrap().iter().map(|entry| entry.token.as_str()).collect::<Vec<_>>(),
+            ["bobs", &new.token]
+        );
+    }
+
+    #[test]
+    fn a_list_on_one_line_is_edited_too() {
+        let (_dir, path) = file("token = [{ user = 'ada', token = 't1', admin = true }]\n");
+        add(&path, Holder::Agent { name: "vm-1".to_owned() }, false).unwrap();
+        let holders: Vec<Holder> = read(&path).unwrap().into_iter().map(|entry| entry.holder).collect();
+        assert_eq!(holders, [user("ada", true), Holder::Agent { name: "vm-1".to_owned() }]);
+    }
+
+    #[test]
+    fn a_daemon_takes_its_own_token_and_else_an_administrators() {
+        let (_dir, path) = file(&format!("{TWO}[[token]]\nuser = 'bob'\ntoken = 't3'\n"));
+        assert_eq!(daemon_token(&path, Some("vm-1"), "bob").unwrap(), "t2");
+        assert_eq!(daemon_token(&path, Some("vm-2"), "bob").unwrap(), "t1");
+        assert_eq!(daemon_token(&path, None, "ada").unwrap(), "t1");
+        assert_eq!(client_token(&path, "vm-1").unwrap(), "t1", "an agent's is no client's");
+        let (_dir, path) = file("only-one\n");
+        assert_eq!(daemon_token(&path, Some("vm-1"), "bob").unwrap(), "only-one");
+    }
+
+    #[test]
+    fn two_that_add_at_once_lose_nothing() {
+        let (_dir, path) = file(TWO);
+        std::thread::scope(|scope| {
+            for name in ["a", "b", "c", "d"] {
+                let path = &path;
+                scope.spawn(move || add(path, user(name, false), false).unwrap());
+            }
+        });
+        assert_eq!(read(&path).unwrap().len(), 6);
+    }
+}
