@@ -64,6 +64,8 @@ pub enum Verb {
     Info(verbs::info::InfoArgs),
     /// Print what tasks wrote
     Logs(verbs::logs::LogsArgs),
+    /// Fetch the files that tasks declare as outputs
+    Outputs(verbs::outputs::OutputsArgs),
     /// Wait until jobs have ended
     Wait(verbs::wait::WaitArgs),
     /// Cancel jobs

@@ -52,6 +52,7 @@ fn execute(Arguments { connection, verb }: Arguments) -> Result<ExitCode> {
         Verb::List(args) => verbs::list::execute(args, &connection),
         Verb::History(args) => verbs::list::execute_history(args, &connection),
         Verb::Info(args) => verbs::info::execute(args, &connection),
+        Verb::Outputs(args) => verbs::outputs::execute(args, &connection),
         Verb::Logs(args) => verbs::logs::execute(args, &connection),
         Verb::Story(args) => verbs::story::execute(args, &connection),
         Verb::Wait(args) => verbs::wait::execute(args, &connection),

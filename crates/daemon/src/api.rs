@@ -1,5 +1,7 @@
 //! The public interface's JSON, shared by server and command line. Stable: fields are added, never changed.
 
+use amalgam_core::job_manager::TaskState as EndedTask;
+use amalgam_core::protocol::JobOutcome;
 use amalgam_core::vocabulary::{ByteString, Instant};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -399,12 +401,34 @@ wire! {
         stage: Option<String>,
         index: Option<u32>,
         attempt: Option<String>,
+        /// Its name.
         node: Option<String>,
+        /// Its number, which no other node of that name has had.
+        node_id: Option<u32>,
+        /// Of a job or task that has ended: as lists and metrics name it.
+        state: Option<String>,
         exit_code: Option<u8>,
         reason: Option<String>,
         /// Bytes kept of an ended attempt's output.
         stdout_bytes: Option<u64>,
         stderr_bytes: Option<u64>,
+    }
+
+    /// A declared output as its task left it.
+    pub struct OutputFile {
+        /// `JOB.STAGE.INDEX`, with the stage's number and the task's position in it.
+        task: String,
+        stage: String,
+        /// The task's position in the stage, from 0.
+        index: u32,
+        attempt: String,
+        /// As it is declared: a path in the task's working directory.
+        name: String,
+        bytes: u64,
+        /// In hexadecimal digits.
+        sha256: String,
+        /// The names of those that have it, as far as is known. Another may be asked in vain.
+        nodes: Vec<String>,
     }
 
     /// How a job stands after a wait.
@@ -603,6 +627,15 @@ words! {
 }
 
 impl JobState {
+    /// How a job stands that has ended so. One whose dependency failed counts as cancelled: it never ran, and its reason says why.
+    pub fn of_outcome(outcome: JobOutcome) -> JobState {
+        match outcome {
+            JobOutcome::Succeeded => JobState::Succeeded,
+            JobOutcome::Failed { .. } => JobState::Failed,
+            JobOutcome::Cancelled | JobOutcome::DependencyFailed => JobState::Cancelled,
+        }
+    }
+
     pub const ENDED: &[JobState] = &[JobState::Succeeded, JobState::Failed, JobState::Cancelled];
 
     pub const fn has_ended(self) -> bool {
@@ -611,6 +644,16 @@ impl JobState {
 }
 
 impl TaskState {
+    /// How a task stands that has ended; `None` before.
+    pub fn of_end(state: EndedTask) -> Option<TaskState> {
+        match state {
+            EndedTask::Waiting | EndedTask::Running => None,
+            EndedTask::Succeeded => Some(TaskState::Succeeded),
+            EndedTask::Failed => Some(TaskState::Failed),
+            EndedTask::Cancelled => Some(TaskState::Cancelled),
+        }
+    }
+
     pub const fn has_ended(self) -> bool {
         matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled)
     }

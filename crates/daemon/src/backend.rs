@@ -1,13 +1,17 @@
 //! The public interface's backend over the event loop, the log and the nodes' files.
 
 use crate::api::{
-    Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, JobDetail, JobSummary, Listing, NodeDetail,
-    NodeSummary, QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
+    Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobSummary, Listing,
+    NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
 };
 use crate::attempts::Attempts;
 use crate::executor::output_path;
-use crate::http::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
+use crate::files::{Piece, PieceAsk};
+use crate::http::{
+    Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
+};
 use crate::neighbours::Neighbours;
+use crate::outputs;
 use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
 use crate::store::History;
 use crate::story::{Names, story_line};
@@ -374,7 +378,9 @@ impl Backend for ServerBackend {
     async fn events(&self, from: u64, job: Option<JobId>) -> Result<BoxStream<'static, Event>, Error> {
         let events = Arc::clone(&self.events);
         let newest = events.watch();
-        let wanted = move |event: &Event| job.is_none_or(|job| event.job.is_none_or(|of| of == job.0));
+        // Some of what is missing may be the job's.
+        let wanted =
+            move |event: &Event| job.is_none_or(|job| event.job == Some(job.0)) || event.kind == EventKind::Gap;
         let stream = stream::unfold(
             (events, newest, from, VecDeque::new()),
             move |(events, mut newest, mut next, mut ready)| async move {
@@ -394,6 +400,43 @@ impl Backend for ServerBackend {
             },
         );
         Ok(stream.boxed())
+    }
+
+    async fn stage(&self, job: JobId, name: &str) -> Result<Option<u32>, Error> {
+        let name = name.to_owned();
+        let find = move |roles: &Roles, _| {
+            let (job, _) = roles.dispatch()?.job(job)?;
+            job.spec.stages.iter().position(|stage| stage.name == name).map(|number| number as u32)
+        };
+        self.look(find).await
+    }
+
+    async fn node_named(&self, name: &str) -> Result<Option<NodeId>, Error> {
+        let name = name.to_owned();
+        self.look(move |roles, _| roles.dispatch()?.names.find(&name)).await
+    }
+
+    async fn outputs(&self, job: JobId, filter: OutputFilter, page: Page) -> Result<Listing<OutputFile>, Error> {
+        let from =
+            page.cursor.as_ref().map(|text| outputs::cursor(text).ok_or_else(|| bad_cursor(text))).transpose()?;
+        let limit = page.limit as usize;
+        let found =
+            self.look(move |roles, _| outputs::list(roles, job, filter, from.unwrap_or_default(), limit)).await?;
+        let (items, next) = found.ok_or_else(|| Error::no_such_job(job.0))?;
+        Ok(Listing { items, next: next.map(|(stage, index, file)| format!("{stage}.{index}.{file}")), others: None })
+    }
+
+    async fn output_file(&self, task: TaskId, name: &str) -> Result<FoundFile, Error> {
+        let wanted = name.to_owned();
+        let found = self.look(move |roles, _| outputs::find(roles, task, &wanted)).await?;
+        found.ok_or_else(|| {
+            let remedy = format!("`amalgam outputs {} --list` shows which there are", task.job);
+            Error::new(ErrorCode::NotFound, format!("task {task} has left no output `{name}`"), remedy)
+        })
+    }
+
+    async fn piece(&self, ask: PieceAsk) -> Piece {
+        self.remote.any_piece(&self.handle, ask).await
     }
 
     async fn metrics(&self) -> Result<String, Error> {

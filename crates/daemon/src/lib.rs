@@ -21,6 +21,7 @@ pub mod journal;
 mod lock;
 mod neighbours;
 pub mod node_setup;
+mod outputs;
 mod priority;
 pub mod private;
 pub mod removal;

@@ -114,11 +114,7 @@ impl Job<'_> {
 
     fn state(&self) -> JobState {
         match self.state {
-            dispatch::JobState::Ended(end) => match end.outcome {
-                JobOutcome::Succeeded => JobState::Succeeded,
-                JobOutcome::Failed { .. } => JobState::Failed,
-                JobOutcome::Cancelled | JobOutcome::DependencyFailed => JobState::Cancelled,
-            },
+            dispatch::JobState::Ended(end) => JobState::of_outcome(end.outcome),
             dispatch::JobState::Pending if self.is_held() => JobState::Held,
             dispatch::JobState::Pending => JobState::Pending,
             dispatch::JobState::Begun => {

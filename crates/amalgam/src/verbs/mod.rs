@@ -13,6 +13,7 @@ pub mod jobs;
 pub mod list;
 pub mod logs;
 pub mod node;
+pub mod outputs;
 pub mod paper;
 pub mod queue;
 pub mod run;

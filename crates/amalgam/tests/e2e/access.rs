@@ -58,6 +58,55 @@ fn events_go_on_where_they_were_left() {
 }
 
 #[test]
+fn each_thing_has_one_name_and_every_printed_id_is_taken() {
+    let cluster = Cluster::start(1, 1, "");
+    let (scene, http) = (&cluster.scene, cluster.scene.http());
+    let before = scene.submit(&["--", "sh", "-c", "echo out; exit 3"]);
+    scene.run(&["wait", &before]);
+    let other = scene.submit(&["--after", &scene.submit(&["--name", "held", "--hold", "--", "true"]), "--", "true"]);
+    scene.ok(&["cancel", "2"]);
+    scene.run(&["wait", &other]);
+
+    let all: Vec<Event> =
+        http.events(0).take_while(|event| event.job != Some(3) || event.kind != EventKind::JobEnded).collect();
+    let nodes: Vec<&Event> = all.iter().filter(|event| event.node.is_some()).collect();
+    assert!(nodes.len() >= 3 && nodes.iter().all(|event| event.node.as_deref() == Some("node-0")), "{nodes:#?}");
+    assert!(nodes.iter().all(|event| event.node_id == Some(0)), "{nodes:#?}");
+    let of_one: Vec<Event> = http.events_of(1).take_while(|event| event.kind != EventKind::JobEnded).collect();
+    assert!(of_one.len() >= 4 && of_one.iter().all(|event| event.job == Some(1)), "{of_one:#?}");
+    let ended = all.iter().find(|event| event.kind == EventKind::TaskEnded).unwrap();
+    assert_eq!((ended.state.as_deref(), ended.task.as_deref()), (Some("failed"), Some("1.0.0")));
+
+    // States are those that a list can be asked for.
+    for line in http.text("/metrics").lines().filter(|line| line.starts_with("amalgam_jobs{")) {
+        let state = line.split('"').nth(1).unwrap();
+        assert_eq!(http.get(&format!("/v1/jobs?state={state}")).0, 200, "{line}");
+    }
+    let attempt = ended.attempt.as_deref().unwrap();
+    for task in ["1.0.0", "0.0", "main.0", "1.main.0"] {
+        assert_eq!(http.text(&format!("/v1/jobs/1/output?task={task}")), "out\n", "{task}");
+        assert_eq!(http.text(&format!("/v1/jobs/1/output?task={task}&attempt={attempt}")), "out\n", "{task}");
+        assert_eq!(http.get(&format!("/v1/jobs/1/story?task={task}")).0, 200, "{task}");
+    }
+    for task in ["2.0.0", "0", "main", "nothing.0", "1.0.x", ""] {
+        assert_eq!(http.get(&format!("/v1/jobs/1/output?task={task}")).0, 400, "{task}");
+    }
+    for stage in ["0", "main"] {
+        let (status, tasks) = http.get(&format!("/v1/jobs/1/tasks?stage={stage}"));
+        assert_eq!((status, tasks["items"][0]["task"].as_str()), (200, Some("1.0.0")), "{stage}");
+    }
+    for node in ["0", "n0", "node-0"] {
+        let (status, found) = http.get(&format!("/v1/nodes/{node}"));
+        assert_eq!(
+            (status, found["name"].as_str().or(found["summary"]["name"].as_str())),
+            (200, Some("node-0")),
+            "{node}"
+        );
+    }
+    assert_eq!(http.get("/v1/nodes/node-7").0, 404);
+}
+
+#[test]
 fn users_see_all_jobs_and_touch_their_own() {
     let scene = Scene::dev(&[]);
     let token = scene.ok(&["token", "add", "grace"]);

@@ -1,7 +1,7 @@
 //! Files that tasks leave for others, with agents that share nothing but the machine.
 
 use crate::support::{Cluster, Daemon, Scene, until, until_true};
-use amalgam_daemon::api::JobState;
+use amalgam_daemon::api::{JobState, OutputFile};
 use std::fs::{self, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -210,4 +210,51 @@ command = 'true'
     let mine = scene.work().join("out/result");
     assert_eq!(fs::read_to_string(&mine).unwrap(), "mine\n");
     assert_ne!(fs::metadata(&mine).unwrap().permissions().mode() & 0o222, 0, "it is as it was");
+}
+
+#[test]
+fn outputs_are_fetched_from_the_node_that_has_them() {
+    let (cluster, id) = mapped("");
+    let scene = &cluster.scene;
+    let out = scene.path().join("out");
+    let fetch = |target: &str, more: &[&str]| {
+        let out = out.to_str().unwrap();
+        scene.run(&[&["outputs", target, "-o", out], more].concat())
+    };
+    let listed: Vec<OutputFile> = serde_json::from_str(&scene.ok(&["outputs", &id, "--list", "--json"])).unwrap();
+    let names: Vec<(&str, &str)> = listed.iter().map(|file| (file.task.as_str(), file.name.as_str())).collect();
+    assert_eq!(names, [("1.0.0", "part/numbers-0"), ("1.0.1", "part/numbers-1")]);
+    assert!(listed.iter().all(|file| file.nodes == ["node-0"] && file.bytes > 1_000_000), "{listed:?}");
+
+    let told = fetch(&format!("{id}.map.1"), &[]);
+    assert_eq!((told.code, out.join("map/0").exists()), (0, false), "{told:?}");
+    let told = fetch(&id, &["part/*"]);
+    assert!(told.code == 0 && told.out.starts_with("2 files, "), "{told:?}");
+    for (index, (first, last)) in [(0, 300_000), (1_000_000, 1_300_000)].into_iter().enumerate() {
+        let expected: String = (first..=last).map(|number| format!("{number}\n")).collect();
+        let path = out.join(format!("map/{index}/part/numbers-{index}"));
+        assert!(fs::read_to_string(&path).unwrap() == expected, "{}", path.display());
+    }
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "nothing else is left there");
+
+    // What is there and differs is not replaced by accident.
+    let own = out.join("map/0/part/numbers-0");
+    fs::write(&own, "mine").unwrap();
+    let told = fetch(&id, &[]);
+    assert!(told.code == 1 && told.err.contains("numbers-0 is there, and differs"), "{told:?}");
+    assert_eq!(fs::read_to_string(&own).unwrap(), "mine");
+    assert_eq!(fetch(&id, &["--force"]).code, 0);
+    assert!(fs::read_to_string(&own).unwrap().starts_with("0\n1\n"));
+
+    // A copy that was written to is not taken for the output, and one that is gone is named.
+    fs::remove_dir_all(&out).unwrap();
+    damage(&stored(&cluster, 0)[0]);
+    let told = fetch(&id, &[]);
+    assert!(told.code == 1 && told.err.contains("no node has part/numbers-"), "{told:?}");
+    assert!(told.out.starts_with("1 file, "), "{told:?}");
+    let told = fetch(&id, &["nothing*"]);
+    assert!(told.code == 1 && told.err.contains("none of the 2 outputs"), "{told:?}");
+    cluster.kill_agent(0);
+    let told = fetch(&format!("{id}.map"), &["--force"]);
+    assert_eq!(told.code, 0, "the sound one is there already: {told:?}");
 }

@@ -48,6 +48,16 @@ struct Committed {
     files: Vec<OutputFile>,
 }
 
+/// What a task left that has ended well.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskOutputs<'a> {
+    pub task: TaskId,
+    /// Whose files they are.
+    pub attempt: AttemptId,
+    /// By name.
+    pub files: &'a [OutputFile],
+}
+
 impl Files {
     /// `None` for a job without files.
     pub(super) fn new(spec: &JobSpec) -> Option<Box<Files>> {
@@ -294,6 +304,30 @@ impl JobManager {
                 ended.missing().iter().filter(|(_, of)| *of == node).map(|(digest, _)| *digest).collect();
             files.drop_holder(node, Some(&gone));
         }
+    }
+
+    /// What tasks left, of this stage and position on, in their order.
+    pub fn outputs_from(&self, from: (u32, u32)) -> impl Iterator<Item = TaskOutputs<'_>> {
+        let committed = self.files.iter().flat_map(move |files| files.committed.range(from..));
+        committed.map(|(&(stage, index), Committed { attempt, files })| {
+            let task = TaskId { job: self.job().id, stage, index };
+            TaskOutputs { task, attempt: *attempt, files }
+        })
+    }
+
+    /// The nodes that may have a file of these: those that said so, or else the one that the attempt ran on.
+    pub fn holders(&self, left: &TaskOutputs<'_>, digest: &Digest) -> Vec<NodeId> {
+        let known = self.files.as_ref().map(|files| files.holders_of(digest)).unwrap_or_default();
+        if !known.is_empty() {
+            return known;
+        }
+        let status = self.dag().stage(left.task.stage).status(left.task.index);
+        let record = status.and_then(|status| status.record);
+        record
+            .filter(|record| record.attempt(left.task.job) == left.attempt)
+            .map(|record| record.node)
+            .into_iter()
+            .collect()
     }
 
     /// Everything that the node had is out of reach.

@@ -39,6 +39,7 @@ pub use correction::CorrectionRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::{Estimate, EstimateSource};
 pub use exploration::ExplorationRules;
+pub use files::TaskOutputs;
 pub use questions::{JobDescription, OpenAttempt, RunningDescription};
 pub use saved::SavedProgress;
 pub use spent::Spent;

@@ -176,7 +176,7 @@ fn index_in(template: &str, name: &str) -> Option<u64> {
 }
 
 /// Whether the name is one of the pattern, in which `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };

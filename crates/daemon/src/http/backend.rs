@@ -2,9 +2,10 @@
 
 use crate::api::{
     Action, AttemptSummary, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary, Listing, NodeDetail,
-    NodeSummary, QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, Waited,
+    NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, Waited,
 };
-use amalgam_core::vocabulary::{AttemptId, JobId, JobSpec, NodeId, Stream, TaskId};
+use crate::files::{Piece, PieceAsk};
+use amalgam_core::vocabulary::{AttemptId, Digest, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use std::time::Duration;
@@ -38,6 +39,17 @@ pub trait Backend: Send + Sync + 'static {
     /// A piece of an attempt's output. When there is none at the offset yet, returns as soon as there is, when the
     /// task has ended, or when `patience` is over.
     async fn output(&self, request: OutputRequest) -> Result<OutputChunk, Error>;
+
+    /// The number of the job's stage of this name.
+    async fn stage(&self, job: JobId, name: &str) -> Result<Option<u32>, Error>;
+    /// The node that has this name now.
+    async fn node_named(&self, name: &str) -> Result<Option<NodeId>, Error>;
+
+    /// What tasks that have ended well left, in the order of tasks and names.
+    async fn outputs(&self, job: JobId, filter: OutputFilter, page: Page) -> Result<Listing<OutputFile>, Error>;
+    async fn output_file(&self, task: TaskId, name: &str) -> Result<FoundFile, Error>;
+    /// A part of a file at a node, or why it cannot be had.
+    async fn piece(&self, ask: PieceAsk) -> Piece;
 
     async fn nodes(&self) -> Result<Vec<NodeSummary>, Error>;
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error>;
@@ -82,6 +94,22 @@ pub struct StoryFilter {
     pub stage: Option<u32>,
     /// One position in the stage.
     pub index: Option<u32>,
+}
+
+/// Outputs of which tasks; what is absent does not restrict.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OutputFilter {
+    pub stage: Option<u32>,
+    /// One position in the stage.
+    pub index: Option<u32>,
+}
+
+/// An output, and who may have it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundFile {
+    pub digest: Digest,
+    pub bytes: u64,
+    pub nodes: Vec<NodeId>,
 }
 
 /// A part of a list. The cursor is what the backend returned as `next`.

@@ -4,7 +4,6 @@ use super::App;
 use super::reply::{Answer, Number, Reply, bad_body, parse_json};
 use crate::api::{ClusterSummary, DrainRequest, NodeDetail, NodeSummary, QueueSummary};
 use crate::auth::Identity;
-use amalgam_core::vocabulary::NodeId;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -20,9 +19,9 @@ pub async fn nodes(State(app): State<App>) -> Answer<Vec<NodeSummary>> {
 pub async fn node(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
-    Number(node): Number<u32>,
+    Number(node): Number<String>,
 ) -> Answer<NodeDetail> {
-    let mut detail = app.backend.node(NodeId(node)).await?;
+    let mut detail = app.backend.node(app.node(&node).await?).await?;
     if !caller.admin {
         // Which tasks of others run where is not everyone's business; how many is in the summary.
         detail.attempts.clear();
@@ -33,12 +32,12 @@ pub async fn node(
 pub async fn drain(
     State(app): State<App>,
     Extension(caller): Extension<Identity>,
-    Number(node): Number<u32>,
+    Number(node): Number<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<StatusCode, Reply> {
     App::allow_admin(&caller)?;
     let request: DrainRequest = parse_json(&body.map_err(bad_body)?)?;
-    app.backend.drain(NodeId(node), request.drain).await?;
+    app.backend.drain(app.node(&node).await?, request.drain).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

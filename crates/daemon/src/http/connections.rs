@@ -367,8 +367,8 @@ mod tests {
             sent += 1;
         }
         assert!(sent < 200, "ten seconds of a byte at a time");
-        let whole = format!("POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 3\r\n\r\nabc");
-        assert!(rest(open(address, &whole).await).await.ends_with("abc"));
+        let whole = "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 3\r\n\r\nabc";
+        assert!(rest(open(address, whole).await).await.ends_with("abc"));
     }
 
     #[tokio::test]

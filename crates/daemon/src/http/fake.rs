@@ -3,20 +3,36 @@
 //! `echo TEXT..` writes its arguments, `item` its item, `warn TEXT..` writes to standard error, `exit CODE` ends so,
 //! `hang` writes a line and runs until it is cancelled.
 
-use super::backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
-use super::jobs::parse_task;
+use super::backend::{
+    Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
+};
 use crate::api::{
     Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobState, JobSummary,
-    Listing, NodeDetail, NodeState, NodeSummary, QueueSummary, StageDetail, StoryLine, Submitted, TaskCounts,
-    TaskState, TaskSummary, Timestamp, Waited,
+    Listing, NodeDetail, NodeState, NodeSummary, OutputFile, QueueSummary, StageDetail, StoryLine, Submitted,
+    TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
-use amalgam_core::vocabulary::{AttemptId, ByteString, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
+use crate::files::{Piece, PieceAsk};
+use amalgam_core::vocabulary::{AttemptId, ByteString, Digest, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::{self, BoxStream, StreamExt};
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+
+/// The only output of a task: what it has written.
+const SAID: &str = "said";
+
+/// Reads `JOB.STAGE.INDEX`, as events have it.
+fn numbers(job: JobId, task: &str) -> Option<TaskId> {
+    let mut parts = task.strip_prefix(&format!("{job}."))?.split('.');
+    Some(TaskId { job, stage: parts.next()?.parse().ok()?, index: parts.next()?.parse().ok()? })
+}
+
+fn digest_of(bytes: &[u8]) -> Digest {
+    Digest(Sha256::digest(bytes).into())
+}
 
 pub struct FakeCluster {
     state: Arc<Mutex<State>>,
@@ -329,10 +345,7 @@ impl Backend for FakeCluster {
     async fn story(&self, job: JobId, of: StoryFilter, page: Page) -> Result<Listing<StoryLine>, Error> {
         let state = self.lock();
         state.job(job)?;
-        let is_of = |task: &str| {
-            let (_, task) = task.split_once('.').unwrap_or_default();
-            parse_task(job, task).is_ok_and(|task| of.admits(task))
-        };
+        let is_of = |task: &str| numbers(job, task).is_some_and(|task| of.admits(task));
         let whole = of == StoryFilter::default();
         let told = |event: &&Event| event.job == Some(job.0) && (whole || event.task.as_deref().is_some_and(is_of));
         let line = |event: &Event| StoryLine {
@@ -424,6 +437,55 @@ impl Backend for FakeCluster {
             Ok((start < end || ended).then_some(OutputChunk { bytes, ended, attempt, newer: None }))
         };
         Ok(self.until(request.patience, piece).await?.unwrap_or_default())
+    }
+
+    async fn stage(&self, job: JobId, name: &str) -> Result<Option<u32>, Error> {
+        let state = self.lock();
+        Ok(state.job(job)?.spec.stages.iter().position(|stage| stage.name == name).map(|number| number as u32))
+    }
+
+    async fn node_named(&self, name: &str) -> Result<Option<NodeId>, Error> {
+        Ok(self.nodes().await?.into_iter().find(|node| node.name == name).map(|node| NodeId(node.id)))
+    }
+
+    async fn outputs(&self, job: JobId, filter: OutputFilter, _: Page) -> Result<Listing<OutputFile>, Error> {
+        let state = self.lock();
+        let job = state.job(job)?;
+        let is_wanted = |task: &&FakeTask| {
+            filter.stage.is_none_or(|stage| stage == task.id.stage)
+                && filter.index.is_none_or(|index| index == task.id.index)
+        };
+        let file = |task: &FakeTask| OutputFile {
+            task: task.id.to_string(),
+            stage: job.spec.stages.get(task.id.stage as usize).map(|stage| stage.name.clone()).unwrap_or_default(),
+            index: task.id.index,
+            attempt: format!("{}-1-{}", task.id.job, task.id.index),
+            name: SAID.to_owned(),
+            bytes: task.stdout.len() as u64,
+            sha256: digest_of(&task.stdout).to_string(),
+            nodes: vec!["node-1".to_owned()],
+        };
+        Ok(Listing { items: job.tasks.iter().filter(is_wanted).map(file).collect(), ..Listing::default() })
+    }
+
+    async fn output_file(&self, task: TaskId, name: &str) -> Result<FoundFile, Error> {
+        let state = self.lock();
+        let found = state.job(task.job)?.tasks.iter().find(|known| known.id == task && name == SAID);
+        let found = found.map(|task| FoundFile {
+            digest: digest_of(&task.stdout),
+            bytes: task.stdout.len() as u64,
+            nodes: vec![NodeId(1)],
+        });
+        let message = format!("task {task} has left no output `{name}`");
+        found.ok_or_else(|| Error::new(ErrorCode::NotFound, message, format!("its only one is `{SAID}`")))
+    }
+
+    async fn piece(&self, ask: PieceAsk) -> Piece {
+        let state = self.lock();
+        let mut said = state.jobs.values().flat_map(|job| &job.tasks).map(|task| &task.stdout);
+        let found = said.find(|said| digest_of(said) == ask.digest);
+        let rest = found.and_then(|said| said.get(ask.offset as usize..));
+        rest.map_or(Piece::Absent, |rest| Piece::Bytes(rest[..rest.len().min(ask.limit as usize)].to_vec()))
     }
 
     async fn nodes(&self) -> Result<Vec<NodeSummary>, Error> {

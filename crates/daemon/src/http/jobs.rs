@@ -1,6 +1,6 @@
 //! Calls about jobs.
 
-use super::backend::{JobFilter, Page, StoryFilter, TaskFilter};
+use super::backend::{Backend, JobFilter, Page, StoryFilter, TaskFilter};
 use super::reply::{Answer, Number, Parameters, Reply, bad_body, parse_json};
 use super::{App, admission};
 use crate::api::{
@@ -98,7 +98,7 @@ fn moment(text: &str) -> Result<Timestamp, Error> {
     Timestamp::parse(text).ok_or_else(wrong)
 }
 
-fn page(cursor: Option<String>, limit: Option<u32>) -> Page {
+pub fn page(cursor: Option<String>, limit: Option<u32>) -> Page {
     Page { cursor, limit: limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE) }
 }
 
@@ -144,7 +144,8 @@ pub async fn detail(
 #[serde(deny_unknown_fields)]
 pub struct TaskParameters {
     state: Option<String>,
-    stage: Option<u32>,
+    /// Its number or name.
+    stage: Option<String>,
     index: Option<u32>,
     cursor: Option<String>,
     limit: Option<u32>,
@@ -158,17 +159,18 @@ pub async fn tasks(
 ) -> Answer<Listing<TaskSummary>> {
     app.allow(&caller, JobId(job)).await?;
     let states = words(parameters.state.as_deref(), "task state", TaskState::word, TaskState::ALL)?;
-    let filter = TaskFilter { states, stage: parameters.stage, index: parameters.index };
+    let stage = parse_stage(&*app.backend, JobId(job), parameters.stage.as_deref()).await?;
+    let filter = TaskFilter { states, stage, index: parameters.index };
     Ok(Json(app.backend.tasks(JobId(job), filter, page(parameters.cursor, parameters.limit)).await?))
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoryParameters {
-    /// `STAGE.INDEX`, both numbers.
+    /// As `parse_task` reads it.
     task: Option<String>,
-    /// All tasks of the stage of this number.
-    stage: Option<u32>,
+    /// All tasks of this stage, by its number or name.
+    stage: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
 }
@@ -180,8 +182,12 @@ pub async fn story(
     Parameters(parameters): Parameters<StoryParameters>,
 ) -> Answer<Listing<StoryLine>> {
     app.allow(&caller, JobId(job)).await?;
-    let task = parameters.task.map(|task| parse_task(JobId(job), &task)).transpose()?;
-    let of = match (task, parameters.stage) {
+    let task = match &parameters.task {
+        Some(task) => Some(parse_task(&*app.backend, JobId(job), task).await?),
+        None => None,
+    };
+    let stage = parse_stage(&*app.backend, JobId(job), parameters.stage.as_deref()).await?;
+    let of = match (task, stage) {
         (Some(_), Some(_)) => {
             return Err(Reply(Error::bad_request("`task` and `stage` are given", "give one of them")));
         }
@@ -194,7 +200,7 @@ pub async fn story(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttemptParameters {
-    /// `STAGE.INDEX`, both numbers.
+    /// As [`parse_task`] reads it.
     task: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
@@ -207,16 +213,47 @@ pub async fn attempts(
     Parameters(parameters): Parameters<AttemptParameters>,
 ) -> Answer<Listing<AttemptSummary>> {
     app.allow(&caller, JobId(job)).await?;
-    let task = parameters.task.map(|task| parse_task(JobId(job), &task)).transpose()?;
+    let task = match &parameters.task {
+        Some(task) => Some(parse_task(&*app.backend, JobId(job), task).await?),
+        None => None,
+    };
     Ok(Json(app.backend.attempts(JobId(job), task, page(parameters.cursor, parameters.limit)).await?))
 }
 
-/// Reads `STAGE.INDEX`.
-pub fn parse_task(job: JobId, text: &str) -> Result<TaskId, Error> {
-    let parsed = text
-        .split_once('.')
-        .and_then(|(stage, index)| Some(TaskId { job, stage: stage.parse().ok()?, index: index.parse().ok()? }));
-    parsed.ok_or_else(|| Error::bad_request(format!("`{text}` is not a task"), "write STAGE.INDEX with two numbers"))
+/// Reads a task as it is printed anywhere: `JOB.STAGE.INDEX`, or `STAGE.INDEX`, with the stage's number or name.
+pub async fn parse_task(backend: &dyn Backend, job: JobId, text: &str) -> Result<TaskId, Error> {
+    let wrong = || {
+        let message = format!("`{}` is not a task of job {job}", text.escape_debug());
+        Error::bad_request(message, "write JOB.STAGE.INDEX or STAGE.INDEX, with the stage's number or name")
+    };
+    let (before, index) = text.rsplit_once('.').ok_or_else(wrong)?;
+    let index = index.parse().map_err(|_| wrong())?;
+    // What is left is a stage, or the job and a stage.
+    let of_job = before.strip_prefix(&format!("{job}."));
+    for stage in [Some(before), of_job].into_iter().flatten() {
+        if let Some(stage) = find_stage(backend, job, stage).await? {
+            return Ok(TaskId { job, stage, index });
+        }
+    }
+    Err(wrong())
+}
+
+/// A stage by its number or name.
+async fn find_stage(backend: &dyn Backend, job: JobId, text: &str) -> Result<Option<u32>, Error> {
+    match text.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => backend.stage(job, text).await,
+    }
+}
+
+/// A stage that is to be there.
+pub async fn parse_stage(backend: &dyn Backend, job: JobId, text: Option<&str>) -> Result<Option<u32>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    let none = || {
+        let message = format!("job {job} has no stage `{}`", text.escape_debug());
+        Error::bad_request(message, "write its number or name; the job's `stages` have both")
+    };
+    find_stage(backend, job, text).await?.ok_or_else(none).map(Some)
 }
 
 /// Does each job by itself: one that is refused does not stop the others.

@@ -13,17 +13,21 @@ pub mod fake;
 mod jobs;
 mod openapi;
 mod output;
+mod outputs;
 mod reply;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, JobFilter, OutputChunk, OutputRequest, Page, StoryFilter, TaskFilter};
+pub use backend::{
+    Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
+};
 pub use openapi::openapi;
 pub use output::{ATTEMPT, ENDED, NEWER};
+pub use outputs::SHA256;
 
 use crate::api::{Error, ErrorCode};
 use crate::auth::{Holder, Identity, Tokens};
-use amalgam_core::vocabulary::JobId;
+use amalgam_core::vocabulary::{JobId, NodeId};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
@@ -89,6 +93,25 @@ impl App {
         Err(Error::new(ErrorCode::Forbidden, message, "use an administrator's token"))
     }
 
+    /// A node by its name, or its number, with or without the `n` before it.
+    async fn node(&self, text: &str) -> Result<NodeId, Error> {
+        if let Some(named) = self.backend.node_named(text).await? {
+            return Ok(named);
+        }
+        text.strip_prefix('n').unwrap_or(text).parse().map(NodeId).map_err(|_| {
+            let shown = text.escape_debug();
+            Error::new(
+                ErrorCode::NotFound,
+                format!("there is no node `{shown}`"),
+                "`amalgam node list` shows the nodes",
+            )
+        })
+    }
+
+    async fn name_of(&self, node: NodeId) -> String {
+        self.backend.node(node).await.map_or_else(|_| node.to_string(), |node| node.summary.name)
+    }
+
     /// Returns when the server wants to stop.
     async fn closing(mut self) {
         // An error means that the server is gone already.
@@ -106,6 +129,8 @@ fn router(app: App) -> Router {
         .route("/v1/jobs/{job}/story", get(jobs::story))
         .route("/v1/jobs/{job}/wait", get(jobs::wait))
         .route("/v1/jobs/{job}/output", get(output::read))
+        .route("/v1/jobs/{job}/outputs", get(outputs::list))
+        .route("/v1/jobs/{job}/outputs/content", get(outputs::content))
         .route("/v1/history", get(jobs::history))
         .route("/v1/nodes", get(cluster::nodes))
         .route("/v1/nodes/{node}", get(cluster::node))

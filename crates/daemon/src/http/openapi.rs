@@ -63,7 +63,7 @@ pub(super) const CALLS: &[Call] = &[
     Call {
         parameters: &[
             ("state", "string"),
-            ("stage", "integer"),
+            ("stage", "string"),
             ("index", "integer"),
             ("cursor", "string"),
             ("limit", "integer"),
@@ -71,7 +71,7 @@ pub(super) const CALLS: &[Call] = &[
         ..read("/v1/jobs/{job}/tasks", "The tasks of a job", Answer::Json(schema::<api::Listing<api::TaskSummary>>))
     },
     Call {
-        parameters: &[("task", "string"), ("stage", "integer"), ("cursor", "string"), ("limit", "integer")],
+        parameters: &[("task", "string"), ("stage", "string"), ("cursor", "string"), ("limit", "integer")],
         ..read(
             "/v1/jobs/{job}/attempts",
             "Every attempt of a job or a task, in the order of their launches",
@@ -113,6 +113,23 @@ pub(super) const CALLS: &[Call] = &[
         )
     },
     Call {
+        parameters: &[("stage", "string"), ("index", "integer"), ("cursor", "string"), ("limit", "integer")],
+        ..read(
+            "/v1/jobs/{job}/outputs",
+            "The declared outputs of the tasks that have succeeded, with their checksums and the nodes that have them",
+            Answer::Json(schema::<api::Listing<api::OutputFile>>),
+        )
+    },
+    Call {
+        parameters: &[("task", "string"), ("name", "string"), ("offset", "integer"), ("suspect", "boolean")],
+        ..read(
+            "/v1/jobs/{job}/outputs/content",
+            "An output, from whichever node has it, from `offset` on. Header `amalgam-sha256` is the checksum of the whole; \
+             `suspect=true` after what came had another, so that nodes look at their copies first",
+            Answer::Other("application/octet-stream"),
+        )
+    },
+    Call {
         parameters: LIST,
         ..read(
             "/v1/history",
@@ -133,7 +150,8 @@ pub(super) const CALLS: &[Call] = &[
         parameters: &[("from", "integer"), ("job", "integer")],
         ..read(
             "/v1/events",
-            "Events from a sequence number on, each an `Event`, once they are durable. The newest are kept, and none \
+            "Events from a sequence number on, each an `Event`, once they are durable; with `job` those of that job and \
+             no others. The newest are kept, and none \
              from before the server started: an event `gap` stands for those that are not, and what they led to is \
              read from the jobs, their tasks and their stories",
             Answer::Other("text/event-stream"),
@@ -182,14 +200,34 @@ pub fn openapi() -> Value {
     })
 }
 
+/// What a thing may be called by.
+fn describe(parameter: &mut Value, name: &str) {
+    let by = match name {
+        "node" => "The node's name, or its number, as `node` and `node_id` of an event",
+        "task" => "`JOB.STAGE.INDEX`, as everywhere, or `STAGE.INDEX`; the stage by its number or name",
+        "stage" => "The stage's number or name",
+        "attempt" => "As everywhere: `JOB-EPOCH-NUMBER`",
+        _ => return,
+    };
+    parameter["description"] = by.into();
+}
+
 fn operation(call: &Call, error: &Value, generator: &mut SchemaGenerator) -> Value {
     let in_path = call.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> = in_path
-        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "integer" } }))
+        .map(|name| {
+            let kind = if name == "node" { "string" } else { "integer" };
+            let mut parameter = json!({ "name": name, "in": "path", "required": true, "schema": { "type": kind } });
+            describe(&mut parameter, name);
+            parameter
+        })
         .collect();
     for (name, kind) in call.parameters {
-        let required = *name == "task" && call.path.ends_with("/output");
-        parameters.push(json!({ "name": name, "in": "query", "required": required, "schema": { "type": kind } }));
+        let required =
+            *name == "task" && call.path.contains("/output") || *name == "name" && call.path.ends_with("/content");
+        let mut parameter = json!({ "name": name, "in": "query", "required": required, "schema": { "type": kind } });
+        describe(&mut parameter, name);
+        parameters.push(parameter);
     }
     let (status, answer) = match &call.answer {
         Answer::Json(schema) => {

@@ -41,7 +41,7 @@ pub const ENDED: HeaderName = HeaderName::from_static("amalgam-ended");
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputParameters {
-    /// `STAGE.INDEX`, both numbers.
+    /// As [`parse_task`] reads it.
     task: String,
     attempt: Option<String>,
     /// `stdout` or `stderr`.
@@ -75,7 +75,7 @@ pub async fn read(
     let attempt = parameters.attempt.as_deref().map(|text| parse_attempt(JobId(job), text)).transpose()?;
     let place = Place {
         request: OutputRequest {
-            task: parse_task(JobId(job), &parameters.task)?,
+            task: parse_task(&*app.backend, JobId(job), &parameters.task).await?,
             attempt,
             stream: parse_stream(parameters.stream.as_deref())?,
             offset: parameters.offset.unwrap_or(0),

@@ -108,6 +108,8 @@ impl Event {
             index: None,
             attempt: None,
             node: None,
+            node_id: None,
+            state: None,
             exit_code: None,
             reason: None,
             stdout_bytes: None,

@@ -4,7 +4,6 @@ use crate::api::AttemptCounts;
 use crate::views::attempt_counts;
 use amalgam_core::dispatch::JobState;
 use amalgam_core::hosting::{Fact, Roles};
-use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{AllocationTime, EndReason, Instant};
 use prometheus_client::encoding::text::encode;
@@ -137,7 +136,9 @@ impl Metrics {
                     self.jobs_submitted.inc();
                 }
                 Fact::Change(Change::JobEnded { outcome, .. }) => {
-                    self.jobs_ended.get_or_create(&vec![("outcome", outcome_label(*outcome))]).inc();
+                    self.jobs_ended
+                        .get_or_create(&vec![("outcome", crate::api::JobState::of_outcome(*outcome).word())])
+                        .inc();
                 }
                 Fact::Change(Change::Launched { .. }) => {
                     self.attempts_launched.inc();
@@ -218,7 +219,7 @@ impl Metrics {
                 let state = match &job.state {
                     JobState::Pending => "pending",
                     JobState::Begun => "running",
-                    JobState::Ended(end) => outcome_label(end.outcome),
+                    JobState::Ended(end) => crate::api::JobState::of_outcome(end.outcome).word(),
                 };
                 self.jobs.get_or_create(&vec![("state", state)]).inc();
             }
@@ -239,14 +240,5 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);
         text
-    }
-}
-
-fn outcome_label(outcome: JobOutcome) -> &'static str {
-    match outcome {
-        JobOutcome::Succeeded => "succeeded",
-        JobOutcome::Failed { .. } => "failed",
-        JobOutcome::Cancelled => "cancelled",
-        JobOutcome::DependencyFailed => "dependency-failed",
     }
 }

@@ -1,7 +1,6 @@
 //! Facts as events of the public interface.
 
-use crate::api::{Event, EventKind, Timestamp};
-use amalgam_core::dispatch::JobState;
+use crate::api::{Event, EventKind, JobState, TaskState, Timestamp};
 use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::JobOutcome;
 use amalgam_core::role::{Change, LostCause, Record};
@@ -52,7 +51,8 @@ impl View<'_> {
             }
             Change::JobEnded { job, outcome, .. } => {
                 let (exit_code, reason) = outcome_words(*outcome);
-                tell(Event { exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
+                let state = Some(JobState::of_outcome(*outcome).word().to_owned());
+                tell(Event { state, exit_code, reason, ..self.of_job(EventKind::JobEnded, *job) });
             }
             Change::Finished { attempt, task, node, ended, last, .. } => {
                 let event = self.of_end(EventKind::AttemptEnded, *attempt, *task, *node, ended);
@@ -81,7 +81,11 @@ impl View<'_> {
         if !last {
             return;
         }
-        tell(Event { kind: EventKind::TaskEnded, ..event });
+        let state = self.roles.jobs.get(&task.job).and_then(|manager| {
+            let status = manager.dag().stage(task.stage).status(task.index)?;
+            Some(TaskState::of_end(status.state)?.word().to_owned())
+        });
+        tell(Event { kind: EventKind::TaskEnded, state, ..event });
         let stage_is_over = self.roles.jobs.get(&task.job).is_some_and(|manager| {
             let stage = manager.dag().stage(task.stage);
             stage.running == 0 && (stage.abandoned || stage.waiting() == 0)
@@ -113,7 +117,7 @@ impl View<'_> {
 
     fn of_job(&self, kind: EventKind, job: JobId) -> Event {
         let known = self.roles.dispatch().and_then(|dispatch| dispatch.job(job));
-        let user = known.map(|(job, _): (_, &JobState)| job.spec.user.clone());
+        let user = known.map(|(job, _)| job.spec.user.clone());
         Event { job: Some(job.0), user, ..Event::new(self.at, kind) }
     }
 
@@ -128,8 +132,7 @@ impl View<'_> {
             task: Some(task.to_string()),
             index: Some(task.index),
             attempt: Some(attempt.to_string()),
-            node: Some(node.to_string()),
-            ..event
+            ..self.at_node(node, event)
         }
     }
 
@@ -145,7 +148,14 @@ impl View<'_> {
     }
 
     fn of_node(&self, kind: EventKind, node: NodeId) -> Event {
-        Event { node: Some(node.to_string()), ..Event::new(self.at, kind) }
+        self.at_node(node, Event::new(self.at, kind))
+    }
+
+    /// By the name that it has everywhere else.
+    fn at_node(&self, node: NodeId, event: Event) -> Event {
+        let name = self.roles.dispatch().and_then(|dispatch| dispatch.names.of(node));
+        let name = name.map_or_else(|| node.to_string(), str::to_owned);
+        Event { node: Some(name), node_id: Some(node.0), ..event }
     }
 }
 

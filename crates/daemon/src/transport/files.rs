@@ -82,7 +82,7 @@ impl RemoteNodes {
     }
 
     /// A piece of a file at a node of this process or elsewhere.
-    pub(super) async fn any_piece(&self, handle: &Handle, ask: PieceAsk) -> Piece {
+    pub(crate) async fn any_piece(&self, handle: &Handle, ask: PieceAsk) -> Piece {
         let Some(files) = self.files_of(handle, ask.node).await else { return self.piece(ask).await };
         let read = move || piece(&FileStore::of(&files, ask.node), &ask);
         tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)

@@ -66,7 +66,16 @@ impl Http {
 
     /// The events from a sequence number on.
     pub fn events(&self, from: u64) -> Events {
-        let path = format!("{}/v1/events?from={from}", self.base);
+        self.events_at(&format!("from={from}"))
+    }
+
+    /// All events of a job that are kept.
+    pub fn events_of(&self, job: u64) -> Events {
+        self.events_at(&format!("job={job}"))
+    }
+
+    fn events_at(&self, query: &str) -> Events {
+        let path = format!("{}/v1/events?{query}", self.base);
         let config = self.agent.get(path).header("Authorization", self.bearer()).config();
         let response = config.timeout_recv_body(Some(Duration::from_secs(20))).build().call().unwrap();
         assert_eq!(response.status(), 200);

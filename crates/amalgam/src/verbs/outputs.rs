@@ -1,0 +1,282 @@
+//! `amalgam outputs`: fetches the files that tasks declare as their outputs.
+
+use crate::arguments::Connection;
+use crate::client::{Client, Query, very_patiently};
+use crate::failure::{Failure, Kind, Result};
+use crate::selectors::Target;
+use crate::{discovery, show};
+use amalgam_core::vocabulary::Named;
+use amalgam_core::vocabulary::files::{check_output, matches};
+use amalgam_core::why::counted;
+use amalgam_daemon::api::{JobDetail, OutputFile};
+use clap::Args;
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Component, Path, PathBuf};
+use std::process::{self, ExitCode};
+
+/// How often a file is asked for that came with another checksum.
+const TRIES: u32 = 3;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam outputs last -o results             all that the tasks of your newest job left
+  amalgam outputs 7.count.3 -o results        of task 3 of stage count
+  amalgam outputs 7 'part-*' -o results       the files of such names
+  amalgam outputs 7 --list                    which there are, and where
+A file is written to DIR/STAGE/PLACE/NAME, where PLACE is the task's place in its stage. It is there as a whole, with the
+checksum that it had on its node, or not at all. One that is there already and the same is left as it is.")]
+pub struct OutputsArgs {
+    /// JOB, JOB.STAGE or JOB.STAGE.PLACE
+    #[arg(value_parser = Target::parse)]
+    target: Target,
+    /// Only files of such names, in which `*` stands for any text
+    #[arg(default_value = "*", hide_default_value = true)]
+    pattern: String,
+    /// The directory to write them to; it is made where it is missing
+    #[arg(short, long, value_name = "DIR", required_unless_present = "list")]
+    output: Option<PathBuf>,
+    /// List them instead
+    #[arg(long, conflicts_with_all = ["output", "force"])]
+    list: bool,
+    /// Replace files that are there and differ
+    #[arg(long)]
+    force: bool,
+    /// Print JSON: each file, and where it was written
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn execute(args: OutputsArgs, connection: &Connection) -> Result<ExitCode> {
+    let client = discovery::connect(connection)?;
+    let id = args.target.job(&client)?;
+    let job = client.job(id)?;
+    let stage = args.target.stage(&job)?;
+    let mut query = Query::default();
+    query.add("stage", stage.map(|stage| stage.to_string()).as_deref());
+    query.add("index", args.target.index.map(|index| index.to_string()).as_deref());
+    let mut files: Vec<OutputFile> = client.list(&format!("/v1/jobs/{id}/outputs"), &query)?;
+    let all = files.len();
+    files.retain(|file| matches(&args.pattern, &file.name));
+    if files.is_empty() {
+        return Err(nothing(&job, all, &args.pattern));
+    }
+    if !job.summary.state.has_ended() {
+        show::note(&format!("job {id} has not ended: these are the outputs of the tasks that have succeeded"));
+    }
+    let Some(directory) = args.output.filter(|_| !args.list) else {
+        return list(&files, args.json);
+    };
+    fs::create_dir_all(&directory).map_err(|error| cannot("make", &directory, &error))?;
+    let mut failures = Vec::new();
+    let mut written = Vec::new();
+    for file in files {
+        let fetched =
+            place(&directory, &file).and_then(|path| fetch(&client, id, &file, &directory, &path, args.force));
+        match fetched {
+            Ok(path) => written.push(Written { file, path: path.display().to_string() }),
+            // Without a disk or a server the others would fail as well.
+            Err(failure) if failure.kind == Kind::Unreachable => return Err(failure),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if args.json {
+        show::json(&written)?;
+    } else {
+        let bytes: u64 = written.iter().map(|written| written.file.bytes).sum();
+        let files = counted(written.len() as u64, "file");
+        show::print(&format!("{files}, {} in {}\n", show::bytes(bytes), directory.display()))?;
+    }
+    show::failures(failures.iter());
+    Ok(ExitCode::from(u8::from(!failures.is_empty())))
+}
+
+#[derive(serde::Serialize)]
+struct Written {
+    #[serde(flatten)]
+    file: OutputFile,
+    path: String,
+}
+
+fn nothing(job: &JobDetail, all: usize, pattern: &str) -> Failure {
+    let id = job.summary.id;
+    if all > 0 {
+        let what = format!("none of the {} of job {id} has a name like `{pattern}`", counted(all as u64, "output"));
+        return Failure::new(what, format!("`amalgam outputs {id} --list` shows their names"));
+    }
+    let what = format!("there is no output of job {id}");
+    let remedy = "tasks that have succeeded leave those that their stage declares: outputs = [\"NAME\"] in a job file";
+    Failure::new(what, remedy)
+}
+
+fn list(files: &[OutputFile], json: bool) -> Result<ExitCode> {
+    if json {
+        show::json(&files)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |file: &OutputFile| {
+        let place = format!("{}.{}", file.stage, file.index);
+        vec![place, file.name.clone(), file.bytes.to_string(), file.nodes.join(","), file.sha256.clone()]
+    };
+    let rows: Vec<_> = files.iter().map(row).collect();
+    show::print(&show::table(&["TASK", "NAME", "BYTES", "NODES", "SHA256"], &rows))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the file belongs. The server is not trusted to say nothing that leads elsewhere.
+fn place(directory: &Path, file: &OutputFile) -> Result<PathBuf> {
+    let outside = |why: &str| {
+        let what = format!("output `{}` of task {} is left out: {why}", file.name.escape_debug(), file.task);
+        Failure::new(what, "use a server of this program's version")
+    };
+    Named::Stage.check(&file.stage).map_err(|bad| outside(&bad.problem))?;
+    check_output(&file.name).map_err(|(problem, _)| outside(problem))?;
+    let name = Path::new(&file.name);
+    if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(outside("its name leads elsewhere"));
+    }
+    let relative = Path::new(&file.stage).join(file.index.to_string()).join(name);
+    let mut parent = directory.to_owned();
+    for part in relative.parent().into_iter().flat_map(Path::components) {
+        parent.push(part);
+        match fs::create_dir(&parent) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(cannot("make", &parent, &error)),
+            _ => {}
+        }
+        let found = fs::symlink_metadata(&parent).map_err(|error| cannot("look at", &parent, &error))?;
+        if !found.is_dir() {
+            let what = format!("{} is in the way: it is no directory", parent.display());
+            return Err(Failure::new(what, "move it away, or name another directory with --output"));
+        }
+    }
+    Ok(directory.join(relative))
+}
+
+/// The file as a whole, unless it is there.
+fn fetch(client: &Client, job: u64, file: &OutputFile, directory: &Path, path: &Path, force: bool) -> Result<PathBuf> {
+    if let Ok(found) = fs::symlink_metadata(path) {
+        let is_same =
+            found.is_file() && found.len() == file.bytes && checksum(path).is_ok_and(|sum| sum == file.sha256);
+        if is_same {
+            return Ok(path.to_owned());
+        }
+        if !found.is_file() && !found.is_symlink() || !force {
+            let what =
+                format!("{} is there, and differs from output `{}` of task {}", path.display(), file.name, file.task);
+            let remedy = if found.is_dir() { "name another directory with --output" } else { "--force replaces it" };
+            return Err(Failure::new(what, remedy));
+        }
+    }
+    let part = Part::create(directory)?;
+    let mut suspect = false;
+    for _ in 0..TRIES {
+        let sum = part.fill(client, job, file, suspect)?;
+        if sum == file.sha256 {
+            fs::rename(&part.0, path).map_err(|error| cannot("write", path, &error))?;
+            return Ok(path.to_owned());
+        }
+        suspect = true;
+    }
+    let what = format!("output `{}` of task {} has another checksum on every node that has it", file.name, file.task);
+    Err(Failure::new(what, "run the task again; somebody has written to the file on its node"))
+}
+
+/// A file that is not whole yet; it goes if it does not get its name.
+struct Part(PathBuf);
+
+impl Part {
+    fn create(directory: &Path) -> Result<Part> {
+        let path = directory.join(format!(".amalgam-outputs-{}", process::id()));
+        // Of a process that had the same number.
+        let _ = fs::remove_file(&path);
+        OpenOptions::new().write(true).create_new(true).open(&path).map_err(|error| cannot("write", &path, &error))?;
+        Ok(Part(path))
+    }
+
+    /// Fetches what is missing, also over several connections, and returns the checksum of what came.
+    fn fill(&self, client: &Client, job: u64, file: &OutputFile, suspect: bool) -> Result<String> {
+        let mut out = File::create(&self.0).map_err(|error| cannot("write", &self.0, &error))?;
+        let (mut hash, mut received) = (Sha256::new(), 0);
+        let mut part = vec![0; 1 << 18];
+        while received < file.bytes {
+            let before = received;
+            let query = Query::default().with("task", &file.task).with("name", &file.name);
+            let query = query.with("offset", &received.to_string());
+            let query = if suspect { query.with("suspect", "true") } else { query };
+            let answer = very_patiently(|| client.open(&format!("/v1/jobs/{job}/outputs/content{query}")))?;
+            let mut body = answer.into_body().into_reader();
+            loop {
+                match body.read(&mut part) {
+                    Ok(0) => break,
+                    Ok(length) => {
+                        out.write_all(&part[..length]).map_err(|error| cannot("write", &self.0, &error))?;
+                        hash.update(&part[..length]);
+                        received += length as u64;
+                    }
+                    // The connection broke; the next one goes on from here.
+                    Err(_) => break,
+                }
+            }
+            if received == before {
+                let what = format!("output `{}` of task {} ends before its {} bytes", file.name, file.task, file.bytes);
+                return Err(Failure::new(what, "try again"));
+            }
+        }
+        out.sync_all().map_err(|error| cannot("write", &self.0, &error))?;
+        Ok(hex(&hash.finalize()))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Where it got its name there is nothing of this one.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn checksum(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut part = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(hex(&hash.finalize())),
+            length => hash.update(&part[..length]),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot {what} {}: {error}", path.display()), "name another directory with --output")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(stage: &str, name: &str) -> OutputFile {
+        OutputFile { stage: stage.to_owned(), name: name.to_owned(), index: 3, ..OutputFile::default() }
+    }
+
+    #[test]
+    fn nothing_is_written_outside_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (dir.path().join("own"), dir.path().join("other"));
+        fs::create_dir(&own).unwrap();
+        fs::create_dir(&other).unwrap();
+        assert_eq!(place(&own, &file("map", "a/b")).unwrap(), own.join("map/3/a/b"));
+        for (stage, name) in
+            [("..", "x"), ("a/b", "x"), ("", "x"), ("map", "../x"), ("map", "/x"), ("map", "a/../../x"), ("map", "")]
+        {
+            place(&own, &file(stage, name)).unwrap_err();
+        }
+        std::os::unix::fs::symlink(&other, own.join("link")).unwrap();
+        place(&own, &file("link", "x")).unwrap_err();
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
+    }
+}
