@@ -3,7 +3,8 @@
 use crate::failure::{Failure, Kind, Result};
 use amalgam_core::vocabulary::JobSpec;
 use amalgam_daemon::api::{
-    self, Action, ActionRequest, ActionResult, Elsewhere, Event, JobDetail, JobSummary, Listing, Submitted, Waited,
+    self, Action, ActionRequest, ActionResult, ChosenTasks, Elsewhere, Event, JobDetail, JobSummary, Listing,
+    Submitted, Waited,
 };
 use amalgam_daemon::config::is_loopback;
 use amalgam_daemon::http::MAX_BODY;
@@ -196,7 +197,14 @@ impl Client {
 
     /// Each job by itself, whoever of a federation has it; in the order in which they were named.
     pub fn act(&self, jobs: Vec<u64>, action: Action) -> Result<Vec<ActionResult>> {
-        let mut results: Vec<ActionResult> = self.post("/v1/jobs/actions", &ActionRequest { jobs, action })?;
+        self.act_on_tasks(jobs, action, Vec::new())
+    }
+
+    /// Does it for these tasks of each of the jobs; for the whole jobs where there are none.
+    pub fn act_on_tasks(&self, jobs: Vec<u64>, action: Action, tasks: Vec<ChosenTasks>) -> Result<Vec<ActionResult>> {
+        let request = ActionRequest { jobs, action, tasks };
+        let mut results: Vec<ActionResult> = self.post("/v1/jobs/actions", &request)?;
+        let tasks = request.tasks;
         let mut elsewhere: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (place, result) in results.iter().enumerate() {
             let led = result.error.as_ref().and_then(|error| error.elsewhere.as_ref());
@@ -207,7 +215,8 @@ impl Client {
         for (base, places) in elsewhere {
             let there = Client { base, ..self.clone() };
             let jobs = places.iter().filter_map(|place| results.get(*place)).map(|result| result.job).collect();
-            let answered = there.post::<Vec<ActionResult>>("/v1/jobs/actions", &ActionRequest { jobs, action });
+            let request = ActionRequest { jobs, action, tasks: tasks.clone() };
+            let answered = there.post::<Vec<ActionResult>>("/v1/jobs/actions", &request);
             match answered {
                 Ok(answers) => {
                     places.into_iter().zip(answers).for_each(|(place, answer)| results[place] = answer);

@@ -15,6 +15,7 @@ mod progress;
 mod refusal;
 mod selectors;
 mod show;
+mod task_targets;
 mod verbs;
 
 use amalgam_daemon::inherited;

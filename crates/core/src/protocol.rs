@@ -17,11 +17,11 @@
 //! * late messages are recognised by attempt id or grant id, recorded and dropped.
 
 use crate::vocabulary::{
-    Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, ClientId, ClusterId, Constraint, Digest,
+    Age, Allocation, AskId, AtNode, AttemptId, Attributes, ByteString, Chosen, ClientId, ClusterId, Constraint, Digest,
     Duration, EndReason, Ended, Epoch, Estimated, ExecutionType, Fetched, Foretold, ForetoldStart, Generation,
     GlobalId, GrantId, HostId, InputFile, Instant, JobId, JobSpec, JobWork, Key, Kinds, Late, LaunchOrder, Margins,
-    NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskId, TaskShape, TaskTemplate,
-    Token, Totals, UserId, Wants,
+    NodeId, NodeWaits, ProbeId, QueueId, ResourceSpec, Resources, Sample, StoredFile, TaskAction, TaskId, TaskShape,
+    TaskTemplate, TaskWishes, Token, Totals, UserId, Wants,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -100,6 +100,8 @@ pub enum ToMaster {
     Submit { spec: Arc<JobSpec>, key: Option<String> },
     /// A client asks for something to happen to a job; answered by `Done` or `Refused`.
     Control { job: JobId, action: JobAction },
+    /// The same for single tasks of it; answered alike.
+    ControlTasks { job: JobId, action: TaskAction, tasks: Box<Chosen> },
     /// A client closes a node to new work, or opens it again; answered by `Done` or `Refused`.
     Drain { node: NodeId, drained: bool },
 
@@ -416,6 +418,10 @@ pub enum ToJobManager {
         allowance: Box<Totals>,
     },
     Act(JobAction),
+    ActOnTasks {
+        action: TaskAction,
+        tasks: Box<Chosen>,
+    },
     /// All nodes by number, for a job manager that places its tasks itself, and by what it is to foretell starts; replaces what it
     /// was told before.
     Nodes {
@@ -528,6 +534,7 @@ impl ToJobManager {
             | ToJobManager::Share { .. }
             | ToJobManager::Allowance { .. }
             | ToJobManager::Act(_)
+            | ToJobManager::ActOnTasks { .. }
             | ToJobManager::Nodes { .. }
             | ToJobManager::Granted { .. }
             | ToJobManager::Refused(_)
@@ -545,12 +552,14 @@ impl ToJobManager {
 }
 
 /// What users want of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Wishes {
     pub held: bool,
     pub cancelled: bool,
     /// How often it was opened again, to run what had failed.
     pub run: u32,
+    /// And of single tasks of it.
+    pub tasks: Arc<TaskWishes>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

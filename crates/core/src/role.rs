@@ -2,8 +2,8 @@
 
 use crate::protocol::{Address, AdmittedJob, ClaimError, JobOutcome, Message, Peer, Rule};
 use crate::vocabulary::{
-    AllocationTime, AttemptId, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart, GrantId,
-    HostId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, TaskId, Totals, UserId,
+    AllocationTime, AttemptId, Chosen, ClockOffset, ClusterId, Duration, Ended, Exchange, Foretold, ForetoldStart,
+    GrantId, HostId, Instant, JobId, Kinds, NodeId, PastRuns, Recurring, Spans, TaskAction, TaskId, Totals, UserId,
 };
 use crate::why::Why;
 use serde::{Deserialize, Serialize};
@@ -129,6 +129,12 @@ pub enum Change {
     CancelAsked {
         job: JobId,
     },
+    /// A user wants something of single tasks of the job, whose manager may not have heard of it.
+    TasksAsked {
+        job: JobId,
+        action: TaskAction,
+        tasks: Box<Chosen>,
+    },
     JobForgotten {
         job: JobId,
     },
@@ -227,11 +233,21 @@ pub enum Change {
         job: JobId,
         at: Instant,
     },
+    /// Tasks of the stage are held, let go, or cancelled.
+    TasksChosen {
+        job: JobId,
+        action: TaskAction,
+        stage: u32,
+        tasks: Spans,
+        at: Instant,
+    },
     /// Failed, skipped and cancelled tasks wait again.
     Rerun {
         job: JobId,
         /// How often they have by now.
         run: u32,
+        /// Only these.
+        only: Option<Box<Chosen>>,
     },
     /// The whole progress of a job, in a snapshot.
     Progress {
@@ -559,6 +575,8 @@ impl Change {
             | Change::JobEnded { job, .. }
             | Change::JobReopened { job, .. }
             | Change::CancelAsked { job }
+            | Change::TasksAsked { job, .. }
+            | Change::TasksChosen { job, .. }
             | Change::JobForgotten { job }
             | Change::JobAbandoned { job }
             | Change::Exchanged { job, .. }
@@ -598,6 +616,7 @@ impl Change {
             | Change::Lost { at, .. }
             | Change::OutputLost { at, .. }
             | Change::Promoted { at, .. }
+            | Change::TasksChosen { at, .. }
             | Change::Cancelled { at, .. } => *at = at.by_clock(offset),
             Change::Exchanged { at, exchange, .. } => {
                 *at = at.by_clock(offset);
@@ -623,6 +642,7 @@ impl Change {
                 | Change::Promoted { .. }
                 | Change::Exchanged { .. }
                 | Change::Cancelled { .. }
+                | Change::TasksChosen { .. }
                 | Change::Rerun { .. }
                 | Change::Progress { .. }
         )

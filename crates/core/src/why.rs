@@ -53,6 +53,8 @@ pub enum Why {
     ManagerAway { host: HostId },
     /// So many tasks begin together, and nodes have room for so many of them now.
     Gang { tasks: u64, rooms: u64 },
+    /// A user holds so many tasks of the stage that wait.
+    TasksHeld { stage: String, tasks: u32 },
     /// So many tasks of the stage run or are at nodes, and no more may at once.
     AtOnce { stage: String, most: u32, running: u32 },
     /// The task failed so often, and is tried again after so long; so many others wait for the same.
@@ -77,6 +79,9 @@ impl Why {
             }
             Why::GangGathers { stage, in_place, tasks } => {
                 format!("{in_place} of the {tasks} tasks of stage {stage}, which begin together, are in place")
+            }
+            Why::TasksHeld { stage, tasks } => {
+                format!("{} of stage {stage} held by a user (release starts them)", counted(u64::from(*tasks), "task"))
             }
             Why::AtOnce { stage, most, running } => {
                 format!(

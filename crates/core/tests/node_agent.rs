@@ -208,6 +208,7 @@ fn executing(number: u32) -> Executing {
         attempt,
         task: TaskId { job: JobId(1), stage: 0, index: number },
         node: NODE,
+        node_name: "node".to_owned(),
         template: template(),
         index: u64::from(number),
         item: None,

@@ -123,7 +123,7 @@ fn a_job_begins_after_the_restart_where_the_log_ends_just_before() {
 fn what_had_failed_runs_again_where_the_log_ends_after_the_job_began_again() {
     let mut log = first_run(Vec::new());
     log.extend([Change::JobReopened { job: JOB, run: 1 }, Change::JobBegun { job: JOB }]);
-    for log in [log.clone(), [log, vec![Change::Rerun { job: JOB, run: 1 }]].concat()] {
+    for log in [log.clone(), [log, vec![Change::Rerun { job: JOB, run: 1, only: None }]].concat()] {
         let roles = restarted(log);
         let stage = roles.jobs[&JOB].dag().stage(0);
         assert_eq!((stage.succeeded, stage.ready()), (1, 1));

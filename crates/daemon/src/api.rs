@@ -443,6 +443,30 @@ wire! {
     pub struct ActionRequest {
         jobs: Vec<u64>,
         action: Action,
+        /// Only these tasks of each of the jobs; the whole jobs where there are none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tasks: Vec<ChosenTasks>,
+    }
+
+    /// Tasks of a stage that stand next to each other.
+    pub struct ChosenTasks {
+        /// The stage's number, from 0.
+        stage: u32,
+        /// Positions in the stage, from 0; the last one is among them.
+        first: u32,
+        last: u32,
+    }
+
+    /// In which states tasks were that an action was for.
+    pub struct ChosenCounts {
+        /// For their turn, for others or for resources.
+        waiting: u32,
+        held: u32,
+        /// Launched; perhaps not started yet.
+        running: u32,
+        succeeded: u32,
+        failed: u32,
+        cancelled: u32,
     }
 
     /// What an action did to one job.
@@ -450,6 +474,9 @@ wire! {
         job: u64,
         /// Absent when it was done.
         error: Option<Error>,
+        /// Where it was for single tasks: in which states they were just before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tasks: Option<ChosenCounts>,
         /// When it is not done at once: what it waits for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         waits_for: Option<String>,

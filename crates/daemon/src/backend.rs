@@ -1,8 +1,8 @@
 //! The public interface's backend over the event loop, the log and the nodes' files.
 
 use crate::api::{
-    Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobSummary, Listing,
-    NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail,
+    JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
 };
 use crate::attempts::Attempts;
 use crate::executor::output_path;
@@ -21,7 +21,7 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::job_manager::TaskState;
 use amalgam_core::protocol::{JobAction, Refusal, RefusalKind, ToClient, ToMaster};
 use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{AttemptId, Instant, JobId, JobSpec, NodeId, Stream, TaskId};
+use amalgam_core::vocabulary::{AttemptId, Chosen, Instant, JobId, JobSpec, NodeId, Stream, TaskAction, TaskId};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -150,6 +150,18 @@ pub fn read_output(state: &Path, attempt: AttemptId, stream: Stream, offset: u64
 enum Latest {
     None { ended: bool },
     Attempt { node: NodeId, attempt: AttemptId, ended: bool },
+}
+
+fn chosen(tasks: &[ChosenTasks]) -> Result<Chosen, Error> {
+    let mut chosen = Chosen::default();
+    for ChosenTasks { stage, first, last } in tasks {
+        if first > last || *last == u32::MAX {
+            let what = format!("{first} to {last} are no positions in a stage");
+            return Err(Error::bad_request(what, "give the first and the last, counted from 0"));
+        }
+        chosen.0.entry(*stage).or_default().add(*first, last + 1);
+    }
+    Ok(chosen)
 }
 
 fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
@@ -286,6 +298,31 @@ impl Backend for ServerBackend {
         self.order(ToMaster::Control { job, action }).await?;
         let hosts = self.handle.routes().job_hosts();
         self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await
+    }
+
+    async fn act_on_tasks(
+        &self,
+        job: JobId,
+        action: Action,
+        tasks: &[ChosenTasks],
+    ) -> Result<(Option<String>, ChosenCounts), Error> {
+        let chosen = chosen(tasks)?;
+        let action = match action {
+            Action::Cancel => TaskAction::Cancel,
+            Action::Hold => TaskAction::Hold,
+            Action::Release => TaskAction::Release,
+            Action::RerunFailed => TaskAction::RerunFailed,
+            Action::Abandon => {
+                let remedy = "leave the tasks out, or cancel them without --force";
+                return Err(Error::bad_request("only a whole job can be ended without its manager", remedy));
+            }
+        };
+        let counted = chosen.clone();
+        let counts = self.look(move |roles, _| views::count_chosen(roles, job, &counted)).await?;
+        self.order(ToMaster::ControlTasks { job, action, tasks: Box::new(chosen) }).await?;
+        let hosts = self.handle.routes().job_hosts();
+        let away = self.look(move |roles, _| views::manager_that_is_away(roles, job, &hosts)).await?;
+        Ok((away, counts))
     }
 
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error> {

@@ -7,7 +7,8 @@ use amalgam_core::hosting::{Fact, Roles};
 use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::role::{Change, LostCause, Record, Trigger};
 use amalgam_core::vocabulary::{
-    AllocationTime, AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, TaskId,
+    AllocationTime, AttemptId, EndReason, Ended, Federation, GlobalId, GrantId, JobId, Kinds, NodeId, Spans,
+    TaskAction, TaskId,
 };
 use amalgam_core::why::{Why, counted};
 use std::collections::BTreeMap;
@@ -190,6 +191,19 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
             let text = format!("{}, which was given up before, {}", names.task(*task), ended.reason);
             of_attempt("ended-late", *task, *attempt, *node, text)
         }
+        Change::TasksChosen { action, stage, tasks, .. } => {
+            let (kind, done) = match action {
+                TaskAction::Cancel => ("tasks-cancelled", "cancelled"),
+                TaskAction::Hold => ("tasks-held", "held"),
+                TaskAction::Release | TaskAction::RerunFailed => ("tasks-released", "released"),
+            };
+            of_job(kind, format!("tasks {} of stage {} are {done}", places(tasks), names.stage(*stage)))
+        }
+        Change::TasksAsked { action: TaskAction::RerunFailed, tasks, .. } => {
+            let one = |(stage, tasks): (&u32, &Spans)| format!("{} of stage {}", places(tasks), names.stage(*stage));
+            let all = tasks.0.iter().map(one).collect::<Vec<_>>().join(" and ");
+            of_job("tasks-reopened", format!("of its failed and cancelled tasks only these run again: {all}"))
+        }
         Change::OutputLost { task, file, .. } => {
             let text =
                 format!("{} runs again: nobody has its output `{file}` any more, which others read", names.task(*task));
@@ -197,6 +211,18 @@ fn of_change(change: &Change, names: &Names) -> Option<Told> {
         }
         _ => None,
     }
+}
+
+/// `0-4, 7 and 12 more`.
+fn places(tasks: &Spans) -> String {
+    const SHOWN: usize = 8;
+    let one = |(first, end): (u32, u32)| match end - first {
+        1 => first.to_string(),
+        _ => format!("{first}-{}", end - 1),
+    };
+    let shown = tasks.ranges().take(SHOWN).map(one).collect::<Vec<_>>().join(", ");
+    let more: u32 = tasks.ranges().skip(SHOWN).map(|(first, end)| end - first).sum();
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
 fn of_end(ended: &Ended, last: bool) -> String {

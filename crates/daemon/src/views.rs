@@ -1,9 +1,9 @@
 //! The roles' state as the public interface shows it.
 
 use crate::api::{
-    AttemptCounts, ClusterSummary, ClusterView, Exchange, Guarantee, JobDetail, JobState, JobSummary, ManagerPlace,
-    MeanOf, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail, TaskCounts,
-    TaskState, TaskSummary, Timestamp, Waited,
+    AttemptCounts, ChosenCounts, ClusterSummary, ClusterView, Exchange, Guarantee, JobDetail, JobState, JobSummary,
+    ManagerPlace, MeanOf, NodeDetail, NodeDoubt, NodeState, NodeSummary, QueueSummary, RunningAttempt, StageDetail,
+    TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::http::{JobFilter, TaskFilter};
 use amalgam_core::dispatch::{self, Dispatcher, QueueStatus};
@@ -15,8 +15,8 @@ use amalgam_core::protocol::{AdmittedJob, JobOutcome};
 use amalgam_core::scheduling::NodeState as Presence;
 use amalgam_core::vocabulary::resources::{CPU, WIDTH};
 use amalgam_core::vocabulary::{
-    Attributes, ByteString, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId,
-    ResourceTime, Resources, Seat, StageSpec, TaskId, Totals,
+    Attributes, ByteString, Chosen, ClusterId, Duration, EndReason, HostId, Instant, JobId, Kinds, NodeId, QueueId,
+    ResourceTime, Resources, Seat, Spans, StageSpec, TaskId, Totals,
 };
 use amalgam_core::why::Why;
 use std::cell::OnceCell;
@@ -316,7 +316,9 @@ impl Job<'_> {
     fn stage_reasons(&self, number: usize, stage: &Stage) -> Vec<String> {
         if stage.abandoned && stage.waiting() > 0 {
             let who = if stage.waiting() < stage.total { "the rest " } else { "" };
-            return vec![format!("{who}never runs: a stage before it failed, or the job was cancelled")];
+            return vec![format!(
+                "{who}never runs: a stage before it failed or was cancelled in part, or the job was cancelled"
+            )];
         }
         if stage.inputs_missing == 0 || stage.waiting() == 0 {
             return Vec::new();
@@ -516,6 +518,30 @@ impl Job<'_> {
             max_memory_bytes: spent.map(|spent| spent.max_memory_bytes),
         }
     }
+}
+
+/// In which states these tasks are. Of those that the job does not have none is counted.
+pub fn count_chosen(roles: &Roles, id: JobId, chosen: &Chosen) -> ChosenCounts {
+    let mut sum = ChosenCounts::default();
+    let Some((job, state)) = roles.dispatch().and_then(|dispatch| dispatch.job(id)) else { return sum };
+    let manager = roles.jobs.get(&id);
+    for (stage, spans) in &chosen.0 {
+        let Some(spec) = job.spec.stages.get(*stage as usize) else { continue };
+        let Some(progress) = manager.map(|manager| manager.dag().stage(*stage)) else {
+            let tasks = Spans::below(spec.tasks.len()).take_all(spans).len();
+            let has_ended = matches!(state, dispatch::JobState::Ended(_));
+            *(if has_ended { &mut sum.cancelled } else { &mut sum.waiting }) += tasks;
+            continue;
+        };
+        let counts = progress.count_chosen(spans);
+        sum.waiting += counts.waiting;
+        sum.held += counts.held;
+        sum.running += counts.running;
+        sum.succeeded += counts.succeeded;
+        sum.failed += counts.failed;
+        sum.cancelled += counts.cancelled;
+    }
+    sum
 }
 
 /// What people call a task of a stage: by its place, as selectors do, and by its value where that is another number.

@@ -442,6 +442,7 @@ mod tests {
             attempt: ATTEMPT,
             task: TaskId::default(),
             node: NodeId(0),
+            node_name: "node".to_owned(),
             template: Arc::default(),
             index: 0,
             item: None,

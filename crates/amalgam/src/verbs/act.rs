@@ -5,17 +5,20 @@ use crate::arguments::Connection;
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use crate::selectors::{Named, Reach, Selector, resolve_within};
+use crate::task_targets::{ActTarget, TaskRanges};
 use crate::{discovery, show};
-use amalgam_daemon::api::{Action, ActionResult, ErrorCode};
+use amalgam_core::why::counted;
+use amalgam_daemon::api::{Action, ActionResult, ChosenCounts, ErrorCode};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 #[derive(Args)]
 pub struct ActArgs {
-    /// Jobs: 7, 1-5, 3,7, last or all (of yours); a range and all mean those that can be acted on
-    #[arg(required = true, value_name = "JOBS", value_parser = Selector::parse)]
-    jobs: Vec<Selector>,
+    /// Jobs: 7, 1-5, 3,7, last or all (of yours); a range and all mean those that can be acted on. Or single tasks: 7.count,
+    /// 7.count.3, 7.count.0-49, by their places in the stage
+    #[arg(required = true, value_name = "JOBS", value_parser = ActTarget::parse)]
+    targets: Vec<ActTarget>,
     /// Print only the ids of jobs for which it was done
     #[arg(short, long)]
     quiet: bool,
@@ -67,8 +70,9 @@ fn in_states(states: &'static str) -> Reach {
 /// Does what can be done, then says what could not.
 fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
     let client = discovery::connect(connection)?;
-    let (jobs, mut failures) = resolve_within(&client, &args.jobs, act.reach)?;
-    let results = results(&client, &jobs, &act)?;
+    let selectors: Vec<Selector> = args.targets.iter().filter_map(jobs_of).collect();
+    let (jobs, mut failures) = resolve_within(&client, &selectors, act.reach)?;
+    let mut results = results(&client, &jobs, &act)?;
     let mut text = String::new();
     for result in &results {
         match &result.error {
@@ -80,17 +84,69 @@ fn act(args: ActArgs, connection: &Connection, act: Act) -> Result<ExitCode> {
             Some(error) => failures.push(Failure::from(error.clone())),
         }
     }
+    for target in &args.targets {
+        let ActTarget::Tasks(ranges) = target else { continue };
+        match act_on_tasks(&client, ranges, &act) {
+            Ok(result) => {
+                match &result.tasks {
+                    _ if args.quiet => text.push_str(&format!("{}\n", result.job)),
+                    Some(counts) => text.push_str(&tell_tasks(&ranges.typed, counts, &act)),
+                    None => {}
+                }
+                if let Some(who) = &result.waits_for {
+                    text.push_str(&format!("job {}: waits for {}\n", result.job, show::visible(who)));
+                }
+                results.push(result);
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
     if args.json {
         show::json(&results)?
     } else {
         show::print(&text)?
     }
     show::failures(&failures);
-    let names_ranges = args.jobs.iter().any(|selector| matches!(selector, Selector::Ids(_)));
+    let names_ranges = selectors.iter().any(|selector| matches!(selector, Selector::Ids(_)));
     if jobs.is_empty() && failures.is_empty() && names_ranges && !args.quiet {
         show::note("nothing was to be done: none of these jobs is in a state for it, see `amalgam list --all`");
     }
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn jobs_of(target: &ActTarget) -> Option<Selector> {
+    match target {
+        ActTarget::Jobs(selector) => Some(selector.clone()),
+        ActTarget::Tasks(_) => None,
+    }
+}
+
+fn act_on_tasks(client: &Client, ranges: &TaskRanges, act: &Act) -> Result<ActionResult> {
+    let (job, tasks) = ranges.find(client)?;
+    let results = client.act_on_tasks(vec![job], act.action, tasks)?;
+    match results.into_iter().next() {
+        Some(ActionResult { error: Some(error), .. }) => Err(error.into()),
+        Some(result) => Ok(result),
+        None => Err(Failure::new("the server did not say what became of it", "look at the job with `amalgam info`")),
+    }
+}
+
+/// How many it was done for, and how many of the others are in which state.
+fn tell_tasks(typed: &str, counts: &ChosenCounts, act: &Act) -> String {
+    let ChosenCounts { waiting, held, running, succeeded, failed, cancelled } = *counts;
+    let ended = [(succeeded, "succeeded"), (failed, "failed"), (cancelled, "been cancelled")];
+    let (done, verb, others) = match act.action {
+        Action::Cancel | Action::Abandon => (waiting + held + running, "cancelled", vec![]),
+        Action::Hold => (waiting, "held", vec![(running, "run on"), (held, "were held already")]),
+        Action::Release => (held, "released", vec![(waiting, "were not held"), (running, "run")]),
+        Action::RerunFailed => (failed + cancelled, "to run again", vec![]),
+    };
+    let is_rerun = act.action == Action::RerunFailed;
+    let ended = ended.into_iter().filter(|(_, how)| !is_rerun || *how == "succeeded");
+    let had = ended.map(|(number, how)| (number, format!("had {how}")));
+    let others = others.into_iter().map(|(number, how)| (number, how.to_owned())).chain(had);
+    let others: String = others.filter(|(number, _)| *number > 0).map(|(n, how)| format!(", {n} {how}")).collect();
+    format!("{}: {} {verb}{others}\n", show::visible(typed), counted(u64::from(done), "task"))
 }
 
 /// What became of each job, but for those of a range or `all` that left its reach meanwhile.

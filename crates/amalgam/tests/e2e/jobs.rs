@@ -107,6 +107,37 @@ fn every_attempt_of_a_task_counts_and_is_listed_also_after_a_restart() {
 }
 
 #[test]
+fn single_tasks_and_ranges_are_held_cancelled_and_run_again() {
+    let scene = Scene::dev(&[]);
+    let id = scene.submit(&["--hold", "--array", "0-9", "--", "sh", "-c", "[ $AMALGAM_INDEX -ne 9 ]"]);
+    let act = |verb: &str, tasks: &str| {
+        let target = format!("{id}.main{tasks}");
+        let told = scene.ok(&[verb, &target]);
+        told.strip_prefix(&format!("{target}: ")).unwrap_or_else(|| panic!("{told}")).to_owned()
+    };
+    assert_eq!(act("cancel", ".0-3"), "4 tasks cancelled\n");
+    assert_eq!(act("hold", ".4"), "1 task held\n");
+    scene.ok(&["release", &id]);
+    let counts = || scene.job(&id).summary.tasks;
+    until_true("the others have ended", || counts().succeeded == 4 && counts().failed == 1);
+    let reasons = scene.job(&id).reasons;
+    assert!(reasons.iter().any(|why| why.starts_with("1 task of stage main held by a user")), "{reasons:?}");
+    let released = "1 task released, 4 had succeeded, 1 had failed, 4 had been cancelled\n";
+    assert_eq!(act("release", ""), released);
+    assert_eq!(scene.run(&["wait", &id]).code, 1);
+    assert_eq!(act("rerun-failed", ".0-2,9"), "4 tasks to run again\n");
+    assert_eq!(scene.run(&["wait", &id]).code, 1);
+    let now = counts();
+    assert_eq!((now.succeeded, now.failed, now.cancelled), (8, 1, 1));
+    for wrong in [".10", ".0-10"] {
+        let told = scene.run(&["rerun-failed", &format!("{id}.main{wrong}")]);
+        assert!(told.code == 1 && told.err.contains("there is no task 10 in stage `main`"), "{told:?}");
+    }
+    let told = scene.run(&["run", "--", "sh", "-c", "echo $AMALGAM_NODE"]);
+    assert_eq!(told.out.trim(), scene.tasks("last")[0].node.clone().unwrap());
+}
+
+#[test]
 fn each_attempt_of_a_followed_task_is_shown_from_its_beginning() {
     let scene = Scene::dev(&[]);
     let script = "echo x >> tries; echo try $(wc -l < tries); sleep 0.7; [ $(wc -l < tries) -ge 3 ]";

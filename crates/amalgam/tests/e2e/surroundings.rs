@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variables that a task finds where its job says nothing of any.
-const VARIABLES: [&str; 21] = [
+const VARIABLES: [&str; 22] = [
     "AMALGAM_ATTEMPT",
     "AMALGAM_COUNT",
     "AMALGAM_CPUS",
@@ -19,6 +19,7 @@ const VARIABLES: [&str; 21] = [
     "AMALGAM_JOB_ID",
     "AMALGAM_JOB_NAME",
     "AMALGAM_MEM_BYTES",
+    "AMALGAM_NODE",
     "AMALGAM_PROGRESS_FILE",
     "AMALGAM_STAGE",
     "AMALGAM_SUBMIT_DIR",

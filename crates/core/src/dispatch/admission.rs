@@ -7,7 +7,7 @@ use crate::policy::Trust;
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{AdmittedJob, JobOutcome, Wishes};
 use crate::role::{Change, Outbox};
-use crate::vocabulary::{Instant, JobId, QueueId, UserId};
+use crate::vocabulary::{Chosen, Instant, JobId, QueueId, TaskAction, TaskWishes, UserId};
 use crate::why::Why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub(super) struct JobEntry {
     pub(super) run: u32,
     /// A user wants this run of it to end.
     pub(super) is_cancelled: bool,
+    /// What users want of single tasks of it.
+    pub(super) tasks: Arc<TaskWishes>,
     /// What its estimates say of its user is known.
     pub(super) judged: bool,
     /// It ended without its manager.
@@ -64,7 +66,7 @@ pub enum JobState {
 
 impl JobEntry {
     pub(super) fn wishes(&self) -> Wishes {
-        Wishes { held: self.held, cancelled: self.is_cancelled, run: self.run }
+        Wishes { held: self.held, cancelled: self.is_cancelled, run: self.run, tasks: Arc::clone(&self.tasks) }
     }
 }
 
@@ -169,6 +171,7 @@ impl Admission {
                 has_begun: false,
                 run: 0,
                 is_cancelled: false,
+                tasks: Arc::default(),
                 judged: false,
                 is_abandoned: false,
                 state: JobState::Pending,
@@ -252,6 +255,7 @@ impl Admission {
             Change::JobBegun { job } => self.set_begun(*job),
             Change::JobReopened { job, run } => self.set_reopened(*job, *run),
             Change::CancelAsked { job } => self.set_cancelled(*job),
+            Change::TasksAsked { job, action, tasks } => self.wish(*job, *action, tasks),
             Change::JobEnded { job, outcome, at } => {
                 self.set_state(*job, JobState::Ended(JobEnd { outcome: *outcome, at: *at }));
             }
@@ -287,7 +291,7 @@ impl Admission {
     pub(super) fn set_reopened(&mut self, job: JobId, run: u32) {
         self.set_state(job, JobState::Pending);
         if let Some(entry) = self.jobs.get_mut(&job) {
-            (entry.run, entry.is_cancelled) = (run, false);
+            (entry.run, entry.is_cancelled, entry.tasks) = (run, false, Arc::default());
         }
     }
 
@@ -300,6 +304,12 @@ impl Admission {
     pub(super) fn set_cancelled(&mut self, job: JobId) {
         if let Some(entry) = self.jobs.get_mut(&job) {
             entry.is_cancelled = true;
+        }
+    }
+
+    pub(super) fn wish(&mut self, job: JobId, action: TaskAction, tasks: &Chosen) {
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            Arc::make_mut(&mut entry.tasks).take_in(action, tasks);
         }
     }
 
@@ -323,6 +333,11 @@ impl Admission {
             if entry.is_cancelled {
                 changes.push(Change::CancelAsked { job: id });
             }
+            changes.extend(entry.tasks.actions().map(|(action, tasks)| Change::TasksAsked {
+                job: id,
+                action,
+                tasks: Box::new(tasks.clone()),
+            }));
             if let JobState::Ended(end) = &entry.state {
                 changes.push(Change::JobEnded { job: id, outcome: end.outcome, at: end.at });
             }

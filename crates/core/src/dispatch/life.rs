@@ -4,7 +4,7 @@ use super::admission::{Admission, JobState};
 use super::{Dispatcher, JobEnd, refuse};
 use crate::protocol::{AdmittedJob, JobAction, JobOutcome, RefusalKind, ToClient, ToJobHost, ToJobManager};
 use crate::role::{Change, Outbox, Record};
-use crate::vocabulary::{ClientId, Duration, Estimated, HostId, Instant, JobId, NodeId};
+use crate::vocabulary::{Chosen, ClientId, Duration, Estimated, HostId, Instant, JobId, NodeId, TaskAction};
 use std::sync::Arc;
 
 impl Dispatcher {
@@ -69,7 +69,7 @@ impl Dispatcher {
                 self.on_job_ended(now, job, JobOutcome::Cancelled, out);
             }
             JobAction::Hold | JobAction::Release => self.set_held(now, job, action == JobAction::Hold, &state, out),
-            JobAction::RerunFailed => self.reopen(now, job, out),
+            JobAction::RerunFailed => self.reopen_for(now, job, None, out),
         }
     }
 
@@ -87,11 +87,15 @@ impl Dispatcher {
         self.begin_what_may(now, out);
     }
 
-    /// The job waits for its turn again like any other, and then runs what had failed. Whoever asks for that holds it no more.
-    fn reopen(&mut self, now: Instant, job: JobId, out: &mut Outbox) {
+    /// The job waits for its turn again like any other, and then runs what had failed, or these tasks of it. Whoever asks for that
+    /// holds it no more.
+    pub(super) fn reopen_for(&mut self, now: Instant, job: JobId, only: Option<Box<Chosen>>, out: &mut Outbox) {
         let run = self.admission.jobs[&job].run + 1;
         out.persist(Change::JobReopened { job, run });
         self.admission.set_reopened(job, run);
+        if let Some(only) = only {
+            self.wish(job, TaskAction::RerunFailed, only, out);
+        }
         self.set_held(now, job, false, &JobState::Pending, out);
         self.begin_what_may(now, out);
     }

@@ -7,6 +7,7 @@ mod history;
 mod life;
 mod names;
 mod submission;
+mod tasks;
 
 pub use admission::JobState;
 pub use names::NodeNames;
@@ -183,6 +184,9 @@ impl Dispatcher {
     ) {
         match (from, body) {
             (Address::Client(client), ToMaster::Submit { spec, key }) => self.on_submit(now, client, spec, key, out),
+            (Address::Client(client), ToMaster::ControlTasks { job, action, tasks }) => {
+                self.on_control_tasks(now, client, job, action, tasks, out);
+            }
             (Address::Client(client), ToMaster::Control { job, action }) => {
                 self.on_control(now, client, job, action, out);
             }

@@ -340,7 +340,8 @@ impl JobManager {
     }
 
     pub(super) fn is_last(&self, task: TaskId, reason: &EndReason) -> bool {
-        if self.cancelled || reason.is_success() || *reason == EndReason::Cancelled {
+        let is_given_up = self.cancelled || self.is_cancelled_task(task);
+        if is_given_up || reason.is_success() || *reason == EndReason::Cancelled {
             return true;
         }
         let stage = &self.job.spec.stages[task.stage as usize];
@@ -385,7 +386,8 @@ impl JobManager {
         }
         let RunningAttempt { task, node, opportunistic, .. } = running;
         self.note_given_up(attempt, task, cause);
-        let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || self.cancelled;
+        let is_given_up = self.cancelled || self.is_cancelled_task(task);
+        let last = cause == LostCause::NodeLost && self.is_last(task, &EndReason::NodeLost) || is_given_up;
         self.dag.lost(task.stage, task.index, cause, last, now);
         if last {
             self.blame.forget(task);

@@ -19,6 +19,10 @@ impl Blame {
         self.failed.remove(&task);
     }
 
+    pub(super) fn forget_all(&mut self, over: impl Fn(&TaskId) -> bool) {
+        self.failed.retain(|task, _| !over(task));
+    }
+
     pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> {
         self.failed.keys().copied()
     }

@@ -1,8 +1,11 @@
 //! What users want of single tasks of a job: to hold them, to let them go, to cancel them, to run them again. Neighbours are one
 //! range however many they are.
 
+use super::JobManager;
 use super::dag::{Dag, Stage, TaskRecord, TaskState};
-use crate::vocabulary::{EndReason, Spans};
+use crate::role::{Change, Outbox};
+use crate::vocabulary::{AttemptId, Chosen, EndReason, Instant, Spans, TaskAction, TaskId, TaskWishes};
+use crate::why::Why;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -164,6 +167,8 @@ impl Dag {
     /// Of a job that ended, those of these tasks wait again that failed or were cancelled, and what depends on them; of the
     /// others nothing starts that was cancelled with the job.
     pub(super) fn rerun_tasks(&mut self, chosen: &BTreeMap<u32, Spans>) {
+        // One that ended before it began left its tasks untouched.
+        self.abandon_all();
         for number in 0..self.stages.len() as u32 {
             let entry = &self.stages[number as usize];
             let nothing = Spans::default();
@@ -188,6 +193,97 @@ impl Dag {
     /// Some tasks were cancelled by themselves.
     pub fn has_cancelled(&self) -> bool {
         self.stages.iter().any(|stage| stage.cancelled > 0)
+    }
+}
+
+impl JobManager {
+    pub(super) fn on_act_on_tasks(&mut self, now: Instant, action: TaskAction, tasks: &Chosen, out: &mut Outbox) {
+        for (stage, spans) in &tasks.0 {
+            self.act_on_tasks(now, action, *stage, spans.clone(), out);
+        }
+        self.update_demand(now, out);
+    }
+
+    /// Makes up for what was not heard of. Whether it was anything.
+    pub(super) fn do_what_is_wished(&mut self, now: Instant, wishes: &TaskWishes, out: &mut Outbox) -> bool {
+        let nothing = Spans::default();
+        let mut is_any = false;
+        for number in 0..self.dag.stages.len() as u32 {
+            let of = |chosen: &Chosen| chosen.0.get(&number).unwrap_or(&nothing).clone();
+            let stage = self.dag.stage(number);
+            let (mut held, mut cancelled, mut released) =
+                (of(&wishes.held), of(&wishes.cancelled), stage.held.all.clone());
+            released.take_all(&held);
+            held.take_all(&stage.held.all);
+            cancelled.take_all(&stage.to_cancel);
+            for (action, tasks) in
+                [(TaskAction::Release, released), (TaskAction::Hold, held), (TaskAction::Cancel, cancelled)]
+            {
+                if !tasks.is_empty() {
+                    is_any = true;
+                    self.act_on_tasks(now, action, number, tasks, out);
+                }
+            }
+        }
+        is_any
+    }
+
+    fn act_on_tasks(&mut self, now: Instant, action: TaskAction, stage: u32, tasks: Spans, out: &mut Outbox) {
+        let is_known = self.dag.stages.get(stage as usize).is_some_and(|entry| tasks.last() < Some(entry.total));
+        if !is_known || action == TaskAction::RerunFailed || self.outcome.is_some() {
+            return;
+        }
+        self.choose(action, stage, &tasks);
+        if action == TaskAction::Cancel {
+            self.stop_tasks(stage, &tasks, out);
+        }
+        out.persist(Change::TasksChosen { job: self.id(), action, stage, tasks, at: now });
+    }
+
+    pub(super) fn choose(&mut self, action: TaskAction, stage: u32, tasks: &Spans) {
+        match action {
+            TaskAction::Hold => self.dag.hold_tasks(stage, tasks),
+            TaskAction::Release => self.dag.release_tasks(stage, tasks),
+            // That is for the whole job, which begins again for it.
+            TaskAction::RerunFailed => {}
+            TaskAction::Cancel => {
+                let chosen = |task: &TaskId| task.stage == stage && tasks.contains(task.index);
+                self.blame.forget_all(chosen);
+                if self.dag.cancel_tasks(stage, tasks) {
+                    self.dag.abandon_dependents(stage);
+                    if self.gangs.is_gang(stage) {
+                        self.dag.abandon(stage);
+                    }
+                }
+                self.work.recount(&self.job, &self.dag);
+            }
+        }
+    }
+
+    fn stop_tasks(&self, stage: u32, tasks: &Spans, out: &mut Outbox) {
+        let runs = |task: TaskId| {
+            let record = self.dag.stage(task.stage).record(task.index);
+            record.is_some_and(|record| record.state == TaskState::Running)
+        };
+        let of_stage = self.running.iter().filter(|(_, running)| running.task.stage == stage);
+        let chosen = of_stage.filter(|(_, running)| tasks.contains(running.task.index) && runs(running.task));
+        let attempts: Vec<AttemptId> = chosen.map(|(attempt, _)| *attempt).collect();
+        for attempt in attempts {
+            self.stop(attempt, &self.running[&attempt], EndReason::Cancelled, out);
+        }
+    }
+
+    pub(super) fn is_cancelled_task(&self, task: TaskId) -> bool {
+        self.dag.stage(task.stage).is_to_be_cancelled(task.index)
+    }
+
+    /// Stages of which a user holds tasks that could start.
+    pub(super) fn stages_with_held_tasks(&self) -> impl Iterator<Item = Why> {
+        let stages = self.dag.stages.iter().zip(&self.job.spec.stages);
+        stages.filter(|(stage, _)| stage.inputs_missing == 0 && !stage.abandoned).filter_map(|(stage, spec)| {
+            let tasks = stage.held.fresh.len() + stage.held.touched.len();
+            (tasks > 0).then(|| Why::TasksHeld { stage: spec.name.clone(), tasks })
+        })
     }
 }
 

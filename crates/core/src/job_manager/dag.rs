@@ -309,7 +309,7 @@ impl Dag {
         // What never ran says nothing about the task.
         record.losses = record.losses.saturating_add(u8::from(cause == LostCause::NodeLost));
         (record.reason, record.code) = pack(&EndReason::NodeLost);
-        entry.settle(index, last, false);
+        entry.settle(index, last, entry.is_to_be_cancelled(index));
         if !last {
             // What never ran is no loss through a node.
             let reason = if cause == LostCause::NodeLost { EndReason::NodeLost } else { EndReason::Shed };

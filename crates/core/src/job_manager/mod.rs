@@ -8,7 +8,6 @@ mod attempts;
 mod blame;
 mod by_age;
 mod by_size;
-#[allow(dead_code)]
 mod chosen;
 mod copies;
 mod correction;
@@ -35,6 +34,7 @@ mod templates;
 mod work;
 
 pub use allowance::AllowanceRules;
+pub use chosen::ChosenCounts;
 pub use correction::CorrectionRules;
 pub use dag::{Dag, Stage, TaskRecord, TaskState, TaskStatus};
 pub use estimate::{Estimate, EstimateSource};
@@ -52,8 +52,8 @@ use crate::protocol::{
 use crate::role::{Change, Event, LostCause, Outbox, Record, Role};
 use crate::scheduling::LocalScheduler;
 use crate::vocabulary::{
-    AskId, AttemptId, Duration, EndReason, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation, GrantId,
-    HostId, Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
+    AskId, AttemptId, Chosen, Duration, EndReason, Epoch, Estimated, ExecutionType, Federation, Foretold, Generation,
+    GrantId, HostId, Instant, JobId, NodeId, ProbeId, Sealing, TaskId, Totals,
 };
 use crate::why::Why;
 use allowance::Allowance;
@@ -353,6 +353,7 @@ impl JobManager {
                 self.on_allowance(now, number, answers, &allowance, out);
             }
             ToJobManager::Act(action) => self.on_act(now, action, out),
+            ToJobManager::ActOnTasks { action, tasks } => self.on_act_on_tasks(now, action, &tasks, out),
             ToJobManager::Nodes { list, margins } => self.on_nodes(now, list, margins, out),
             ToJobManager::Waits { waits, starts } => self.on_waits(now, from, waits, &starts, out),
             ToJobManager::Granted { grants } => self.on_granted(now, &grants, out),
@@ -401,7 +402,7 @@ impl JobManager {
         }
         self.share = share.or(self.share.take());
         let is_begun = std::mem::replace(&mut self.begun, true);
-        let is_news = !is_begun || wishes != self.wishes();
+        let is_news = !is_begun || (wishes.held, wishes.cancelled, wishes.run) != (self.held, self.cancelled, self.run);
         if !is_begun && self.job.host != HostId::SERVER {
             out.persist(Change::Managed { job: Arc::clone(&self.job) });
             let (job, submitted_at) = (self.id(), self.job.submitted_at);
@@ -412,8 +413,9 @@ impl JobManager {
             self.on_node_lost(now, *node, out);
         }
         if wishes.run > self.run {
-            self.run_again(wishes.run, out);
+            self.run_again(wishes.run, wishes.tasks.rerun.clone(), out);
         }
+        let is_news = self.do_what_is_wished(now, &wishes.tasks, out) || is_news;
         if wishes.cancelled {
             self.cancel(now, out);
         }
@@ -424,11 +426,6 @@ impl JobManager {
         if is_news {
             self.update_demand(now, out);
         }
-    }
-
-    /// What it knows of them.
-    fn wishes(&self) -> Wishes {
-        Wishes { held: self.held, cancelled: self.cancelled, run: self.run }
     }
 
     /// Tells whoever places its tasks what is wanted, where that changed; ends the job where nothing is left to want.
@@ -486,6 +483,7 @@ impl JobManager {
         match self.dag.first_failure() {
             _ if self.cancelled => JobOutcome::Cancelled,
             Some((_, _, reason)) => JobOutcome::Failed { exit_code: reason.exit_code() },
+            None if self.dag.has_cancelled() => JobOutcome::Cancelled,
             None => JobOutcome::Succeeded,
         }
     }
@@ -610,7 +608,9 @@ impl JobManager {
             }
             // The request may have been lost with the connection.
             match self.running.get(&attempt) {
-                Some(running) if self.stopping => self.stop(attempt, running, EndReason::Cancelled, out),
+                Some(running) if self.stopping || self.is_cancelled_task(running.task) => {
+                    self.stop(attempt, running, EndReason::Cancelled, out);
+                }
                 Some(running) => self.say_again_to_gang(attempt, running, out),
                 None => {}
             }
@@ -703,13 +703,13 @@ impl JobManager {
         }
     }
 
-    /// What had failed or was cancelled.
-    fn run_again(&mut self, run: u32, out: &mut Outbox) {
-        out.persist(Change::Rerun { job: self.id(), run });
-        self.rerun(run);
+    /// What had failed or was cancelled, or only these of them.
+    fn run_again(&mut self, run: u32, only: Option<Chosen>, out: &mut Outbox) {
+        self.rerun(run, only.as_ref());
+        out.persist(Change::Rerun { job: self.id(), run, only: only.map(Box::new) });
     }
 
-    fn rerun(&mut self, run: u32) {
+    fn rerun(&mut self, run: u32, only: Option<&Chosen>) {
         self.run = run;
         self.cancelled = false;
         self.stopping = false;
@@ -718,7 +718,10 @@ impl JobManager {
         self.restart_requests();
         self.allowance.iter_mut().for_each(|allowance| allowance.rerun());
         self.work.restart();
-        self.dag.rerun();
+        match only {
+            Some(only) => self.dag.rerun_tasks(&only.0),
+            None => self.dag.rerun(),
+        }
         self.gangs.restart();
         self.blame.clear();
         self.forget_alone();

@@ -100,7 +100,8 @@ impl JobManager {
         let tasks = self.running.values().filter(waits).count() as u64;
         let at_nodes = (tasks > 0).then_some(Why::AtNodes { tasks });
         let no_node = self.scheduler.iter().flat_map(LocalScheduler::explain);
-        self.stages_at_their_limit()
+        self.stages_with_held_tasks()
+            .chain(self.stages_at_their_limit())
             .chain(self.gangs_that_gather())
             .chain(at_nodes)
             .chain(self.quota_that_binds())

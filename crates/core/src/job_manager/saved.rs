@@ -152,7 +152,8 @@ impl JobManager {
                 self.dag.abandon_all();
             }
             Change::JobReopened { .. } => self.outcome = None,
-            Change::Rerun { run, .. } => self.rerun(*run),
+            Change::TasksChosen { action, stage, tasks, .. } => self.choose(*action, *stage, tasks),
+            Change::Rerun { run, only, .. } => self.rerun(*run, only.as_deref()),
             Change::Progress { progress, .. } => {
                 let SavedProgress { dag, run, cancelled, stopping, running, estranged, given_up, exchange, files } =
                     progress.as_ref().clone();

@@ -482,6 +482,7 @@ impl NodeAgent {
             attempt: id,
             task: launch.task,
             node: self.node,
+            node_name: self.settings.name.clone(),
             template: launch.template,
             index: launch.index,
             item: launch.item,

@@ -17,6 +17,8 @@ pub struct LaunchOrder {
     pub task: TaskId,
     /// The node that owns the attempt; one executor may serve several.
     pub node: NodeId,
+    /// What people call it.
+    pub node_name: String,
     pub template: Arc<TaskTemplate>,
     /// The user's index value of the task.
     pub index: u64,
@@ -172,6 +174,7 @@ impl LaunchOrder {
             ("AMALGAM_INDEX", self.index.to_string()),
             ("AMALGAM_COUNT", tasks.to_string()),
             ("AMALGAM_ATTEMPT", self.attempt.to_string()),
+            ("AMALGAM_NODE", self.node_name.clone()),
             ("AMALGAM_CPUS", Cores(cpus).to_string()),
             ("AMALGAM_MEM_BYTES", memory_bytes.to_string()),
             ("AMALGAM_EXECUTION", execution.label().to_owned()),
@@ -304,6 +307,7 @@ mod tests {
             attempt: AttemptId { job, epoch: Epoch(1), number: 0 },
             task: TaskId { job, stage: 0, index: 4 },
             node: NodeId(0),
+            node_name: "node-7".to_owned(),
             template: Arc::new(template),
             index: 40,
             item: item.map(ByteString::from),
@@ -325,6 +329,7 @@ mod tests {
         let expected = [
             ("AMALGAM_JOB_ID", "7"),
             ("AMALGAM_INDEX", "40"),
+            ("AMALGAM_NODE", "node-7"),
             ("AMALGAM_ITEM", "a line"),
             ("AMALGAM_CPUS", "1.5"),
             ("AMALGAM_MEM_BYTES", "2097152"),

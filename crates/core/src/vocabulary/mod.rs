@@ -3,6 +3,7 @@
 pub mod allocation_time;
 pub mod byte_string;
 pub mod chance;
+pub mod chosen;
 pub mod clashes;
 pub mod constraints;
 pub mod exchange;
@@ -29,6 +30,7 @@ pub mod work;
 pub use allocation_time::{AllocationTime, AtNode};
 pub use byte_string::ByteString;
 pub use chance::Chance;
+pub use chosen::{Chosen, TaskAction, TaskWishes};
 pub use constraints::{Attribute, Attributes, Constraint, ConstraintError, Operator};
 pub use exchange::{Exchange, ResourceTime};
 pub use execution::{

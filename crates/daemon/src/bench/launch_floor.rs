@@ -143,6 +143,7 @@ fn order(number: u32, template: &Arc<TaskTemplate>) -> LaunchOrder {
         attempt: AttemptId { job, epoch: Epoch(1), number },
         task: TaskId { job, stage: 0, index: number },
         node: NodeId(1),
+        node_name: "node".to_owned(),
         template: Arc::clone(template),
         index: u64::from(number),
         item: None,

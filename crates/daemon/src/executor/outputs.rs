@@ -127,6 +127,7 @@ mod tests {
             attempt: AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 },
             task: TaskId { job: JobId(1), ..TaskId::default() },
             node: NodeId(1),
+            node_name: "node".to_owned(),
             template: Arc::new(TaskTemplate { outputs, ..TaskTemplate::default() }),
             index: 0,
             item: None,

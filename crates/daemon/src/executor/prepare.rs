@@ -310,6 +310,7 @@ mod tests {
             attempt: AttemptId { job: JobId(1), epoch: Epoch(1), number: 1 },
             task: TaskId { job: JobId(1), ..TaskId::default() },
             node: NodeId(1),
+            node_name: "node".to_owned(),
             template: Arc::new(TaskTemplate { program, shape, ..TaskTemplate::default() }),
             index: 0,
             item: None,

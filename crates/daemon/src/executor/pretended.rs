@@ -216,6 +216,7 @@ mod tests {
             attempt: id(number),
             task: TaskId { job: JobId(1), stage: 0, index: number },
             node: NODE,
+            node_name: "node".to_owned(),
             template: Arc::new(TaskTemplate { program, outputs, ..TaskTemplate::default() }),
             index: 7,
             item: Some("1.5".into()),

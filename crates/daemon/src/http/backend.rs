@@ -1,8 +1,9 @@
 //! What stands behind the interface.
 
 use crate::api::{
-    Action, AttemptSummary, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary, Listing, NodeDetail,
-    NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskState, TaskSummary, Timestamp, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary,
+    Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskState, TaskSummary,
+    Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
 use amalgam_core::vocabulary::{AttemptId, Digest, JobId, JobSpec, NodeId, Stream, TaskId};
@@ -34,6 +35,13 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns what it waits for, where it is not done at once.
     async fn act(&self, job: JobId, action: Action) -> Result<Option<String>, Error>;
+    /// The same for single tasks. Returns in which states they were before, too.
+    async fn act_on_tasks(
+        &self,
+        job: JobId,
+        action: Action,
+        tasks: &[ChosenTasks],
+    ) -> Result<(Option<String>, ChosenCounts), Error>;
     /// Returns when the job has ended or `patience` is over, whichever comes first.
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error>;
     /// A piece of an attempt's output. When there is none at the offset yet, returns as soon as there is, when the

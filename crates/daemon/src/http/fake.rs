@@ -7,9 +7,9 @@ use super::backend::{
     Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
 };
 use crate::api::{
-    Action, AttemptSummary, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail, JobState, JobSummary,
-    Listing, NodeDetail, NodeState, NodeSummary, OutputFile, QueueSummary, StageDetail, StoryLine, Submitted,
-    TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail,
+    JobState, JobSummary, Listing, NodeDetail, NodeState, NodeSummary, OutputFile, QueueSummary, StageDetail,
+    StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
 use amalgam_core::vocabulary::{AttemptId, ByteString, Digest, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
@@ -408,6 +408,17 @@ impl Backend for FakeCluster {
             }
             Ok(None)
         })
+    }
+
+    async fn act_on_tasks(
+        &self,
+        job: JobId,
+        _: Action,
+        tasks: &[ChosenTasks],
+    ) -> Result<(Option<String>, ChosenCounts), Error> {
+        self.lock().job(job)?;
+        let waiting = tasks.iter().map(|range| range.last - range.first + 1).sum();
+        Ok((None, ChosenCounts { waiting, ..ChosenCounts::default() }))
     }
 
     async fn wait(&self, job: JobId, patience: Duration) -> Result<Waited, Error> {

@@ -266,15 +266,19 @@ pub async fn act(
     let mut results = Vec::with_capacity(request.jobs.len());
     for job in request.jobs {
         let allowed = app.allow(&caller, JobId(job)).await;
+        let (id, action) = (JobId(job), request.action);
         let done = match allowed {
-            Ok(()) => app.backend.act(JobId(job), request.action).await,
+            Ok(()) if request.tasks.is_empty() => app.backend.act(id, action).await.map(|waits_for| (waits_for, None)),
+            Ok(()) => {
+                let done = app.backend.act_on_tasks(id, action, &request.tasks).await;
+                done.map(|(waits_for, counts)| (waits_for, Some(counts)))
+            }
             Err(refused) => Err(refused),
         };
-        let (waits_for, error) = match done {
-            Ok(waits_for) => (waits_for, None),
-            Err(error) => (None, Some(error)),
-        };
-        results.push(ActionResult { job, error, waits_for });
+        results.push(match done {
+            Ok((waits_for, tasks)) => ActionResult { job, error: None, tasks, waits_for },
+            Err(error) => ActionResult { job, error: Some(error), tasks: None, waits_for: None },
+        });
     }
     Ok(Json(results))
 }

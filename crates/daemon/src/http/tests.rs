@@ -72,7 +72,7 @@ impl Client {
     }
 
     fn act(&self, token: &str, job: u64, action: Action) -> Option<Error> {
-        let body = serde_json::to_vec(&ActionRequest { jobs: vec![job], action }).unwrap();
+        let body = serde_json::to_vec(&ActionRequest { jobs: vec![job], action, tasks: Vec::new() }).unwrap();
         self.post(token, "/v1/jobs/actions", &[], &body).json::<Vec<ActionResult>>().remove(0).error
     }
 }
