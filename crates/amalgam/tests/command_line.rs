@@ -218,6 +218,14 @@ fn the_cluster_is_shown_and_nodes_are_drained() {
     assert!(nodes.contains("1   fake  up     0        0              2 cpu, 4 GiB memory"), "{nodes}");
     assert_eq!(cluster.run(&["node", "drain", "fake"]), says(0, "node fake is draining\n", ""));
     assert!(cluster.run(&["node", "info", "n1"]).out.contains("drained"));
+    assert_eq!(
+        cluster.run(&["node", "drain", "nowhere", "n1", "9"]),
+        says(
+            1,
+            "node fake is draining\n",
+            "error: there is no node `nowhere`\n  help: `amalgam node list` shows them\nerror: there is no node n9\n  help: `amalgam node list` shows them\n"
+        )
+    );
     assert_eq!(cluster.run(&["node", "undrain", "1"]).code, 0);
     assert_eq!(
         cluster.run(&["node", "info", "fakr"]),

@@ -2,7 +2,7 @@
 
 use crate::arguments::Connection;
 use crate::client::Client;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Kind, Result};
 use crate::{discovery, show};
 use amalgam_daemon::api::{DrainRequest, NodeDetail, NodeDoubt, NodeSummary, RunningAttempt};
 use clap::{Args, Subcommand};
@@ -36,13 +36,15 @@ enum NodeVerb {
     },
     /// Give a node no new tasks; those that run may end
     Drain {
-        /// A node's id or name
-        node: String,
+        /// Ids or names of nodes
+        #[arg(required = true, value_name = "NODES")]
+        nodes: Vec<String>,
     },
     /// Take a drained or paused node back into use
     Undrain {
-        /// A node's id or name
-        node: String,
+        /// Ids or names of nodes
+        #[arg(required = true, value_name = "NODES")]
+        nodes: Vec<String>,
     },
 }
 
@@ -61,10 +63,23 @@ pub fn execute(args: NodeArgs, connection: &Connection) -> Result<ExitCode> {
             let detail: NodeDetail = client.get(&format!("/v1/nodes/{}", find(&client, &node)?))?;
             if json { show::json(&detail)? } else { show::print(&describe(&detail))? }
         }
-        NodeVerb::Drain { node } => drain(&client, &node, true)?,
-        NodeVerb::Undrain { node } => drain(&client, &node, false)?,
+        NodeVerb::Drain { nodes } => return drain_each(&client, &nodes, true),
+        NodeVerb::Undrain { nodes } => return drain_each(&client, &nodes, false),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Does what can be done, then says what could not.
+fn drain_each(client: &Client, nodes: &[String], is_drained: bool) -> Result<ExitCode> {
+    let mut failures = Vec::new();
+    for node in nodes {
+        match drain(client, node, is_drained) {
+            Err(failure) if matches!(failure.kind, Kind::NotFound | Kind::Refused) => failures.push(failure),
+            done => done?,
+        }
+    }
+    show::failures(&failures);
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn drain(client: &Client, node: &str, drain: bool) -> Result<()> {

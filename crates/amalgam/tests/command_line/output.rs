@@ -54,6 +54,30 @@ fn output_that_could_not_be_written_is_no_success() {
 }
 
 #[test]
+fn a_benchmark_that_nobody_reads_ends_without_a_panic() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let told = told(
+        command(nowhere.path(), &["bench", "sim", "--quick"]).stdout(full()).stderr(Stdio::piped()).output().unwrap(),
+    );
+    assert!(told.code == 1 && told.err.starts_with("error: cannot write to standard output"), "{told:?}");
+}
+
+#[test]
+fn a_simulation_in_which_no_job_can_run_is_no_success() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let arguments = [&["sim", "run", "--workload", "synthetic", "--nodes", "2"], more].concat();
+        told(command(nowhere.path(), &arguments).output().unwrap())
+    };
+    for more in [&["--cpus", "0.1"][..], &["--cpus", "0.1", "--json"], &["--cpus", "0.1", "--preset", "drf,fifo"]] {
+        let told = run(more);
+        assert!(told.code == 1 && told.out.is_empty(), "{told:?}");
+        let expected = "error: 100 jobs can never run on these nodes, and `synthetic` has no other; the first: job-1: ";
+        assert!(told.err.contains(expected), "{told:?}");
+    }
+}
+
+#[test]
 fn a_closed_standard_output_is_no_place_for_output() {
     let cluster = Cluster::start();
     for arguments in [&["list", "--all"][..], &["run", "--", "echo", "x"]] {

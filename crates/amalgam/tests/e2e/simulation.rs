@@ -456,8 +456,12 @@ fn failed_jobs_are_told_and_kept_out_of_means_and_bounds() {
 fn jobs_that_fit_nowhere_are_named_and_stop_a_strict_run() {
     let scene = Scene::new();
     let wide = ["-w", "demand=8"];
+    let told = scene.run(&small(&["-w", "demand=uniform:1-5,1MiB"]));
+    assert!(told.code == 0 && told.out.contains("5 jobs can never run on these nodes and were left out"), "{told:?}");
+    // Where there is no other job, there is nothing to tell.
     let told = scene.run(&small(&wide));
-    assert!(told.code == 0 && told.out.contains("6 jobs can never run on these nodes"), "{told:?}");
+    let none = "6 jobs can never run on these nodes, and `synthetic:layered` has no other; the first: job-1";
+    assert!(told.code == 1 && told.out.is_empty() && told.err.contains(none), "{told:?}");
     let told = scene.run(&small(&[&wide[..], &["--strict"]].concat()));
     assert!(
         told.code == 1 && told.out.is_empty() && told.err.contains("a job can never run on these nodes: job-1"),

@@ -70,34 +70,34 @@ pub fn execute(args: &AgreementArgs) -> Result<()> {
     for _ in 0..args.rounds {
         // Anew each time: what else the machine does changes from minute to minute.
         let measured = costs::measure(&args.costs)?;
-        measured.print();
-        println!();
+        measured.print()?;
+        say!();
         for ((preset, load), pairs) in cases.iter().zip(&mut compared) {
             let (real, workload) = run(load, *preset, &args.costs.enforcement)?;
             pairs.push(Pair { real, simulated: simulate(&workload, *preset, &measured, args.seed) });
         }
     }
-    println!(
+    say!(
         "wait of tasks that sleep 10 ms, on {AGENTS} agents with {CPUS} CPUs each, in ms: medians of {} rounds",
         args.rounds
     );
-    println!("{:<32} {:<12} {:>17} {:>17} {:>13}", "", "", "real p50     p95", "sim p50     p95", "ratio p50  p95");
+    say!("{:<32} {:<12} {:>17} {:>17} {:>13}", "", "", "real p50     p95", "sim p50     p95", "ratio p50  p95");
     let worst = cases.iter().zip(&compared).map(|((preset, load), pairs)| print_case(*preset, load, pairs));
-    let worst = worst.fold(0.0, f64::max);
+    let worst = worst.collect::<Result<Vec<f64>>>()?.into_iter().fold(0.0, f64::max);
     if worst > TOLERANCE {
         let what =
             format!("the simulator is off by up to {:.0} %, over the {:.0} % asked", worst * 1e2, TOLERANCE * 1e2);
         return Err(Failure::new(what, "run it on a machine that does nothing else"));
     }
-    println!("off by {:.0} % at most; {:.0} % is asked", worst * 1e2, TOLERANCE * 1e2);
+    say!("off by {:.0} % at most; {:.0} % is asked", worst * 1e2, TOLERANCE * 1e2);
     Ok(())
 }
 
 /// Returns how far the simulator is off, as a share of the real wait, at most.
-fn print_case(preset: Preset, load: &Load, pairs: &[Pair]) -> f64 {
+fn print_case(preset: Preset, load: &Load, pairs: &[Pair]) -> Result<f64> {
     let median = |of: fn(&Pair) -> f64| percentile(&sorted(pairs.iter().map(of).collect()), 50.0);
     let ratios = [median(|pair| pair.simulated.p50 / pair.real.p50), median(|pair| pair.simulated.p95 / pair.real.p95)];
-    println!(
+    say!(
         "{:<32} {:<12} {:>9.1} {:>7.1} {:>9.1} {:>7.1} {:>8.2} {:>4.2}",
         load.name,
         preset.name(),
@@ -108,7 +108,7 @@ fn print_case(preset: Preset, load: &Load, pairs: &[Pair]) -> f64 {
         ratios[0],
         ratios[1]
     );
-    ratios.map(|ratio| (ratio - 1.0).abs()).into_iter().fold(0.0, f64::max)
+    Ok(ratios.map(|ratio| (ratio - 1.0).abs()).into_iter().fold(0.0, f64::max))
 }
 
 fn burst(tasks: u32) -> Load {

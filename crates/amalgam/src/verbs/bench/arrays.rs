@@ -19,7 +19,7 @@ pub struct ArraysArgs {
 }
 
 pub fn execute(args: &ArraysArgs) -> Result<()> {
-    println!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
+    say!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
     let config = std::env::temp_dir().join(format!("amalgam-bench-{}.toml", std::process::id()));
     std::fs::write(&config, "[[queue]]\nname = 'capped'\nmaximum = 0.875\n[[queue]]\nname = 'default'\n")?;
     let measured = as_text(&config).and_then(|config| measure(args, config));
@@ -34,9 +34,9 @@ fn measure(args: &ArraysArgs, config: &str) -> Result<()> {
     job.held = true;
     let started = Instant::now();
     let held = cluster.submit(&job)?;
-    println!("an array of {} tasks: accepted after {:.3} s", args.tasks, started.elapsed().as_secs_f64());
+    say!("an array of {} tasks: accepted after {:.3} s", args.tasks, started.elapsed().as_secs_f64());
     let after = resident_bytes(cluster.pid())?;
-    println!("  {:.2} bytes a task resident", (after.saturating_sub(before)) as f64 / f64::from(args.tasks));
+    say!("  {:.2} bytes a task resident", (after.saturating_sub(before)) as f64 / f64::from(args.tasks));
 
     let mut lines = Items::default();
     let mut bytes = 0;
@@ -52,23 +52,19 @@ fn measure(args: &ArraysArgs, config: &str) -> Result<()> {
     let before = resident_bytes(cluster.pid())?;
     let started = Instant::now();
     let each = cluster.submit(&job)?;
-    println!(
-        "one task for each of {} distinct lines: accepted after {:.3} s",
-        args.tasks,
-        started.elapsed().as_secs_f64()
-    );
+    say!("one task for each of {} distinct lines: accepted after {:.3} s", args.tasks, started.elapsed().as_secs_f64());
     let after = resident_bytes(cluster.pid())?;
     let beside = (after.saturating_sub(before)).saturating_sub(bytes as u64);
-    println!("  {:.2} bytes a task resident beside the lines", beside as f64 / f64::from(args.tasks));
+    say!("  {:.2} bytes a task resident beside the lines", beside as f64 / f64::from(args.tasks));
     cluster.client.act(vec![held, each], amalgam_daemon::api::Action::Cancel)?;
 
     let idle = submit_to_start(&cluster, args.count)?;
-    println!("submit to start of a single task, nothing else pending: {}", spread(&idle));
+    say!("submit to start of a single task, nothing else pending: {}", spread(&idle));
     let mut job = array(args.tasks, &["sleep", "600"]);
     job.queue = "capped".to_owned();
     let pending = cluster.submit(&job)?;
     let busy = submit_to_start(&cluster, args.count)?;
-    println!("  with {} tasks pending in a queue capped one slot below capacity: {}", args.tasks, spread(&busy));
+    say!("  with {} tasks pending in a queue capped one slot below capacity: {}", args.tasks, spread(&busy));
     cluster.client.act(vec![pending], amalgam_daemon::api::Action::Cancel)?;
     Ok(())
 }

@@ -50,7 +50,7 @@ pub struct Measured {
 
 pub fn execute(args: &CostsArgs) -> Result<()> {
     let measured = measure(args)?;
-    measured.print();
+    measured.print()?;
     Ok(())
 }
 
@@ -143,30 +143,28 @@ fn bare_micros(count: u32) -> Result<f64> {
 }
 
 impl Measured {
-    pub fn print(&self) {
+    pub fn print(&self) -> Result<()> {
         let Measured { costs, delay_micros, work, letters_per_task, bare_micros, .. } = self;
         let micros = |nanos: u64| nanos as f64 / 1e3;
-        println!("                        us");
-        println!("event, master       {:>6.2}   {} events", micros(costs.master_event), work.master.events);
-        println!("event, job manager  {:>6.2}   {} events", micros(costs.job_manager_event), work.job_managers.events);
-        println!("event, node         {:>6.2}   {} events", micros(costs.node_event), work.nodes.events);
-        println!("decision            {:>6.2}   {} tasks placed", micros(costs.decision), work.decisions.events);
-        println!("message, each end   {:>6.1}   {letters_per_task:.1} messages a task", micros(costs.message));
-        println!("disk                {:>6.0}   fdatasync", micros(costs.disk));
-        println!("launch              {:>6.0}   from the order to the process", micros(costs.launch));
+        say!("                        us");
+        say!("event, master       {:>6.2}   {} events", micros(costs.master_event), work.master.events);
+        say!("event, job manager  {:>6.2}   {} events", micros(costs.job_manager_event), work.job_managers.events);
+        say!("event, node         {:>6.2}   {} events", micros(costs.node_event), work.nodes.events);
+        say!("decision            {:>6.2}   {} tasks placed", micros(costs.decision), work.decisions.events);
+        say!("message, each end   {:>6.1}   {letters_per_task:.1} messages a task", micros(costs.message));
+        say!("disk                {:>6.0}   fdatasync", micros(costs.disk));
+        say!("launch              {:>6.0}   from the order to the process", micros(costs.launch));
         let both = micros(costs.launch + costs.exit);
         let spread = &self.exit_spread;
-        println!(
+        say!(
             "exit                {:>6.0}   over 10 ms; {spread}; with the launch {both:.0}, bare {bare_micros:.0}",
             micros(costs.exit)
         );
-        println!("delay               {delay_micros:>6}   one way between two processes");
+        say!("delay               {delay_micros:>6}   one way between two processes");
         if self.ways_micros < 0.0 {
-            println!(
-                "  the parts of a round trip exceed it by {:.0} us: something else was busy",
-                -self.ways_micros * 2.0
-            );
+            say!("  the parts of a round trip exceed it by {:.0} us: something else was busy", -self.ways_micros * 2.0);
         }
-        println!("for `amalgam sim run`: --delay {delay_micros}us --cost {costs}");
+        say!("for `amalgam sim run`: --delay {delay_micros}us --cost {costs}");
+        Ok(())
     }
 }

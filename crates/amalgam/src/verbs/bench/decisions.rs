@@ -35,7 +35,7 @@ pub fn execute(args: &DecisionsArgs) -> Result<()> {
         let pending = [args.pending[0], args.pending[1]];
         let result = compare(&Scale { nodes: args.nodes, jobs: args.jobs, pending, warm_up, ..full });
         for cluster in &result.clusters {
-            println!(
+            say!(
                 "{}, {} pending: {:.0} decisions a second; an event p50 {:?}, p99 {:?}, p99.99 {:?}, max {:?} with interruptions ({:.1} % of CPU and \
                  {:.1} % of memory booked)",
                 preset.name(),
@@ -49,10 +49,11 @@ pub fn execute(args: &DecisionsArgs) -> Result<()> {
                 cluster.memory_full * 100.0
             );
         }
-        println!(
+        say!(
             "  the deeper queue takes {:.2} of the time; a booking, a fit test, two places in order and a message \
              without any decision take {:?}",
-            result.slowdown, result.floor
+            result.slowdown,
+            result.floor
         );
     }
     Ok(())

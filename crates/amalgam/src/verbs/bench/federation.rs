@@ -51,11 +51,14 @@ pub struct FederationArgs {
 }
 
 pub fn execute(args: &FederationArgs) -> Result<()> {
-    println!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
-    println!("loopback, one connection: {:.0} messages and answers a second", rounds_a_second(Duration::from_secs(2))?);
-    println!(
+    say!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
+    say!("loopback, one connection: {:.0} messages and answers a second", rounds_a_second(Duration::from_secs(2))?);
+    say!(
         "{} clusters, {} global masters, preset {}, tasks of {} s",
-        args.clusters, args.globals, args.preset, args.sleep
+        args.clusters,
+        args.globals,
+        args.preset,
+        args.sleep
     );
     args.nodes.iter().try_for_each(|&nodes| measure(args, nodes))
 }
@@ -71,7 +74,7 @@ fn measure(args: &FederationArgs, nodes: u32) -> Result<()> {
     };
     let started = Instant::now();
     let daemons = Daemons::start(&plan)?;
-    println!("{nodes} nodes of {cpus} CPUs: known to all after {:.1} s", started.elapsed().as_secs_f64());
+    say!("{nodes} nodes of {cpus} CPUs: known to all after {:.1} s", started.elapsed().as_secs_f64());
     let rate = with_a_backlog(args, &daemons)?;
     at_half_the_rate(args, &daemons, rate)
 }
@@ -89,7 +92,7 @@ fn with_a_backlog(args: &FederationArgs, daemons: &Daemons) -> Result<f64> {
         (samples, jobs)
     });
     let (before, after) = samples?;
-    let rate = after.report("with a backlog", &before);
+    let rate = after.report("with a backlog", &before)?;
     if rate == 0.0 {
         return Err(Failure::new("nothing started", "look at the machine's load"));
     }
@@ -138,7 +141,7 @@ fn at_half_the_rate(args: &FederationArgs, daemons: &Daemons, rate: f64) -> Resu
         jobs[global].push(submit(&daemons.clients[global], &job)?);
         std::thread::sleep((pause * (number + 1)).saturating_sub(started.elapsed()));
     }
-    Sample::of(daemons)?.report("at half that rate", &before);
+    Sample::of(daemons)?.report("at half that rate", &before)?;
     let mut times = Vec::new();
     for (client, jobs) in daemons.clients.iter().zip(jobs) {
         for &job in jobs.iter().step_by(jobs.len().div_ceil(LOOKED_AT).max(1)) {
@@ -149,8 +152,7 @@ fn at_half_the_rate(args: &FederationArgs, daemons: &Daemons, rate: f64) -> Resu
             times.extend(allocation_times(client, job)?);
         }
     }
-    report_times(&times);
-    Ok(())
+    report_times(&times)
 }
 
 fn submit(client: &Client, job: &JobSpec) -> Result<u64> {
@@ -163,17 +165,18 @@ fn allocation_times(client: &Client, job: u64) -> Result<Vec<AllocationParts>> {
     Ok(lines.into_iter().filter_map(|line| line.allocation).collect())
 }
 
-fn report_times(times: &[AllocationParts]) {
-    let line = |name: &str, part: fn(&AllocationParts) -> f64| {
+fn report_times(times: &[AllocationParts]) -> Result<()> {
+    let line = |name: &str, part: fn(&AllocationParts) -> f64| -> Result<()> {
         let millis = sorted(times.iter().map(|parts| part(parts) * 1e3).collect());
-        println!("    {name:<14} p50 {:8.2}  p99 {:8.2} ms", percentile(&millis, 50.0), percentile(&millis, 99.0));
+        say!("    {name:<14} p50 {:8.2}  p99 {:8.2} ms", percentile(&millis, 50.0), percentile(&millis, 99.0));
+        Ok(())
     };
-    println!("  allocation times of {} tasks:", times.len());
-    line("all", |parts| parts.queue + parts.processing + parts.communication + parts.node);
-    line("queue", |parts| parts.queue);
-    line("processing", |parts| parts.processing);
-    line("communication", |parts| parts.communication);
-    line("node", |parts| parts.node);
+    say!("  allocation times of {} tasks:", times.len());
+    line("all", |parts| parts.queue + parts.processing + parts.communication + parts.node)?;
+    line("queue", |parts| parts.queue)?;
+    line("processing", |parts| parts.processing)?;
+    line("communication", |parts| parts.communication)?;
+    line("node", |parts| parts.node)
 }
 
 /// What the daemons have done by some time.
@@ -211,16 +214,16 @@ impl Sample {
     }
 
     /// Prints what was done since `before`, and returns the allocations a second.
-    fn report(&self, what: &str, before: &Sample) -> f64 {
+    fn report(&self, what: &str, before: &Sample) -> Result<f64> {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let per_second = |count: fn(&Sample) -> f64| (count(self) - count(before)) / seconds;
         let rate = per_second(|sample| sample.started);
-        println!(
+        say!(
             "  {what}: {rate:.0} tasks started and {:.0} ended a second, {:.0} launches refused or lost",
             per_second(|sample| sample.ended),
             per_second(|sample| sample.lost)
         );
-        println!(
+        say!(
             "    global masters together: {:.0} commits a second, {:.2} of them waiting for the disk at a time",
             per_second(|sample| sample.commits),
             per_second(|sample| sample.committing)
@@ -235,10 +238,10 @@ impl Sample {
                 .map(|thread| format!("{} {:.2}", thread.0, used(thread)))
                 .collect();
             let micros = cores / rate * 1e6;
-            println!("    {who:<8} {cores:.2} cores ({}), {micros:.0} us an allocation", by_thread.join(", "));
+            say!("    {who:<8} {cores:.2} cores ({}), {micros:.0} us an allocation", by_thread.join(", "));
         }
         let waited = (self.spent.waited - before.spent.waited) / seconds;
-        println!("    threads that could run and had no core, at a time: {waited:.2}");
-        rate
+        say!("    threads that could run and had no core, at a time: {waited:.2}");
+        Ok(rate)
     }
 }

@@ -16,11 +16,11 @@ pub struct IdleArgs {
 
 pub fn execute(args: &IdleArgs) -> Result<()> {
     let cluster = Cluster::dev(&[])?;
-    println!("ready after {:.0} ms", millis(cluster.ready_after));
+    say!("ready after {:.0} ms", millis(cluster.ready_after));
     let (before, started) = (cpu_seconds(cluster.pid())?, Instant::now());
     std::thread::sleep(Duration::from_secs(args.seconds));
     let busy = (cpu_seconds(cluster.pid())? - before) / started.elapsed().as_secs_f64();
-    println!("idle: {:.2} % of a core, {:.1} MB resident", busy * 100.0, resident_bytes(cluster.pid())? as f64 / 1e6);
+    say!("idle: {:.2} % of a core, {:.1} MB resident", busy * 100.0, resident_bytes(cluster.pid())? as f64 / 1e6);
     Ok(())
 }
 

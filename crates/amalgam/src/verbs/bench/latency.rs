@@ -24,14 +24,14 @@ pub struct LatencyArgs {
 }
 
 pub fn execute(args: &LatencyArgs) -> Result<()> {
-    println!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
+    say!("fdatasync of this disk: p50 {:.2} ms", fdatasync_p50()?);
     let cluster = Cluster::dev(&["--cpus", "8", "--enforcement", &args.enforcement])?;
-    println!("submit to start, the command line's own start and the task's included:");
-    println!("  ours   {}", spread(&submit_to_start(&cluster, args.count)?));
-    println!("  bare   {}   (spawn to start)", spread(&bare_starts(args.count)?));
+    say!("submit to start, the command line's own start and the task's included:");
+    say!("  ours   {}", spread(&submit_to_start(&cluster, args.count)?));
+    say!("  bare   {}   (spawn to start)", spread(&bare_starts(args.count)?));
 
     let (ours, bare) = (chained(&cluster, args.hops)?, bare_chain(args.hops)?);
-    println!("a chain of {} tasks, per hop: ours {ours:.2} ms, bare {bare:.2} ms", args.hops);
+    say!("a chain of {} tasks, per hop: ours {ours:.2} ms, bare {bare:.2} ms", args.hops);
 
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..3 {
@@ -39,7 +39,7 @@ pub fn execute(args: &LatencyArgs) -> Result<()> {
         ours.push(sleeps(&cluster, args.sleeps)?);
     }
     let (ours, bare) = (percentile(&sorted(ours), 50.0), percentile(&sorted(bare), 50.0));
-    println!(
+    say!(
         "{} x sleep 0.1 at 8 slots: ours {ours:.3} s, bare {bare:.3} s, {:+.1} %",
         args.sleeps,
         (ours / bare - 1.0) * 100.0

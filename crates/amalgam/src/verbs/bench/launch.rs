@@ -22,8 +22,8 @@ pub struct LaunchArgs {
 }
 
 pub fn execute(args: &LaunchArgs) -> Result<()> {
-    println!("{} x /bin/true, tasks per second (the ratio is of the medians of {} turns each)", args.tasks, args.runs);
-    println!("slots  enforcement    ours    bare   ratio");
+    say!("{} x /bin/true, tasks per second (the ratio is of the medians of {} turns each)", args.tasks, args.runs);
+    say!("slots  enforcement    ours    bare   ratio");
     for &slots in &args.slots {
         for enforcement in &args.enforcement {
             let (mut ours, mut bare) = (Vec::new(), Vec::new());
@@ -32,7 +32,7 @@ pub fn execute(args: &LaunchArgs) -> Result<()> {
                 ours.push(through_cluster(args.tasks, slots, enforcement)?);
             }
             let (ours, bare) = (median(ours), median(bare));
-            println!("{slots:>5}  {enforcement:<11} {ours:>7.0} {bare:>7.0}   {:.2}", ours / bare);
+            say!("{slots:>5}  {enforcement:<11} {ours:>7.0} {bare:>7.0}   {:.2}", ours / bare);
         }
     }
     Ok(())

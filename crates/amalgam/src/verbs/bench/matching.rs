@@ -43,10 +43,11 @@ enum Kind {
 
 pub fn execute(args: &MatchingArgs) -> Result<()> {
     let nodes = args.nodes.map_or(vec![100, 300, 1_000], |nodes| vec![nodes]);
-    println!(
+    say!(
         "batches of {} tasks, {} of each kind; milliseconds, and less than 2 are asked of a stable matching in {ROUNDS} rounds \
          with up to 1,000 nodes",
-        args.tasks, args.batches
+        args.tasks,
+        args.batches
     );
     for nodes in nodes {
         for (kind, name) in [
@@ -54,14 +55,14 @@ pub fn execute(args: &MatchingArgs) -> Result<()> {
             (Kind::Few, "twenty suit a task"),
             (Kind::Alike, "all tasks like the same ones"),
         ] {
-            println!("{nodes} nodes, {name}");
-            measure(args, kind, nodes);
+            say!("{nodes} nodes, {name}");
+            measure(args, kind, nodes)?;
         }
     }
     Ok(())
 }
 
-fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) {
+fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) -> Result<()> {
     let mut limited = Stable::new(ROUNDS, Acceptance::Final);
     let mut unlimited = Stable::new(u32::MAX, Acceptance::Final);
     let mut deferred = Stable::new(u32::MAX, Acceptance::Deferred);
@@ -95,7 +96,7 @@ fn measure(args: &MatchingArgs, kind: Kind, nodes: u32) {
             exact.time(&costs, optimal);
         }
     }
-    timings.into_iter().filter(|timing| !timing.millis.is_empty()).for_each(Timing::print);
+    timings.into_iter().filter(|timing| !timing.millis.is_empty()).try_for_each(Timing::print)
 }
 
 /// A node may take several tasks, one after the other. Only where a few suit a task, since a job manager never looks at more.
@@ -174,14 +175,15 @@ impl Timing {
         self.costs += costs.total(pairs.as_ref()) as f64 / 1e6;
     }
 
-    fn print(self) {
+    fn print(self) -> Result<()> {
         let (count, pairs) = (self.millis.len(), self.pairs as f64);
         let times = sorted(self.millis);
         let [p50, p95, p99, most] = [50.0, 95.0, 99.0, 100.0].map(|percent| percentile(&times, percent));
-        print!("  {:<24}p50 {p50:.3}  p95 {p95:.3}  p99 {p99:.3}  max {most:.3}", self.what);
+        say_on!("  {:<24}p50 {p50:.3}  p95 {p95:.3}  p99 {p99:.3}  max {most:.3}", self.what);
         match self.pairs {
-            0 => println!(),
-            _ => println!("  matches {:.0} at {:.2} s", pairs / count as f64, self.costs / pairs),
+            0 => say!(),
+            _ => say!("  matches {:.0} at {:.2} s", pairs / count as f64, self.costs / pairs),
         }
+        Ok(())
     }
 }

@@ -29,7 +29,7 @@ pub fn execute(args: &MemoryArgs) -> Result<()> {
         give_back_free_memory();
         let resident = resident_bytes(std::process::id())?.saturating_sub(start);
         let counted = run.manager.dag().stage(0).bytes() as u64;
-        println!("{what}: {:.1} bytes a task resident, {:.1} in its records", per_task(resident), per_task(counted));
+        say!("{what}: {:.1} bytes a task resident, {:.1} in its records", per_task(resident), per_task(counted));
         Ok(())
     };
     show("untouched", &run)?;

@@ -1,6 +1,17 @@
 //! `amalgam bench`: what this machine can do, and what this program makes of it. Every figure is printed beside its
 //! floor from the same run.
 
+/// Prints a line, or ends the function with why that could not be.
+macro_rules! say {
+    () => { crate::show::print("\n")? };
+    ($($text:tt)*) => { crate::show::print(&(format!($($text)*) + "\n"))? };
+}
+
+/// The same without the end of the line.
+macro_rules! say_on {
+    ($($text:tt)*) => { crate::show::print(&format!($($text)*))? };
+}
+
 mod agreement;
 mod arrays;
 pub mod cluster;
@@ -80,7 +91,7 @@ pub fn execute(args: BenchArgs) -> Result<ExitCode> {
         Bench::Sim(args) => sim::execute(&args)?,
         Bench::Federation(args) => federation::execute(&args)?,
         Bench::Idle(args) => idle::execute(&args)?,
-        Bench::Stamp => println!("{}", wall_micros()),
+        Bench::Stamp => say!("{}", wall_micros()),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,19 +22,20 @@ pub fn execute(args: &PlacementArgs) -> Result<()> {
     let nodes = args.nodes;
     let placing = measure(nodes, TASKS, ROUNDS);
     let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-    println!("{nodes} nodes; medians of {ROUNDS} rounds of {TASKS} tasks");
-    println!(
+    say!("{nodes} nodes; medians of {ROUNDS} rounds of {TASKS} tasks");
+    say!(
         "a task is placed in {:?}, and asked is less than 5 us; drawing a node and testing the fit alone takes {:?}",
-        placing.decision, placing.draw
+        placing.decision,
+        placing.draw
     );
-    println!(
+    say!(
         "the master makes the list of its nodes in {:.2} ms; a job manager works by it after {:?}: together less than 5 ms \
          are asked",
         millis(placing.list),
         placing.applied
     );
     let estimating = completion::measure(&Preset::APOLLO, COMPLETION_NODES, TASKS, ROUNDS);
-    println!(
+    say!(
         "{COMPLETION_NODES} nodes that say how long tasks would wait: a task is placed in {:?} where it would be done first, {:.0} a \
          second, and asked are 100,000; looking up two waits alone takes {:?}",
         estimating.placed,
@@ -42,7 +43,7 @@ pub fn execute(args: &PlacementArgs) -> Result<()> {
         estimating.lookups
     );
     let further = completion::measure(&Preset::APOLLO_PLUS, COMPLETION_NODES, TASKS, ROUNDS);
-    println!("under apollo-plus, where a node may take several of a batch, in {:?}", further.placed);
-    println!("their waits take {:.1} MB, and less than 64 are asked", estimating.bytes as f64 / 1e6);
+    say!("under apollo-plus, where a node may take several of a batch, in {:?}", further.placed);
+    say!("their waits take {:.1} MB, and less than 64 are asked", estimating.bytes as f64 / 1e6);
     Ok(())
 }

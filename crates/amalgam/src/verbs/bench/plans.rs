@@ -47,15 +47,16 @@ pub struct PlansArgs {
 }
 
 pub fn execute(args: &PlansArgs) -> Result<()> {
-    println!(
+    say!(
         "a job of {} stages with {} tasks each; milliseconds of CPU that an event takes the job manager, the least of {RUNS} runs",
-        args.stages, args.tasks
+        args.stages,
+        args.tasks
     );
     let mut dagps = Preset::CARBYNE;
     dagps.intra_job = IntraJob::Dagps;
     for (name, preset) in [("drf", Preset::DRF), ("carbyne", Preset::CARBYNE), ("carbyne, dagps", dagps)] {
         let decisions = least(args, &preset)?;
-        println!("{name}");
+        say!("{name}");
         let mut longest: f64 = 0.0;
         for (what, decisions) in decisions {
             let tasks: u64 = decisions.iter().map(|decision| decision.launches).sum();
@@ -64,16 +65,16 @@ pub fn execute(args: &PlansArgs) -> Result<()> {
             let at = |percent| percentile(&times, percent);
             let (p50, p99, most) = (at(50.0), at(99.0), at(100.0));
             let count = times.len();
-            print!("  {what:<30}{count:>8} times  p50 {p50:.4}  p99 {p99:.4}  max {most:.4}");
+            say_on!("  {what:<30}{count:>8} times  p50 {p50:.4}  p99 {p99:.4}  max {most:.4}");
             if tasks > 0 {
-                print!(", and {:.4} for each of {tasks} launches", all / tasks as f64);
+                say_on!(", and {:.4} for each of {tasks} launches", all / tasks as f64);
             }
-            println!();
+            say!();
             if what != GRANTS {
                 longest = longest.max(most);
             }
         }
-        println!(
+        say!(
             "  the longest without launches takes {longest:.3} of the {ASKED} ms that are asked of 100 stages with 1,000 tasks each"
         );
     }

@@ -53,7 +53,7 @@ pub fn execute(args: &SimArgs) -> Result<()> {
     compare(&loaded(1_000 / scale)?, &loaded(50_000 / scale)?)?;
     one_run(&late_binding(args, scale)?, "less than 1 s")?;
     one_run(&dags(args, scale)?, "less than 60 s and 4 GiB")?;
-    println!("  peak memory of all these: {:.2} GiB", peak_memory() as f64 / f64::from(1 << 30));
+    say!("  peak memory of all these: {:.2} GiB", peak_memory() as f64 / f64::from(1 << 30));
     Ok(())
 }
 
@@ -179,8 +179,8 @@ impl Case {
 fn one_run(case: &Case, asked: &str) -> Result<()> {
     let Measured { events, seconds, floor } = case.measure()?;
     let rate = events as f64 / seconds;
-    println!("{}: {events} events in {seconds:.2} s, {rate:.0} a second; asked: {asked}", case.describe());
-    println!("  the bare agenda takes {floor:.2} s, {:.0} a second", events as f64 / floor);
+    say!("{}: {events} events in {seconds:.2} s, {rate:.0} a second; asked: {asked}", case.describe());
+    say!("  the bare agenda takes {floor:.2} s, {:.0} a second", events as f64 / floor);
     Ok(())
 }
 
@@ -192,9 +192,9 @@ fn compare(small: &Case, large: &Case) -> Result<()> {
     few.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let few = &few[few.len() / 2];
     for (case, Measured { events, seconds, .. }, nanos) in [(small, few, few.nanos()), (large, &many, many.nanos())] {
-        println!("{}: {events} events in {seconds:.2} s, {nanos:.0} ns each", case.describe());
+        say!("{}: {events} events in {seconds:.2} s, {nanos:.0} ns each", case.describe());
     }
-    println!(
+    say!(
         "  an event takes {:.2} times as long on the large cluster, and 2 times at most is asked; on the bare agenda {:.2} \
          times, {:.0} and {:.0} ns",
         many.nanos() / few.nanos(),

@@ -23,7 +23,7 @@ pub struct WaitsArgs {
 pub fn execute(args: &WaitsArgs) -> Result<()> {
     let mut chance = Chance::new(1, "waits");
     let kinds = [("alike", 1), ("of five kinds", 5), ("all different", u32::MAX)];
-    println!(
+    say!(
         "a node of 32 cores and 128 GiB, full of tasks, at which {} wait; microseconds, of {NODES} nodes",
         args.queued
     );
@@ -48,7 +48,7 @@ pub fn execute(args: &WaitsArgs) -> Result<()> {
         });
         let floor = sorted(floor.collect());
         let at = |percent| percentile(&matrix, percent);
-        println!(
+        say!(
             "{name}: the matrix p50 {:.1}, p95 {:.1}, max {:.1}, of {bytes} bytes; {ASKED} are asked for 100; putting the ends in order p50 {:.1}",
             at(50.0),
             at(95.0),

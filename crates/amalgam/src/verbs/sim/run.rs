@@ -459,6 +459,7 @@ pub fn execute(args: &RunArgs) -> Result<()> {
     if args.strict {
         runs.iter().try_for_each(check_fits)?;
     }
+    check_any_fits(&runs, &first.workload)?;
     for run in runs.iter().filter(|_| args.story.is_some()) {
         let heading = if runs.len() > 1 { format!("{}:\n", run.results.preset) } else { String::new() };
         show::print(&(heading + &printing::story(run)))?;
@@ -554,6 +555,28 @@ fn check_fits(run: &Outcome) -> Result<()> {
     let Some(first) = refused_jobs.first() else { return Ok(()) };
     let what = format!("{preset}: a job can never run on these nodes: {first}");
     Err(Failure::new(what, "give larger nodes, or leave out --strict to go on without such jobs"))
+}
+
+/// A run without a job says nothing of the scheduler.
+fn check_any_fits(runs: &[Outcome], workload: &Workload) -> Result<()> {
+    let is_empty = |run: &Outcome| run.results.refused_jobs.len() >= workload.jobs.len();
+    if !runs.iter().all(is_empty) {
+        return Ok(());
+    }
+    match runs.first().and_then(|run| run.results.refused_jobs.first()) {
+        Some(first) => {
+            let jobs = counted(workload.jobs.len() as u64, "job");
+            let what = format!(
+                "{jobs} can never run on these nodes, and `{}` has no other; the first: {first}",
+                workload.name
+            );
+            Err(Failure::new(what, "give larger nodes with --cpus and --memory, or nodes that have what the jobs need"))
+        }
+        None => {
+            let what = format!("`{}` has no jobs, so there is nothing to simulate", workload.name);
+            Err(Failure::usage(what, "name another --workload, or options of it that leave some jobs in"))
+        }
+    }
 }
 
 fn check_ends(run: &Outcome) -> Result<()> {
