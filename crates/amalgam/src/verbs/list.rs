@@ -3,7 +3,7 @@
 use super::ACTIVE;
 use crate::arguments::{Connection, one_of};
 use crate::client::{Jobs, Query};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::{discovery, show};
 use amalgam_core::vocabulary::Duration;
 use amalgam_core::why::counted;
@@ -30,6 +30,9 @@ pub struct ListArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "Examples:
+  amalgam history --since 7d
+  amalgam history --since 2026-11-01 --until 2026-12-01 --csv > november.csv")]
 pub struct HistoryArgs {
     /// Only jobs in these states, separated by commas
     #[arg(long, value_delimiter = ',', value_parser = one_of(JobState::ENDED, JobState::word))]
@@ -40,6 +43,9 @@ pub struct HistoryArgs {
     /// Only jobs that ended before; a date is its beginning
     #[arg(long, value_name = "TIME", value_parser = parse_moment)]
     until: Option<Timestamp>,
+    /// Print comma-separated values, with what each job used: CPU and wall-clock seconds of all its attempts, and the most memory of one
+    #[arg(long, conflicts_with_all = ["json", "quiet"])]
+    csv: bool,
     #[command(flatten)]
     filter: Filter,
 }
@@ -88,7 +94,8 @@ pub fn execute(args: ListArgs, connection: &Connection) -> Result<ExitCode> {
     };
     let mut query = args.filter.query();
     query.add_list("state", &states);
-    list("/v1/jobs", &query, &args.filter, none, connection)
+    let form = args.filter.form();
+    list("/v1/jobs", &query, args.filter.limit, form, none, connection)
 }
 
 pub fn execute_history(args: HistoryArgs, connection: &Connection) -> Result<ExitCode> {
@@ -98,12 +105,21 @@ pub fn execute_history(args: HistoryArgs, connection: &Connection) -> Result<Exi
     query.add_list("state", &args.state);
     query.add("since", args.since.map(|since| since.to_string()).as_deref());
     query.add("until", args.until.map(|until| until.to_string()).as_deref());
-    list("/v1/history", &query, &args.filter, none, connection)
+    let form = if args.csv { Form::Csv } else { args.filter.form() };
+    list("/v1/history", &query, args.filter.limit, form, none, connection)
 }
 
 impl Filter {
     fn is_any(&self) -> bool {
         self.user.is_some() || self.queue.is_some() || self.name.is_some()
+    }
+
+    fn form(&self) -> Form {
+        match (self.json, self.quiet) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Ids,
+            _ => Form::Table,
+        }
     }
 
     fn query(&self) -> Query {
@@ -115,9 +131,25 @@ impl Filter {
     }
 }
 
+/// How jobs are printed.
+#[derive(Clone, Copy)]
+enum Form {
+    Table,
+    Ids,
+    Json,
+    Csv,
+}
+
 /// `none` is said where there are no such jobs.
-fn list(path: &str, query: &Query, filter: &Filter, none: &str, connection: &Connection) -> Result<ExitCode> {
-    let Jobs { mut jobs, has_more, silent } = discovery::connect(connection)?.jobs(path, query, filter.limit)?;
+fn list(
+    path: &str,
+    query: &Query,
+    limit: Option<NonZeroUsize>,
+    form: Form,
+    none: &str,
+    connection: &Connection,
+) -> Result<ExitCode> {
+    let Jobs { mut jobs, has_more, silent } = discovery::connect(connection)?.jobs(path, query, limit)?;
     show::failures(&silent);
     if has_more {
         let shown = counted(jobs.len() as u64, "job");
@@ -125,13 +157,64 @@ fn list(path: &str, query: &Query, filter: &Filter, none: &str, connection: &Con
     }
     // The newest last, next to the prompt.
     jobs.reverse();
-    match (filter.json, filter.quiet) {
-        (true, _) => show::json(&jobs)?,
-        (_, true) => show::print(&jobs.iter().map(|job| format!("{}\n", job.id)).collect::<String>())?,
-        _ if jobs.is_empty() => show::print(none)?,
-        _ => show::print(&table(&jobs))?,
+    match form {
+        Form::Json => show::json(&jobs)?,
+        Form::Csv => show::print_raw(&csv(&jobs)?)?,
+        Form::Ids => show::print(&jobs.iter().map(|job| format!("{}\n", job.id)).collect::<String>())?,
+        Form::Table if jobs.is_empty() => show::print(none)?,
+        Form::Table => show::print(&table(&jobs))?,
     }
     Ok(if silent.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The names of the interface's JSON, and of its counts of tasks.
+fn csv(jobs: &[JobSummary]) -> Result<Vec<u8>> {
+    let headings = [
+        "id",
+        "name",
+        "user",
+        "queue",
+        "priority",
+        "state",
+        "submitted_at",
+        "started_at",
+        "ended_at",
+        "tasks",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "wall_seconds",
+        "cpu_seconds",
+        "max_memory_bytes",
+        "reason",
+    ];
+    let time = |at: Option<Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
+    let row = |job: &JobSummary| {
+        [
+            job.id.to_string(),
+            job.name.clone(),
+            job.user.clone(),
+            job.queue.clone(),
+            job.priority.to_string(),
+            job.state.to_string(),
+            job.submitted_at.to_string(),
+            time(job.started_at),
+            time(job.ended_at),
+            job.tasks.total.to_string(),
+            job.tasks.succeeded.to_string(),
+            job.tasks.failed.to_string(),
+            job.tasks.cancelled.to_string(),
+            job.wall_seconds.to_string(),
+            job.cpu_seconds.to_string(),
+            job.max_memory_bytes.to_string(),
+            job.reason.clone().unwrap_or_default(),
+        ]
+    };
+    let mut table = csv::Writer::from_writer(Vec::new());
+    let wrong = |error: String| Failure::new(format!("cannot write the table: {error}"), "");
+    table.write_record(headings).map_err(|error| wrong(error.to_string()))?;
+    jobs.iter().try_for_each(|job| table.write_record(row(job))).map_err(|error| wrong(error.to_string()))?;
+    table.into_inner().map_err(|error| wrong(error.to_string()))
 }
 
 pub fn table(jobs: &[JobSummary]) -> String {

@@ -83,6 +83,12 @@ fn history_is_of_the_time_that_is_asked_for() {
     assert_eq!(ids(&["--since", "2020-01-01", "--until", "2100-01-01T00:00"]), "1\n");
     assert_eq!(ids(&["--since", "2100-01-01"]), "");
     assert_eq!(ids(&["--until", "2020-01-01 12:00:00Z"]), "");
+    let table = cluster.run(&["history", "--since", "1h", "--csv"]).out;
+    let mut lines = table.lines();
+    let headings: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert!(["ended_at", "cpu_seconds", "max_memory_bytes"].iter().all(|name| headings.contains(name)), "{table}");
+    assert!(table.contains("\n1,echo,ada,") && lines.next().unwrap().split(',').count() == headings.len(), "{table}");
+    assert_eq!(cluster.run(&["history", "--since", "2100-01-01", "--csv"]).out.lines().count(), 1);
     for text in ["yesterday-ish", "2026", "12:30", ""] {
         let wrong = cluster.run(&["history", "--since", text]);
         assert!(wrong.code == 2 && wrong.err.contains("write a date or a time in UTC"), "{wrong:?}");

@@ -19,6 +19,7 @@ mod kill_loop;
 mod leftovers;
 mod misbehaviour;
 mod namespaces;
+mod printing;
 mod running;
 mod scheduling;
 mod simulation;
