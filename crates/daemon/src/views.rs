@@ -172,7 +172,8 @@ impl Job<'_> {
         let which = task_name(stage, index);
         let message = message.filter(|_| !is_explained(&reason));
         let more = message.map(|text| format!(": {}", text.trim_end())).unwrap_or_default();
-        Some(format!("task {which} {}{more}", describe_end(&reason)))
+        let timeout = stage.timeout.or(self.job.default_timeout);
+        Some(format!("task {which} {}{more}", describe_end(&reason, timeout)))
     }
 
     /// Why nothing more of it starts; the most telling first.
@@ -508,7 +509,7 @@ impl Job<'_> {
             exit_code: reason.map(EndReason::exit_code),
             reason: reason
                 .filter(|reason| !reason.is_success())
-                .map(|reason| task_reason(reason, message))
+                .map(|reason| task_reason(reason, message, spec.timeout.or(self.job.default_timeout)))
                 .map(|reason| rests.map_or(reason.clone(), |rests| format!("{reason}; {rests}")))
                 .or_else(|| can_wait.map(|why| self.dispatch.describe_why(&why))),
             started_at: started_at.map(Timestamp::from),
@@ -560,19 +561,26 @@ fn is_explained(reason: &EndReason) -> bool {
     matches!(reason, LaunchFailed(_) | NodeFault(_) | NoInput(_) | NoOutput(_) | Withdrawn(_))
 }
 
-fn task_reason(reason: &EndReason, message: Option<&String>) -> String {
-    match (reason, message) {
-        (_, None) => reason.to_string(),
-        _ if is_explained(reason) => reason.to_string(),
-        (_, Some(message)) => format!("{reason}: {}", message.trim_end()),
+fn task_reason(reason: &EndReason, message: Option<&String>, timeout: Option<Duration>) -> String {
+    let general = with_limit(reason, timeout);
+    match message {
+        Some(message) if !is_explained(reason) => format!("{general}: {}", message.trim_end()),
+        _ => general,
     }
 }
 
-fn describe_end(reason: &EndReason) -> String {
+fn describe_end(reason: &EndReason, timeout: Option<Duration>) -> String {
     match reason {
         EndReason::OutOfMemory => "ran out of memory".to_owned(),
         EndReason::Signal(signal) => format!("was ended by signal {signal}"),
-        other => other.to_string(),
+        other => with_limit(other, timeout),
+    }
+}
+
+fn with_limit(reason: &EndReason, timeout: Option<Duration>) -> String {
+    match (reason, timeout) {
+        (EndReason::Timeout, Some(timeout)) => format!("{reason} after {timeout}"),
+        _ => reason.to_string(),
     }
 }
 

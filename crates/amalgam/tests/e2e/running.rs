@@ -26,6 +26,9 @@ fn the_end_of_a_command_is_the_end_of_run() {
     assert_eq!(code(&["no-such-file.toml"]), 2);
     assert_eq!(scene.run(&["wait", "1-3"]).code, 7, "the first that failed");
 
+    let late = scene.run(&["run", "--timeout", "1s", "--", "sleep", "60"]);
+    assert!(late.code == 124 && late.err.contains("task main timed out after 1.00s\n"), "{late:?}");
+    assert_eq!(scene.tasks("last")[0].reason.as_deref(), Some("timed out after 1.00s"));
     let missing = scene.run(&["run", "--", "no-such-program"]);
     assert_eq!(missing.code, 126, "{missing:?}");
     assert!(missing.err.contains("no-such-program"), "{missing:?}");
@@ -44,8 +47,10 @@ fn a_task_over_its_memory_is_killed_and_said_to_be() {
     // One line without an end is kept as a whole by tail.
     let told = scene.run(&["run", "-r", "memory=24MiB", "--", "sh", "-c", "head -c 300m /dev/zero | tail; exit $?"]);
     assert_eq!(told.code, 137, "{told:?}");
+    let wanted = "used 24 of 24 MiB; ask for more with -r memory";
+    assert!(told.err.contains(wanted), "{told:?}");
     let task = &scene.tasks("last")[0];
-    assert!(task.reason.as_deref().is_some_and(|reason| reason.contains("memory")), "{task:?}");
+    assert!(task.reason.as_deref().is_some_and(|reason| reason.ends_with(wanted)), "{task:?}");
 }
 
 #[test]
