@@ -6,7 +6,6 @@ use std::fs::{self, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 /// Two tasks that leave a file of two megabytes each, and one that reads both, on the node with a device.
 const MAP_REDUCE: &str = r#"
@@ -66,8 +65,45 @@ fn told(scene: &Scene, id: &str, kind: &str) -> Vec<String> {
 fn damage(file: &Path) {
     fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
     let mut open = OpenOptions::new().write(true).open(file).unwrap();
+    let written = open.metadata().unwrap().modified().unwrap();
     open.write_all(b"7").unwrap();
-    open.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))).unwrap();
+    open.set_times(FileTimes::new().set_modified(written)).unwrap();
+}
+
+#[test]
+fn files_of_other_stages_have_the_time_at_which_they_were_written_on_any_node() {
+    let cluster = Cluster::start(1, 2, "");
+    let job = r#"
+name = "dated"
+wait_for_nodes = true
+[[stage]]
+name = "write"
+outputs = ["old", "new", "empty"]
+command = 'echo 1 > old; touch -d "2001-02-03 04:05:06.789 UTC" old; echo 2 > new; touch -d "1999-12-31 UTC" empty; date +%s > "$AMALGAM_SUBMIT_DIR/now"'
+[[stage]]
+name = "here"
+after = ["write"]
+inputs = ["write/*"]
+command = 'stat -c "%Y %n" inputs/write/0/* > "$AMALGAM_SUBMIT_DIR/here"'
+[[stage]]
+name = "there"
+after = ["write"]
+inputs = ["write/*"]
+resources = { gpu = 1 }
+command = 'stat -c "%Y %n" inputs/write/0/* > "$AMALGAM_SUBMIT_DIR/there"'
+"#;
+    let job = cluster.scene.write("job.toml", job);
+    let id = cluster.scene.submit(&[job.to_str().unwrap()]);
+    let _big = start_big(&cluster, &[]);
+    assert_eq!(cluster.scene.run(&["wait", &id]).code, 0);
+    let now: u64 = cluster.scene.line_in("now").parse().unwrap();
+    for place in ["here", "there"] {
+        let said = cluster.scene.read(place);
+        let times: Vec<u64> = said.lines().map(|line| line.split_once(' ').unwrap().0.parse().unwrap()).collect();
+        // Of empty, new and old.
+        assert_eq!((times[0], times[2]), (946_598_400, 981_173_106), "{place}: {said}");
+        assert!(times[1] <= now && now < times[1] + 60, "{place}: {said}");
+    }
 }
 
 #[test]

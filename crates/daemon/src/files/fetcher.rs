@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 
 /// Between asking for a piece and asking for it again, and how often.
@@ -26,6 +26,30 @@ pub enum Piece {
     Absent,
     /// The node does not answer, or cannot read its file now.
     Unreachable,
+    /// The first, with the time at which the file was written, in microseconds since 1970.
+    First {
+        bytes: Vec<u8>,
+        written: i64,
+    },
+}
+
+impl Piece {
+    pub fn first(bytes: Vec<u8>, written: SystemTime) -> Piece {
+        let micros = |length: Duration| i64::try_from(length.as_micros()).unwrap_or(i64::MAX);
+        let written = match written.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => micros(since),
+            Err(before) => -micros(before.duration()),
+        };
+        Piece::First { bytes, written }
+    }
+}
+
+/// Whatever another node says that it is.
+fn time_of(micros: i64) -> SystemTime {
+    let length = Duration::from_micros(micros.unsigned_abs());
+    let epoch = SystemTime::UNIX_EPOCH;
+    let time = if micros < 0 { epoch.checked_sub(length) } else { epoch.checked_add(length) };
+    time.unwrap_or_else(SystemTime::now)
 }
 
 /// What one node asks another one for.
@@ -131,11 +155,21 @@ async fn fetch(state: &Path, node: NodeId, file: StoredFile, from: NodeId, sourc
 async fn receive(store: FileStore, file: StoredFile, from: NodeId, source: &dyn Source) -> io::Result<Fetched> {
     let mut incoming = away_from_the_loop(move || store.incoming()).await?;
     let mut offset = 0;
-    while offset < file.bytes {
+    // Of an empty file the time is asked for.
+    while offset < file.bytes || file.bytes == 0 {
         let ask = PieceAsk { node: from, digest: file.digest, offset, limit: PIECE, is_suspect: false };
         let piece = match next_piece(source, ask).await {
+            Piece::First { bytes, written } if offset == 0 => {
+                incoming.written = time_of(written);
+                Piece::Bytes(bytes)
+            }
+            piece => piece,
+        };
+        let piece = match piece {
+            Piece::Bytes(piece) if piece.is_empty() && file.bytes == 0 => break,
             Piece::Bytes(piece) if piece.is_empty() || piece.len() > PIECE as usize => return Ok(Fetched::Wrong),
             Piece::Bytes(piece) => piece,
+            Piece::First { .. } => return Ok(Fetched::Wrong),
             Piece::Absent => return Ok(Fetched::Absent),
             Piece::Unreachable if offset > 0 => return Ok(Fetched::CutShort),
             Piece::Unreachable => return Ok(Fetched::Unreachable),
@@ -218,6 +252,24 @@ mod tests {
         let pieces = [vec![bytes("abc")], silence.clone(), vec![bytes("de")], silence, vec![bytes("f")]].concat();
         assert_eq!(fetched(state.path(), file, &pieces), Fetched::Done);
         assert!(here.has(&file.digest, 6));
+        let written = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        here.remove(&file.digest);
+        let dated = [Piece::first(b"abc".to_vec(), written), bytes("def")];
+        assert_eq!(fetched(state.path(), file, &dated), Fetched::Done);
+        let apart = here.written(&file.digest).unwrap().duration_since(written).unwrap();
+        assert!(here.has(&file.digest, 6) && apart < Duration::from_millis(1), "{apart:?}");
+        // An empty one has a time, too, and a node may say nonsense.
+        std::fs::write(state.path().join("e"), "").unwrap();
+        let empty = there.put(&Left::find(state.path(), "e").unwrap(), false).unwrap();
+        let nonsense = Piece::First { bytes: Vec::new(), written: i64::MIN };
+        assert_eq!(fetched(state.path(), empty, &[nonsense]), Fetched::Done);
+        here.remove(&empty.digest);
+        assert_eq!(fetched(state.path(), empty, &[Piece::first(Vec::new(), written)]), Fetched::Done);
+        assert!(here.written(&empty.digest).unwrap().duration_since(written).unwrap() < Duration::from_millis(1));
+        assert_eq!(
+            fetched(state.path(), file, &[bytes("abc"), Piece::first(b"def".to_vec(), written), Piece::Absent]),
+            Fetched::Spoiled
+        );
     }
 
     #[test]

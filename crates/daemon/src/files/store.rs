@@ -1,7 +1,8 @@
 //! The files of one node, each named after its contents.
 //!
 //! A task finds its inputs as further names of these same files, which may not be written to; but who runs as root may.
-//! Every stored file has the same time of change, so one that was written to is known, and is not served any more.
+//! A stored file has the time at which it was written, but for a mark within its millisecond: so one that was written to since is
+//! known, and is not served any more.
 
 use super::{Left, PutError};
 use crate::removal::{Pace, remove_or_put_aside};
@@ -14,8 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Of every stored file; 1970-01-01 00:00:01.
-const CHANGED_AT: Duration = Duration::from_secs(1);
+/// What the time of change of every stored file has within its millisecond, in nanoseconds.
+const MARK: i64 = 321_000;
+const MILLISECOND: i64 = 1_000_000;
+/// The time of change of all where the file system knows only whole seconds; 1980-01-02, as archives cannot hold earlier ones.
+const COARSE: Duration = Duration::from_secs(315_619_200);
 const READ_ONLY: u32 = 0o444;
 const PART: usize = 1 << 20;
 
@@ -52,7 +56,8 @@ impl FileStore {
             return self.copy(&mut file, left, is_kept);
         }
         let (digest, bytes) = digest_of(&mut file).map_err(PutError::of_source)?;
-        seal(&file).map_err(PutError::of_source)?;
+        let written = file.metadata().and_then(|found| found.modified()).map_err(PutError::of_source)?;
+        seal(&file, written).map_err(PutError::of_source)?;
         let fresh = self.fresh().map_err(PutError::Io)?;
         if left.rename(&fresh, is_kept).is_err() {
             // Another file system, or one without links.
@@ -65,6 +70,7 @@ impl FileStore {
 
     fn copy(&self, file: &mut File, left: &Left, is_kept: bool) -> Result<StoredFile, PutError> {
         let mut incoming = self.incoming().map_err(PutError::Io)?;
+        incoming.written = file.metadata().and_then(|found| found.modified()).map_err(PutError::of_source)?;
         let mut part = vec![0; PART];
         loop {
             match file.read(&mut part).map_err(PutError::of_source)? {
@@ -98,6 +104,7 @@ impl FileStore {
             file,
             hash: Sha256::new(),
             bytes: 0,
+            written: SystemTime::now(),
         })
     }
 
@@ -137,7 +144,7 @@ impl FileStore {
             Err(error) if matches!(error.kind(), io::ErrorKind::TooManyLinks | io::ErrorKind::CrossesDevices) => {
                 fs::copy(&path, target)?;
                 // Of a copy the time of change is another.
-                seal(&File::open(target)?)
+                seal(&File::open(target)?, fs::metadata(&path)?.modified()?)
             }
             other => other,
         }
@@ -172,6 +179,11 @@ impl FileStore {
         let mut piece = vec![0; length];
         file.read_exact_at(&mut piece, offset)?;
         Ok(Some(piece))
+    }
+
+    /// When a file was written; `None` if it is not here.
+    pub fn written(&self, digest: &Digest) -> Option<SystemTime> {
+        fs::symlink_metadata(self.path(digest)).ok()?.modified().ok()
     }
 
     /// Reads the whole file, of which somebody says that it is not what it was; a damaged one is removed, and one that cannot be
@@ -248,6 +260,8 @@ pub struct Incoming {
     file: File,
     hash: Sha256,
     bytes: u64,
+    /// When its task wrote it, which may not be known.
+    pub written: SystemTime,
 }
 
 impl Incoming {
@@ -263,7 +277,7 @@ impl Incoming {
         if wanted.is_some_and(|wanted| wanted != digest) {
             return Ok(None);
         }
-        seal(&self.file)?;
+        seal(&self.file, self.written)?;
         fs::rename(&self.path, self.store.path(&digest))?;
         self.store.sync()?;
         Ok(Some(StoredFile { digest, bytes: self.bytes }))
@@ -278,14 +292,29 @@ impl Drop for Incoming {
 }
 
 /// What is written is on disk, and nobody writes to it from now on.
-fn seal(file: &File) -> io::Result<()> {
+fn seal(file: &File, written: SystemTime) -> io::Result<()> {
+    let coarse = SystemTime::UNIX_EPOCH + COARSE;
     file.set_permissions(Permissions::from_mode(READ_ONLY))?;
-    file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + CHANGED_AT))?;
+    file.set_times(FileTimes::new().set_modified(marked(written).unwrap_or(coarse)))?;
+    if !is_sealed(&file.metadata()?) {
+        file.set_times(FileTimes::new().set_modified(coarse))?;
+    }
     file.sync_all()
 }
 
+/// The same time within a millisecond, with the mark.
+fn marked(time: SystemTime) -> Option<SystemTime> {
+    let within = |length: Duration| i64::from(length.subsec_nanos()) % MILLISECOND;
+    let above = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => within(since),
+        Err(before) => (MILLISECOND - within(before.duration())) % MILLISECOND,
+    };
+    time.checked_sub(Duration::from_nanos(above.unsigned_abs()))?.checked_add(Duration::from_nanos(MARK.unsigned_abs()))
+}
+
 fn is_sealed(metadata: &fs::Metadata) -> bool {
-    metadata.is_file() && (metadata.mtime(), metadata.mtime_nsec()) == (CHANGED_AT.as_secs() as i64, 0)
+    let is_marked = metadata.mtime_nsec() % MILLISECOND == MARK;
+    metadata.is_file() && (is_marked || (metadata.mtime(), metadata.mtime_nsec()) == (COARSE.as_secs() as i64, 0))
 }
 
 fn digest_of(file: &mut File) -> io::Result<(Digest, u64)> {
@@ -363,6 +392,35 @@ mod tests {
         fs::write(&link, "abd").unwrap();
         assert!(!store.has(&stored.digest, 3));
         assert_eq!(store.list(), []);
+    }
+
+    #[test]
+    fn a_stored_file_has_the_time_at_which_it_was_written() {
+        let state = tempfile::tempdir().unwrap();
+        let (one, other) = (store(state.path()), FileStore::of(state.path(), NodeId(4)));
+        let epoch = SystemTime::UNIX_EPOCH;
+        let (late, early) = (Duration::new(1_582_608_722, 999_999_999), Duration::new(86_400, 1));
+        for (name, time) in [("now", SystemTime::now()), ("late", epoch + late), ("early", epoch - early)] {
+            let file = left(state.path(), name, name);
+            let opened = File::options().write(true).open(state.path().join(name)).unwrap();
+            opened.set_times(FileTimes::new().set_modified(time)).unwrap();
+            let shared = state.path().join("shared");
+            fs::hard_link(state.path().join(name), &shared).unwrap();
+            // Of a file with two names a copy is stored.
+            for kept in [Left::find(state.path(), "shared").unwrap(), file] {
+                let stored = one.put(&kept, false).unwrap();
+                assert!(other.link_from(&one, &stored).unwrap());
+                let target = state.path().join("input");
+                other.link(&stored.digest, &target).unwrap();
+                let found = fs::metadata(&target).unwrap().modified().unwrap();
+                let apart = found.duration_since(time).unwrap_or_else(|error| error.duration());
+                assert!(apart < Duration::from_millis(1), "{name}: {time:?} became {found:?}");
+                assert!(one.has(&stored.digest, stored.bytes), "{name}");
+                fs::remove_file(&target).unwrap();
+                one.remove(&stored.digest);
+                other.remove(&stored.digest);
+            }
+        }
     }
 
     #[test]

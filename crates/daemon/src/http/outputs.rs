@@ -119,13 +119,13 @@ impl Reader {
         while let Some(&node) = self.nodes.front() {
             self.ask.node = node;
             match self.app.backend.piece(self.ask).await {
-                Piece::Bytes(bytes) if !bytes.is_empty() => {
+                Piece::Bytes(bytes) | Piece::First { bytes, .. } if !bytes.is_empty() => {
                     self.ask.offset += bytes.len() as u64;
                     // It was looked at once.
                     self.ask.is_suspect = false;
                     return Ok(bytes);
                 }
-                Piece::Bytes(_) | Piece::Absent => {}
+                Piece::Bytes(_) | Piece::First { .. } | Piece::Absent => {}
                 Piece::Unreachable => away.push(node),
             }
             self.nodes.pop_front();

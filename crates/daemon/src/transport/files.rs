@@ -178,7 +178,10 @@ pub(super) fn piece(store: &FileStore, ask: &PieceAsk) -> Piece {
         false => Ok(None),
     });
     match read {
-        Ok(Some(bytes)) => Piece::Bytes(bytes),
+        Ok(Some(bytes)) => match store.written(&ask.digest).filter(|_| ask.offset == 0) {
+            Some(written) => Piece::first(bytes, written),
+            None => Piece::Bytes(bytes),
+        },
         Ok(None) => Piece::Absent,
         Err(error) => {
             // It may be readable in a moment; whoever asks does so again, and not for ever.
@@ -284,7 +287,6 @@ mod tests {
     use crate::files::Left;
     use std::fs::{self, FileTimes, Permissions};
     use std::os::unix::fs::PermissionsExt;
-    use std::time::SystemTime;
 
     #[test]
     fn pieces_that_nobody_takes_are_few() {
@@ -319,14 +321,15 @@ mod tests {
         let said = |is_suspect| {
             piece(&store, &PieceAsk { node: NodeId(1), digest: stored.digest, offset: 0, limit: 9, is_suspect })
         };
-        assert_eq!(said(true), Piece::Bytes(b"abc".to_vec()));
+        let written = store.written(&stored.digest).unwrap();
+        assert_eq!(said(true), Piece::first(b"abc".to_vec(), written));
         // Damage that no time of change tells of.
         let path = state.path().join("files/1").join(stored.digest.to_string());
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "abd").unwrap();
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        file.set_times(FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1))).unwrap();
-        assert_eq!(said(false), Piece::Bytes(b"abd".to_vec()));
+        file.set_times(FileTimes::new().set_modified(written)).unwrap();
+        assert_eq!(said(false), Piece::first(b"abd".to_vec(), written));
         assert_eq!((said(true), said(false)), (Piece::Absent, Piece::Absent));
         assert!(!store.has(&stored.digest, 3), "its own readers are not given it either");
         // One that cannot be opened is there all the same.
