@@ -117,6 +117,11 @@ impl Client {
         self.decode(self.send(path, "application/json", &encode_json(body)?, None)?)
     }
 
+    /// A call with bytes.
+    pub fn post_bytes<T: DeserializeOwned>(&self, path: &str, body: &[u8]) -> Result<T> {
+        self.decode(self.send(path, "application/octet-stream", body, None)?)
+    }
+
     /// A call that is answered without content.
     pub fn post_quietly(&self, path: &str, body: &impl Serialize) -> Result<()> {
         self.send(path, "application/json", &encode_json(body)?, None).map(drop)

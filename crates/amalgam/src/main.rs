@@ -8,6 +8,7 @@ mod embedded;
 mod environment;
 mod failure;
 mod following;
+mod input;
 mod interrupts;
 mod job_arguments;
 mod output;

@@ -431,6 +431,15 @@ wire! {
         nodes: Vec<String>,
     }
 
+    /// What became of a part of a task's standard input.
+    pub struct InputTaken {
+        state: InputState,
+        /// Whose input it is. Where that is another attempt than was named, its input begins anew.
+        attempt: Option<String>,
+        /// The attempt has, or will find, what comes before this offset.
+        taken: u64,
+    }
+
     /// How a job stands after a wait.
     pub struct Waited {
         job: u64,
@@ -541,6 +550,16 @@ macro_rules! words {
 }
 
 words! {
+    /// Whether a task takes input.
+    pub enum InputState {
+        /// No attempt of it runs yet: send the same again.
+        #[default]
+        Waiting = "waiting",
+        Open = "open",
+        /// It reads nothing more, or has ended.
+        Closed = "closed",
+    }
+
     pub enum JobState {
         Held = "held",
         #[default]

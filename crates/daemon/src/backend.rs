@@ -1,15 +1,18 @@
 //! The public interface's backend over the event loop, the log and the nodes' files.
 
 use crate::api::{
-    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail,
-    JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskSummary, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, InputState,
+    InputTaken, JobDetail, JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine,
+    Submitted, TaskSummary, Waited,
 };
 use crate::attempts::Attempts;
 use crate::executor::output_path;
 use crate::files::{Piece, PieceAsk};
 use crate::http::{
-    Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
+    Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
+    TaskFilter,
 };
+use crate::input::Taken;
 use crate::neighbours::Neighbours;
 use crate::outputs;
 use crate::shell::{EventRing, Handle, Metrics, Stopped, decode};
@@ -183,6 +186,10 @@ fn latest_attempt(roles: &Roles, task: TaskId) -> Option<Latest> {
 #[async_trait]
 impl Backend for ServerBackend {
     async fn submit(&self, job: JobSpec, key: Option<String>) -> Result<Submitted, Error> {
+        if self.neighbours.is_some() && job.stages.iter().any(|stage| stage.program.stdin) {
+            let message = "standard input cannot be passed on in a federation";
+            return Err(Error::bad_request(message, "use `--stdin none`, or let the task read a file"));
+        }
         let job = Arc::new(job);
         if let Some(neighbours) = self.neighbours.clone() {
             let submitted = Arc::clone(&job);
@@ -437,6 +444,61 @@ impl Backend for ServerBackend {
             },
         );
         Ok(stream.boxed())
+    }
+
+    async fn input(&self, request: InputRequest) -> Result<InputTaken, Error> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let InputRequest { task, attempt: wanted, part } = request;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let latest = self.look(move |roles, _| latest_attempt(roles, task)).await?;
+            let answer = |state, attempt: Option<AttemptId>, taken| {
+                Ok(InputTaken { state, attempt: attempt.map(|attempt| attempt.to_string()), taken })
+            };
+            let (node, attempt) = match latest.ok_or_else(|| no_such_task(task))? {
+                Latest::None { ended: true } => return answer(InputState::Closed, wanted, part.offset),
+                Latest::Attempt { attempt, ended: true, .. } => {
+                    return answer(InputState::Closed, Some(attempt), part.offset);
+                }
+                Latest::Attempt { attempt, .. } if wanted.is_some_and(|wanted| wanted != attempt) => {
+                    return answer(InputState::Open, Some(attempt), 0);
+                }
+                Latest::Attempt { node, attempt, .. } => (Some(node), Some(attempt)),
+                Latest::None { .. } => (None, None),
+            };
+            let is_over = tokio::time::Instant::now() >= deadline;
+            if let (Some(node), Some(attempt)) = (node, attempt) {
+                let unsent = part.bytes.len();
+                match self.remote.feed(&self.handle, node, attempt, part.clone()).await {
+                    // What was taken last is not told before there is news: the task may be tried again.
+                    Taken::UpTo(taken) if unsent > 0 || is_over || taken != part.offset => {
+                        return answer(InputState::Open, Some(attempt), taken);
+                    }
+                    Taken::UpTo(_) | Taken::NotOpen => {}
+                    // It may be tried again all the same.
+                    Taken::Closed if is_over => {
+                        return answer(InputState::Open, Some(attempt), part.offset);
+                    }
+                    Taken::Closed => {}
+                    Taken::Lost => {
+                        let message = format!(
+                            "the agent of the node was started again while task {task} read its standard input"
+                        );
+                        return Err(Error::new(ErrorCode::Conflict, message, "run it again"));
+                    }
+                    Taken::Away if is_over => {
+                        let node = self.name_of(node).await?;
+                        let message = format!("node {node}, where task {task} runs, is not reachable now");
+                        return Err(Error::new(ErrorCode::Unavailable, message, "try again when it is back"));
+                    }
+                    Taken::Away => {}
+                }
+            }
+            if is_over {
+                return answer(InputState::Waiting, wanted, part.offset);
+            }
+            sleep(LOOK).await;
+        }
     }
 
     async fn stage(&self, job: JobId, name: &str) -> Result<Option<u32>, Error> {

@@ -16,6 +16,7 @@ pub mod global;
 pub mod hollow;
 pub mod http;
 pub mod inherited;
+mod input;
 pub mod jobs;
 pub mod journal;
 mod lock;

@@ -277,6 +277,7 @@ fn stage(
     let outputs = files::outputs(file.outputs, &tasks)?;
     let written = workdir(file.workdir.as_ref().or(job.workdir.as_ref()))?;
     let program = Program {
+        stdin: false,
         command,
         env: environment(job.env.as_ref(), file.env),
         workdir: files::workdir(written, has_inputs || !outputs.is_empty())?,

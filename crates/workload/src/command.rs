@@ -106,7 +106,7 @@ pub fn from_command(
         name: "main".to_owned(),
         after: Vec::new(),
         tasks,
-        program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap }),
+        program: Arc::new(Program { command, env: Vec::new(), workdir, output_cap, stdin: false }),
         resources,
         expected: options.expected,
         execution: options.execution.unwrap_or_default(),

@@ -6,6 +6,7 @@ use crate::cluster::Size;
 use crate::embedded;
 use crate::failure::{Failure, Kind, Result};
 use crate::following::{self, Followed, Sink, Source, ToStderr};
+use crate::input::{self, Stdin};
 use crate::interrupts::{Interrupts, may_still_run};
 use crate::job_arguments::JobArgs;
 use crate::progress::Progress;
@@ -44,6 +45,10 @@ pub struct RunArgs {
     /// At the end print the job as `info --json` does, which has its id and exit code; all output of tasks goes to standard error
     #[arg(long)]
     json: bool,
+    /// Whether the task of a job that has only one reads our standard input [default: inherit, unless that is closed, /dev/null, or
+    /// a terminal of which we are in the background]
+    #[arg(long, value_name = "HOW")]
+    stdin: Option<Stdin>,
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten, next_help_heading = "Cluster, when no server runs")]
@@ -52,6 +57,7 @@ pub struct RunArgs {
 
 pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     let mut prepared = args.job.read()?;
+    let passes_input = input::prepare(&mut prepared.job, args.stdin)?;
     // Kept to the end: dropping it stops the cluster.
     let mut own_cluster = None;
     let client = match discovery::find(connection)? {
@@ -72,6 +78,9 @@ pub fn execute(args: RunArgs, connection: &Connection) -> Result<ExitCode> {
     // A signal from here on is meant for the job, however soon it comes.
     let interrupts = Interrupts::heed()?;
     let submitted = prepared.submit(&client)?;
+    if passes_input {
+        input::pass_on(&client, submitted.job);
+    }
     let (job, id) = (&prepared.job, submitted.job);
     interrupts.watch(&client, id, own_cluster.is_some());
     if !args.quiet {

@@ -291,6 +291,6 @@ fn outputs_are_fetched_from_the_node_that_has_them() {
     let told = fetch(&id, &["nothing*"]);
     assert!(told.code == 1 && told.err.contains("none of the 2 outputs"), "{told:?}");
     cluster.kill_agent(0);
-    let told = fetch(&format!("{id}.map"), &["--force"]);
+    let told = fetch(&format!("{id}.map.1"), &[]);
     assert_eq!(told.code, 0, "the sound one is there already: {told:?}");
 }

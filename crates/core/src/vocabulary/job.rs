@@ -92,6 +92,9 @@ pub struct Program {
     pub workdir: Workdir,
     /// Bytes of standard output, and of standard error, that are kept of an attempt; the rest is counted and dropped.
     pub output_cap: u64,
+    /// Its standard input is what its client passes on; else it is empty.
+    #[serde(default)]
+    pub stdin: bool,
 }
 
 /// Where a task runs.

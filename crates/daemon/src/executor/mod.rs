@@ -22,6 +22,7 @@ pub mod client;
 mod exec_failure;
 mod hierarchy;
 pub mod host;
+mod input;
 mod link;
 mod members;
 mod outputs;
@@ -35,6 +36,9 @@ mod task_dirs;
 mod tasks;
 
 pub use client::{Hello, claim, connect, ensure_running};
+#[cfg(test)]
+pub(crate) use input::Input;
+pub(crate) use input::{end_of_input, input_path};
 pub use link::Link;
 pub use pretended::PretendedExecutor;
 pub use serve::run;

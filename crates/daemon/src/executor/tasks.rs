@@ -4,6 +4,7 @@ use super::capture::Capture;
 use super::cgroups::Cgroups;
 use super::exec_failure;
 use super::hierarchy::{Leaf, Shape};
+use super::input::Input;
 use super::members::{Census, Children, Owners, Strays};
 use super::output_path;
 use super::outputs::{Outputs, Stored};
@@ -90,6 +91,8 @@ struct Attempt {
     pid: i32,
     launched: Instant,
     captures: [Capture; 2],
+    /// Open for as long as the attempt.
+    _input: Option<Input>,
     task_dir: PathBuf,
     leaf: Option<Leaf>,
     oom_kills_before: u64,
@@ -218,7 +221,7 @@ impl Tasks {
         let launched = Instant::now();
         let oom_kills_before = leaf.as_ref().map_or(0, Leaf::oom_kills);
         let cpu_before = leaf.as_ref().and_then(Leaf::cpu_micros).unwrap_or(0);
-        let (pid, program, captures) = match self.start(&order, &task_dir, leaf.as_ref()) {
+        let (pid, program, captures, input) = match self.start(&order, &task_dir, leaf.as_ref()) {
             Ok(started) => started,
             Err(reason) => {
                 prepare::remove_inputs(&order, &self.state, &self.remover);
@@ -240,6 +243,7 @@ impl Tasks {
             pid,
             launched,
             captures,
+            _input: input,
             task_dir,
             leaf,
             oom_kills_before,
@@ -262,19 +266,27 @@ impl Tasks {
         order: &LaunchOrder,
         task_dir: &Path,
         leaf: Option<&Leaf>,
-    ) -> Result<(i32, PathBuf, [Capture; 2]), EndReason> {
+    ) -> Result<(i32, PathBuf, [Capture; 2], Option<Input>), EndReason> {
         let no_pipe = |error: io::Error| node_fault("make a pipe for its output", &error);
         let prepared = prepare::prepare(order, task_dir, &self.state, &self.base, &self.remover)?;
         let open =
             |stream| Capture::new(output_path(&self.state, order.attempt, stream), order.template.program.output_cap);
         let (stdout, stdout_writer) = open(Stream::Stdout).map_err(no_pipe)?;
         let (stderr, stderr_writer) = open(Stream::Stderr).map_err(no_pipe)?;
+        let input = match order.template.program.stdin {
+            true => Some(
+                Input::open(&self.state, order.attempt)
+                    .map_err(|error| node_fault("make a pipe for its input", &error))?,
+            ),
+            false => None,
+        };
+        let (input, stdin) = input.unzip();
         let request = Launch {
             program: &prepared.program,
             arguments: &prepared.arguments,
             environment: &prepared.environment,
             directory: &prepared.directory,
-            stdio: [self.null.as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd()],
+            stdio: [stdin.as_ref().unwrap_or(&self.null).as_fd(), stdout_writer.as_fd(), stderr_writer.as_fd()],
             join: leaf.map_or(&[], |leaf| leaf.join.as_slice()),
             born_in: leaf.and_then(|leaf| leaf.born_in.as_ref()).map(AsFd::as_fd),
             open_files: self.open_files,
@@ -295,7 +307,7 @@ impl Tasks {
             launched => launched,
         };
         let pid = pid.map_err(|failure| explain(&failure, &prepared, memory_mib))?;
-        Ok((pid, exec_failure::file(&prepared), [stdout, stderr]))
+        Ok((pid, exec_failure::file(&prepared), [stdout, stderr], input))
     }
 
     /// Between two looks at its memory a task must not take all that the machine has. Programs map more than they use,

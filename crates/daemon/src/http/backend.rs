@@ -1,11 +1,12 @@
 //! What stands behind the interface.
 
 use crate::api::{
-    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, Event, JobDetail, JobState, JobSummary,
-    Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskState, TaskSummary,
-    Timestamp, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, Event, InputTaken, JobDetail, JobState,
+    JobSummary, Listing, NodeDetail, NodeSummary, OutputFile, QueueSummary, StoryLine, Submitted, TaskState,
+    TaskSummary, Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
+use crate::input::InputPart;
 use amalgam_core::vocabulary::{AttemptId, Digest, JobId, JobSpec, NodeId, Stream, TaskId};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -59,6 +60,9 @@ pub trait Backend: Send + Sync + 'static {
     /// A part of a file at a node, or why it cannot be had.
     async fn piece(&self, ask: PieceAsk) -> Piece;
 
+    /// A part of a task's standard input. Returns as soon as some of it was taken, or there is another attempt, or after a while.
+    async fn input(&self, request: InputRequest) -> Result<InputTaken, Error>;
+
     async fn nodes(&self) -> Result<Vec<NodeSummary>, Error>;
     async fn node(&self, node: NodeId) -> Result<NodeDetail, Error>;
     /// Takes a node out of use once its attempts have ended, or back into use.
@@ -102,6 +106,14 @@ pub struct StoryFilter {
     pub stage: Option<u32>,
     /// One position in the stage.
     pub index: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InputRequest {
+    pub task: TaskId,
+    /// Whose input the part is; none before the first answer.
+    pub attempt: Option<AttemptId>,
+    pub part: InputPart,
 }
 
 /// Outputs of which tasks; what is absent does not restrict.

@@ -4,12 +4,13 @@
 //! `hang` writes a line and runs until it is cancelled.
 
 use super::backend::{
-    Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
+    Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
+    TaskFilter,
 };
 use crate::api::{
-    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, JobDetail,
-    JobState, JobSummary, Listing, NodeDetail, NodeState, NodeSummary, OutputFile, QueueSummary, StageDetail,
-    StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
+    Action, AttemptSummary, ChosenCounts, ChosenTasks, ClusterSummary, Error, ErrorCode, Event, EventKind, InputState,
+    InputTaken, JobDetail, JobState, JobSummary, Listing, NodeDetail, NodeState, NodeSummary, OutputFile, QueueSummary,
+    StageDetail, StoryLine, Submitted, TaskCounts, TaskState, TaskSummary, Timestamp, Waited,
 };
 use crate::files::{Piece, PieceAsk};
 use amalgam_core::vocabulary::{AttemptId, ByteString, Digest, Epoch, JobId, JobSpec, NodeId, Stream, TaskId};
@@ -497,6 +498,12 @@ impl Backend for FakeCluster {
         let found = said.find(|said| digest_of(said) == ask.digest);
         let rest = found.and_then(|said| said.get(ask.offset as usize..));
         rest.map_or(Piece::Absent, |rest| Piece::Bytes(rest[..rest.len().min(ask.limit as usize)].to_vec()))
+    }
+
+    async fn input(&self, request: InputRequest) -> Result<InputTaken, Error> {
+        // Its commands read nothing.
+        self.lock().job(request.task.job)?;
+        Ok(InputTaken { state: InputState::Closed, attempt: None, taken: request.part.offset })
     }
 
     async fn nodes(&self) -> Result<Vec<NodeSummary>, Error> {

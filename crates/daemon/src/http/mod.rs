@@ -10,6 +10,7 @@ mod connections;
 mod events;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod input;
 mod jobs;
 mod openapi;
 mod output;
@@ -19,7 +20,8 @@ mod reply;
 mod tests;
 
 pub use backend::{
-    Backend, FoundFile, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter, TaskFilter,
+    Backend, FoundFile, InputRequest, JobFilter, OutputChunk, OutputFilter, OutputRequest, Page, StoryFilter,
+    TaskFilter,
 };
 pub use openapi::openapi;
 pub use output::{ATTEMPT, ENDED, NEWER};
@@ -129,6 +131,7 @@ fn router(app: App) -> Router {
         .route("/v1/jobs/{job}/story", get(jobs::story))
         .route("/v1/jobs/{job}/wait", get(jobs::wait))
         .route("/v1/jobs/{job}/output", get(output::read))
+        .route("/v1/jobs/{job}/input", post(input::take))
         .route("/v1/jobs/{job}/outputs", get(outputs::list))
         .route("/v1/jobs/{job}/outputs/content", get(outputs::content))
         .route("/v1/history", get(jobs::history))

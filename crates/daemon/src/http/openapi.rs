@@ -113,6 +113,17 @@ pub(super) const CALLS: &[Call] = &[
         )
     },
     Call {
+        method: "post",
+        parameters: &[("attempt", "string"), ("offset", "integer"), ("ends", "boolean")],
+        body: Some(bytes_body),
+        ..read(
+            "/v1/jobs/{job}/input",
+            "A part of the standard input of a job's only task, if its program says `stdin`; `ends` with the last one. Names the \
+             attempt that reads it, and the offset up to which it was taken: go on from there",
+            Answer::Json(schema::<api::InputTaken>),
+        )
+    },
+    Call {
         parameters: &[("stage", "string"), ("index", "integer"), ("cursor", "string"), ("limit", "integer")],
         ..read(
             "/v1/jobs/{job}/outputs",
@@ -170,6 +181,10 @@ fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
 /// A job's own types are not part of this interface's schemas: they are core's.
 fn job_body(_: &mut SchemaGenerator) -> Value {
     json!({ "type": "object", "description": "A JobSpec; also accepted as application/postcard" })
+}
+
+fn bytes_body(_: &mut SchemaGenerator) -> Value {
+    json!({ "type": "string", "description": "Bytes, sent as application/octet-stream" })
 }
 
 /// The OpenAPI 3.1 description.

@@ -174,7 +174,7 @@ impl Place {
     }
 }
 
-fn parse_attempt(job: JobId, text: &str) -> Result<AttemptId, Error> {
+pub fn parse_attempt(job: JobId, text: &str) -> Result<AttemptId, Error> {
     let attempt = AttemptId::parse(text).filter(|attempt| attempt.job == job);
     attempt.ok_or_else(|| {
         let message = format!("`{text}` is not an attempt of job {job}");

@@ -4,6 +4,7 @@ use super::files::{answer_in_turn, piece};
 use super::{Fetched, Introduction, Joined, OtherNodes, RETRY, Secrets, Terms, Wire, join_for_ever};
 use crate::backend::read_output;
 use crate::files::{FileStore, Piece};
+use crate::input::Taken;
 use crate::shell::{Handle, Input, PeerId};
 use amalgam_core::protocol::Address;
 use amalgam_core::vocabulary::{HostId, NodeId};
@@ -20,7 +21,7 @@ pub async fn serve_server(
     node: NodeId,
     handle: &Handle,
     files: Option<&Path>,
-    others: &OtherNodes,
+    others: &Arc<OtherNodes>,
     hosts: &HostLinks,
 ) -> io::Error {
     let Joined { incarnation, link, .. } = joined;
@@ -68,8 +69,26 @@ pub async fn serve_server(
                     let _ = answers.send(Wire::Fetched { id, fetched }.into());
                 });
             }
+            Ok(Wire::Feed { id, attempt, part, .. }) => {
+                let Some(files) = files else {
+                    let _ = wire_in.send(Wire::Fed { id, taken: Taken::NotOpen }.into());
+                    continue;
+                };
+                let (files, answers, others) = (files.to_owned(), wire_in.clone(), Arc::clone(others));
+                tokio::spawn(async move {
+                    let taken = others.inputs.take(&files, attempt, &part).await;
+                    let _ = answers.send(Wire::Fed { id, taken }.into());
+                });
+            }
             Ok(Wire::Hosts(list)) => hosts.know(list),
-            Ok(Wire::Alive | Wire::Fetched { .. } | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
+            Ok(
+                Wire::Fed { .. }
+                | Wire::Alive
+                | Wire::Fetched { .. }
+                | Wire::Log { .. }
+                | Wire::Present { .. }
+                | Wire::All { .. },
+            ) => {}
             Err(error) => break error,
         }
     };

@@ -147,6 +147,14 @@ pub(super) async fn exchange(
                 tokio::spawn(answer_in_turn(places, id, piece, answers.clone()));
             }
             Ok(Wire::FilePiece { id, piece }) => remote.answer_piece(id, piece),
+            Ok(Wire::Feed { id, node, attempt, part }) => {
+                let (remote, handle, answers) = (Arc::clone(remote), handle.clone(), answers.clone());
+                tokio::spawn(async move {
+                    let taken = remote.feed(&handle, node, attempt, part).await;
+                    let _ = answers.send(Wire::Fed { id, taken }.into());
+                });
+            }
+            Ok(Wire::Fed { id, taken }) => remote.answer_input(id, taken),
             Ok(Wire::Alive | Wire::Hosts(_) | Wire::Log { .. } | Wire::Present { .. } | Wire::All { .. }) => {}
             Err(error) => return error,
         }

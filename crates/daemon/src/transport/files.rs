@@ -3,6 +3,7 @@
 use super::{Outgoing, Wire};
 use crate::backend::read_output;
 use crate::files::{FileStore, MOST_SERVED, PIECE, Piece, PieceAsk, Source};
+use crate::input::{InputPart, Inputs, Taken};
 use crate::shell::Handle;
 use amalgam_core::vocabulary::{AttemptId, ClusterId, GlobalId, HostId, NodeId, Seat, Stream};
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,10 @@ pub struct RemoteNodes {
     peers: Mutex<BTreeMap<Via, mpsc::UnboundedSender<Outgoing>>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<Fetched>>>,
     waiting_pieces: Mutex<HashMap<u64, oneshot::Sender<Piece>>>,
+    waiting_inputs: Mutex<HashMap<u64, oneshot::Sender<Taken>>>,
     next: AtomicU64,
+    /// Of attempts at nodes in this process.
+    inputs: Inputs,
 }
 
 /// Who is asked for what is at a node.
@@ -86,6 +90,27 @@ impl RemoteNodes {
         let Some(files) = self.files_of(handle, ask.node).await else { return self.piece(ask).await };
         let read = move || piece(&FileStore::of(&files, ask.node), &ask);
         tokio::task::spawn_blocking(read).await.unwrap_or(Piece::Unreachable)
+    }
+
+    /// Passes a part of an attempt's input to a node of this process or elsewhere.
+    pub(crate) async fn feed(&self, handle: &Handle, node: NodeId, attempt: AttemptId, part: InputPart) -> Taken {
+        if let Some(files) = self.files_of(handle, node).await {
+            return self.inputs.take(&files, attempt, &part).await;
+        }
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        lock(&self.waiting_inputs).insert(id, answer);
+        let feed = Wire::Feed { id, node, attempt, part };
+        let sent = self.toward(node).is_some_and(|peer| peer.send(feed.into()).is_ok());
+        let taken = if sent { timeout(FETCH, answered).await.ok().and_then(Result::ok) } else { None };
+        lock(&self.waiting_inputs).remove(&id);
+        taken.unwrap_or(Taken::Away)
+    }
+
+    pub(super) fn answer_input(&self, id: u64, taken: Taken) {
+        if let Some(waiting) = lock(&self.waiting_inputs).remove(&id) {
+            let _ = waiting.send(taken);
+        }
     }
 
     async fn files_of(&self, handle: &Handle, node: NodeId) -> Option<PathBuf> {
@@ -210,6 +235,8 @@ pub struct OtherNodes {
     next: AtomicU64,
     /// Places for those that ask for files of this node.
     pub(super) served: Arc<Semaphore>,
+    /// Of attempts at this node.
+    pub(super) inputs: Inputs,
 }
 
 impl Default for OtherNodes {
@@ -219,6 +246,7 @@ impl Default for OtherNodes {
             waiting: Mutex::default(),
             next: AtomicU64::new(0),
             served: Arc::new(Semaphore::new(MOST_SERVED)),
+            inputs: Inputs::default(),
         }
     }
 }

@@ -29,6 +29,7 @@ pub use server::{Gate, Side, serve_daemons};
 use crate::auth::{self, AuthError};
 use crate::files::{Piece, PieceAsk};
 use crate::frames::{self, Decoder};
+use crate::input::{InputPart, Taken};
 use crate::server::ServerId;
 use crate::shell::Parcel;
 use crate::store::Entry;
@@ -49,7 +50,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Both sides must speak the same; it grows with every change of a message.
-const VERSION: u32 = 28;
+const VERSION: u32 = 29;
 /// A peer that says nothing for so long before it is accepted is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The same where others may be asked instead. One whose process is paused takes connections, and says nothing.
@@ -148,6 +149,17 @@ enum Wire {
     Fetched {
         id: u64,
         fetched: Fetched,
+    },
+    /// A part of the standard input of an attempt at this node.
+    Feed {
+        id: u64,
+        node: NodeId,
+        attempt: AttemptId,
+        part: InputPart,
+    },
+    Fed {
+        id: u64,
+        taken: Taken,
     },
     /// For a piece of a file of another node.
     AskFile {

@@ -294,6 +294,11 @@ impl Gate {
                         remote.answer(id, fetched);
                     }
                 }
+                Ok(Wire::Fed { id, taken }) => {
+                    if let Some(remote) = remote {
+                        remote.answer_input(id, taken);
+                    }
+                }
                 Ok(Wire::FilePiece { id, piece }) => {
                     if let Some(remote) = remote {
                         remote.answer_piece(id, piece);
@@ -308,6 +313,7 @@ impl Gate {
                 Ok(
                     Wire::Alive
                     | Wire::Fetch { .. }
+                    | Wire::Feed { .. }
                     | Wire::Hosts(_)
                     | Wire::Log { .. }
                     | Wire::Present { .. }

@@ -123,6 +123,7 @@ impl<'a> Reading<'a> {
             nodes: Chance::new(options.seed, "near"),
             constraints: tables.transpose()?.map(|tables| (tables, Chance::new(options.seed, "constraints"))),
             program: Arc::new(Program {
+                stdin: false,
                 command: vec!["true".into()],
                 env: Vec::new(),
                 workdir: Workdir::Own,

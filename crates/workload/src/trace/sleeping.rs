@@ -26,7 +26,8 @@ impl TraceJob {
                 }
             };
             let output_cap = DEFAULT_OUTPUT_CAP;
-            stage.program = Arc::new(Program { command, env: Vec::new(), workdir: Workdir::Submitted, output_cap });
+            stage.program =
+                Arc::new(Program { command, env: Vec::new(), workdir: Workdir::Submitted, output_cap, stdin: false });
         }
         Ok(spec)
     }

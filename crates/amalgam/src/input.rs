@@ -1,0 +1,153 @@
+//! Passes the standard input of `run` on to the only task of its job.
+
+use crate::client::{Client, Query, very_patiently};
+use crate::failure::{Failure, Result};
+use crate::show;
+use amalgam_core::vocabulary::JobSpec;
+use amalgam_daemon::api::{Action, InputState, InputTaken};
+use clap::ValueEnum;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::Arc;
+use std::thread;
+
+/// So much of it can be given to a task once more, when that is tried again.
+const KEPT: usize = 1 << 20;
+/// So much goes in one call.
+const PART: usize = 256 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Stdin {
+    /// Pass ours on to the task
+    Inherit,
+    /// The task finds its input empty
+    None,
+}
+
+/// Whether the job's task is to read our input, which is noted in the job.
+///
+/// # Errors
+/// When that was asked for and cannot be.
+pub fn prepare(job: &mut JobSpec, wanted: Option<Stdin>) -> Result<bool> {
+    let is_single = job.task_count() == 1;
+    if wanted == Some(Stdin::Inherit) && !is_single {
+        let what = format!("standard input is for one task, and the job has {}", job.task_count());
+        return Err(Failure::usage(what, "leave out --stdin inherit, or name files as inputs"));
+    }
+    let passes = is_single && wanted.map_or_else(brings_something, |wanted| wanted == Stdin::Inherit);
+    if passes && let Some(stage) = job.stages.first_mut() {
+        Arc::make_mut(&mut stage.program).stdin = true;
+    }
+    Ok(passes)
+}
+
+/// Not where it is closed or `/dev/null`, and not a terminal of which we are in the background: to read from that would stop us.
+fn brings_something() -> bool {
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        let foreground = rustix::termios::tcgetpgrp(&stdin);
+        return foreground.is_ok_and(|group| group == rustix::process::getpgrp());
+    }
+    let Ok(file) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return false };
+    let null = std::fs::metadata("/dev/null").map(|null| null.rdev());
+    file.metadata().is_ok_and(|found| {
+        let is_null = found.file_type().is_char_device() && null.is_ok_and(|null| null == found.rdev());
+        !is_null
+    })
+}
+
+/// Passes input on, on a thread of its own that ends with this program. When that cannot go on the job is cancelled.
+pub fn pass_on(client: &Client, job: u64) {
+    let client = client.clone();
+    thread::spawn(move || {
+        if let Err(failure) = Passing::new(&client, job).run(io::stdin().lock()) {
+            show::note(&failure.to_string());
+            // One that has ended meanwhile cannot be cancelled, and need not be.
+            let _ = very_patiently(|| client.act(vec![job], Action::Cancel));
+        }
+    });
+}
+
+struct Passing<'a> {
+    client: &'a Client,
+    job: u64,
+    /// Whose input it is at present.
+    attempt: Option<String>,
+    /// Before this the attempt has it.
+    taken: u64,
+    /// What was read first.
+    kept: Vec<u8>,
+    read: u64,
+}
+
+impl Passing<'_> {
+    fn new(client: &Client, job: u64) -> Passing<'_> {
+        Passing { client, job, attempt: None, taken: 0, kept: Vec::new(), read: 0 }
+    }
+
+    fn run(&mut self, mut from: impl Read) -> Result<()> {
+        let mut part = vec![0; PART];
+        loop {
+            let length = match from.read(&mut part) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    return Err(Failure::new(
+                        format!("cannot read standard input: {error}"),
+                        "--stdin none passes nothing on",
+                    ));
+                }
+            };
+            let room = KEPT.saturating_sub(self.kept.len());
+            self.kept.extend_from_slice(&part[..length.min(room)]);
+            let start = self.read;
+            self.read += length as u64;
+            if !self.pass(start, &part[..length], length == 0)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Brings the task everything up to the end of this part. After the last part it goes on for as long as the task may be tried
+    /// again. False when nobody reads any more.
+    fn pass(&mut self, start: u64, part: &[u8], is_last: bool) -> Result<bool> {
+        while self.taken < self.read || is_last {
+            let bytes = match self.taken.checked_sub(start) {
+                Some(within) => &part[within as usize..],
+                None => self.again()?,
+            };
+            let ends = is_last && self.taken + bytes.len() as u64 == self.read;
+            let bytes = bytes.to_vec();
+            let answer = self.send(&bytes, ends)?;
+            match answer.state {
+                InputState::Closed => return Ok(false),
+                InputState::Waiting => {}
+                InputState::Open => {
+                    self.taken = answer.taken;
+                    self.attempt = answer.attempt;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What an attempt that began anew has not got yet, of what was kept.
+    fn again(&self) -> Result<&[u8]> {
+        let kept = self.kept.get(self.taken as usize..).unwrap_or_default();
+        if self.read > self.kept.len() as u64 {
+            let what =
+                "the task is tried again, and of its standard input more was read than the 1 MiB that is kept for that";
+            return Err(Failure::new(what, "give it the input as a file, or run it with --retries 0"));
+        }
+        Ok(&kept[..kept.len().min(PART)])
+    }
+
+    fn send(&self, bytes: &[u8], ends: bool) -> Result<InputTaken> {
+        let mut query = Query::default().with("offset", &self.taken.to_string());
+        query.add("attempt", self.attempt.as_deref());
+        query.add("ends", ends.then_some("true"));
+        very_patiently(|| self.client.post_bytes(&format!("/v1/jobs/{}/input{query}", self.job), bytes))
+    }
+}

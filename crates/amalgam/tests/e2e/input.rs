@@ -1,0 +1,74 @@
+//! What `run` is given on its standard input is what its task reads.
+
+use crate::support::{Cluster, Scene, Told, read};
+use std::io::Write;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Starts a command that is given these bytes, as far as it reads them.
+fn given(scene: &Scene, arguments: &[&str], input: Vec<u8>) -> Child {
+    let mut command = scene.command(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    thread::spawn(move || stdin.write_all(&input));
+    child
+}
+
+fn run(scene: &Scene, arguments: &[&str], input: &[u8]) -> Told {
+    read(given(scene, arguments, input.to_vec()).wait_with_output().unwrap())
+}
+
+/// Bytes of all values, in no simple order.
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|place| (place.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn passes_input(scene: &Scene) {
+    let told = run(scene, &["run", "-q", "--", "bash"], b"echo hello\n");
+    assert_eq!((told.code, told.out.as_str()), (0, "hello\n"), "{told:?}");
+    assert_eq!(run(scene, &["run", "-q", "--", "cat"], b"").out, "");
+    let told = run(scene, &["run", "-q", "--", "sh", "-c", "cat > got"], &noise(5 << 20));
+    assert_eq!(told.code, 0, "{told:?}");
+    assert!(std::fs::read(scene.work().join("got")).unwrap() == noise(5 << 20));
+    // Nobody has to read it.
+    let started = Instant::now();
+    assert_eq!(run(scene, &["run", "-q", "--", "true"], &noise(5 << 20)).code, 0);
+    let told = run(scene, &["run", "-q", "--", "head", "-c", "3"], &vec![b'y'; 50 << 20]);
+    assert_eq!((told.code, told.out.as_str()), (0, "yyy"), "{told:?}");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    assert_eq!(run(scene, &["run", "-q", "--stdin", "none", "--", "cat"], b"not this").out, "");
+}
+
+#[test]
+fn a_task_reads_what_run_is_given_without_a_server() {
+    passes_input(&Scene::new());
+}
+
+#[test]
+fn a_task_reads_what_run_is_given_on_a_node_of_dev() {
+    let scene = Scene::dev(&[]);
+    passes_input(&scene);
+    let told = run(&scene, &["run", "-q", "--array", "0-1", "--", "cat"], b"for nobody");
+    assert_eq!((told.code, told.out.as_str()), (0, ""), "several tasks have none: {told:?}");
+    let told = run(&scene, &["run", "--stdin", "inherit", "--array", "0-1", "--", "cat"], b"for nobody");
+    assert!(told.code == 2 && told.err.contains("the job has 2"), "{told:?}");
+}
+
+#[test]
+fn a_task_reads_what_run_is_given_at_an_agent() {
+    passes_input(&Cluster::start(1, 2, "").scene);
+}
+
+#[test]
+fn a_task_that_is_tried_again_reads_its_input_from_the_beginning_if_that_was_kept() {
+    let scene = Scene::dev(&[]);
+    let script = "cat > got; [ -e tried ] || { touch tried; exit 1; }";
+    let told = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], b"twice\n");
+    assert_eq!((told.code, scene.read("got").as_str()), (0, "twice\n"), "{told:?}");
+    assert_eq!(scene.tasks("1")[0].attempts, 2);
+
+    std::fs::remove_file(scene.work().join("tried")).unwrap();
+    let told = run(&scene, &["run", "-q", "--retries", "1", "--", "sh", "-c", script], &noise(3 << 20));
+    assert!(told.code != 0 && told.err.contains("1 MiB"), "{told:?}");
+}

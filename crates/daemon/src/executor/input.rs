@@ -1,0 +1,94 @@
+//! What a task reads as its standard input, where somebody passes that on.
+//!
+//! The agent's process writes to a named pipe, and a thread here passes it on to the pipe that the task reads: so the agent
+//! may go and come back, and a task that reads nothing holds up nobody but who writes. The input is over once the agent
+//! has closed the named pipe and left a mark beside it.
+
+use amalgam_core::vocabulary::AttemptId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often the thread looks whether the task has ended.
+const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// The named pipe of an attempt.
+pub fn input_path(state: &Path, attempt: AttemptId) -> PathBuf {
+    state.join("input").join(attempt.to_string())
+}
+
+/// It is there once nothing more comes.
+pub fn end_of_input(state: &Path, attempt: AttemptId) -> PathBuf {
+    state.join("input").join(format!("{attempt}.end"))
+}
+
+/// The input of an attempt; it is over when this is dropped.
+pub struct Input {
+    pipe: PathBuf,
+    end: PathBuf,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Input {
+    /// With the end that the task reads.
+    pub fn open(state: &Path, attempt: AttemptId) -> io::Result<(Input, OwnedFd)> {
+        let (pipe, end) = (input_path(state, attempt), end_of_input(state, attempt));
+        DirBuilder::new().recursive(true).mode(0o700).create(state.join("input"))?;
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        let input = Input { pipe: pipe.clone(), end: end.clone(), is_over: Arc::default() };
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (is_over, task) = (Arc::clone(&input.is_over), File::from(writer));
+        // It blocks all signals, as the thread that starts it does.
+        std::thread::Builder::new().name("input".to_owned()).spawn(move || {
+            let _ = pass_on(&pipe, &end, task, &is_over);
+            // Whoever still writes is told that nobody reads.
+            let _ = fs::remove_file(&pipe);
+        })?;
+        Ok((input, reader))
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = fs::remove_file(&self.pipe);
+        let _ = fs::remove_file(&self.end);
+    }
+}
+
+/// Passes on until the input or the task has ended.
+fn pass_on(pipe: &Path, end: &Path, mut task: File, is_over: &AtomicBool) -> io::Result<()> {
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut from = File::from(rustix::fs::open(pipe, flags, Mode::empty())?);
+        loop {
+            let mut watched = [PollFd::new(&from, PollFlags::IN), PollFd::new(&task, PollFlags::empty())];
+            match poll(&mut watched, Some(&GLANCE)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) if !is_over.load(Ordering::Relaxed) => continue,
+                Err(error) if error != rustix::io::Errno::INTR => return Err(error.into()),
+                _ => {}
+            }
+            // The task has closed its end, or has ended.
+            if is_over.load(Ordering::Relaxed) || !watched[1].revents().is_empty() {
+                return Ok(());
+            }
+            match from.read(&mut bytes) {
+                Ok(0) if end.exists() => return Ok(()),
+                // Its writer was killed, or stopped: the next one goes on.
+                Ok(0) => break,
+                Ok(length) => task.write_all(&bytes[..length])?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
